@@ -1,0 +1,100 @@
+# Fairlead. `make` alone prints what there is.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+BINARIES := controller xds-server edge-agent gateway-agent fairlead
+PYTHON   := bin/venv/bin/python
+LINT     := bin/golangci-lint
+
+# Tests that need a real part fail without it, instead of skipping: `make` has installed it.
+REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
+UNIT     := ./api/... ./cmd/... ./internal/... ./pkg/... .
+
+.PHONY: help
+help: ## print this help
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##### build
+
+.PHONY: build
+build: ## build the five programs into bin/
+	@mkdir -p bin
+	go build -o bin/ $(addprefix ./cmd/,$(BINARIES))
+
+.PHONY: build-race
+build-race: ## build them with the race detector, for the tests, into bin/race/
+	@mkdir -p bin/race
+	CGO_ENABLED=1 go build -race -o bin/race/ $(addprefix ./cmd/,$(BINARIES))
+
+.PHONY: tools
+tools: ## install the real parts: Envoy, kube-apiserver, etcd, kubectl, Cluster API (15 min once, then cached)
+	cd tools/install && go run .
+
+.PHONY: envoy
+envoy: ## install Envoy alone
+	cd tools/install && go run . envoy
+
+.PHONY: demo
+demo: tools build ## show Cluster API managing two workload clusters that it can't dial (as root; DEMO_EXIT=1 ends by itself)
+	go run ./test/demo
+
+##### test
+
+.PHONY: test
+test: test-unit test-controller validate verify-main ## everything: what CI and the README run
+
+.PHONY: test-unit
+test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envoy
+	CGO_ENABLED=1 go test -race -short $(UNIT)
+
+.PHONY: test-controller
+test-controller: tools ## what stands on a real kube-apiserver
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./deploy/...
+
+.PHONY: validate
+validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./deploy/envoy/...
+
+.PHONY: test-e2e
+test-e2e: verify-main ## the whole system in network namespaces, as root
+
+.PHONY: verify-main
+verify-main: tools build-race ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
+	CGO_ENABLED=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race go test -race -count=1 -timeout 15m -v ./test/e2e
+
+.PHONY: update-golden
+update-golden: ## rewrite the golden files
+	go test ./pkg/envoy -run Golden -update
+
+##### keep
+
+.PHONY: check
+check: format lint test-unit validate ## before each commit
+	git diff --exit-code
+
+.PHONY: format
+format: $(LINT) ## format all Go files
+	$(LINT) fmt ./...
+
+.PHONY: lint
+lint: $(LINT) ## run the linters
+	$(LINT) run ./...
+
+$(LINT): tools/lint/go.mod tools/lint/go.sum
+	@mkdir -p bin
+	cd tools/lint && CGO_ENABLED=0 go build -trimpath -o ../../$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: generate
+generate: $(PYTHON) ## rewrite generated files: protobuf, deep copies, the CRD
+	tools/generate/generate.sh $(CURDIR)/$(PYTHON)
+
+$(PYTHON): tools/python/requirements.txt
+	python3 -m venv bin/venv
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --requirement tools/python/requirements.txt
+	@touch $(PYTHON)
+
+.PHONY: clean
+clean: ## remove what was built here (the cache of real parts stays)
+	rm -rf bin

@@ -1,0 +1,73 @@
+package v1alpha1
+
+// Names on objects of others.
+const (
+	// TunnelLabel on a Cluster decides whether it gets a tunnel: TunnelEnabled or TunnelDisabled. Without it the
+	// controller's --all-clusters flag decides.
+	TunnelLabel    = "fairlead.dev/tunnel"
+	TunnelEnabled  = "enabled"
+	TunnelDisabled = "disabled"
+
+	// OriginalServerAnnotation on a kubeconfig Secret keeps the server that the control-plane provider wrote. Its
+	// presence says that the kubeconfig in the Secret is Fairlead's.
+	OriginalServerAnnotation = "fairlead.dev/original-server"
+	// OriginalTLSServerNameAnnotation keeps the provider's tls-server-name, where it wrote one.
+	OriginalTLSServerNameAnnotation = "fairlead.dev/original-tls-server-name"
+	// OriginalProxyURLKey is the Secret key that keeps the provider's proxy-url, where it wrote one. It is no
+	// annotation, because a proxy-url may hold a password.
+	OriginalProxyURLKey = "fairlead-original-proxy-url"
+)
+
+// TunnelFinalizer keeps a Tunnel that is being deleted until its Cluster is gone or its kubeconfig is restored.
+const TunnelFinalizer = "fairlead.dev/tunnel"
+
+// BootstrapSecretSuffix added to the name of a Cluster is the name of the Secret with which its edges enrol.
+const BootstrapSecretSuffix = "-edge-bootstrap"
+
+// Keys of a bootstrap Secret.
+const (
+	// BootstrapFileKey is the one file that edge-agent needs.
+	BootstrapFileKey = "bootstrap.yaml"
+	// BootstrapCommandKey is a shell command that writes that file and runs edge-agent.
+	BootstrapCommandKey = "command"
+	// BootstrapTokenKey, BootstrapCAKey, BootstrapGatewayKey and BootstrapDomainKey are the same values one by one.
+	BootstrapTokenKey   = "token"
+	BootstrapCAKey      = "ca.crt"
+	BootstrapGatewayKey = "gateway"
+	BootstrapDomainKey  = "tunnel-domain"
+)
+
+// Objects in the namespace in which Fairlead is installed.
+const (
+	// CASecretName is the kubernetes.io/tls Secret of the installation's CA. Only the controller may read it.
+	CASecretName = "fairlead-ca"
+	// InstallationConfigMapName is the ConfigMap with what is public about an installation.
+	InstallationConfigMapName = "fairlead-installation"
+	// TrustBundleKey of that ConfigMap holds the PEM certificates of the CAs to accept.
+	TrustBundleKey = "ca.crt"
+	// GatewayTokenHashKey of that ConfigMap holds the hash of the gateway token, as enrol.HashToken writes it.
+	GatewayTokenHashKey = "gateway-token-sha256"
+	// GatewaySecretName is the Secret with which gateways enrol. It has the keys BootstrapTokenKey and BootstrapCAKey.
+	GatewaySecretName = "fairlead-gateway-bootstrap"
+)
+
+// Signer names of CertificateSigningRequests: one for each profile of certificate.
+const (
+	SignerEdge    = "fairlead.dev/edge"
+	SignerGateway = "fairlead.dev/gateway"
+	SignerControl = "fairlead.dev/control"
+)
+
+// Annotations with which the xds-server says, in a CertificateSigningRequest, for whom it has checked a credential.
+const (
+	// RequestTunnelAnnotation is namespace/name of the Tunnel whose edge asks.
+	RequestTunnelAnnotation = "fairlead.dev/tunnel"
+	// RequestTunnelIDAnnotation is the Tunnel's spec.id at the time of the check; another id means another Tunnel.
+	RequestTunnelIDAnnotation = "fairlead.dev/tunnel-id"
+	// RequestNodeAnnotation is the node name: of a new edge, chosen by the xds-server; else of the one that renews.
+	RequestNodeAnnotation = "fairlead.dev/node"
+	// RequestTokenAnnotation is the hash of the token that was shown. It is absent when a leaf is renewed by its key.
+	RequestTokenAnnotation = "fairlead.dev/token-sha256"
+	// RequestHostAnnotation is what the machine calls itself: a label for people and nothing else.
+	RequestHostAnnotation = "fairlead.dev/host"
+)

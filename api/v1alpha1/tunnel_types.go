@@ -1,0 +1,182 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KubeconfigMode is the way in which clients reach the gateway.
+// +kubebuilder:validation:Enum=sni;connect
+type KubeconfigMode string
+
+const (
+	// KubeconfigModeSNI dials the gateway's apiserver listener, which routes by SNI. The serving certificate of the
+	// workload cluster must have the tunnel hostname.
+	KubeconfigModeSNI KubeconfigMode = "sni"
+	// KubeconfigModeConnect uses the gateway as an HTTP proxy, which routes by the authority of CONNECT. Any serving
+	// certificate will do.
+	KubeconfigModeConnect KubeconfigMode = "connect"
+)
+
+// Tunnel says how one workload cluster is reached. It has the namespace and name of its Cluster, which owns it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=cluster-api
+// +kubebuilder:printcolumn:name="Hostname",type=string,JSONPath=`.status.hostname`
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.kubeconfig.mode`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Kubeconfig",type=string,JSONPath=`.status.conditions[?(@.type=="KubeconfigReady")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Tunnel struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec TunnelSpec `json:"spec,omitzero"`
+	// +optional
+	Status TunnelStatus `json:"status,omitzero"`
+}
+
+// TunnelList is a list of Tunnels.
+//
+// +kubebuilder:object:root=true
+type TunnelList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Tunnel `json:"items"`
+}
+
+// TunnelSpec is what a user may say about a tunnel. The controller fills what is empty and changes nothing else.
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.id) || (has(self.id) && self.id == oldSelf.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
+type TunnelSpec struct {
+	// id is the identity of the tunnel: random, chosen by the controller, never changed, moved with the object.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]{20,32}$`
+	ID string `json:"id,omitempty"`
+
+	// kubeconfig says how the Cluster's kubeconfig Secret is written.
+	// +optional
+	Kubeconfig KubeconfigSpec `json:"kubeconfig,omitzero"`
+
+	// apiServer is the address that edges dial, as seen from their network.
+	// +optional
+	APIServer APIServerSpec `json:"apiServer,omitzero"`
+
+	// extraNames are further DNS names of this tunnel, beside its hostname: names that the serving certificate already
+	// has. Each must be unique in the installation and may not be below the tunnel domain.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	ExtraNames []string `json:"extraNames,omitempty"`
+}
+
+// KubeconfigSpec says how the Cluster's kubeconfig Secret is written.
+type KubeconfigSpec struct {
+	// mode is the way in which clients reach the gateway; sni by default.
+	// +optional
+	Mode KubeconfigMode `json:"mode,omitempty"`
+
+	// tlsServerName is, in mode connect, the name of the serving certificate that clients verify. By default it is the
+	// host of the original server where that is a DNS name, else "kubernetes", which every kubeadm certificate has.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	TLSServerName string `json:"tlsServerName,omitempty"`
+}
+
+// APIServerSpec is the address of an apiserver.
+type APIServerSpec struct {
+	// address is an IP address or a DNS name; by default that of Cluster.spec.controlPlaneEndpoint, and while there is
+	// none 127.0.0.1.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Address string `json:"address,omitempty"`
+
+	// port is a TCP port; by default that of Cluster.spec.controlPlaneEndpoint, and while there is none that of
+	// Cluster.spec.clusterNetwork.apiServerPort or 6443.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+}
+
+// TunnelStatus is what the controller has found and done.
+type TunnelStatus struct {
+	// hostname is the tunnel hostname: the SNI or CONNECT authority that leads to this workload cluster.
+	// +optional
+	Hostname string `json:"hostname,omitempty"`
+
+	// conditions are Accepted and KubeconfigReady.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// edges are those that hold a certificate for this tunnel.
+	// +optional
+	// +listType=map
+	// +listMapKey=nodeID
+	Edges []EdgeStatus `json:"edges,omitempty"`
+
+	// tokens are the records of the bootstrap tokens that are still valid. The tokens themselves are only in the
+	// bootstrap Secret.
+	// +optional
+	// +listType=map
+	// +listMapKey=sha256
+	Tokens []TokenStatus `json:"tokens,omitempty"`
+}
+
+// EdgeStatus is one edge of a tunnel.
+type EdgeStatus struct {
+	// nodeID is the subject of the edge's certificate.
+	NodeID string `json:"nodeID"`
+	// host is what the machine calls itself.
+	// +optional
+	Host string `json:"host,omitempty"`
+	// enrolledAt is when the edge got its first certificate.
+	EnrolledAt metav1.Time `json:"enrolledAt"`
+	// certificateNotAfter is when the newest certificate of the edge expires.
+	CertificateNotAfter metav1.Time `json:"certificateNotAfter"`
+}
+
+// TokenStatus is the record of one bootstrap token.
+type TokenStatus struct {
+	// sha256 is the hash of the token, in lower-case hexadecimal.
+	SHA256 string `json:"sha256"`
+	// expiresAt is when the token ends.
+	ExpiresAt metav1.Time `json:"expiresAt"`
+	// maxUses is how many edges may enrol with the token.
+	MaxUses int32 `json:"maxUses"`
+	// uses is how many edges have enrolled with the token.
+	Uses int32 `json:"uses"`
+	// lastUsedAt is when an edge last enrolled with the token.
+	// +optional
+	LastUsedAt *metav1.Time `json:"lastUsedAt,omitempty"`
+}
+
+// Condition types of a Tunnel, and their reasons.
+const (
+	// ConditionAccepted says whether all of the Tunnel is served. When it is False its message names the field.
+	ConditionAccepted = "Accepted"
+	// ReasonAccepted: every name and address is good and served.
+	ReasonAccepted = "Accepted"
+	// ReasonInvalidName: the tunnel hostname can't be built from the names of the Cluster. Nothing is served.
+	ReasonInvalidName = "InvalidName"
+	// ReasonNameTaken: an older Tunnel has the hostname or the id. Nothing is served.
+	ReasonNameTaken = "NameTaken"
+	// ReasonInvalidExtraName: an extra name is malformed or another Tunnel's. All the rest is served.
+	ReasonInvalidExtraName = "InvalidExtraName"
+	// ReasonInvalidAPIServer: the apiserver's address is neither an IP address nor a DNS name. Nothing is served.
+	ReasonInvalidAPIServer = "InvalidAPIServer"
+
+	// ConditionKubeconfigReady says whether the Cluster's kubeconfig Secret leads through the tunnel.
+	ConditionKubeconfigReady = "KubeconfigReady"
+	// ReasonRewritten: it does.
+	ReasonRewritten = "Rewritten"
+	// ReasonWaitingForSecret: the control-plane provider has not written the Secret yet.
+	ReasonWaitingForSecret = "WaitingForSecret"
+	// ReasonInvalidKubeconfig: the Secret holds no kubeconfig that can be read.
+	ReasonInvalidKubeconfig = "InvalidKubeconfig"
+	// ReasonNotAccepted: the Tunnel is not served, so the Secret has its original server.
+	ReasonNotAccepted = "NotAccepted"
+)

@@ -1,0 +1,41 @@
+// Package logging makes the one logger of a process from its flags, and hands it to the libraries that have logging
+// interfaces of their own. It knows nothing about what is logged.
+package logging
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+)
+
+// Flags are the logging flags that every binary has. The zero value logs text from level info on.
+type Flags struct {
+	Level  string // debug, info, warn or error
+	Format string // text or json
+}
+
+// AddTo adds the flags to a set.
+func (f *Flags) AddTo(set *pflag.FlagSet) {
+	set.StringVar(&f.Level, "log-level", "info", "least level to log: debug, info, warn or error")
+	set.StringVar(&f.Format, "log-format", "text", "format of log lines: text or json")
+}
+
+// New returns the logger that the flags ask for.
+func (f Flags) New(out io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if f.Level != "" {
+		if err := level.UnmarshalText([]byte(f.Level)); err != nil {
+			return nil, fmt.Errorf("--log-level: %w", err)
+		}
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch f.Format {
+	case "", "text":
+		return slog.New(slog.NewTextHandler(out, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(out, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format: %q is neither text nor json", f.Format)
+}

@@ -1,0 +1,65 @@
+// Package model holds the plain values between Kubernetes objects and Envoy resources: the installation, its gateways
+// and its workload clusters, their names, and every rule that a value must meet. It knows neither Kubernetes nor Envoy.
+package model
+
+import (
+	"net"
+	"strconv"
+	"time"
+)
+
+// Fleet is all that the two Envoys are made from. Its zero value is an empty fleet without a tunnel domain, which
+// Installation.Validate refuses.
+type Fleet struct {
+	Installation Installation
+	Clusters     []WorkloadCluster
+}
+
+// Installation is what all gateways and edges of one tunnel domain share.
+type Installation struct {
+	Domain   TunnelDomain
+	Public   Endpoint  // where edges reach the gateways' public port
+	Control  Endpoint  // where gateways reach the xds-server, to which they pass the control channel
+	Gateways []Gateway // the replicas; every edge keeps tunnels to each of them
+}
+
+// Gateway is one replica.
+type Gateway struct {
+	Name string   // gateway-<i>
+	Peer Endpoint // where other replicas reach its public listener; needed only when there is more than one
+}
+
+// WorkloadCluster is one Cluster and its Tunnel. Key identifies it.
+type WorkloadCluster struct {
+	Key        Key
+	Created    time.Time // of the Tunnel: where two claim one name the older keeps it
+	ID         string    // Tunnel.spec.id
+	Hostname   string    // the tunnel hostname
+	ExtraNames []string  // further names of the same tunnel
+	APIServer  Endpoint  // what its edges dial
+}
+
+// Names are all names under which clients reach the workload cluster: its hostname, then its extra names.
+func (w WorkloadCluster) Names() []string {
+	return append([]string{w.Hostname}, w.ExtraNames...)
+}
+
+// Key is the namespace and name that a Cluster and its Tunnel share.
+type Key struct{ Namespace, Name string }
+
+// String is namespace/name.
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Endpoint is a TCP address: an IP address or a DNS name, and a port.
+type Endpoint struct {
+	Host string
+	Port uint16
+}
+
+// String is host:port, with brackets around an IPv6 address, and empty for the zero value.
+func (e Endpoint) String() string {
+	if e == (Endpoint{}) {
+		return ""
+	}
+	return net.JoinHostPort(e.Host, strconv.Itoa(int(e.Port)))
+}

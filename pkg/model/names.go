@@ -1,0 +1,178 @@
+package model
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// TenantID is the third part of every tunnel handshake. One installation is one tenant.
+const TenantID = "fairlead"
+
+const (
+	maxName  = 253 // RFC 1035, section 2.3.4, less the root label
+	maxLabel = 63  // the same
+	// maxNode leaves room in a certificate's common name, which X.509 limits to 64 bytes.
+	maxNode = 32
+)
+
+var (
+	labelPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+	nodePattern  = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+	idPattern    = regexp.MustCompile(`^[a-z0-9]{20,32}$`)
+	gatewayName  = regexp.MustCompile(`^gateway-(0|[1-9][0-9]{0,4})$`)
+)
+
+// TunnelDomain is the DNS domain below which every name of an installation lies.
+type TunnelDomain string
+
+// Hostname is the tunnel hostname of a Cluster: what clients send as SNI or CONNECT authority. Dots in the name of the
+// Cluster become "--", so that two names may collide; Names decides who keeps one. The error names the part that is at
+// fault when the result is no DNS name.
+func (d TunnelDomain) Hostname(cluster Key) (string, error) {
+	name := strings.ReplaceAll(cluster.Name, ".", "--") + "." + cluster.Namespace + "." + string(d)
+	if err := ValidateDNSName(name); err != nil {
+		return "", &FieldError{Field: "metadata.name", Value: cluster.Name, Problem: "gives no usable tunnel hostname: " + err.Error(),
+			Cure: "give the Cluster a shorter name or the installation a shorter tunnel domain"}
+	}
+	return name, nil
+}
+
+// Contains says whether a name lies below the domain, or is the domain itself.
+func (d TunnelDomain) Contains(name string) bool {
+	return name == string(d) || strings.HasSuffix(name, "."+string(d))
+}
+
+// TunnelID is the name by which Envoy and certificates know a tunnel: never one that a user chose.
+func (d TunnelDomain) TunnelID(id string) string { return id + d.tunnelIDSuffix() }
+
+// TunnelIDSuffix is what every tunnel id ends with, and no other name.
+func (d TunnelDomain) tunnelIDSuffix() string { return ".id." + string(d) }
+
+// ParseTunnelID is the inverse of TunnelID.
+func (d TunnelDomain) ParseTunnelID(name string) (id string, ok bool) {
+	id, ok = strings.CutSuffix(name, d.tunnelIDSuffix())
+	return id, ok && idPattern.MatchString(id)
+}
+
+// TunnelIDPattern is a regular expression (RE2) for whole tunnel ids of this domain.
+func (d TunnelDomain) TunnelIDPattern() string {
+	return `[a-z0-9]{20,32}` + regexp.QuoteMeta(d.tunnelIDSuffix())
+}
+
+// Gateway is the name that all gateways have inside of a tunnel.
+func (d TunnelDomain) Gateway() string { return "gateway." + string(d) }
+
+// GatewayReplica is the name of one gateway on the public port. The name must be one that ValidateGatewayName accepts.
+func (d TunnelDomain) GatewayReplica(name string) string { return name + "." + string(d) }
+
+// ParseGatewayReplica is the inverse of GatewayReplica.
+func (d TunnelDomain) ParseGatewayReplica(host string) (name string, ok bool) {
+	name, ok = strings.CutSuffix(host, "."+string(d))
+	return name, ok && gatewayName.MatchString(name)
+}
+
+// Control is the name of the control channel: the xds-server, reached through the public port.
+func (d TunnelDomain) Control() string { return "control." + string(d) }
+
+// Validate checks that the domain is a DNS name that leaves room for the names below it.
+func (d TunnelDomain) Validate() error {
+	if err := ValidateDNSName(string(d)); err != nil {
+		return &FieldError{Field: "tunnel domain", Value: string(d), Problem: err.Error(), Cure: "give a DNS domain such as tunnels.example.com"}
+	}
+	// The longest name that we build ourselves: a tunnel id.
+	if n := len(d.TunnelID(strings.Repeat("x", 32))); n > maxName {
+		return &FieldError{Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for tunnel ids, which would have %d bytes of at most %d", n, maxName),
+			Cure: "give a shorter domain"}
+	}
+	return nil
+}
+
+// NodeID is the node id of a node name: the whole subject of its leaf, as Envoy prints it.
+func NodeID(node string) string { return "CN=" + node }
+
+// ParseNodeID is the inverse of NodeID.
+func ParseNodeID(id string) (node string, ok bool) {
+	node, ok = strings.CutPrefix(id, "CN=")
+	return node, ok && ValidateNodeName(node) == nil
+}
+
+// ValidateNodeName checks a node name: at most 32 bytes of [a-z0-9.-], which Envoy's rc:// address can carry.
+func ValidateNodeName(node string) error {
+	if len(node) > maxNode || !nodePattern.MatchString(node) {
+		return fmt.Errorf("node name %q is not 1 to %d bytes of [a-z0-9.-]", node, maxNode)
+	}
+	return nil
+}
+
+// ValidateGatewayName checks that a name is gateway-<i>.
+func ValidateGatewayName(name string) error {
+	if !gatewayName.MatchString(name) {
+		return fmt.Errorf("gateway name %q is not gateway-<number>", name)
+	}
+	return nil
+}
+
+// ValidateID checks a Tunnel's spec.id.
+func ValidateID(id string) error {
+	if !idPattern.MatchString(id) {
+		return fmt.Errorf("tunnel id %q is not 20 to 32 characters of [a-z0-9]", id)
+	}
+	return nil
+}
+
+// NewID returns a random id for a Tunnel, of 120 bits.
+func NewID() string { return randomName(15) }
+
+// NewNodeName returns a random node name for an edge, of 80 bits. It is never a gateway's.
+func NewNodeName() string { return "edge-" + randomName(10) }
+
+// randomName encodes n random bytes, a multiple of 5, in [a-z2-7].
+func randomName(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails: package crypto/rand ends the process instead
+	return strings.ToLower(base32.StdEncoding.EncodeToString(b))
+}
+
+// ValidateDNSName checks that a name is a lower-case DNS name of at least two labels. A name without a dot is refused
+// because the gateways' own Envoy clusters have such names, and clients must never reach those.
+func ValidateDNSName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it is empty")
+	case net.ParseIP(name) != nil:
+		return errors.New("it is an IP address, for which clients send no SNI")
+	case len(name) > maxName:
+		return fmt.Errorf("%q has %d bytes, at most %d are allowed", name, len(name), maxName)
+	case !strings.Contains(name, "."):
+		return fmt.Errorf("%q has no dot", name)
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if len(label) > maxLabel {
+			return fmt.Errorf("label %q of %q has %d bytes, at most %d are allowed", label, name, len(label), maxLabel)
+		}
+		if !labelPattern.MatchString(label) {
+			return fmt.Errorf("label %q of %q is not made of [a-z0-9-], or starts or ends with a hyphen", label, name)
+		}
+	}
+	return nil
+}
+
+// ParseEndpoint reads host:port; the host is an IP address (IPv6 in brackets) or a DNS name.
+func ParseEndpoint(s string) (Endpoint, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("address %q is not host:port", s)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return Endpoint{}, fmt.Errorf("port %q of %q is not a number from 1 to 65535", port, s)
+	}
+	e := Endpoint{Host: host, Port: uint16(n)}
+	return e, e.Validate()
+}

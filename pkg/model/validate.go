@@ -1,0 +1,105 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+)
+
+// FieldError says what is wrong with one field of an object, and what to do about it.
+type FieldError struct {
+	Field   string // as the user wrote it, such as spec.extraNames[1]
+	Value   string
+	Problem string
+	Cure    string
+	Taken   bool // nothing is wrong with the value but that an older object has it
+}
+
+// Error names the field, its value, the problem and the cure.
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%s: %q: %s: %s", e.Field, e.Value, e.Problem, e.Cure)
+}
+
+// Validate checks that the host is an IP address or a DNS name (one label is enough) and that the port is set.
+func (e Endpoint) Validate() error {
+	if net.ParseIP(e.Host) == nil {
+		// Addresses are resolved in the network of whoever dials, where a single label may well be a name.
+		if err := ValidateDNSName(e.Host + ".x"); e.Host == "" || err != nil {
+			return fmt.Errorf("host %q is neither an IP address nor a DNS name", e.Host)
+		}
+	}
+	if e.Port == 0 {
+		return fmt.Errorf("address %q has no port", e.Host)
+	}
+	return nil
+}
+
+// Validate checks all of an installation, and joins what it finds.
+func (i Installation) Validate() error {
+	errs := []error{i.Domain.Validate()}
+	if err := i.Public.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("public address of the gateways: %w", err))
+	}
+	if err := i.Control.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("address of the xds-server: %w", err))
+	}
+	if len(i.Gateways) == 0 {
+		errs = append(errs, errors.New("there is no gateway"))
+	}
+	seen := map[string]bool{}
+	for _, g := range i.Gateways {
+		errs = append(errs, ValidateGatewayName(g.Name))
+		if seen[g.Name] {
+			errs = append(errs, fmt.Errorf("gateway %s is named twice", g.Name))
+		}
+		seen[g.Name] = true
+		if len(i.Gateways) > 1 {
+			if err := g.Peer.Validate(); err != nil {
+				errs = append(errs, fmt.Errorf("peer address of %s, which several gateways need: %w", g.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Validate returns what is wrong with a workload cluster by itself, apart from its extra names: such a cluster can't be
+// served. The error is a *FieldError or nil. Whether others have the same names is for Names to say.
+func (w WorkloadCluster) Validate() error {
+	if err := ValidateID(w.ID); err != nil {
+		return &FieldError{Field: "spec.id", Value: w.ID, Problem: err.Error(), Cure: "leave it empty and let the controller choose it"}
+	}
+	if err := ValidateDNSName(w.Hostname); err != nil {
+		return &FieldError{Field: "metadata.name", Value: w.Key.Name, Problem: err.Error(), Cure: "rename the Cluster"}
+	}
+	if err := w.APIServer.Validate(); err != nil {
+		return &FieldError{Field: "spec.apiServer", Value: w.APIServer.String(), Problem: err.Error(), Cure: "give an IP address or a DNS name, and a port"}
+	}
+	return nil
+}
+
+// ValidateExtraNames splits extra names into those that can be served and an error for each of the others.
+func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*FieldError) {
+	seen := map[string]bool{}
+	for i, name := range names {
+		problem, cure := "", "give a lower-case DNS name that is in the serving certificate, or remove it"
+		switch err := ValidateDNSName(name); {
+		case err != nil:
+			problem = err.Error()
+		case d.Contains(name):
+			problem, cure = fmt.Sprintf("it lies below the tunnel domain %s, whose names Fairlead gives", d), "remove it"
+		case seen[name]:
+			problem, cure = "it is there twice", "remove one of them"
+		}
+		if problem != "" {
+			bad = append(bad, &FieldError{Field: ExtraNameField(i), Value: name, Problem: strings.TrimSpace(problem), Cure: cure})
+			continue
+		}
+		seen[name] = true
+		good = append(good, name)
+	}
+	return good, bad
+}
+
+// ExtraNameField is how a user knows the i-th extra name of a Tunnel.
+func ExtraNameField(i int) string { return fmt.Sprintf("spec.extraNames[%d]", i) }

@@ -1,0 +1,143 @@
+// Package fairlead_test checks what linters can't: rules that hold for the repository as a whole.
+package fairlead_test
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/fairlead/fairlead/"
+
+// arrows is the direction of data: a package may import of ours what stands behind it, and nothing else. Packages
+// below cmd and test may import all.
+var arrows = map[string][]string{
+	"api/v1alpha1":       nil,
+	"pkg/model":          nil,
+	"pkg/certs":          nil,
+	"pkg/envoy":          {"pkg/model"},
+	"pkg/enrol/v1":       nil,
+	"pkg/enrol":          {"pkg/enrol/v1", "pkg/certs", "pkg/model"},
+	"pkg/source":         {"api/v1alpha1", "pkg/enrol", "pkg/model"},
+	"pkg/signing":        {"api/v1alpha1", "pkg/certs", "pkg/enrol", "pkg/model"},
+	"pkg/xds":            {"pkg/certs", "pkg/envoy", "pkg/model"},
+	"pkg/controller":     {"api/v1alpha1", "pkg/certs", "pkg/enrol", "pkg/model"},
+	"pkg/agent":          {"pkg/certs", "pkg/enrol", "pkg/envoy", "pkg/model"},
+	"internal/logging":   nil,
+	"internal/golden":    nil,
+	"internal/envoytest": nil,
+}
+
+type listed struct {
+	ImportPath string
+	Name       string
+	Dir        string
+	GoFiles    []string
+	Imports    []string
+}
+
+func TestImportsFollowTheArrows(t *testing.T) {
+	for _, p := range packages(t) {
+		place := strings.TrimPrefix(p.ImportPath, modulePath)
+		if strings.HasPrefix(place, "cmd/") || strings.HasPrefix(place, "test/") {
+			continue
+		}
+		allowed, known := arrows[place]
+		if !known {
+			t.Errorf("%s: not in the list of arrows: decide what it may import", place)
+			continue
+		}
+		for _, imported := range p.Imports {
+			if ours, ok := strings.CutPrefix(imported, modulePath); ok && !slices.Contains(allowed, ours) {
+				t.Errorf("%s imports %s, which points against the flow of data", place, ours)
+			}
+		}
+	}
+}
+
+func TestEveryPackageHasOneDocComment(t *testing.T) {
+	for _, p := range packages(t) {
+		var documented []string
+		for _, name := range p.GoFiles {
+			file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if file.Doc != nil && !isDirective(file.Doc) {
+				documented = append(documented, name)
+			}
+		}
+		if len(documented) != 1 && !strings.HasSuffix(p.ImportPath, "/v1") {
+			t.Errorf("%s: %d files have a package comment (%v), want one", p.ImportPath, len(documented), documented)
+		}
+	}
+}
+
+// isDirective says whether a comment is for tools alone.
+func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text()) == "" }
+
+func TestTheModuleReplacesNothing(t *testing.T) {
+	data, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(data), "replace") {
+		t.Error("go.mod has a replace directive: nobody could install or import the module")
+	}
+}
+
+func TestFilesStayShort(t *testing.T) {
+	const limit = 300
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && slices.Contains([]string{".git", "bin"}, path) {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".pb.go") || strings.HasPrefix(entry.Name(), "zz_generated") {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if n := strings.Count(string(data), "\n"); n > limit {
+			t.Errorf("%s has %d lines, more than %d: does it have more than one reason?", path, n, limit)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// packages lists all packages of the module.
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("listing packages: %v", err)
+	}
+	var all []listed
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); decoder.More(); {
+		var p listed
+		if err := decoder.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.GoFiles) > 0 {
+			all = append(all, p)
+		}
+	}
+	if len(all) < 5 {
+		t.Fatalf("only %d packages were listed", len(all))
+	}
+	return all
+}

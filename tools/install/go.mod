@@ -1,0 +1,3 @@
+module github.com/fairlead/fairlead/tools/install
+
+go 1.26.0

