@@ -49,20 +49,15 @@ func (d TunnelDomain) Contains(name string) bool {
 }
 
 // TunnelID is the name by which Envoy and certificates know a tunnel: never one that a user chose.
-func (d TunnelDomain) TunnelID(id string) string { return id + d.tunnelIDSuffix() }
+func (d TunnelDomain) TunnelID(id string) string { return id + d.TunnelIDSuffix() }
 
 // TunnelIDSuffix is what every tunnel id ends with, and no other name.
-func (d TunnelDomain) tunnelIDSuffix() string { return ".id." + string(d) }
+func (d TunnelDomain) TunnelIDSuffix() string { return ".id." + string(d) }
 
 // ParseTunnelID is the inverse of TunnelID.
 func (d TunnelDomain) ParseTunnelID(name string) (id string, ok bool) {
-	id, ok = strings.CutSuffix(name, d.tunnelIDSuffix())
+	id, ok = strings.CutSuffix(name, d.TunnelIDSuffix())
 	return id, ok && idPattern.MatchString(id)
-}
-
-// TunnelIDPattern is a regular expression (RE2) for whole tunnel ids of this domain.
-func (d TunnelDomain) TunnelIDPattern() string {
-	return `[a-z0-9]{20,32}` + regexp.QuoteMeta(d.tunnelIDSuffix())
 }
 
 // Gateway is the name that all gateways have inside of a tunnel.

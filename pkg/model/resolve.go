@@ -81,12 +81,15 @@ func (n *Names) Release(key Key) (affected []Key) {
 }
 
 // claim replaces what a claimant claims. It returns the owner of each claimed name, and every other claimant of a name
-// that was or is claimed.
+// that was or is claimed; none where nothing has changed, or two that claim one name would call each other for ever.
 func (n *Names) claim(c claim, names []string) (owner map[string]Key, affected []Key) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.claims == nil {
 		n.claims, n.held = map[string][]claim{}, map[Key][]string{}
+	}
+	if n.holds(c, names) {
+		return n.owners(names), nil
 	}
 	others := map[Key]bool{}
 	for _, name := range n.held[c.key] {
@@ -94,10 +97,8 @@ func (n *Names) claim(c claim, names []string) (owner map[string]Key, affected [
 		n.note(others, name, c.key)
 	}
 	delete(n.held, c.key)
-	owner = make(map[string]Key, len(names))
 	for _, name := range names {
 		n.claims[name] = insert(n.claims[name], c)
-		owner[name] = n.claims[name][0].key
 		n.note(others, name, c.key)
 	}
 	if len(names) > 0 {
@@ -107,7 +108,22 @@ func (n *Names) claim(c claim, names []string) (owner map[string]Key, affected [
 		affected = append(affected, key)
 	}
 	slices.SortFunc(affected, func(a, b Key) int { return cmp.Compare(a.String(), b.String()) })
-	return owner, affected
+	return n.owners(names), affected
+}
+
+// holds says whether a claimant claims exactly these names already.
+func (n *Names) holds(c claim, names []string) bool {
+	same := func(have claim) bool { return have.key == c.key && have.created.Equal(c.created) }
+	return slices.Equal(n.held[c.key], names) && (len(names) == 0 || slices.ContainsFunc(n.claims[names[0]], same))
+}
+
+// owners returns who keeps each of these names, all of which somebody claims.
+func (n *Names) owners(names []string) map[string]Key {
+	owner := make(map[string]Key, len(names))
+	for _, name := range names {
+		owner[name] = n.claims[name][0].key
+	}
+	return owner
 }
 
 // drop removes one claimant of a name.

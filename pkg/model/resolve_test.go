@@ -117,3 +117,19 @@ func TestResolveTellsWhoElseIsAffected(t *testing.T) {
 		t.Errorf("releasing the only claimant affects %v, want nobody", got)
 	}
 }
+
+func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
+	var names model.Names
+	first, second := candidate("c1", "a", older, "api.example.com"), candidate("c2", "b", younger, "api.example.com")
+	names.Resolve(domain, first)
+	names.Resolve(domain, second)
+	for _, c := range []model.Candidate{first, second, first} {
+		if got := names.Resolve(domain, c).Affected; got != nil {
+			t.Errorf("%s has changed nothing, but affects %v", c.Key, got)
+		}
+	}
+	first.Created = younger.Add(time.Hour)
+	if got := names.Resolve(domain, first).Affected; !slices.Equal(got, []model.Key{second.Key}) {
+		t.Errorf("getting younger affects %v, want the second", got)
+	}
+}

@@ -1,0 +1,186 @@
+// Package certs makes keys, signing requests, certificates and CAs, keeps an identity on disk, and renews it in time. In
+// go keys and what a certificate is to say, out come certificates. It knows no names of ours: what a certificate may say
+// is for pkg/model and for who signs.
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+const (
+	pemCertificate = "CERTIFICATE"
+	pemKey         = "PRIVATE KEY"
+	// maxCommonName is the limit of X.509 (RFC 5280, ub-common-name).
+	maxCommonName = 64
+)
+
+// CA is a self-signed certificate and its key. It is safe for concurrent use and never changes.
+type CA struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// NewCA returns a new CA with a key of its own that is valid from now on, and a little before for clocks that are late.
+func NewCA(commonName string, now time.Time, lifetime time.Duration) (*CA, error) {
+	key, err := NewKey()
+	if err != nil {
+		return nil, err
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: commonName},
+		NotBefore:             now.Add(-ClockSkew),
+		NotAfter:              now.Add(lifetime),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		MaxPathLenZero:        true, // it signs leaves and nothing else
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("signing CA %s: %w", commonName, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("reading new CA %s: %w", commonName, err)
+	}
+	return &CA{cert: cert, key: key}, nil
+}
+
+// ParseCA reads a CA from the first certificate of certPEM and its key (PKCS #8, SEC 1 or PKCS #1). It refuses one that
+// is not self-signed, because Envoy ends a chain only at a root, and one that may not sign.
+func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+	certs, err := parseCertificates(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("reading CA certificate: %w", err)
+	}
+	key, err := parseSigner(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("reading CA key: %w", err)
+	}
+	ca := &CA{cert: certs[0], key: key}
+	if err := ca.validate(); err != nil {
+		return nil, fmt.Errorf("reading CA %s: %w", ca.cert.Subject.CommonName, err)
+	}
+	return ca, nil
+}
+
+func (ca *CA) validate() error {
+	switch {
+	case !samePublicKey(ca.cert.PublicKey, ca.key.Public()):
+		return errors.New("the key is not the certificate's")
+	case !ca.cert.IsCA:
+		return errors.New("the certificate is no CA")
+	case ca.cert.KeyUsage&x509.KeyUsageCertSign == 0:
+		return errors.New("the certificate may not sign certificates")
+	}
+	if err := ca.cert.CheckSignatureFrom(ca.cert); err != nil {
+		return fmt.Errorf("the certificate is not self-signed: %w", err)
+	}
+	return nil
+}
+
+// CertPEM is the CA's certificate: what others have to trust.
+func (ca *CA) CertPEM() []byte { return encodeCertificates([][]byte{ca.cert.Raw}) }
+
+// KeyPEM is the CA's private key, as PKCS #8.
+func (ca *CA) KeyPEM() ([]byte, error) { return encodeKey(ca.key) }
+
+// NotAfter is when the CA ends, and with it every leaf that it issued.
+func (ca *CA) NotAfter() time.Time { return ca.cert.NotAfter }
+
+func newSerial() (*big.Int, error) {
+	// 127 bits, so that the number is positive in 16 bytes: RFC 5280 section 4.1.2.2 allows 20.
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("choosing serial number: %w", err)
+	}
+	return serial, nil
+}
+
+func samePublicKey(a, b crypto.PublicKey) bool {
+	key, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && key.Equal(b)
+}
+
+// parseCertificates reads one certificate or more, and refuses everything else.
+func parseCertificates(data []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for rest := data; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			if len(bytes.TrimSpace(rest)) > 0 {
+				return nil, errors.New("there is something that is not PEM")
+			}
+			break
+		}
+		if block.Type != pemCertificate {
+			return nil, fmt.Errorf("there is a %s where a certificate belongs", block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("reading certificate %d: %w", len(certs), err)
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 {
+		return nil, errors.New("there is no certificate")
+	}
+	return certs, nil
+}
+
+func encodeCertificates(chain [][]byte) []byte {
+	var out bytes.Buffer
+	for _, der := range chain {
+		out.Write(pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}))
+	}
+	return out.Bytes()
+}
+
+func encodeKey(key crypto.Signer) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding private key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
+}
+
+// parseSigner reads an ECDSA or RSA key: BoringSSL, which Envoy verifies with, takes no other by default. Its errors
+// never hold what was read.
+func parseSigner(data []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("it is not PEM")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		if key, err = x509.ParseECPrivateKey(block.Bytes); err != nil {
+			key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+		}
+	}
+	if err != nil {
+		return nil, errors.New("it is no private key in PKCS #8, SEC 1 or PKCS #1")
+	}
+	switch key := key.(type) {
+	case *ecdsa.PrivateKey:
+		return key, nil
+	case *rsa.PrivateKey:
+		return key, nil
+	}
+	return nil, fmt.Errorf("a key of kind %T is neither ECDSA nor RSA", key)
+}

@@ -1,0 +1,153 @@
+package certs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+)
+
+// ErrRefused is wrapped by an error of Rotation.Renew that says no, and will go on doing so until somebody does something.
+var ErrRefused = errors.New("refused")
+
+const (
+	// jitter is the part of a leaf's life over which renewals that would fall together are spread.
+	jitter = 0.05
+	// maxNap is how long the loop sleeps at most: timers know nothing of a clock that is set, or of a machine that slept.
+	maxNap = time.Minute
+	// minWait is kept between two renewals, whatever ends an issuer gives: a CA that is about to end cuts its leaves.
+	minWait = time.Second
+)
+
+// Waits between attempts: urgent ones while there is no valid leaf and nothing works without it, calm ones while there
+// is, slow ones after a refusal, which only a person can end.
+var (
+	urgent = Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+	calm   = Backoff{Min: time.Second, Max: time.Minute}
+	slow   = Backoff{Min: 10 * time.Second, Max: time.Minute}
+)
+
+// RenewAt is when a leaf should be renewed: at 2/3 of its life, so that a leaf of 24 h then has 8 h of retries left.
+func RenewAt(notBefore, notAfter time.Time) time.Time {
+	return notBefore.Add(notAfter.Sub(notBefore) * 2 / 3)
+}
+
+// Rotation keeps the identity in a Store valid: it gets the first one, and each next one in time.
+type Rotation struct {
+	Store *Store
+	// Renew gets a new identity and the trust bundle to go with it. It should end with ctx and have a deadline of its own.
+	Renew func(ctx context.Context) (Identity, []byte, error)
+	// Changed is called after each Save, and once at the start if the store holds an identity, valid or not. Its error ends
+	// Run. It may be nil.
+	Changed func() error
+	Now     func() time.Time // nil: time.Now
+	Log     *slog.Logger
+}
+
+// Run renews until ctx ends, and returns nil then. No failure to renew ends it: each is logged once for each reason, and
+// tried again.
+func (r *Rotation) Run(ctx context.Context) error {
+	if r.Now == nil {
+		r.Now = time.Now
+	}
+	if _, err := r.Store.Identity(); err == nil {
+		if err := r.changed(); err != nil {
+			return err
+		}
+	}
+	for due := r.firstDue(); r.waitUntil(ctx, due); due = r.nextDue() {
+		if !r.renew(ctx) {
+			break
+		}
+		if err := r.changed(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstDue is when what was in the store at the start is due: at once, if nothing was.
+func (r *Rotation) firstDue() time.Time {
+	current, err := r.Store.Identity()
+	if err != nil {
+		return time.Time{}
+	}
+	return spread(current.NotBefore(), current.NotAfter())
+}
+
+// nextDue counts the life of a leaf from when it was got: issuers let it begin earlier, for clocks that are late, by
+// more than the whole life of a very short one.
+func (r *Rotation) nextDue() time.Time {
+	now, due := r.Now(), time.Time{}
+	if current, err := r.Store.Identity(); err == nil {
+		due = spread(now, current.NotAfter())
+	}
+	if earliest := now.Add(minWait); due.Before(earliest) {
+		return earliest
+	}
+	return due
+}
+
+func spread(begin, end time.Time) time.Time {
+	return RenewAt(begin, end).Add(time.Duration(rand.Float64() * jitter * float64(end.Sub(begin))))
+}
+
+// waitUntil returns false when ctx has ended.
+func (r *Rotation) waitUntil(ctx context.Context, due time.Time) bool {
+	for wait := due.Sub(r.Now()); wait > 0; wait = due.Sub(r.Now()) {
+		if Sleep(ctx, min(wait, maxNap)) != nil {
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// renew tries until it has a new identity, or returns false when ctx ends.
+func (r *Rotation) renew(ctx context.Context) bool {
+	var reasons Reasons
+	for attempt := 0; ctx.Err() == nil; attempt++ {
+		err := r.renewOnce(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil && reasons.New(err) {
+			r.Log.Warn("no certificate yet, trying again", "error", err)
+		}
+		_ = Sleep(ctx, r.backoff(err).Wait(attempt))
+	}
+	return false
+}
+
+func (r *Rotation) renewOnce(ctx context.Context) error {
+	identity, bundle, err := r.Renew(ctx)
+	if err != nil {
+		return err
+	}
+	if !identity.NotAfter().After(r.Now()) {
+		return fmt.Errorf("the new certificate ended at %s already: is the clock right?", identity.NotAfter().Format(time.RFC3339))
+	}
+	if err := r.Store.Save(identity, bundle); err != nil {
+		return err
+	}
+	r.Log.Info("new certificate", "node", identity.Leaf().Subject.CommonName, "serial", identity.Serial(), "not_after", identity.NotAfter())
+	return nil
+}
+
+func (r *Rotation) backoff(err error) Backoff {
+	if errors.Is(err, ErrRefused) {
+		return slow
+	}
+	if current, err := r.Store.Identity(); err != nil || !current.NotAfter().After(r.Now()) {
+		return urgent
+	}
+	return calm
+}
+
+func (r *Rotation) changed() error {
+	if r.Changed == nil {
+		return nil
+	}
+	return r.Changed()
+}

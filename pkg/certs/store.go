@@ -1,0 +1,163 @@
+package certs
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Files of a Store.
+const (
+	KeyFile   = "key.pem"
+	LeafFile  = "leaf.pem"
+	TrustFile = "trust.pem"
+	// nextLeafFile is the leaf of the key that is about to be written.
+	nextLeafFile = "leaf.pem.next"
+)
+
+// Store keeps one identity and the trust bundle that came with it in a folder of its own, for the next start. It is a
+// Source and a TrustSource, and safe for concurrent use by one process.
+type Store struct {
+	dir string
+
+	mu       sync.RWMutex
+	identity Identity // zero: none
+	bundle   Bundle
+}
+
+// OpenStore makes the folder if it is not there (mode 0700) and loads what it holds. Files that do not fit together are
+// not loaded: the store then has no identity. Only a folder that can't be read or made is an error.
+func OpenStore(dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making folder of identity: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("closing folder of identity to others: %w", err)
+	}
+	s := &Store{dir: dir}
+	return s, s.load()
+}
+
+// load reads key and leaf. Save replaces them one after the other, so after a crash between the two the leaf of the key
+// is still in nextLeafFile.
+func (s *Store) load() error {
+	key, err := s.read(KeyFile)
+	if err != nil {
+		return err
+	}
+	trust, err := s.read(TrustFile)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{LeafFile, nextLeafFile} {
+		chain, err := s.read(name)
+		if err != nil {
+			return err
+		}
+		identity, err := ParseIdentity(chain, key)
+		if err != nil {
+			continue
+		}
+		if _, err := Bundle(trust).Roots(); err == nil {
+			s.identity, s.bundle = identity, trust
+			return nil
+		}
+	}
+	return nil
+}
+
+// read returns what a file holds: nothing if there is no such file.
+func (s *Store) read(name string) ([]byte, error) {
+	data, err := os.ReadFile(filepath.Join(s.dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("loading identity: %w", err)
+	}
+	return data, nil
+}
+
+// Identity implements Source. Its error is ErrNoIdentity before the first Save.
+func (s *Store) Identity() (Identity, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.identity.Leaf() == nil {
+		return Identity{}, ErrNoIdentity
+	}
+	return s.identity, nil
+}
+
+// Bundle is the trust bundle in PEM, nil before the first Save.
+func (s *Store) Bundle() Bundle {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.bundle
+}
+
+// Roots implements TrustSource. Before the first Save it is an error.
+func (s *Store) Roots() (*x509.CertPool, error) { return s.Bundle().Roots() }
+
+// Forget makes the store give nothing until the next Save. The files stay until then.
+func (s *Store) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.identity, s.bundle = Identity{}, nil
+}
+
+// Save replaces identity and trust bundle, on disk first. Whenever the process ends, the next one loads the old identity
+// or the new one. After an error the store still gives the old ones.
+func (s *Store) Save(identity Identity, bundlePEM []byte) error {
+	if identity.Leaf() == nil {
+		return fmt.Errorf("saving identity: %w", ErrNoIdentity)
+	}
+	if _, err := Bundle(bundlePEM).Roots(); err != nil {
+		return fmt.Errorf("saving identity: %w", err)
+	}
+	key, err := identity.KeyPEM()
+	if err != nil {
+		return fmt.Errorf("saving identity: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err = errors.Join(
+		s.write(TrustFile, bundlePEM),
+		s.write(nextLeafFile, identity.ChainPEM()),
+	)
+	if err == nil {
+		err = s.write(KeyFile, key)
+	}
+	if err == nil {
+		err = os.Rename(filepath.Join(s.dir, nextLeafFile), filepath.Join(s.dir, LeafFile))
+	}
+	if err != nil {
+		return fmt.Errorf("saving identity: %w", err)
+	}
+	s.identity, s.bundle = identity, bundlePEM
+	return nil
+}
+
+func (s *Store) write(name string, data []byte) error {
+	return WriteFile(filepath.Join(s.dir, name), data)
+}
+
+// WriteFile replaces a file as a whole, with mode 0600: readers see the old one or the new one, after a power cut too.
+func WriteFile(path string, data []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // CreateTemp makes it with mode 0600
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer os.Remove(temporary.Name()) //nolint:errcheck // it is there only after an error
+	_, err = temporary.Write(data)
+	if err == nil {
+		err = temporary.Sync()
+	}
+	if err = errors.Join(err, temporary.Close()); err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}
