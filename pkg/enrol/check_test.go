@@ -1,0 +1,140 @@
+package enrol_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func TestWhoGetsNothing(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	edge := m.identity("edge-a", domain.TunnelID(id))
+	tests := map[string]struct {
+		ask     func() error
+		refused bool
+		wantErr string
+	}{
+		"an edge with an unknown token":         {ask: func() error { return enrolEdge(t, client, "fl1.unknown") }, refused: true, wantErr: "unknown, has expired or is used up"},
+		"an edge with the gateways' token":      {ask: func() error { return enrolEdge(t, client, m.gate) }, refused: true, wantErr: "unknown"},
+		"an edge with a token that is too long": {ask: func() error { return enrolEdge(t, client, "fl1."+strings.Repeat("a", 200)) }, refused: true, wantErr: "not one of Fairlead's"},
+		"an edge with no token":                 {ask: func() error { return enrolEdge(t, client, "") }, refused: true, wantErr: "not one of Fairlead's"},
+		"a gateway with an edge's token":        {ask: func() error { return enrolGateway(t, client, "gateway-0", enrol.GatewayCredential{Token: m.edge}) }, refused: true, wantErr: "unknown"},
+		"a gateway with a name of another form": {ask: func() error { return enrolGateway(t, client, "control", enrol.GatewayCredential{Token: m.gate}) }, refused: true, wantErr: "gateway-<number>"},
+		"a gateway with another Pod's ServiceAccount token": {ask: func() error {
+			return enrolGateway(t, client, "gateway-1", enrol.GatewayCredential{ServiceAccountToken: "service account token of gateway-0"})
+		}, refused: true, wantErr: "denied"},
+		"who renews without a certificate":        {ask: func() error { return renewWithout(t, m, client) }, wantErr: "showed no certificate"},
+		"who renews the xds-server's certificate": {ask: func() error { return renew(t, client, m.identity("control", domain.Control())) }, refused: true, wantErr: "not renewed here"},
+		"who renews a certificate of no profile":  {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(id), domain.Gateway())) }, refused: true, wantErr: "no profile"},
+		"an edge of an unknown tunnel":            {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(model.NewID()))) }, refused: true, wantErr: "has ended"},
+		"an edge whose tunnel has ended": {ask: func() error {
+			m.set(func() { m.ended = true })
+			defer m.set(func() { m.ended = false })
+			return renew(t, client, edge)
+		}, refused: true, wantErr: "has ended"},
+		"whom the signer denies, who hears why": {ask: func() error {
+			m.set(func() { m.err = fmt.Errorf("%w: the token has no uses left", enrol.ErrDenied) })
+			defer m.set(func() { m.err = nil })
+			return renew(t, client, edge)
+		}, refused: true, wantErr: "no uses left"},
+		"whom the signer can't answer, who hears nothing of it": {ask: func() error {
+			m.set(func() { m.err = errors.New("secret detail") })
+			defer m.set(func() { m.err = nil })
+			return renew(t, client, edge)
+		}, wantErr: "can't be had at the moment"},
+		"anybody, before the trust bundle is known": {ask: func() error {
+			m.set(func() { m.trust = nil })
+			defer m.set(func() { m.trust = m.ca.CertPEM() })
+			return renew(t, client, edge)
+		}, wantErr: "can't be had at the moment"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := tc.ask()
+			if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+				t.Fatalf("got %v, want an error with %q", err, tc.wantErr)
+			}
+			if errors.Is(err, certs.ErrRefused) != tc.refused {
+				t.Errorf("the error is %v; is it a refusal: want %v", err, tc.refused)
+			}
+			if strings.Contains(err.Error(), "secret detail") {
+				t.Error("the caller heard what is none of its business")
+			}
+		})
+	}
+}
+
+// TestTheServerChecksItself asks without the client, which would not send such requests.
+func TestTheServerChecksItself(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	service := enrolv1.NewEnrolmentClient(connect(t, m, client))
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := certs.NewCSR(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		request *enrolv1.EnrolEdgeRequest
+		want    codes.Code
+	}{
+		"a good request":              {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "h"}, want: codes.OK},
+		"a signing request of 9 KiB":  {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: make([]byte, 9<<10)}, want: codes.InvalidArgument},
+		"no signing request":          {request: &enrolv1.EnrolEdgeRequest{Token: m.edge}, want: codes.InvalidArgument},
+		"a host of 254 bytes":         {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: strings.Repeat("h", 254)}, want: codes.InvalidArgument},
+		"a host with a line feed":     {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "h\nlevel=INFO"}, want: codes.InvalidArgument},
+		"a host that is not in ASCII": {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "hôte"}, want: codes.InvalidArgument},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := service.EnrolEdge(t.Context(), tc.request)
+			if got := status.Code(err); got != tc.want {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+func renewWithout(t *testing.T, m *management, client enrol.Client) error {
+	t.Helper()
+	key, err := certs.NewKey()
+	if err != nil {
+		return err
+	}
+	csr, err := certs.NewCSR(key)
+	if err != nil {
+		return err
+	}
+	_, err = enrolv1.NewEnrolmentClient(connect(t, m, client)).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csr})
+	return err
+}
+
+// connect dials the server without a certificate.
+func connect(t *testing.T, m *management, client enrol.Client) *grpc.ClientConn {
+	t.Helper()
+	roots, err := certs.Bundle(m.ca.CertPEM()).Roots()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(client.Address.String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, domain.Control())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}

@@ -1,0 +1,222 @@
+package enrol_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func TestAnEdgeEnrolsByItsTokenAndRenewsByItsKey(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	first, bundle, err := client.EnrolEdge(t.Context(), m.edge, "host-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := subjectOf(t, first)
+	if subject.Role != model.RoleEdge || subject.ID != id || string(bundle) != string(m.ca.CertPEM()) {
+		t.Errorf("got %+v", subject)
+	}
+	if m.request.Host != "host-1" || m.request.TokenHash != enrol.HashToken(m.edge) || m.request.Tunnel != tunnel {
+		t.Errorf("the signer was asked for %+v", m.request)
+	}
+	second, _, err := client.Renew(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if subjectOf(t, second) != subject || second.Serial() == first.Serial() {
+		t.Errorf("renewed %+v to %+v", subject, subjectOf(t, second))
+	}
+	if m.request.TokenHash != "" || m.request.Tunnel != tunnel {
+		t.Errorf("to renew, the signer was asked for %+v", m.request)
+	}
+	other, _, err := client.EnrolEdge(t.Context(), m.edge, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if subjectOf(t, other).Node == subject.Node {
+		t.Error("two edges have one node name")
+	}
+}
+
+func TestAGatewayEnrolsByEitherCredential(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	for name, credential := range map[string]enrol.GatewayCredential{
+		"gateway token":        {Token: m.gate},
+		"ServiceAccount token": {ServiceAccountToken: "service account token of gateway-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			identity, _, err := client.EnrolGateway(t.Context(), "gateway-3", credential)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := model.Subject{Role: model.RoleGateway, Node: "gateway-3"}
+			if got := subjectOf(t, identity); got != want {
+				t.Errorf("got %+v", got)
+			}
+			renewed, _, err := client.Renew(t.Context(), identity)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := subjectOf(t, renewed); got != want {
+				t.Errorf("renewed to %+v", got)
+			}
+		})
+	}
+}
+
+func TestAnExpiredLeafIsRenewedByItsKeyForSomeTime(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	m.set(func() { m.begin, m.life = -3*time.Hour, time.Hour })
+	// The client refuses to take such a leaf, so it is made without it.
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := certs.NewCSR(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := m.Issue(t.Context(), enrol.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: id}, CSR: csr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired, err := certs.NewIdentity(chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.set(func() { m.begin = -time.Minute })
+	if err := renew(t, client, expired); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheClientTakesNoCertificateThatEnvoyCouldNotUse(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	stranger := newManagement(t)
+	tests := map[string]struct {
+		change  func()
+		wantErr string
+	}{
+		"an expired one":        {change: func() { m.begin = -2 * time.Hour }, wantErr: "verifying the new certificate"},
+		"one of another CA":     {change: func() { m.trust = stranger.ca.CertPEM() }, wantErr: "verifying the new certificate"},
+		"a broken trust bundle": {change: func() { m.trust = []byte("x") }, wantErr: "trust bundle"},
+		"one with no known names": {change: func() {
+			m.names = func(enrol.IssueRequest) (string, []string) { return "a", []string{"a.example.com"} }
+		}, wantErr: "no profile"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			begin, trust, names := m.begin, m.trust, m.names
+			m.set(tc.change)
+			defer m.set(func() { m.begin, m.trust, m.names = begin, trust, names })
+			if err := enrolEdge(t, client, m.edge); err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+				t.Errorf("got %v, want an error with %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+func TestTheClientShowsItsTokenToNobodyElse(t *testing.T) {
+	m, stranger := newManagement(t), newManagement(t)
+	client := stranger.serve() // a real server, with a CA of its own
+	client.Trust = certs.Bundle(m.ca.CertPEM())
+	err := enrolEdge(t, client, m.edge)
+	if err == nil || !strings.Contains(err.Error(), "unknown authority") || errors.Is(err, certs.ErrRefused) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheServerHoldsABoundedNumberOfRequests(t *testing.T) {
+	const limit = 64
+	m := newManagement(t)
+	client := m.serve()
+	hold := make(chan struct{})
+	m.set(func() { m.hold = hold })
+	edge := m.identity("edge-a", domain.TunnelID(id))
+	results := make(chan error)
+	for range limit + 8 {
+		go func() {
+			_, _, err := client.Renew(t.Context(), edge)
+			results <- err
+		}()
+	}
+	for range 8 {
+		if err := <-results; err == nil || !strings.Contains(err.Error(), "too many") || errors.Is(err, certs.ErrRefused) {
+			t.Errorf("got %v, want that there are too many requests", err)
+		}
+	}
+	close(hold)
+	for range limit {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAHostNameThatIsNoLabelIsLeftOut(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	if _, _, err := client.EnrolEdge(t.Context(), m.edge, "a\nb"); err != nil {
+		t.Fatal(err)
+	}
+	if m.request.Host != "" {
+		t.Errorf("the signer was told %q", m.request.Host)
+	}
+}
+
+func TestRandomTokensDiffer(t *testing.T) {
+	a, err := enrol.RandomToken()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := enrol.RandomToken()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a == b || len(a) != 56 || !strings.HasPrefix(a, "fl1.") || enrol.HashToken(a) == enrol.HashToken(b) || len(enrol.HashToken(a)) != 64 {
+		t.Errorf("lengths %d and %d", len(a), len(enrol.HashToken(a)))
+	}
+}
+
+func subjectOf(t *testing.T, identity certs.Identity) model.Subject {
+	t.Helper()
+	subject, err := domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return subject
+}
+
+func enrolEdge(t *testing.T, client enrol.Client, token string) error {
+	t.Helper()
+	_, _, err := client.EnrolEdge(t.Context(), token, "host-1")
+	return err
+}
+
+func enrolGateway(t *testing.T, client enrol.Client, name string, credential enrol.GatewayCredential) error {
+	t.Helper()
+	_, _, err := client.EnrolGateway(t.Context(), name, credential)
+	return err
+}
+
+func renew(t *testing.T, client enrol.Client, identity certs.Identity) error {
+	t.Helper()
+	_, _, err := client.Renew(t.Context(), identity)
+	return err
+}
+
+var _ interface {
+	enrol.Tokens
+	enrol.Reviewer
+	enrol.Issuer
+	enrol.Renewals
+} = (*management)(nil)
