@@ -1,0 +1,209 @@
+// Package envoytest finds, validates and runs a real Envoy for tests. A configuration comes in as YAML; it must have its
+// admin interface on the Unix socket admin.sock. The package knows nothing else about what is in it.
+package envoytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Patience is how long a test waits for something that should happen at once, on a machine that is busy.
+const Patience = 20 * time.Second
+
+// Path is the Envoy to test with: ENVOY_PATH, else bin/envoy of the repository. Without one the test is skipped, or fails
+// if ENVOY_REQUIRED is set. With -short every test that calls it is skipped.
+func Path(t testing.TB) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a real Envoy, which -short leaves out")
+	}
+	path := os.Getenv("ENVOY_PATH")
+	if path == "" {
+		path = filepath.Join(repository(t), "bin", "envoy")
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if os.Getenv("ENVOY_REQUIRED") != "" {
+		t.Fatalf("no Envoy at %s: run `make envoy` or set ENVOY_PATH", path)
+	}
+	t.Skipf("no Envoy at %s: run `make envoy` or set ENVOY_PATH", path)
+	return ""
+}
+
+// repository is the folder of go.mod, at or above the folder of the package under test.
+func repository(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("no go.mod above the test")
+	return ""
+}
+
+// Validate fails the test if Envoy refuses the configuration, or warns that it has something deprecated in it.
+func Validate(t testing.TB, config []byte) {
+	t.Helper()
+	dir := Dir(t)
+	write(t, dir, config)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Path(t), "--mode", "validate", "-c", "envoy.yaml", "-l", "warning")
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("Envoy refuses the configuration: %v\n%s", err, out)
+	}
+	if strings.Contains(strings.ToLower(string(out)), "deprecated") {
+		t.Errorf("Envoy warns:\n%s", out)
+	}
+}
+
+// Dir makes a folder that is removed after the test. Its path is short, unlike that of t.TempDir: the path of a Unix
+// socket in it may have 107 bytes.
+func Dir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "envoy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func write(t testing.TB, dir string, config []byte) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "envoy.yaml"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Envoy is a running one.
+type Envoy struct {
+	dir  string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
+}
+
+// Start runs Envoy in a folder, where it finds the Unix sockets that its configuration names, and returns when it says
+// that it is live. It is killed after the test; if the test has failed, what it logged is printed.
+func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
+	t.Helper()
+	write(t, dir, config)
+	log, err := os.OpenFile(filepath.Join(dir, "envoy.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	e := &Envoy{dir: dir, done: make(chan struct{})}
+	// Not CommandContext: t.Context is cancelled before cleanup, in which tests may still look at their Envoys.
+	e.cmd = exec.Command(Path(t), append([]string{"-c", "envoy.yaml", "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"}, args...)...)
+	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = dir, log, log
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := e.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = e.cmd.Wait()
+		close(e.done)
+	}()
+	t.Cleanup(func() {
+		e.Kill()
+		if t.Failed() {
+			t.Logf("log of Envoy %d:\n%s", e.cmd.Process.Pid, e.Log(t))
+		}
+	})
+	Eventually(t, "Envoy is live", func() error {
+		state, err := e.Admin(t.Context(), http.MethodGet, "/ready")
+		if err == nil && strings.TrimSpace(state) != "LIVE" {
+			err = fmt.Errorf("it is %s", state)
+		}
+		return errors.Join(err, e.ended())
+	})
+	return e
+}
+
+// PID is the process id.
+func (e *Envoy) PID() int { return e.cmd.Process.Pid }
+
+// Kill ends Envoy with SIGKILL and waits for its end.
+func (e *Envoy) Kill() {
+	_ = e.cmd.Process.Kill()
+	<-e.done
+}
+
+// Log is all that Envoy has logged.
+func (e *Envoy) Log(t testing.TB) string {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(e.dir, "envoy.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(log)
+}
+
+// Admin asks the admin interface.
+func (e *Envoy) Admin(ctx context.Context, method, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, nil)
+	if err != nil {
+		return "", err
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(e.dir, "admin.sock"))
+	}}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+func (e *Envoy) ended() error {
+	select {
+	case <-e.done:
+		return fmt.Errorf("the process ended: %v", e.cmd.ProcessState)
+	default:
+		return nil
+	}
+}
+
+// Eventually fails the test unless a condition, asked again and again, becomes nil within Patience.
+func Eventually(t testing.TB, what string, condition func() error) {
+	t.Helper()
+	deadline := time.NewTimer(Patience)
+	defer deadline.Stop()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("waiting until %s: %v", what, err)
+		case <-again.C:
+		}
+	}
+}

@@ -1,0 +1,99 @@
+// Package golden compares what a test made with the sections of a txtar file, and rewrites the file when the test runs
+// with -update. A file is one case: its comment says the point of it, its first section is the input and the others are
+// what must come out. It knows nothing about what the sections hold.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files with what the tests make now")
+
+// Case is one golden file.
+type Case struct {
+	Name string // the file's, without .txtar
+
+	path    string
+	archive *txtar.Archive
+}
+
+// Cases reads all files that a pattern matches, in order of name. It fails the test if there is none, or one that has no
+// comment or whose first section is not the one named as input.
+func Cases(t *testing.T, pattern, input string) []Case {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(paths) == 0 {
+		t.Fatalf("no golden file matches %s", pattern)
+	}
+	var cases []Case
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(archive.Files) == 0 || archive.Files[0].Name != input || len(archive.Comment) == 0 {
+			t.Fatalf("%s does not begin with a comment and the section %s", path, input)
+		}
+		cases = append(cases, Case{Name: strings.TrimSuffix(filepath.Base(path), ".txtar"), path: path, archive: archive})
+	}
+	return cases
+}
+
+// Input is the first section.
+func (c Case) Input() []byte { return c.archive.Files[0].Data }
+
+// Section is one that must come out, by name. It fails the test if there is none.
+func (c Case) Section(t *testing.T, name string) []byte {
+	t.Helper()
+	for _, f := range c.archive.Files[1:] {
+		if f.Name == name {
+			return f.Data
+		}
+	}
+	t.Fatalf("%s has no section %s: make update-golden", c.path, name)
+	return nil
+}
+
+// Check compares the sections after the first with what was made. With -update it replaces them instead, so that those
+// which are no longer made are dropped.
+func (c Case) Check(t *testing.T, made ...txtar.File) {
+	t.Helper()
+	want := &txtar.Archive{Comment: c.archive.Comment, Files: append(c.archive.Files[:1:1], made...)}
+	if *update {
+		if err := os.WriteFile(c.path, txtar.Format(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(txtar.Format(c.archive)), string(txtar.Format(want))); diff != "" {
+		t.Errorf("%s differs (-golden +made); if it should, make update-golden:\n%s", c.path, diff)
+	}
+}
+
+// CheckFile compares a whole file with what was made. With -update it replaces the file instead.
+func CheckFile(t *testing.T, path string, made []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, made, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(have), string(made)); diff != "" {
+		t.Errorf("%s differs (-golden +made); if it should, run the test with -update:\n%s", path, diff)
+	}
+}

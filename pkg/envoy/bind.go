@@ -1,0 +1,69 @@
+package envoy
+
+import (
+	"fmt"
+	"net"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// metadataKey is the field of an Envoy node's metadata that is Fairlead's.
+const metadataKey = "fairlead"
+
+// GatewayBind is where the three listeners of one gateway listen. Every host must be an IP address.
+type GatewayBind struct {
+	Public    model.Endpoint // for edges
+	APIServer model.Endpoint // for clients, by SNI
+	Connect   model.Endpoint // for clients, by CONNECT
+}
+
+// Metadata writes the addresses into the metadata of the gateway's Envoy node, which brings them to the xds-server.
+func (b GatewayBind) Metadata() *structpb.Struct {
+	fields := map[string]*structpb.Value{}
+	for _, l := range b.listeners() {
+		fields[l.name] = structpb.NewStringValue(l.at.String())
+	}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		metadataKey: structpb.NewStructValue(&structpb.Struct{Fields: fields}),
+	}}
+}
+
+// ParseGatewayBind is the inverse of Metadata. The error names the address that is missing or malformed; the node may be
+// nil.
+func ParseGatewayBind(node *corev3.Node) (GatewayBind, error) {
+	var b GatewayBind
+	fields := node.GetMetadata().GetFields()[metadataKey].GetStructValue().GetFields()
+	for _, l := range b.listeners() {
+		at, err := model.ParseEndpoint(fields[l.name].GetStringValue())
+		if err != nil {
+			return GatewayBind{}, fmt.Errorf("reading address of listener %s from node metadata: %w", l.name, err)
+		}
+		*l.at = at
+	}
+	return b, b.Validate()
+}
+
+// Validate checks that every address is an IP address and a port.
+func (b GatewayBind) Validate() error {
+	for _, l := range b.listeners() {
+		if err := l.at.Validate(); err != nil {
+			return fmt.Errorf("checking address of listener %s: %w", l.name, err)
+		}
+		if net.ParseIP(l.at.Host) == nil {
+			return fmt.Errorf("checking address of listener %s: %q is no IP address", l.name, l.at.Host)
+		}
+	}
+	return nil
+}
+
+type bound struct {
+	name string
+	at   *model.Endpoint
+}
+
+func (b *GatewayBind) listeners() []bound {
+	return []bound{{publicListener, &b.Public}, {apiserverListener, &b.APIServer}, {connectListener, &b.Connect}}
+}

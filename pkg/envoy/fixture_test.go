@@ -1,0 +1,186 @@
+package envoy_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const domain model.TunnelDomain = "tunnels.example.com"
+
+// installation is one with real Envoys. Between edges and gateways is a relay that sees every byte.
+type installation struct {
+	model.Installation
+	ca       authority // of Fairlead's own leaves
+	workload authority // of the apiservers' serving certificates
+	clusters []model.WorkloadCluster
+	public   *relay            // leads to the first gateway's public listener
+	peers    map[string]*relay // by gateway: lead to its public listener
+	control  *doorbell
+	xds      *doorbell // dialled by nobody, as no Envoy of these tests asks for its configuration
+	gateways []*gateway
+}
+
+type gateway struct {
+	*envoytest.Envoy
+	bind   envoy.GatewayBind
+	agent  *doorbell
+	config []byte
+	dir    string
+}
+
+// newInstallation starts gateways for workload clusters. Edges are for startEdge.
+func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadCluster) *installation {
+	t.Helper()
+	envoytest.Path(t)
+	hangUp := func(conn net.Conn) { _ = conn.Close() }
+	in := &installation{
+		ca: newAuthority(t), workload: newAuthority(t), clusters: clusters, peers: map[string]*relay{},
+		public: newRelay(t), control: newDoorbell(t, "tcp", "127.0.0.1:0", hangUp), xds: newDoorbell(t, "tcp", "127.0.0.1:0", hangUp),
+	}
+	// A name instead of an address: its addresses are 127.0.0.1 and ::1, and only one of them is listened on.
+	public := model.Endpoint{Host: "localhost", Port: in.public.endpoint(t).Port}
+	in.Installation = model.Installation{Domain: domain, Public: public, Control: in.control.endpoint(t)}
+	for i := range gateways {
+		name := "gateway-" + strconv.Itoa(i)
+		in.peers[name] = newRelay(t)
+		in.Gateways = append(in.Gateways, model.Gateway{Name: name, Peer: in.peers[name].endpoint(t)})
+	}
+	for _, g := range in.Gateways {
+		in.startGateway(t, g.Name)
+	}
+	in.public.lead(in.gateways[0].bind.Public.String())
+	return in
+}
+
+func (in *installation) startGateway(t *testing.T, name string) {
+	t.Helper()
+	bind := envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}
+	fleet := model.Fleet{Installation: in.Installation, Clusters: in.clusters}
+	config := responder(envoy.GatewayConfig{Domain: domain, Name: name, XDSServer: in.xds.endpoint(t), Bind: bind}, fleet)
+	// Beside the real ones: a name without a dot that no code of ours knows, but somebody may add.
+	config.StaticResources.Clusters = append(config.StaticResources.Clusters, strayCluster(in.xds))
+	g := &gateway{bind: bind, config: marshal(t, config), dir: envoytest.Dir(t)}
+	g.agent = serveSecrets(t, g.dir, in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: name}), in.ca.ca.CertPEM())
+	g.Envoy = envoytest.Start(t, g.dir, g.config, "--component-log-level", envoy.ComponentLogLevel)
+	in.peers[name].lead(bind.Public.String())
+	in.gateways = append(in.gateways, g)
+}
+
+// strayCluster is an Envoy cluster with the name of a machine: one label.
+func strayCluster(to *doorbell) *clusterv3.Cluster {
+	clusters := envoy.GatewayClusters(model.Installation{Control: model.Endpoint{Host: "127.0.0.1", Port: uint16(to.Addr().(*net.TCPAddr).Port)}})
+	stray := clusters[1]
+	stray.Name, stray.LoadAssignment.ClusterName = "localhost", "localhost"
+	return stray
+}
+
+// startEdge starts an edge of a workload cluster, and returns without waiting for its tunnels.
+func (in *installation) startEdge(t *testing.T, wc model.WorkloadCluster) *envoytest.Envoy {
+	t.Helper()
+	s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
+	config := initiator(envoy.EdgeConfig{Domain: domain, Node: s.Node, ID: wc.ID, Gateway: in.Public},
+		model.Fleet{Installation: in.Installation, Clusters: []model.WorkloadCluster{wc}})
+	dir := envoytest.Dir(t)
+	serveSecrets(t, dir, in.ca.issue(t, s), in.ca.ca.CertPEM())
+	return envoytest.Start(t, dir, marshal(t, config), "--drain-time-s", "3")
+}
+
+// cluster is a workload cluster that is found at an apiserver.
+func cluster(t *testing.T, name string, apiserver model.Endpoint, extra ...string) model.WorkloadCluster {
+	t.Helper()
+	key := model.Key{Namespace: "prod", Name: name}
+	hostname, err := domain.Hostname(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model.WorkloadCluster{Key: key, ID: model.NewID(), Hostname: hostname, ExtraNames: extra, APIServer: apiserver}
+}
+
+// getBySNI is one request, on a connection of its own, by the SNI route of a gateway.
+func (in *installation) getBySNI(ctx context.Context, g *gateway, host string) (string, error) {
+	return in.get(ctx, host, &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, g.bind.APIServer.String())
+	}})
+}
+
+// getByConnect is one request, on a connection of its own, by the CONNECT route of a gateway.
+func (in *installation) getByConnect(ctx context.Context, g *gateway, host string) (string, error) {
+	return in.get(ctx, host, &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: g.bind.Connect.String()})})
+}
+
+func (in *installation) get(ctx context.Context, host string, transport *http.Transport) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, envoytest.Patience)
+	defer cancel()
+	transport.TLSClientConfig = &tls.Config{RootCAs: in.workload.roots(), ServerName: host}
+	transport.DisableKeepAlives = true
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+":6443/", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+// connectStatus is what the CONNECT route answers; 0 and a failed test if nothing.
+func connectStatus(t *testing.T, g *gateway, authority string) int {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", g.bind.Connect.String(), envoytest.Patience)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", authority, authority)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Errorf("CONNECT %q: %v", authority, err)
+		return 0
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+// works waits until a request is answered.
+func works(t *testing.T, get func(context.Context, *gateway, string) (string, error), g *gateway, host, want string) {
+	t.Helper()
+	envoytest.Eventually(t, host+" answers", func() error {
+		got, err := get(t.Context(), g, host)
+		if err == nil && got != want {
+			t.Fatalf("%s answered %q, want %q", host, got, want)
+		}
+		return err
+	})
+}
+
+func (a authority) roots() *x509.CertPool {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(a.ca.CertPEM())
+	return roots
+}
+
+func serverConfig(identity certs.Identity) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{identity.TLSCertificate()}}
+}

@@ -1,0 +1,115 @@
+package envoy
+
+import (
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
+	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	inspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	networkinputsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/common_inputs/network/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// listening is a listener on a TCP address.
+func listening(name string, at model.Endpoint, keepalive *corev3.TcpKeepalive) *listenerv3.Listener {
+	address := socketAddress(at)
+	address.GetSocketAddress().Ipv4Compat = at.Host == "::" // all addresses of the machine, not those of IPv6 alone
+	return &listenerv3.Listener{Name: name, StatPrefix: name, Address: address, TcpKeepalive: keepalive}
+}
+
+// tlsInspector reads the SNI of a connection before a filter chain is chosen.
+func tlsInspector() []*listenerv3.ListenerFilter {
+	return []*listenerv3.ListenerFilter{{
+		Name:       "envoy.filters.listener.tls_inspector",
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(&inspectorv3.TlsInspector{})},
+	}}
+}
+
+// chainFor is a filter chain for one SNI.
+func chainFor(serverName string, filters ...*listenerv3.Filter) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{
+		Name:             serverName,
+		FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{serverName}},
+		Filters:          filters,
+	}
+}
+
+// chainForDNSNames leads connections whose SNI has the form of dnsNamePattern to a filter chain, and closes all others.
+func chainForDNSNames(chain string) *xdsmatcherv3.Matcher {
+	predicate := &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate{
+		Input: &xdscorev3.TypedExtensionConfig{Name: "sni", TypedConfig: pack(&networkinputsv3.ServerNameInput{})},
+		Matcher: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_ValueMatch{
+			ValueMatch: &xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_SafeRegex{
+				SafeRegex: &xdsmatcherv3.RegexMatcher{
+					EngineType: &xdsmatcherv3.RegexMatcher_GoogleRe2{GoogleRe2: &xdsmatcherv3.RegexMatcher_GoogleRE2{}},
+					Regex:      dnsNamePattern,
+				},
+			}},
+		},
+	}
+	return &xdsmatcherv3.Matcher{MatcherType: &xdsmatcherv3.Matcher_MatcherList_{MatcherList: &xdsmatcherv3.Matcher_MatcherList{
+		Matchers: []*xdsmatcherv3.Matcher_MatcherList_FieldMatcher{{
+			Predicate: &xdsmatcherv3.Matcher_MatcherList_Predicate{
+				MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_{SinglePredicate: predicate},
+			},
+			OnMatch: &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Action{
+				Action: &xdscorev3.TypedExtensionConfig{Name: "filter-chain", TypedConfig: pack(wrapperspb.String(chain))},
+			}},
+		}},
+	}}}
+}
+
+// dnsName matches an HTTP header that has the form of dnsNamePattern.
+func dnsName() *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: dnsNamePattern}}}
+}
+
+func filter(name string, config proto.Message) *listenerv3.Filter {
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(config)}}
+}
+
+// tcpProxy passes connections to one Envoy cluster.
+func tcpProxy(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
+	return &tcpproxyv3.TcpProxy{
+		StatPrefix:       statPrefix,
+		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster},
+		IdleTimeout:      durationpb.New(idleTimeout),
+	}
+}
+
+func tcpProxyFilter(config *tcpproxyv3.TcpProxy) *listenerv3.Filter {
+	return filter("envoy.filters.network.tcp_proxy", config)
+}
+
+// connectManager is an HTTP connection manager that answers CONNECT, by one route, and everything else with 404.
+func connectManager(statPrefix string, route *routev3.Route) *hcmv3.HttpConnectionManager {
+	return &hcmv3.HttpConnectionManager{
+		StatPrefix:        statPrefix,
+		StreamIdleTimeout: durationpb.New(idleTimeout),
+		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "CONNECT"}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+			VirtualHosts: []*routev3.VirtualHost{{Name: statPrefix, Domains: []string{"*"}, Routes: []*routev3.Route{route}}},
+		}},
+		HttpFilters: []*hcmv3.HttpFilter{{
+			Name:       "envoy.filters.http.router",
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(&routerv3.Router{})},
+		}},
+	}
+}
+
+func connectMatch() *routev3.RouteMatch {
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}}}
+}
+
+func managerFilter(config *hcmv3.HttpConnectionManager) *listenerv3.Filter {
+	return filter("envoy.filters.network.http_connection_manager", config)
+}

@@ -1,0 +1,202 @@
+package envoy_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// authority issues the leaves of one installation.
+type authority struct{ ca *certs.CA }
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	ca, err := certs.NewCA("test", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority{ca}
+}
+
+// issue makes an identity with names as production gives them to a subject.
+func (a authority) issue(t *testing.T, s model.Subject) certs.Identity {
+	t.Helper()
+	return a.leaf(t, certs.Leaf{CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true})
+}
+
+// leaf makes an identity that is valid for an hour, unless the leaf says something else.
+func (a authority) leaf(t *testing.T, leaf certs.Leaf) certs.Identity {
+	t.Helper()
+	if leaf.NotAfter.IsZero() {
+		leaf.NotBefore, leaf.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	}
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := a.ca.Issue(key.Public(), leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := certs.NewIdentity(chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
+}
+
+// doorbell is a listener that counts connections, and hands each to a function.
+type doorbell struct {
+	net.Listener
+	rings atomic.Int64
+}
+
+// newDoorbell listens until the end of the test.
+func newDoorbell(t *testing.T, network, address string, open func(net.Conn)) *doorbell {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	d := &doorbell{Listener: l}
+	if open != nil {
+		go func() {
+			for {
+				conn, err := d.Accept()
+				if err != nil {
+					return
+				}
+				go open(conn)
+			}
+		}()
+	}
+	return d
+}
+
+// Accept implements net.Listener.
+func (d *doorbell) Accept() (net.Conn, error) {
+	conn, err := d.Listener.Accept()
+	if err == nil {
+		d.rings.Add(1)
+	}
+	return conn, err
+}
+
+func (d *doorbell) endpoint(t *testing.T) model.Endpoint {
+	t.Helper()
+	return endpoint(t, d.Addr().String())
+}
+
+// relay passes connections on to an address that may be set later, and keeps all bytes that it has seen.
+type relay struct {
+	*doorbell
+	target atomic.Pointer[string]
+	mu     sync.Mutex
+	seen   bytes.Buffer
+}
+
+func newRelay(t *testing.T) *relay {
+	t.Helper()
+	r := &relay{}
+	r.doorbell = newDoorbell(t, "tcp", "127.0.0.1:0", r.pass)
+	return r
+}
+
+func (r *relay) lead(to string) { r.target.Store(&to) }
+
+func (r *relay) pass(from net.Conn) {
+	defer from.Close()
+	target := r.target.Load()
+	if target == nil {
+		return
+	}
+	to, err := net.DialTimeout("tcp", *target, time.Second)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() {
+		_, _ = io.Copy(to, io.TeeReader(from, r))
+		_ = to.Close()
+	}()
+	_, _ = io.Copy(from, io.TeeReader(to, r))
+}
+
+// Write records bytes of either direction.
+func (r *relay) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen.Write(p)
+}
+
+// bytes are all those seen so far.
+func (r *relay) bytes() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return bytes.Clone(r.seen.Bytes())
+}
+
+// serveSecrets plays the agent: it gives the Envoy of a folder its identity and trust bundle.
+func serveSecrets(t *testing.T, dir string, identity certs.Identity, bundle []byte) *doorbell {
+	t.Helper()
+	key, err := identity.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(map[string]types.Resource{
+		envoy.IdentitySecretName: envoy.IdentitySecret(identity.ChainPEM(), key),
+		envoy.TrustSecretName:    envoy.TrustSecret(bundle),
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	server := grpc.NewServer()
+	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, cache, nil))
+	socket := newDoorbell(t, "unix", filepath.Join(dir, envoy.AgentSocket), nil)
+	go func() { _ = server.Serve(socket) }()
+	t.Cleanup(server.Stop)
+	return socket
+}
+
+// newAPIServer plays a workload cluster's apiserver: it answers with its name and the SNI that reached it.
+func newAPIServer(t *testing.T, name string, ca authority, dnsNames ...string) *httptest.Server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s", name, r.TLS.ServerName)
+	}))
+	s.TLS = serverConfig(ca.leaf(t, certs.Leaf{CommonName: name, DNSNames: dnsNames, Server: true}))
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// freePort is a port of 127.0.0.1 that nobody listens on. Envoy could choose one itself, but another after a restart.
+func freePort(t *testing.T) model.Endpoint {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return endpoint(t, l.Addr().String())
+}

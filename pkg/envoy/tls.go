@@ -1,0 +1,98 @@
+package envoy
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// serverTLS accepts a peer whose leaf was issued under the trust bundle and has a DNS name that matches.
+func serverTLS(peer *matcherv3.StringMatcher, alpn ...string) *corev3.TransportSocket {
+	return tlsSocket(&tlsv3.DownstreamTlsContext{
+		RequireClientCertificate: wrapperspb.Bool(true),
+		CommonTlsContext:         commonTLS(peer, alpn),
+		// A resumed session is not verified again: a leaf would go on to serve after its end.
+		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
+		DisableStatefulSessionResumption: true,
+	})
+}
+
+// clientTLS asks for a server by SNI, and accepts it if its leaf was issued under the trust bundle and has that name.
+func clientTLS(server string, alpn ...string) *corev3.TransportSocket {
+	return tlsSocket(&tlsv3.UpstreamTlsContext{
+		Sni:              server,
+		CommonTlsContext: commonTLS(exactly(server), alpn),
+		MaxSessionKeys:   wrapperspb.UInt32(0), // no resumption, as above
+	})
+}
+
+func tlsSocket(context proto.Message) *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)},
+	}
+}
+
+// commonTLS is what both sides of every connection between our own programs have. Envoy keeps one copy of each secret,
+// however many TLS contexts name it.
+func commonTLS(peer *matcherv3.StringMatcher, alpn []string) *tlsv3.CommonTlsContext {
+	return &tlsv3.CommonTlsContext{
+		// Nobody but our own programs is on the other side, and they all speak the newest version. As a client, Envoy does
+		// so only if the maximum says it too.
+		TlsParams: &tlsv3.TlsParameters{
+			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		},
+		AlpnProtocols:                  alpn,
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secretFromAgent(IdentitySecretName)},
+		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext: &tlsv3.CertificateValidationContext{
+					MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: peer}},
+				},
+				ValidationContextSdsSecretConfig: secretFromAgent(TrustSecretName),
+			},
+		},
+	}
+}
+
+func secretFromAgent(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ResourceApiVersion: corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
+			ApiType:             corev3.ApiConfigSource_GRPC,
+			TransportApiVersion: corev3.ApiVersion_V3,
+			GrpcServices:        []*corev3.GrpcService{grpcService(agentCluster)},
+		}},
+	}}
+}
+
+func exactly(name string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}}
+}
+
+func endingWith(suffix string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}}
+}
+
+// IdentitySecret is the SDS secret that every TLS context presents: a leaf with the certificates above it, and its key,
+// both in PEM. The result holds the key: it is for the agent's own Envoy, and never for a log.
+func IdentitySecret(chain, key []byte) *tlsv3.Secret {
+	return &tlsv3.Secret{Name: IdentitySecretName, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+		CertificateChain: inline(chain),
+		PrivateKey:       inline(key),
+	}}}
+}
+
+// TrustSecret is the SDS secret that every TLS context verifies its peer with: the certificates of CAs, in PEM.
+func TrustSecret(bundle []byte) *tlsv3.Secret {
+	return &tlsv3.Secret{Name: TrustSecretName, Type: &tlsv3.Secret_ValidationContext{
+		ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(bundle)},
+	}}
+}
+
+func inline(data []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: data}}
+}

@@ -1,0 +1,103 @@
+package envoy
+
+import (
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// ComponentLogLevel is for Envoy's --component-log-level. A look-up of a tunnel that is down logs the error "cluster to
+// node mapping changed", which is neither true nor of any use, at each attempt of each client.
+const ComponentLogLevel = "filter:critical"
+
+const (
+	// tunnelsPerGateway is how many tunnels an edge keeps to each worker of a gateway: one may break and the other serves
+	// while it is dialled again.
+	tunnelsPerGateway = 2
+
+	// streamWindow lets one stream have 20 MB/s at 50 ms of round trip. Clients that stop reading fill the windows of
+	// their streams: connectionWindow is as large as those of streamsPerTunnel together, so that no number of stalled
+	// clients takes the tunnel away from the others. A full tunnel makes Envoy use the next.
+	streamWindow     = 2 << 20
+	streamsPerTunnel = 128
+	connectionWindow = streamsPerTunnel * streamWindow
+
+	// edgeBuffer and notSentLowWater bound what waits inside an edge in front of a slow uplink: at 10 Mbit/s under four
+	// downloads a new request takes 0.5 s, with Envoy's and the kernel's defaults 3 to 8 s. Neither works alone.
+	edgeBuffer      = 32 << 10
+	notSentLowWater = 16 << 10
+
+	// http2Ping finds a dead tunnel that is in use; Envoy has no other way to, and would keep it for ever. Interval and
+	// time-out together: a black hole is found after 4 s, and the next tunnel used.
+	http2Ping = 2 * time.Second
+
+	// controlPing does the same for the control channel, where nobody waits for an answer.
+	controlPing = 15 * time.Second
+
+	// reversePing is rare on purpose: these pings go below the TLS of an idle tunnel, and one that is under way when
+	// the tunnel is first used breaks the TLS handshake. Kernel keepalive finds dead idle tunnels instead.
+	reversePing = 60 * time.Second
+
+	// maintainInterval is how often an edge looks for tunnels that are missing, maxReconnectBackoff the longest wait after
+	// a dial that failed. Service is back after 0.5 to 1 s; the defaults are 10 s, and shortening only one makes it worse.
+	maintainInterval    = 500 * time.Millisecond
+	maxReconnectBackoff = time.Second
+
+	// connectAttempts and connectBackoff hold a connection for which there is no tunnel for about 1.4 s, so that an edge
+	// that is restarting is not noticed. Longer would starve callers that dial one cluster after the other. Each wait is
+	// random between nothing and connectBackoff: many short ones add up to nearly the same time for everybody.
+	connectAttempts = 10
+	connectBackoff  = 300 * time.Millisecond
+	// waitingPerTunnel is how many requests may wait for one tunnel by CONNECT. Envoy's default is 3: the fourth would get
+	// its 503 at once.
+	waitingPerTunnel = 1024
+
+	// tunnelConnectTimeout bounds the TLS handshake inside a tunnel that proves to be dead, so that the next tunnel is
+	// tried before the 5 s are over for which Cluster API's probe waits.
+	tunnelConnectTimeout = 2 * time.Second
+	// apiserverTimeout is for an edge's connections to an apiserver nearby. By SNI, an apiserver that does not answer costs
+	// all connectAttempts: together they must be less than the 30 s for which client-go dials.
+	apiserverTimeout = 2 * time.Second
+	// dialTimeout is for all other connections, some of them over the internet.
+	dialTimeout = 5 * time.Second
+
+	// idleTimeout ends a connection on which nobody has said anything. It is what Envoy's TCP proxy has by default; its
+	// HTTP connection manager would end a silent `kubectl exec` after 5 minutes.
+	idleTimeout = time.Hour
+
+	// configBackoff is the longest wait before the xds-server is dialled again: Envoy's own maximum is 30 s, for which a
+	// gateway that starts together with it would have no listeners.
+	configBackoffBase = 500 * time.Millisecond
+	configBackoff     = 2 * time.Second
+)
+
+// tunnelKeepalive lets the kernel find dead idle tunnels: 5 s + 3 × 2 s.
+func tunnelKeepalive() *corev3.TcpKeepalive { return keepalive(5, 2, 3) }
+
+// clientKeepalive finds clients and servers that went away without a word: 60 s + 3 × 20 s.
+func clientKeepalive() *corev3.TcpKeepalive { return keepalive(60, 20, 3) }
+
+func keepalive(idle, interval, probes uint32) *corev3.TcpKeepalive {
+	return &corev3.TcpKeepalive{
+		KeepaliveTime:     wrapperspb.UInt32(idle),
+		KeepaliveInterval: wrapperspb.UInt32(interval),
+		KeepaliveProbes:   wrapperspb.UInt32(probes),
+	}
+}
+
+// tunnelHTTP2 are the options of HTTP/2 inside of a tunnel. They are the same on both of its sides.
+func tunnelHTTP2() *corev3.Http2ProtocolOptions {
+	return &corev3.Http2ProtocolOptions{
+		AllowConnect:                true,
+		MaxConcurrentStreams:        wrapperspb.UInt32(streamsPerTunnel),
+		InitialStreamWindowSize:     wrapperspb.UInt32(streamWindow),
+		InitialConnectionWindowSize: wrapperspb.UInt32(connectionWindow),
+		ConnectionKeepalive:         http2Keepalive(http2Ping),
+	}
+}
+
+func http2Keepalive(every time.Duration) *corev3.KeepaliveSettings {
+	return &corev3.KeepaliveSettings{Interval: durationpb.New(every), Timeout: durationpb.New(every)}
+}
