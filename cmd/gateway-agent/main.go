@@ -1,0 +1,142 @@
+// Command gateway-agent runs a gateway: it enrols with the gateway token or a ServiceAccount token, keeps its certificate
+// valid, and runs the Envoy that edges dial.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole program; the result is its exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := &cobra.Command{Use: "gateway-agent", Short: "Runs a gateway of Fairlead", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(runCommand(stderr))
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(stderr, "gateway-agent:", err)
+		return 1
+	}
+	return 0
+}
+
+// options are the flags.
+type options struct {
+	logging                    logging.Flags
+	agent                      agent.Config
+	name, domain, xdsServer    string
+	public, apiserver, connect string
+	caFile, tokenFile          string
+	serviceAccountTokenFile    string
+}
+
+func runCommand(stderr io.Writer) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Enrol, and run Envoy until SIGTERM",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := o.logging.New(stderr)
+			if err != nil {
+				return err
+			}
+			if o.agent.Role, err = o.role(); err != nil {
+				return err
+			}
+			a, err := agent.New(o.agent, log)
+			if err != nil {
+				return err
+			}
+			return a.Run(cmd.Context())
+		},
+	}
+	o.addTo(cmd)
+	return cmd
+}
+
+func (o *options) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.name, "name", "", "name of this gateway: gateway-<number>")
+	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain")
+	flags.StringVar(&o.xdsServer, "xds-server", "", "host:port of the xds-server")
+	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
+	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read again at each enrolment")
+	flags.StringVar(&o.serviceAccountTokenFile, "service-account-token-file", "", "file with a ServiceAccount token to enrol with instead")
+	flags.StringVar(&o.public, "public-listen", "0.0.0.0:443", "IP:port for edges")
+	flags.StringVar(&o.apiserver, "apiserver-listen", "0.0.0.0:6443", "IP:port for clients, by SNI")
+	flags.StringVar(&o.connect, "connect-listen", "0.0.0.0:3128", "IP:port for clients, by CONNECT")
+	o.agent.AddFlags(flags, "/var/lib/fairlead/gateway")
+	o.logging.AddTo(flags)
+}
+
+// role checks the flags, and joins what is wrong with them. The files are read when they are needed: a leaf on disk does
+// without.
+func (o *options) role() (agent.Gateway, error) {
+	config := envoy.GatewayConfig{Domain: model.TunnelDomain(o.domain), Name: o.name}
+	var errs []error
+	for _, in := range []struct {
+		flag, value string
+		into        *model.Endpoint
+	}{
+		{"--xds-server", o.xdsServer, &config.XDSServer},
+		{"--public-listen", o.public, &config.Bind.Public},
+		{"--apiserver-listen", o.apiserver, &config.Bind.APIServer},
+		{"--connect-listen", o.connect, &config.Bind.Connect},
+	} {
+		var err error
+		if *in.into, err = model.ParseEndpoint(in.value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", in.flag, err))
+		}
+	}
+	if o.caFile == "" {
+		errs = append(errs, errors.New("--ca-file is missing"))
+	}
+	if (o.tokenFile == "") == (o.serviceAccountTokenFile == "") {
+		errs = append(errs, errors.New("give one of --token-file and --service-account-token-file"))
+	}
+	if len(errs) == 0 {
+		errs = append(errs, config.Validate())
+	}
+	return agent.Gateway{
+		Domain: config.Domain, Name: config.Name, XDSServer: config.XDSServer, Bind: config.Bind, Credential: o.credential,
+	}, errors.Join(errs...)
+}
+
+func (o *options) credential() (credential enrol.GatewayCredential, ca []byte, err error) {
+	path, into := o.tokenFile, &credential.Token
+	if o.serviceAccountTokenFile != "" {
+		path, into = o.serviceAccountTokenFile, &credential.ServiceAccountToken
+	}
+	token, err := os.ReadFile(path)
+	if err != nil {
+		return enrol.GatewayCredential{}, nil, fmt.Errorf("reading credential: %w", err)
+	}
+	*into = strings.TrimSpace(string(token))
+	if ca, err = os.ReadFile(o.caFile); err != nil {
+		return enrol.GatewayCredential{}, nil, fmt.Errorf("reading CA: %w", err)
+	}
+	return credential, ca, nil
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/pkg/enrol"
+)
+
+func TestRunRefuses(t *testing.T) {
+	good := map[string]string{
+		"--name": "gateway-0", "--xds-server": "xds.example.com:8443", "--tunnel-domain": "tunnels.example.com",
+		"--ca-file": "ca.crt", "--token-file": "token", "--state-dir": t.TempDir(),
+	}
+	tests := map[string]struct {
+		flag, value string
+		wantErr     string
+	}{
+		"a name of another form":           {flag: "--name", value: "gw", wantErr: "gateway-<number>"},
+		"no xds-server":                    {flag: "--xds-server", wantErr: "--xds-server"},
+		"no tunnel domain":                 {flag: "--tunnel-domain", wantErr: "tunnel domain"},
+		"no CA":                            {flag: "--ca-file", wantErr: "--ca-file is missing"},
+		"no credential":                    {flag: "--token-file", wantErr: "give one of"},
+		"two credentials":                  {flag: "--service-account-token-file", value: "token", wantErr: "give one of"},
+		"a listener on a name":             {flag: "--public-listen", value: "gw.example.com:443", wantErr: "no IP address"},
+		"a listener without a port":        {flag: "--connect-listen", value: "0.0.0.0", wantErr: "--connect-listen"},
+		"a state folder with a long path":  {flag: "--state-dir", value: "/" + strings.Repeat("a", 120), wantErr: "too long"},
+		"a number of workers that is none": {flag: "--concurrency", value: "-2", wantErr: "workers"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"run"}
+			for flag, value := range good {
+				if flag != tc.flag {
+					args = append(args, flag, value)
+				}
+			}
+			var out, err bytes.Buffer
+			if code := run(t.Context(), append(args, tc.flag, tc.value), &out, &err); code != 1 {
+				t.Errorf("exit code %d", code)
+			}
+			if got := err.String(); !strings.Contains(got, tc.wantErr) {
+				t.Errorf("got %q, want %q in it", got, tc.wantErr)
+			}
+		})
+	}
+}
+
+func TestTheCredentialIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "ca.crt", "CA")
+	for flag, read := range map[string]func(enrol.GatewayCredential) string{
+		"token":           func(c enrol.GatewayCredential) string { return c.Token },
+		"service account": func(c enrol.GatewayCredential) string { return c.ServiceAccountToken },
+	} {
+		t.Run(flag, func(t *testing.T) {
+			path := filepath.Join(dir, flag)
+			o := options{caFile: filepath.Join(dir, "ca.crt"), tokenFile: path}
+			if flag == "service account" {
+				o.tokenFile, o.serviceAccountTokenFile = "", path
+			}
+			for _, want := range []string{"first", "second"} {
+				write(t, dir, flag, want+"\n")
+				credential, ca, err := o.credential()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if read(credential) != want || string(ca) != "CA" {
+					t.Errorf("got %q, want %q", read(credential), want)
+				}
+			}
+		})
+	}
+}
+
+func write(t *testing.T, dir, name, data string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

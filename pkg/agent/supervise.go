@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+)
+
+// longRun is how long Envoy must have run for its end to be no reason to wait before it is started again.
+const longRun = 10 * time.Second
+
+var restarts = certs.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+
+// supervisor keeps one Envoy running: the one that was wanted last.
+type supervisor struct {
+	log     *slog.Logger
+	wanted  chan launch
+	reasons certs.Reasons
+}
+
+func newSupervisor(log *slog.Logger) *supervisor {
+	return &supervisor{log: log, wanted: make(chan launch)}
+}
+
+// want says which Envoy is to run from now on. Wanting the same again changes nothing. It returns early when ctx ends.
+func (s *supervisor) want(ctx context.Context, l launch) {
+	select {
+	case s.wanted <- l:
+	case <-ctx.Done():
+	}
+}
+
+// run waits for the first launch, and then keeps Envoy running until ctx ends; then it stops it and returns nil.
+func (s *supervisor) run(ctx context.Context) error {
+	var l launch
+	select {
+	case l = <-s.wanted:
+	case <-ctx.Done():
+		return nil
+	}
+	for failures := 0; ctx.Err() == nil; {
+		began := time.Now()
+		next, failed := s.runOnce(ctx, l)
+		if l = next; !failed || time.Since(began) > longRun {
+			failures = 0
+		}
+		if !failed {
+			continue
+		}
+		// After the first failure not at all: one crash should cost no tunnel more than the time to dial it again.
+		if failures > 0 {
+			_ = certs.Sleep(ctx, restarts.Wait(failures-1))
+		}
+		failures++
+	}
+	return nil
+}
+
+// runOnce runs Envoy until it ends, which is a failure, or another is wanted, or ctx ends. It returns what to run next.
+func (s *supervisor) runOnce(ctx context.Context, l launch) (next launch, failed bool) {
+	p, err := s.obtain(l)
+	if err != nil {
+		if ctx.Err() == nil && s.reasons.New(err) {
+			s.log.Error("Envoy is not running, trying again", "error", err)
+		}
+		return l, true
+	}
+	for {
+		select {
+		case <-p.done:
+			s.log.Error("Envoy ended, starting it again", "pid", p.handle.Pid, "error", p.err)
+			return l, true
+		case next := <-s.wanted:
+			if next.config == l.config {
+				continue
+			}
+			s.log.Info("replacing Envoy, because its bootstrap changed", "pid", p.handle.Pid)
+			p.stop()
+			return next, false
+		case <-ctx.Done():
+			s.log.Info("stopping Envoy", "pid", p.handle.Pid)
+			p.stop()
+			return l, false
+		}
+	}
+}
+
+// obtain takes over an Envoy that runs already, or starts one.
+func (s *supervisor) obtain(l launch) (*process, error) {
+	p, same, err := adopt(l)
+	switch {
+	case err != nil:
+		return nil, err
+	case same:
+		s.log.Info("Envoy runs already, taking it over", "pid", p.handle.Pid)
+		return p, nil
+	case p != nil:
+		s.log.Info("stopping an Envoy that was started otherwise", "pid", p.handle.Pid)
+		p.stop()
+	}
+	if p, err = start(l); err != nil {
+		return nil, err
+	}
+	s.log.Info("Envoy started", "pid", p.handle.Pid)
+	return p, nil
+}
