@@ -11,6 +11,9 @@ const (
 	// OriginalServerAnnotation on a kubeconfig Secret keeps the server that the control-plane provider wrote. Its
 	// presence says that the kubeconfig in the Secret is Fairlead's.
 	OriginalServerAnnotation = "fairlead.dev/original-server"
+	// WrittenServerAnnotation keeps the server that Fairlead wrote, so that it is known as Fairlead's even after the
+	// installation has got other addresses.
+	WrittenServerAnnotation = "fairlead.dev/written-server"
 	// OriginalTLSServerNameAnnotation keeps the provider's tls-server-name, where it wrote one.
 	OriginalTLSServerNameAnnotation = "fairlead.dev/original-tls-server-name"
 	// OriginalProxyURLKey is the Secret key that keeps the provider's proxy-url, where it wrote one. It is no
@@ -23,6 +26,13 @@ const TunnelFinalizer = "fairlead.dev/tunnel"
 
 // BootstrapSecretSuffix added to the name of a Cluster is the name of the Secret with which its edges enrol.
 const BootstrapSecretSuffix = "-edge-bootstrap"
+
+// BootstrapLabel marks the bootstrap Secrets of edges, with the value BootstrapEdge. They don't have Cluster API's own
+// label, because each of its managers would keep them in memory.
+const (
+	BootstrapLabel = "fairlead.dev/bootstrap"
+	BootstrapEdge  = "edge"
+)
 
 // Keys of a bootstrap Secret.
 const (

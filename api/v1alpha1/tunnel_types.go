@@ -27,6 +27,7 @@ const (
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Kubeconfig",type=string,JSONPath=`.status.conditions[?(@.type=="KubeconfigReady")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || !has(oldSelf.spec.id) || (has(self.spec) && has(self.spec.id) && self.spec.id == oldSelf.spec.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
 type Tunnel struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -47,8 +48,6 @@ type TunnelList struct {
 }
 
 // TunnelSpec is what a user may say about a tunnel. The controller fills what is empty and changes nothing else.
-//
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.id) || (has(self.id) && self.id == oldSelf.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
 type TunnelSpec struct {
 	// id is the identity of the tunnel: random, chosen by the controller, never changed, moved with the object.
 	// +optional
@@ -168,6 +167,8 @@ const (
 	ReasonInvalidExtraName = "InvalidExtraName"
 	// ReasonInvalidAPIServer: the apiserver's address is neither an IP address nor a DNS name. Nothing is served.
 	ReasonInvalidAPIServer = "InvalidAPIServer"
+	// ReasonControlledByOther: the Tunnel has a controlling owner that is no Cluster. Nothing is served.
+	ReasonControlledByOther = "ControlledByOther"
 
 	// ConditionKubeconfigReady says whether the Cluster's kubeconfig Secret leads through the tunnel.
 	ConditionKubeconfigReady = "KubeconfigReady"

@@ -42,6 +42,7 @@ func prepare(c Config, bootstrap *bootstrapv3.Bootstrap) (launch, error) {
 		"--concurrency", strconv.Itoa(c.Concurrency),
 		"--drain-time-s", strconv.Itoa(int(drainTime.Seconds())),
 		"--log-level", c.EnvoyLogLevel,
+		"--component-log-level", envoy.ComponentLogLevel,
 		"--disable-hot-restart", // no shared memory, so any number of Envoys on a machine, and nothing left after a crash
 	}}
 	if l.program, err = exec.LookPath(c.Envoy); err != nil {

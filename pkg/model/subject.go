@@ -5,6 +5,7 @@ import "fmt"
 // Role is what a certificate entitles to. Each role has names of its own form, so that no certificate serves for two.
 type Role string
 
+// The three roles.
 const (
 	RoleEdge    Role = "edge"    // dials gateways, lets gateways into the tunnel, reads its own configuration
 	RoleGateway Role = "gateway" // accepts edges, reads the gateways' configuration

@@ -1,0 +1,35 @@
+package signing
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Control returns how the xds-server renews its own identity, for certs.Rotation: with a new key, a leaf from the issuer,
+// and the trust bundle of that moment.
+func Control(issuer enrol.Issuer, bundle func() []byte) func(context.Context) (certs.Identity, []byte, error) {
+	return func(ctx context.Context) (certs.Identity, []byte, error) {
+		trust := bundle()
+		if len(trust) == 0 {
+			return certs.Identity{}, nil, errors.New("the trust bundle is not known yet")
+		}
+		key, err := certs.NewKey()
+		if err != nil {
+			return certs.Identity{}, nil, err
+		}
+		csr, err := certs.NewCSR(key)
+		if err != nil {
+			return certs.Identity{}, nil, err
+		}
+		chain, err := issuer.Issue(ctx, enrol.IssueRequest{Subject: model.ControlSubject(), CSR: csr})
+		if err != nil {
+			return certs.Identity{}, nil, err
+		}
+		identity, err := certs.NewIdentity(chain, key)
+		return identity, trust, err
+	}
+}

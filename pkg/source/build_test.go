@@ -1,0 +1,158 @@
+package source_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+const domain = model.TunnelDomain("tunnels.example.com")
+
+// id is a good id that begins with some characters.
+func id(begin string) string { return begin + strings.Repeat("0", 20-len(begin)) }
+
+// newCluster and newTunnel are a pair that is served.
+func newCluster(name string, uid types.UID) *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: uid}}
+}
+
+func newTunnel(name, id string, owner types.UID) *v1alpha1.Tunnel {
+	controller := true
+	return &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: name, UID: owner, Controller: &controller,
+		}}},
+		Spec: v1alpha1.TunnelSpec{ID: id},
+	}
+}
+
+func TestCandidate(t *testing.T) {
+	tests := map[string]struct {
+		in   func(c *clusterv1.Cluster, t *v1alpha1.Tunnel)
+		want *model.Endpoint // nil: nothing to serve
+	}{
+		"without any address": {want: &model.Endpoint{Host: "127.0.0.1", Port: 6443}},
+		"with the port of the Cluster's network": {
+			in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
+				c.Spec.ClusterNetwork.APIServerPort = 7443
+			},
+			want: &model.Endpoint{Host: "127.0.0.1", Port: 7443},
+		},
+		"with the Cluster's endpoint": {
+			in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
+				c.Spec.ClusterNetwork.APIServerPort = 7443
+				c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 443}
+			},
+			want: &model.Endpoint{Host: "10.0.0.1", Port: 443},
+		},
+		"with the Tunnel's own address": {
+			in: func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+				c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 443}
+				t.Spec.APIServer = v1alpha1.APIServerSpec{Address: "kubernetes.default", Port: 8443}
+			},
+			want: &model.Endpoint{Host: "kubernetes.default", Port: 8443},
+		},
+		"paused": {
+			in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
+				paused := true
+				c.Spec.Paused = &paused
+			},
+			want: &model.Endpoint{Host: "127.0.0.1", Port: 6443},
+		},
+		"both being deleted": {
+			in: func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+				c.DeletionTimestamp, t.DeletionTimestamp = &metav1.Time{}, &metav1.Time{}
+			},
+			want: &model.Endpoint{Host: "127.0.0.1", Port: 6443},
+		},
+		"without an id":                       {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
+		"of an earlier Cluster":               {in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.UID = "another" }},
+		"of nobody":                           {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.OwnerReferences = nil }},
+		"that the Cluster owns, but not runs": {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.OwnerReferences[0].Controller = nil }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, tunnel := newCluster("c1", "u1"), newTunnel("c1", id("a"), "u1")
+			tunnel.Spec.ExtraNames = []string{"api.example.com"}
+			if tc.in != nil {
+				tc.in(c, tunnel)
+			}
+			got, ok := source.Candidate(c, tunnel)
+			if tc.want == nil {
+				if ok {
+					t.Errorf("got %+v, want nothing", got)
+				}
+				return
+			}
+			want := model.Candidate{
+				Key: model.Key{Namespace: "prod", Name: "c1"}, ID: id("a"), ExtraNames: []string{"api.example.com"}, APIServer: *tc.want,
+			}
+			if diff := cmp.Diff(want, got); diff != "" || !ok {
+				t.Errorf("served %t:\n%s", ok, diff)
+			}
+		})
+	}
+	if _, ok := source.Candidate(nil, newTunnel("c1", id("a"), "u1")); ok {
+		t.Error("a Tunnel without a Cluster is served")
+	}
+	if _, ok := source.Candidate(newCluster("c1", "u1"), nil); ok {
+		t.Error("a Cluster without a Tunnel is served")
+	}
+}
+
+func TestBuild(t *testing.T) {
+	older := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	candidate := func(name, begin string, age int, extra ...string) model.Candidate {
+		return model.Candidate{
+			Key: model.Key{Namespace: "prod", Name: name}, Created: older.Add(time.Duration(-age) * time.Hour), ID: id(begin),
+			ExtraNames: extra, APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443},
+		}
+	}
+	tests := map[string]struct {
+		in   []model.Candidate
+		want map[string][]string // by name: what is served; those left out are not there
+	}{
+		"nothing": {want: map[string][]string{}},
+		"an extra name that two claim is the older one's": {
+			in:   []model.Candidate{candidate("c1", "a", 1, "api.example.com"), candidate("c2", "b", 2, "api.example.com")},
+			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}, "c2": {"c2.prod.tunnels.example.com", "api.example.com"}},
+		},
+		"an id that two claim is the older one's": {
+			in:   []model.Candidate{candidate("c1", "a", 1), candidate("c2", "a", 2)},
+			want: map[string][]string{"c2": {"c2.prod.tunnels.example.com"}},
+		},
+		"a bad one blocks no other": {
+			in:   []model.Candidate{candidate(strings.Repeat("x", 64), "a", 1), candidate("c2", "b", 1, "192.0.2.1")},
+			want: map[string][]string{"c2": {"c2.prod.tunnels.example.com"}},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, order := range []string{"as it is", "reversed"} {
+				got := map[string][]string{}
+				for i, r := range source.Build(domain, &model.Names{}, tc.in) {
+					if r.Cluster.Key != tc.in[i].Key {
+						t.Errorf("resolution %d is of %s", i, r.Cluster.Key)
+					}
+					if r.Fatal == nil {
+						got[r.Cluster.Key.Name] = r.Cluster.Names()
+					}
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("%s:\n%s", order, diff)
+				}
+				slices.Reverse(tc.in)
+			}
+		})
+	}
+}

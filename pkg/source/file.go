@@ -1,0 +1,107 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// file is the form of a fleet in YAML. Addresses are host:port.
+type file struct {
+	Domain   string        `json:"domain"`
+	Public   string        `json:"public"`
+	Control  string        `json:"control"`
+	Gateways []fileGateway `json:"gateways"`
+	Clusters []fileCluster `json:"clusters"`
+}
+
+type fileGateway struct {
+	Name string `json:"name"`
+	Peer string `json:"peer"`
+}
+
+type fileCluster struct {
+	Namespace  string   `json:"namespace"`
+	Name       string   `json:"name"`
+	ID         string   `json:"id"`
+	APIServer  string   `json:"apiServer"`
+	ExtraNames []string `json:"extraNames"`
+}
+
+// Parse reads a fleet from YAML. Unlike what is watched, a file must be good as a whole: the error joins everything that
+// is wrong with it, unknown fields included. All of its Tunnels are of one age.
+func Parse(data []byte) (model.Fleet, error) {
+	var f file
+	if err := yaml.UnmarshalStrict(data, &f); err != nil {
+		return model.Fleet{}, fmt.Errorf("reading fleet: %w", err)
+	}
+	installation, errs := f.installation()
+	candidates, more := f.candidates()
+	errs = append(errs, more...)
+	fleet := model.Fleet{Installation: installation}
+	for i, r := range Build(installation.Domain, &model.Names{}, candidates) {
+		for _, problem := range problems(r) {
+			errs = append(errs, fmt.Errorf("checking workload cluster %s: %w", candidates[i].Key, problem))
+		}
+		fleet.Clusters = append(fleet.Clusters, r.Cluster)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return model.Fleet{}, err
+	}
+	return fleet, nil
+}
+
+func (f file) installation() (model.Installation, []error) {
+	inst := model.Installation{Domain: model.TunnelDomain(f.Domain)}
+	var errs []error
+	// What is missing is for Validate to name.
+	inst.Public, errs = parseAddress(f.Public, errs)
+	inst.Control, errs = parseAddress(f.Control, errs)
+	for _, g := range f.Gateways {
+		gateway := model.Gateway{Name: g.Name}
+		gateway.Peer, errs = parseAddress(g.Peer, errs)
+		inst.Gateways = append(inst.Gateways, gateway)
+	}
+	if len(errs) == 0 {
+		if err := inst.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("checking installation: %w", err))
+		}
+	}
+	return inst, errs
+}
+
+func (f file) candidates() (candidates []model.Candidate, errs []error) {
+	for _, c := range f.Clusters {
+		candidate := model.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames}
+		candidate.APIServer, errs = parseAddress(c.APIServer, errs)
+		candidates = append(candidates, candidate)
+	}
+	return candidates, errs
+}
+
+// parseAddress reads an address that may be empty.
+func parseAddress(s string, errs []error) (model.Endpoint, []error) {
+	if s == "" {
+		return model.Endpoint{}, errs
+	}
+	e, err := model.ParseEndpoint(s)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return e, errs
+}
+
+// problems are all that a resolution says against its candidate.
+func problems(r model.Resolution) []error {
+	var errs []error
+	if r.Fatal != nil {
+		errs = append(errs, r.Fatal)
+	}
+	for _, refused := range r.Refused {
+		errs = append(errs, refused)
+	}
+	return errs
+}

@@ -1,0 +1,214 @@
+package source_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+const patience = 20 * time.Second
+
+// publisher holds what is published.
+type publisher struct{ updates chan update }
+
+type update struct {
+	all     bool // clusters are all there are; else cluster is the one of key
+	key     model.Key
+	cluster *model.WorkloadCluster
+	served  map[string][]string
+}
+
+// Replace implements source.Publisher.
+func (p publisher) Replace(clusters []model.WorkloadCluster) {
+	served := map[string][]string{}
+	for _, c := range clusters {
+		served[c.Key.Name] = c.Names()
+	}
+	p.updates <- update{all: true, served: served}
+}
+
+// Publish implements source.Publisher.
+func (p publisher) Publish(key model.Key, cluster *model.WorkloadCluster) {
+	p.updates <- update{key: key, cluster: cluster}
+}
+
+// bed is a source that runs on a real kube-apiserver. Each test has a namespace of its own, in which it is installed too.
+type bed struct {
+	client.Client
+	*source.Kube
+	namespace string
+	updates   chan update
+	served    map[string][]string // by name: the names that are served now
+	addresses map[string]string   // by name: the apiserver that its edges dial
+}
+
+func newClient(t *testing.T) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(apiserver(t), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newBed makes a namespace; run starts the source. What other tests left behind in the apiserver is removed first.
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{Client: newClient(t), updates: make(chan update, 64), served: map[string][]string{}, addresses: map[string]string{}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	if err := b.Create(t.Context(), ns); err != nil {
+		t.Fatal(err)
+	}
+	b.namespace = ns.Name
+	t.Cleanup(func() {
+		for _, kind := range []client.Object{&v1alpha1.Tunnel{}, &clusterv1.Cluster{}} {
+			if err := b.DeleteAllOf(context.Background(), kind, client.InNamespace(b.namespace)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return b
+}
+
+func (b *bed) run(t *testing.T) {
+	t.Helper()
+	kube, err := source.NewKube(apiserver(t), source.KubeConfig{
+		Domain: domain, Namespace: b.namespace, Publisher: publisher{b.updates}, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Kube = kube
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- kube.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		for { // it may be about to publish
+			select {
+			case <-b.updates:
+			case err := <-ended:
+				if err != nil {
+					t.Errorf("running: %v", err)
+				}
+				return
+			}
+		}
+	})
+}
+
+// cluster makes a Cluster alone.
+func (b *bed) cluster(t *testing.T, name string, finalizers ...string) *clusterv1.Cluster {
+	t.Helper()
+	cluster := newCluster(name, "")
+	cluster.Namespace, cluster.Finalizers = b.namespace, finalizers
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}
+	if err := b.Create(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	return cluster
+}
+
+// pair makes a Cluster and its Tunnel.
+func (b *bed) pair(t *testing.T, name, begin string, extra ...string) (*clusterv1.Cluster, *v1alpha1.Tunnel) {
+	t.Helper()
+	cluster := b.cluster(t, name)
+	return cluster, b.tunnel(t, cluster, begin, extra...)
+}
+
+func (b *bed) tunnel(t *testing.T, of *clusterv1.Cluster, begin string, extra ...string) *v1alpha1.Tunnel {
+	t.Helper()
+	tunnel := newTunnel(of.Name, id(begin), of.UID)
+	tunnel.Namespace, tunnel.Spec.ExtraNames = b.namespace, extra
+	if err := b.Create(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	return tunnel
+}
+
+// update writes a change of an object, against whatever version there is.
+func (b *bed) update(t *testing.T, o client.Object, change func()) {
+	t.Helper()
+	if err := b.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		t.Fatal(err)
+	}
+	change()
+	if err := b.Update(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await takes updates until exactly these workload clusters are served, under these names.
+func (b *bed) await(t *testing.T, want map[string][]string) {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		got := maps.Clone(b.served)
+		for name, names := range got {
+			got[name] = names[1:] // its own hostname goes without saying
+		}
+		diff := cmp.Diff(want, got)
+		if diff == "" {
+			return
+		}
+		select {
+		case u := <-b.updates:
+			b.take(t, u)
+		case <-timeout:
+			t.Fatalf("not published:\n%s", diff)
+		}
+	}
+}
+
+func (b *bed) take(t *testing.T, u update) {
+	t.Helper()
+	switch {
+	case u.all:
+		b.served = u.served
+	case u.key.Namespace != b.namespace:
+	case u.cluster == nil:
+		delete(b.served, u.key.Name)
+	default:
+		if u.cluster.Key != u.key {
+			t.Errorf("%s was published as %s", u.cluster.Key, u.key)
+		}
+		b.served[u.key.Name] = u.cluster.Names()
+		b.addresses[u.key.Name] = u.cluster.APIServer.String()
+	}
+}
+
+// first waits for the first update, which must be all there is.
+func (b *bed) first(t *testing.T, want map[string][]string) {
+	t.Helper()
+	select {
+	case u := <-b.updates:
+		if !u.all {
+			t.Fatalf("%s was published before the first Replace", u.key)
+		}
+		b.take(t, u)
+	case <-time.After(patience):
+		t.Fatal("nothing was published")
+	}
+	b.await(t, want)
+}
+
+// none are the extra names of a workload cluster that has none.
+var none = []string{}

@@ -1,0 +1,200 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Publisher takes what comes out of this package.
+type Publisher interface {
+	// Replace is called once, with all workload clusters that are served.
+	Replace(clusters []model.WorkloadCluster)
+	// Publish is called for each one that may have changed since; nil: it is not served.
+	Publish(key model.Key, cluster *model.WorkloadCluster)
+}
+
+// KubeConfig is what a Kube stands on. All fields but Now are needed.
+type KubeConfig struct {
+	Domain    model.TunnelDomain
+	Namespace string // in which Fairlead is installed
+	Publisher Publisher
+	Now       func() time.Time // nil: time.Now
+	Log       *slog.Logger
+}
+
+// Kube watches the objects of a management cluster.
+type Kube struct {
+	KubeConfig
+	objects cache.Cache
+	queue   workqueue.TypedInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
+	read    chan struct{}                       // closed when all objects have been read once
+
+	// Only the one goroutine of Run uses these.
+	names model.Names
+	said  map[model.Key]string // what was logged last about a workload cluster
+}
+
+// NewKube returns a source that reads with a client configuration; Run starts it.
+func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("registering types: %w", err)
+	}
+	objects, err := cache.New(rest, cache.Options{
+		Scheme:           scheme,
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&clusterv1.Cluster{}: {Transform: stripCluster},
+			// Only this one: the xds-server may read no other.
+			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{config.Namespace: {
+				FieldSelector: fields.OneTermEqualSelector("metadata.name", v1alpha1.InstallationConfigMapName),
+			}}},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("preparing to watch objects: %w", err)
+	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	return &Kube{
+		KubeConfig: config, objects: objects, queue: workqueue.NewTyped[model.Key](),
+		read: make(chan struct{}), said: map[model.Key]string{},
+	}, nil
+}
+
+// stripCluster keeps of a Cluster what Candidate reads: there may be 10,000, with a topology each.
+func stripCluster(object any) (any, error) {
+	c, ok := object.(*clusterv1.Cluster)
+	if !ok {
+		return object, nil
+	}
+	kept := &clusterv1.Cluster{}
+	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = c.Namespace, c.Name, c.UID, c.ResourceVersion
+	kept.Spec.ControlPlaneEndpoint = c.Spec.ControlPlaneEndpoint
+	kept.Spec.ClusterNetwork.APIServerPort = c.Spec.ClusterNetwork.APIServerPort
+	return kept, nil
+}
+
+// Run reads all objects, hands them to the Publisher, and then what changes, until ctx ends. It returns an error if it
+// can't begin; later troubles with the management cluster are retried and logged by the client library.
+func (k *Kube) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := k.watch(ctx); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- k.objects.Start(ctx) }()
+	err := k.serve(ctx)
+	cancel()
+	if watching := <-ended; watching != nil {
+		err = errors.Join(err, fmt.Errorf("watching objects: %w", watching))
+	}
+	return err
+}
+
+// serve returns when ctx has ended, or if not even the first reading succeeds.
+func (k *Kube) serve(ctx context.Context) error {
+	if !k.objects.WaitForCacheSync(ctx) {
+		return nil
+	}
+	close(k.read)
+	if err := k.replace(ctx); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, k.queue.ShutDown)()
+	k.work(ctx)
+	return nil
+}
+
+// watch prepares the watches and what has to be looked at when one tells of a change.
+func (k *Kube) watch(ctx context.Context) error {
+	if err := k.objects.IndexField(ctx, &v1alpha1.Tunnel{}, tokenIndex, tokenHashes); err != nil {
+		return fmt.Errorf("indexing tokens of Tunnels: %w", err)
+	}
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    k.enqueue,
+		UpdateFunc: func(_, object any) { k.enqueue(object) },
+		DeleteFunc: k.enqueue,
+	}
+	for _, object := range []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}} {
+		informer, err := k.objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err == nil {
+			_, err = informer.AddEventHandler(handler)
+		}
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	if _, err := k.objects.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false)); err != nil {
+		return fmt.Errorf("watching the ConfigMap %s: %w", v1alpha1.InstallationConfigMapName, err)
+	}
+	return nil
+}
+
+func (k *Kube) enqueue(object any) {
+	// A deleted object may come as a DeletedFinalStateUnknown, of which only the key is known.
+	key, err := toolscache.DeletionHandlingObjectToName(object)
+	if err == nil {
+		k.queue.Add(model.Key{Namespace: key.Namespace, Name: key.Name})
+	}
+}
+
+// replace hands over everything there is.
+func (k *Kube) replace(ctx context.Context) error {
+	var tunnels v1alpha1.TunnelList
+	if err := k.objects.List(ctx, &tunnels); err != nil {
+		return fmt.Errorf("listing Tunnels: %w", err)
+	}
+	var candidates []model.Candidate
+	for _, t := range tunnels.Items {
+		c, ok, err := k.candidate(ctx, model.Key{Namespace: t.Namespace, Name: t.Name})
+		if err != nil {
+			return err
+		}
+		if ok {
+			candidates = append(candidates, c)
+		}
+	}
+	var served []model.WorkloadCluster
+	for _, r := range Build(k.Domain, &k.names, candidates) {
+		k.say(r)
+		if r.Fatal == nil {
+			served = append(served, r.Cluster)
+		}
+	}
+	k.Publisher.Replace(served)
+	k.Log.Info("all objects read", "tunnels", len(tunnels.Items), "served", len(served))
+	return nil
+}
+
+// work looks at one key after the other until ctx ends.
+func (k *Kube) work(ctx context.Context) {
+	for {
+		key, end := k.queue.Get()
+		if end {
+			return
+		}
+		if err := k.settle(ctx, key); err != nil && ctx.Err() == nil {
+			k.Log.Error("workload cluster not looked at", "cluster", key.String(), "error", err)
+		}
+		k.queue.Done(key)
+	}
+}

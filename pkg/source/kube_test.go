@@ -1,0 +1,104 @@
+package source_test
+
+import (
+	"testing"
+)
+
+func TestWhatIsThereAtTheStartComesAtOnce(t *testing.T) {
+	b := newBed(t)
+	b.pair(t, "c1", "a", "api.example.com")
+	b.pair(t, "c2", "b", "api.example.com") // not older, and behind c1 by name
+	cluster, _ := b.pair(t, "c3", "c")
+	if err := b.Delete(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.first(t, map[string][]string{"c1": {"api.example.com"}, "c2": none})
+}
+
+func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
+	b := newBed(t)
+	b.run(t)
+	b.first(t, map[string][]string{})
+	cluster := b.cluster(t, "c1", "test.fairlead.dev/hold")
+	tunnel := b.tunnel(t, cluster, "a")
+	b.await(t, map[string][]string{"c1": none})
+	if got := b.addresses["c1"]; got != "10.0.0.1:6443" {
+		t.Errorf("its edges dial %s", got)
+	}
+	b.update(t, tunnel, func() { tunnel.Spec.ExtraNames = []string{"api.example.com"} })
+	b.await(t, map[string][]string{"c1": {"api.example.com"}})
+
+	paused := true
+	b.update(t, cluster, func() { cluster.Spec.Paused = &paused })
+	if err := b.Delete(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	// It is paused and being deleted. That it is served still is seen by a change that comes after.
+	b.update(t, tunnel, func() { tunnel.Spec.ExtraNames = []string{"api2.example.com"} })
+	b.await(t, map[string][]string{"c1": {"api2.example.com"}})
+
+	b.update(t, cluster, func() { cluster.Finalizers = nil })
+	b.await(t, map[string][]string{})
+}
+
+func TestATunnelOfAnEarlierClusterIsNotServed(t *testing.T) {
+	b := newBed(t)
+	b.run(t)
+	b.first(t, map[string][]string{})
+	earlier, tunnel := b.pair(t, "c1", "a")
+	b.await(t, map[string][]string{"c1": none})
+	if err := b.Delete(t.Context(), earlier); err != nil {
+		t.Fatal(err)
+	}
+	again := b.cluster(t, "c1")
+	b.pair(t, "c2", "b") // comes after it
+	b.await(t, map[string][]string{"c2": none})
+
+	b.update(t, tunnel, func() { tunnel.OwnerReferences[0].UID = again.UID })
+	b.await(t, map[string][]string{"c1": none, "c2": none})
+	if err := b.Delete(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, map[string][]string{"c2": none})
+}
+
+func TestOthersAreLookedAtAgain(t *testing.T) {
+	b := newBed(t)
+	first, _ := b.pair(t, "c1", "a", "api.example.com")
+	_, second := b.pair(t, "c2", "b", "api.example.com", "api2.example.com")
+	_, third := b.pair(t, "c3", "c", "api2.example.com")
+	b.run(t)
+	b.first(t, map[string][]string{"c1": {"api.example.com"}, "c2": {"api2.example.com"}, "c3": none})
+
+	b.update(t, second, func() { second.Spec.ExtraNames = []string{"api.example.com"} })
+	b.await(t, map[string][]string{"c1": {"api.example.com"}, "c2": none, "c3": {"api2.example.com"}})
+
+	if err := b.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, map[string][]string{"c2": {"api.example.com"}, "c3": {"api2.example.com"}})
+
+	// An older one that claims the name later takes it from the younger one; c2 is the older of the two, by name at least.
+	b.update(t, second, func() { second.Spec.ExtraNames = []string{"api.example.com", "api2.example.com"} })
+	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": none})
+
+	b.update(t, third, func() { third.Spec.ExtraNames = []string{"192.0.2.1", "api3.example.com"} })
+	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": {"api3.example.com"}})
+}
+
+func TestATunnelWithoutAnIDWaits(t *testing.T) {
+	b := newBed(t)
+	b.run(t)
+	b.first(t, map[string][]string{})
+	b.pair(t, "c1", "a")
+	other := b.cluster(t, "c2")
+	tunnel := newTunnel("c2", "", other.UID)
+	tunnel.Namespace = b.namespace
+	if err := b.Create(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, map[string][]string{"c1": none})
+	b.update(t, tunnel, func() { tunnel.Spec.ID = id("b") })
+	b.await(t, map[string][]string{"c1": none, "c2": none})
+}

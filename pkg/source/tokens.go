@@ -1,0 +1,113 @@
+package source
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// errNotRead is the answer to every question before all objects have been read once.
+var errNotRead = errors.New("the objects of the management cluster have not been read yet")
+
+// tokenIndex finds Tunnels by the hashes of their tokens.
+const tokenIndex = "status.tokens.sha256"
+
+func tokenHashes(object client.Object) []string {
+	tunnel, ok := object.(*v1alpha1.Tunnel)
+	if !ok {
+		return nil
+	}
+	hashes := make([]string, len(tunnel.Status.Tokens))
+	for i, token := range tunnel.Status.Tokens {
+		hashes[i] = token.SHA256
+	}
+	return hashes
+}
+
+// EdgeToken implements enrol.Tokens. A token is good while it has not expired, has uses left, and its Tunnel belongs to a
+// Cluster. The signer looks again, at the object itself.
+func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
+	if !k.hasRead() {
+		return enrol.Grant{}, errNotRead
+	}
+	ctx := context.Background() // what follows reads memory
+	var found v1alpha1.TunnelList
+	if err := k.objects.List(ctx, &found, client.MatchingFields{tokenIndex: hash}); err != nil {
+		return enrol.Grant{}, fmt.Errorf("looking for token: %w", err)
+	}
+	for _, tunnel := range found.Items {
+		if !k.usable(tunnel.Status.Tokens, hash) {
+			continue
+		}
+		c, ok, err := k.candidate(ctx, model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name})
+		if err != nil {
+			return enrol.Grant{}, err
+		}
+		if ok {
+			return enrol.Grant{Tunnel: c.Key, ID: c.ID}, nil
+		}
+	}
+	return enrol.Grant{}, enrol.ErrUnknownToken
+}
+
+func (k *Kube) usable(tokens []v1alpha1.TokenStatus, hash string) bool {
+	for _, token := range tokens {
+		if token.SHA256 == hash {
+			return token.Uses < token.MaxUses && k.Now().Before(token.ExpiresAt.Time)
+		}
+	}
+	return false
+}
+
+// GatewayToken implements enrol.Tokens.
+func (k *Kube) GatewayToken(hash string) error {
+	known, err := k.installation(v1alpha1.GatewayTokenHashKey)
+	if err != nil {
+		return err
+	}
+	if known == "" || subtle.ConstantTimeCompare([]byte(known), []byte(hash)) == 0 {
+		return enrol.ErrUnknownToken
+	}
+	return nil
+}
+
+// TrustBundle is the installation's trust bundle in PEM, empty while it is not known.
+func (k *Kube) TrustBundle() []byte {
+	bundle, err := k.installation(v1alpha1.TrustBundleKey)
+	if err != nil {
+		return nil // nothing to log: whoever needs it says that it is missing
+	}
+	return []byte(bundle)
+}
+
+// installation reads one value of the installation's ConfigMap, empty if it is not there.
+func (k *Kube) installation(key string) (string, error) {
+	if !k.hasRead() {
+		return "", errNotRead
+	}
+	var found corev1.ConfigMap
+	at := client.ObjectKey{Namespace: k.Namespace, Name: v1alpha1.InstallationConfigMapName}
+	err := k.objects.Get(context.Background(), at, &found) // from memory
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("reading ConfigMap %s: %w", at, err)
+	}
+	return found.Data[key], nil
+}
+
+func (k *Kube) hasRead() bool {
+	select {
+	case <-k.read:
+		return true
+	default:
+		return false
+	}
+}

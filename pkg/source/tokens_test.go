@@ -1,0 +1,128 @@
+package source_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+// eventually waits until what the watches have read is what was written.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for !done() {
+		select {
+		case <-deadline:
+			t.Fatalf("not read: %s", what)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func TestTokensOfEdges(t *testing.T) {
+	b := newBed(t)
+	record := func(hash string, uses int32, left time.Duration) v1alpha1.TokenStatus {
+		return v1alpha1.TokenStatus{SHA256: enrol.HashToken(hash), MaxUses: 2, Uses: uses, ExpiresAt: metav1.NewTime(time.Now().Add(left))}
+	}
+	_, tunnel := b.pair(t, "c1", "a")
+	tunnel.Status.Tokens = []v1alpha1.TokenStatus{record("good", 1, time.Hour), record("used", 2, time.Hour), record("expired", 0, -time.Second)}
+	if err := b.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	cluster, orphan := b.pair(t, "c2", "b")
+	orphan.Status.Tokens = []v1alpha1.TokenStatus{record("orphaned", 0, time.Hour)}
+	if err := b.Status().Update(t.Context(), orphan); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Delete(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.first(t, map[string][]string{"c1": none})
+
+	grant, err := b.EdgeToken(enrol.HashToken("good"))
+	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil || grant != want {
+		t.Errorf("got %v and %v, want %v", grant, err, want)
+	}
+	for _, token := range []string{"used", "expired", "orphaned", "unknown", ""} {
+		if grant, err := b.EdgeToken(enrol.HashToken(token)); !errors.Is(err, enrol.ErrUnknownToken) {
+			t.Errorf("token %q: got %v and %v", token, grant, err)
+		}
+	}
+	if _, err := b.EdgeToken(""); !errors.Is(err, enrol.ErrUnknownToken) {
+		t.Errorf("no hash: got %v", err)
+	}
+
+	tunnel.Status.Tokens[0].Uses = 2
+	if err := b.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the last use", func() bool {
+		_, err := b.EdgeToken(enrol.HashToken("good"))
+		return errors.Is(err, enrol.ErrUnknownToken)
+	})
+}
+
+func TestNothingIsKnownBeforeAllIsRead(t *testing.T) {
+	kube, err := source.NewKube(apiserver(t), source.KubeConfig{Namespace: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not ErrUnknownToken: whoever asks should try again.
+	if _, err := kube.EdgeToken("x"); err == nil || errors.Is(err, enrol.ErrUnknownToken) {
+		t.Errorf("token of an edge: %v", err)
+	}
+	if err := kube.GatewayToken("x"); err == nil || errors.Is(err, enrol.ErrUnknownToken) {
+		t.Errorf("token of a gateway: %v", err)
+	}
+	if bundle := kube.TrustBundle(); bundle != nil {
+		t.Errorf("trust bundle: %q", bundle)
+	}
+}
+
+func TestWhatTheInstallationSays(t *testing.T) {
+	b := newBed(t)
+	b.run(t)
+	b.first(t, map[string][]string{})
+	if err := b.GatewayToken(enrol.HashToken("")); !errors.Is(err, enrol.ErrUnknownToken) {
+		t.Errorf("without a ConfigMap: %v", err)
+	}
+	if bundle := b.TrustBundle(); len(bundle) > 0 {
+		t.Errorf("a trust bundle before there is one: %q", bundle)
+	}
+
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: v1alpha1.InstallationConfigMapName},
+		Data:       map[string]string{v1alpha1.TrustBundleKey: "one"},
+	}
+	if err := b.Create(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the trust bundle", func() bool { return string(b.TrustBundle()) == "one" })
+	if err := b.GatewayToken(""); !errors.Is(err, enrol.ErrUnknownToken) {
+		t.Errorf("an installation without a gateway token took an empty one: %v", err)
+	}
+
+	b.update(t, cm, func() {
+		cm.Data[v1alpha1.GatewayTokenHashKey] = enrol.HashToken("secret")
+		cm.Data[v1alpha1.TrustBundleKey] = "two"
+	})
+	eventually(t, "the rotated bundle", func() bool { return string(b.TrustBundle()) == "two" })
+	if err := b.GatewayToken(enrol.HashToken("secret")); err != nil {
+		t.Error(err)
+	}
+	for _, hash := range []string{enrol.HashToken("other"), "", strings.ToUpper(enrol.HashToken("secret"))} {
+		if err := b.GatewayToken(hash); !errors.Is(err, enrol.ErrUnknownToken) {
+			t.Errorf("hash %q: got %v", hash, err)
+		}
+	}
+}

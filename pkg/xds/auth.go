@@ -1,0 +1,44 @@
+package xds
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// caller is who opened a stream, by its certificate alone: TLS has verified it, but lets expired ones in for renewal.
+func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Subject, error) {
+	var info credentials.TLSInfo
+	if p, ok := peer.FromContext(ctx); ok {
+		info, _ = p.AuthInfo.(credentials.TLSInfo) // without TLS there is no certificate either
+	}
+	leaf, err := certs.VerifyNow(info.State, now)
+	if err != nil {
+		return model.Subject{}, status.Error(codes.Unauthenticated, err.Error())
+	}
+	subject, err := d.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
+	if err != nil {
+		return model.Subject{}, status.Error(codes.PermissionDenied, err.Error())
+	}
+	if subject.Role != model.RoleEdge && subject.Role != model.RoleGateway {
+		return model.Subject{}, status.Errorf(codes.PermissionDenied, "there is no configuration for the role %s", subject.Role)
+	}
+	return subject, nil
+}
+
+// checkNode compares what a request claims with the certificate.
+func checkNode(node *corev3.Node, subject model.Subject) error {
+	if node.GetId() != subject.NodeID() {
+		return status.Errorf(codes.PermissionDenied, "node id %q is not that of the certificate, %s", node.GetId(), subject.NodeID())
+	}
+	return nil
+}

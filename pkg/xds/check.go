@@ -1,0 +1,75 @@
+package xds
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+)
+
+// named is a listener or an Envoy cluster.
+type named interface {
+	proto.Message
+	GetName() string
+}
+
+// check returns the resources that may be published, by name, and an error for each of the others: one whose name is
+// empty, taken or there twice, and one that refers to an Envoy cluster which is not known. Envoy accepts the latter and
+// closes every connection that gets there, or takes one resource for the other.
+func check[R named](resources []R, taken, known map[string]bool) (good map[string]types.Resource, errs []error) {
+	good = make(map[string]types.Resource, len(resources))
+	for _, r := range resources {
+		name := r.GetName()
+		if _, twice := good[name]; twice || taken[name] || name == "" {
+			errs = append(errs, fmt.Errorf("checking resource %q: its name is empty, reserved or there twice", name))
+			continue
+		}
+		if err := checkReferences(r, known); err != nil {
+			errs = append(errs, fmt.Errorf("checking resource %q: %w", name, err))
+			continue
+		}
+		good[name] = r
+	}
+	return good, errs
+}
+
+func checkReferences(r proto.Message, known map[string]bool) error {
+	references, err := envoy.References(r)
+	if err != nil {
+		return err
+	}
+	var dangling []string
+	for _, name := range references {
+		if !known[name] {
+			dangling = append(dangling, name)
+		}
+	}
+	if len(dangling) > 0 {
+		return fmt.Errorf("it refers to Envoy clusters that do not exist: %s", strings.Join(dangling, ", "))
+	}
+	return nil
+}
+
+// set is a set of names.
+func set(names []string) map[string]bool {
+	s := make(map[string]bool, len(names))
+	for _, name := range names {
+		s[name] = true
+	}
+	return s
+}
+
+// namesOf adds the names of resources to a copy of a set.
+func namesOf[R any](resources map[string]R, more map[string]bool) map[string]bool {
+	s := make(map[string]bool, len(resources)+len(more))
+	for name := range more {
+		s[name] = true
+	}
+	for name := range resources {
+		s[name] = true
+	}
+	return s
+}

@@ -1,0 +1,237 @@
+// Package xds publishes Envoy resources to gateways and edges over delta ADS. Workload clusters go in, each as a whole;
+// out go the resources that differ from what an Envoy has, and nothing to Envoys that they do not concern. It does not know
+// where workload clusters come from or what the resources mean.
+//
+// Trade-offs. All gateways share one set of Envoy clusters, so a change costs memory once and one message for each gateway;
+// finding it costs a look at every version. An edge's few resources are built for each stream and forgotten with it, so
+// an xds-server keeps nothing of an edge that is away, and an edge that comes back says itself what it has. Only delta
+// ADS is served: state of the world would send 10,000 Envoy clusters at each change. Versions are hashes of the resources,
+// so that an Envoy can go from one xds-server to another and is sent nothing.
+package xds
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+var (
+	errTunnelEnded = status.Error(codes.PermissionDenied, "the tunnel of the certificate does not exist, or has ended")
+	errShutdown    = status.Error(codes.Unavailable, "the server is shutting down")
+)
+
+// Server holds what is published. It is safe for concurrent use.
+type Server struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // which refuses state of the world
+
+	inst      model.Installation
+	log       *slog.Logger
+	now       func() time.Time
+	common    map[string]bool      // the Envoy clusters that every gateway has: no tunnel may have their names
+	gateways  *cachev3.LinearCache // the Envoy clusters of all gateways
+	published chan struct{}        // closed by the first Replace
+	open      context.Context      // ends at shutdown, and with it every stream
+	close     context.CancelFunc
+
+	mu       sync.Mutex
+	clusters map[model.Key]model.WorkloadCluster
+	holders  map[string]model.Key // by Envoy cluster of a tunnel: who published it last
+	tunnels  map[string]*tunnel   // by Tunnel.spec.id
+}
+
+// tunnel is a tunnel that exists, and the streams of its edges.
+type tunnel struct {
+	cluster model.WorkloadCluster
+	streams map[*stream]bool
+}
+
+// NewServer returns a server for an installation, which must be valid. It serves nobody before the first Replace: an Envoy
+// that reconnects would take what is not published yet for removed.
+func NewServer(inst model.Installation, log *slog.Logger) *Server {
+	static := set(envoy.StaticClusters())
+	// They all depend on the installation alone, and refer to nothing.
+	common, errs := check(envoy.GatewayClusters(inst), static, static)
+	open, closeAll := context.WithCancel(context.Background())
+	s := &Server{
+		inst: inst, log: log, now: time.Now,
+		common:    namesOf(common, static),
+		gateways:  newCache(resourcev3.ClusterType, common, log),
+		published: make(chan struct{}),
+		open:      open,
+		close:     closeAll,
+		clusters:  map[model.Key]model.WorkloadCluster{},
+		holders:   map[string]model.Key{},
+		tunnels:   map[string]*tunnel{},
+	}
+	s.leftOut(resourcev3.ClusterType, errs)
+	return s
+}
+
+// Replace publishes exactly these workload clusters, and no others.
+func (s *Server) Replace(clusters []model.WorkloadCluster) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := make(map[model.Key]bool, len(s.clusters))
+	for key := range s.clusters {
+		gone[key] = true
+	}
+	changes := changes{}
+	for _, wc := range clusters {
+		delete(gone, wc.Key)
+		s.put(wc, changes)
+	}
+	for key := range gone {
+		s.remove(key, changes)
+	}
+	s.send(changes)
+	select {
+	case <-s.published:
+	default:
+		close(s.published)
+	}
+}
+
+// Publish publishes one workload cluster in place of what was published under its key; nil: there is none any more. What
+// is equal to that is sent to nobody. Where two have the same name the one that was published last has it.
+func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changes := changes{}
+	if cluster == nil {
+		s.remove(key, changes)
+	} else {
+		s.put(*cluster, changes)
+	}
+	s.send(changes)
+}
+
+// Published says whether there was a Replace.
+func (s *Server) Published() bool {
+	select {
+	case <-s.published:
+		return true
+	default:
+		return false
+	}
+}
+
+// Tunnel returns whose tunnel has an id, and false if there is none: its edges get no leaf and no configuration.
+func (s *Server) Tunnel(id string) (model.Key, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.tunnels[id]
+	if !ok {
+		return model.Key{}, false
+	}
+	return t.cluster.Key, true
+}
+
+// changes are Envoy clusters to set, by name; nil: to remove.
+type changes map[string]types.Resource
+
+// put records a workload cluster and tells its edges.
+func (s *Server) put(wc model.WorkloadCluster, changes changes) {
+	old, had := s.clusters[wc.Key]
+	if had && reflect.DeepEqual(old, wc) {
+		return
+	}
+	s.clusters[wc.Key] = wc
+	good, errs := check(envoy.TunnelClusters(s.inst, wc), s.common, s.common)
+	s.leftOut(resourcev3.ClusterType, errs, "cluster", wc.Key.String())
+	for name, r := range good {
+		s.holders[name] = wc.Key
+		changes[name] = r
+	}
+	s.release(old, good, changes)
+	if had && old.ID != wc.ID {
+		s.end(old)
+	}
+	s.follow(wc)
+}
+
+// remove forgets a workload cluster and ends its tunnel.
+func (s *Server) remove(key model.Key, changes changes) {
+	old, had := s.clusters[key]
+	if !had {
+		return
+	}
+	delete(s.clusters, key)
+	s.release(old, nil, changes)
+	s.end(old)
+}
+
+// release removes the Envoy clusters that a workload cluster had, but those that it keeps or that are another's by now.
+func (s *Server) release(old model.WorkloadCluster, kept map[string]types.Resource, changes changes) {
+	for _, name := range old.Names() {
+		if _, keeps := kept[name]; !keeps && s.holders[name] == old.Key {
+			delete(s.holders, name)
+			changes[name] = nil
+		}
+	}
+}
+
+// follow makes or updates the tunnel of a workload cluster.
+func (s *Server) follow(wc model.WorkloadCluster) {
+	if t, ok := s.tunnels[wc.ID]; ok && t.cluster.Key != wc.Key {
+		s.end(t.cluster) // its edges come back, to this one
+	}
+	t, ok := s.tunnels[wc.ID]
+	if !ok {
+		t = &tunnel{streams: map[*stream]bool{}}
+		s.tunnels[wc.ID] = t
+	}
+	t.cluster = wc
+	for st := range t.streams {
+		st.set(s.edgeResources(wc, st.subject.Node))
+	}
+}
+
+// end ends the tunnel of a workload cluster and the streams of its edges.
+func (s *Server) end(wc model.WorkloadCluster) {
+	t, ok := s.tunnels[wc.ID]
+	if !ok || t.cluster.Key != wc.Key {
+		return
+	}
+	delete(s.tunnels, wc.ID)
+	for st := range t.streams {
+		st.end(errTunnelEnded)
+	}
+}
+
+// send hands changes to the streams of all gateways.
+func (s *Server) send(changes changes) {
+	if len(changes) == 0 {
+		return
+	}
+	set := make(map[string]types.Resource, len(changes))
+	var gone []string
+	for name, r := range changes {
+		if r == nil {
+			gone = append(gone, name)
+		} else {
+			set[name] = r
+		}
+	}
+	if err := s.gateways.UpdateResources(set, gone); err != nil {
+		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
+	}
+}
+
+// leftOut logs resources that are not published.
+func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
+	for _, err := range errs {
+		s.log.With(where...).Error("resource not published", "type_url", typeURL, "error", err)
+	}
+}
