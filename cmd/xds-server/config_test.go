@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// arguments are good ones but for what a case changes; an empty value leaves the flag out.
+func arguments(change map[string]string) (args []string) {
+	all := map[string]string{
+		"--tunnel-domain": "tunnels.example.com", "--public-address": "gateways.example.com:443", "--control-address": "10.0.0.9:18000",
+		"--gateway": "gateway-0", "--kubeconfig": "/no/such/file", "--state-dir": "/no/such/folder", "--health-listen": "0",
+	}
+	for flag, value := range change {
+		all[flag] = value
+	}
+	for flag, value := range all {
+		if value != "" {
+			args = append(args, flag+"="+value)
+		}
+	}
+	return args
+}
+
+func TestRunRefuses(t *testing.T) {
+	tests := map[string]struct {
+		change map[string]string
+		more   []string
+		want   []string
+	}{
+		"no tunnel domain":                         {change: map[string]string{"--tunnel-domain": ""}, want: []string{"tunnel domain"}},
+		"no addresses, both of which are named":    {change: map[string]string{"--public-address": "", "--control-address": "x"}, want: []string{"--public-address", "--control-address"}},
+		"no gateway":                               {change: map[string]string{"--gateway": ""}, want: []string{"no gateway"}},
+		"a gateway with a name of another form":    {change: map[string]string{"--gateway": "gw"}, want: []string{"gateway-<number>"}},
+		"a gateway with a peer that is no address": {change: map[string]string{"--gateway": "gateway-0=x"}, want: []string{"--gateway", "host:port"}},
+		"several gateways without peers":           {more: []string{"--gateway=gateway-1"}, want: []string{"peer address of gateway-0", "peer address of gateway-1"}},
+		"no namespace":                             {more: []string{"--namespace="}, want: []string{"--namespace"}},
+		"a kubeconfig that is not there":           {want: []string{"/no/such/file"}},
+		"a log format that is none":                {more: []string{"--log-format=xml"}, want: []string{"--log-format"}},
+		"an argument":                              {more: []string{"start"}, want: []string{"start"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out, err bytes.Buffer
+			if code := run(t.Context(), append(arguments(tc.change), tc.more...), &out, &err); code != 1 {
+				t.Errorf("exit code %d", code)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.String(), want) {
+					t.Errorf("got %q, want %q in it", err.String(), want)
+				}
+			}
+			if out.Len() > 0 {
+				t.Errorf("printed %q", out.String())
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// healthTime bounds a request of /healthz or /readyz, and their shutdown.
+const healthTime = 5 * time.Second
+
+// listenHealth returns nil if no health is to be served.
+func (s *server) listenHealth() (net.Listener, error) {
+	if s.healthListen == "0" {
+		return nil, nil //nolint:nilnil // there is none, and that is no error
+	}
+	listener, err := net.Listen("tcp", s.healthListen)
+	if err != nil {
+		return nil, fmt.Errorf("listening for health checks: %w", err)
+	}
+	return listener, nil
+}
+
+// serveHealth answers health checks until ctx ends.
+func (s *server) serveHealth(ctx context.Context, listener net.Listener) error {
+	if listener == nil {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.ready(time.Now()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	h := &http.Server{Handler: mux, ReadTimeout: healthTime, WriteTimeout: healthTime}
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(listener) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serving health checks: %w", err)
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTime)
+	defer cancel()
+	return h.Shutdown(ctx)
+}
+
+// ready says what is missing before anybody can be served.
+func (s *server) ready(now time.Time) error {
+	if !s.ads.Published() {
+		return errors.New("the objects of the management cluster have not been read yet")
+	}
+	identity, err := s.store.Identity()
+	if err != nil {
+		return err
+	}
+	if now.After(identity.NotAfter()) {
+		return errors.New("the server's own certificate has expired")
+	}
+	return nil
+}

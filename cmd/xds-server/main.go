@@ -1,0 +1,121 @@
+// Command xds-server serves gateways and edges: their certificates, by pkg/enrol, and their configuration, by pkg/xds. It
+// reads Clusters and Tunnels, holds no CA key and reads no Secret.
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/signing"
+	"github.com/fairlead/fairlead/pkg/source"
+	"github.com/fairlead/fairlead/pkg/xds"
+)
+
+// grace is for how long after its end a leaf still renews by its key, so that a long outage needs no visit to the edges.
+const grace = 90 * 24 * time.Hour
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole program; only it prints errors and picks the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cmd := command()
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		_, _ = fmt.Fprintf(stderr, "xds-server: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// server is all of the program, put together.
+type server struct {
+	config
+	log      *slog.Logger
+	client   kubernetes.Interface
+	store    *certs.Store
+	ads      *xds.Server
+	kube     *source.Kube
+	requests signing.Requests
+}
+
+func newServer(c config, log *slog.Logger) (*server, error) {
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	klog.SetSlogLogger(log)
+	client, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+	}
+	store, err := certs.OpenStore(c.stateDir)
+	if err != nil {
+		return nil, err
+	}
+	ads := xds.NewServer(c.inst, log)
+	kube, err := source.NewKube(c.rest, source.KubeConfig{Domain: c.inst.Domain, Namespace: c.namespace, Publisher: ads, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: signing.Requests{Client: client}}, nil
+}
+
+// run runs all parts until ctx ends or one of them fails.
+func (s *server) run(ctx context.Context) error {
+	listener, err := net.Listen("tcp", s.listen)
+	if err != nil {
+		return fmt.Errorf("listening for gateways and edges: %w", err)
+	}
+	health, err := s.listenHealth()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	rotation := certs.Rotation{Store: s.store, Renew: signing.Control(s.requests, s.kube.TrustBundle), Log: s.log}
+	// The trust bundle is the installation's at this moment, not the one that came with the leaf.
+	g := xds.NewGRPC(certs.ServerTLS(s.store, trust{s.kube}, grace))
+	s.ads.Register(g)
+	enrolv1.RegisterEnrolmentServer(g, enrol.NewServer(enrol.Config{
+		Domain:   s.inst.Domain,
+		Tokens:   s.kube,
+		Reviewer: signing.Reviews{Client: s.client, User: s.gatewayUser},
+		Issuer:   s.requests,
+		Renewals: s.ads,
+		Trust:    s.kube.TrustBundle,
+		Log:      s.log,
+	}))
+	s.log.Info("xds-server starts", "tunnel_domain", string(s.inst.Domain), "address", listener.Addr().String())
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return s.kube.Run(ctx) })
+	parts.Go(func() error { return rotation.Run(ctx) })
+	parts.Go(func() error { return s.ads.Serve(ctx, g, listener) })
+	parts.Go(func() error { return s.serveHealth(ctx, health) })
+	return parts.Wait()
+}
+
+// trust is the installation's trust bundle.
+type trust struct{ kube *source.Kube }
+
+// Roots implements certs.TrustSource.
+func (t trust) Roots() (*x509.CertPool, error) { return certs.Bundle(t.kube.TrustBundle()).Roots() }

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// start runs the program and then the controller, for which it waits as it does after an installation, until it is ready.
+func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
+	t.Helper()
+	at, health := freePort(t), freePort(t)
+	args := arguments(map[string]string{
+		"--listen": at.String(), "--health-listen": health.String(), "--kubeconfig": m.kubeconfig(t), "--state-dir": t.TempDir(),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var out, log bytes.Buffer // log: read only after the program has ended
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, args, &out, &log) }()
+	stop = func() {
+		cancel()
+		select {
+		case code := <-ended:
+			if code != 0 || strings.Contains(log.String(), "PRIVATE KEY") || strings.Contains(log.String(), "CERTIFICATE---") {
+				t.Errorf("exit code %d, log:\n%s", code, log.String())
+			}
+			ended <- code
+		case <-time.After(patience):
+			t.Error("it has not ended")
+		}
+	}
+	t.Cleanup(stop)
+	eventually(t, "being alive", func() error { return get(t, health, "/healthz") })
+	if err := get(t, health, "/readyz"); err == nil {
+		t.Error("it calls itself ready without a certificate")
+	}
+	m.startController(t) // not earlier: the program sets klog's logger, which both have here
+	eventually(t, "getting ready", func() error { return get(t, health, "/readyz") })
+	return at, stop
+}
+
+// subscribe opens an ADS stream and returns the names of the Envoy clusters that come.
+func subscribe(t *testing.T, at model.Endpoint, identity certs.Identity, bundle []byte) (discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, []string, error) {
+	t.Helper()
+	roots, err := certs.Bundle(bundle).Roots()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(at.String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+		RootCAs: roots, ServerName: domain.Control(), Certificates: []tls.Certificate{identity.TLSCertificate()}, MinVersion: tls.VersionTLS13,
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	bind := envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}
+	node := &corev3.Node{Id: model.NodeID(identity.Leaf().Subject.CommonName), Metadata: bind.Metadata()}
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: resourcev3.ClusterType}); err != nil {
+		t.Logf("sending: %v", err) // the reason comes by receiving
+	}
+	response, err := stream.Recv()
+	names := map[string]bool{}
+	for _, r := range response.GetResources() {
+		names[r.GetName()] = true
+	}
+	return stream, slices.Sorted(maps.Keys(names)), err
+}
+
+// secret waits for a Secret.
+func (m *management) secret(t *testing.T, namespace, name string) map[string][]byte {
+	t.Helper()
+	var secret corev1.Secret
+	eventually(t, "secret "+name, func() error {
+		return m.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &secret)
+	})
+	return secret.Data
+}
+
+// With a real kube-apiserver, the permissions that are deployed, and the real controller.
+func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
+	m := newManagement(t)
+	at, stop := start(t, m)
+	cluster := &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c1", Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}},
+		Spec:       clusterv1.ClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}},
+	}
+	if err := m.Create(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	secret := m.secret(t, "default", "c1"+v1alpha1.BootstrapSecretSuffix)
+	token, bundle := string(secret[v1alpha1.BootstrapTokenKey]), secret[v1alpha1.BootstrapCAKey]
+	service := enrol.Client{Address: at, Domain: domain, Trust: certs.Bundle(bundle)}
+
+	var edge certs.Identity
+	eventually(t, "enrolling the edge", func() (err error) {
+		edge, _, err = service.EnrolEdge(t.Context(), token, "node-1")
+		return err
+	})
+	stream, names, err := subscribe(t, at, edge, bundle)
+	if err != nil || !slices.Equal(names, []string{"apiserver", "gateway-0"}) {
+		t.Errorf("the edge got %v and %v", names, err)
+	}
+
+	credential := enrol.GatewayCredential{Token: string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])}
+	var gateway certs.Identity
+	eventually(t, "enrolling the gateway", func() (err error) {
+		gateway, _, err = service.EnrolGateway(t.Context(), "gateway-0", credential)
+		return err
+	})
+	if _, names, err := subscribe(t, at, gateway, bundle); err != nil || !slices.Contains(names, "c1.default.tunnels.example.com") {
+		t.Errorf("the gateway got %v and %v", names, err)
+	}
+	if _, _, err := service.EnrolGateway(t.Context(), "gateway-0", enrol.GatewayCredential{Token: token}); !errors.Is(err, certs.ErrRefused) {
+		t.Errorf("a gateway with the token of an edge: %v", err)
+	}
+	renewed, _, err := service.Renew(t.Context(), edge)
+	if err != nil || renewed.Leaf().Subject.CommonName != edge.Leaf().Subject.CommonName {
+		t.Errorf("renewing: %v", err)
+	}
+
+	if err := m.Delete(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("with its Cluster gone the edge's stream ended with %v", err)
+	}
+	if _, _, err := service.Renew(t.Context(), renewed); !errors.Is(err, certs.ErrRefused) {
+		t.Errorf("renewing for a Cluster that is gone: %v", err)
+	}
+	stop()
+}
