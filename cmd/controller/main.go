@@ -1,0 +1,184 @@
+// Command controller is the one program of Fairlead that writes to the management cluster and signs certificates: see
+// pkg/controller. Nothing outside of the management cluster can reach it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/pkg/controller"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole program; only it prints errors and picks the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cmd := command()
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		_, _ = fmt.Fprintf(stderr, "controller: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// flags are the command line.
+type flags struct {
+	config                             controller.Config
+	domain, public, apiServer, connect string
+	dns, kubeconfig                    string
+	leaderElect                        bool
+	leaderElectLease                   time.Duration
+	healthListen, metricsListen        string
+	logging                            logging.Flags
+}
+
+func command() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:           "controller",
+		Short:         "Keep Tunnels, kubeconfigs and bootstrap Secrets of Clusters, and sign certificates",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	set := cmd.Flags()
+	set.StringVar(&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)")
+	set.StringVar(&f.config.Namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
+	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
+	set.StringVar(&f.apiServer, "apiserver-address", "", "host:port at which clients reach the gateways' apiserver listener (required)")
+	set.StringVar(&f.connect, "connect-address", "", "host:port at which clients reach the gateways' connect listener (required)")
+	set.StringVar(&f.dns, "tunnel-dns", string(controller.TunnelDNSAuto), "whether clients can resolve tunnel hostnames: auto, yes or no")
+	set.BoolVar(&f.config.AllClusters, "all-clusters", false, "give a tunnel to every Cluster that does not opt out by label")
+	set.DurationVar(&f.config.LeafLifetime, "leaf-lifetime", 24*time.Hour, "lifetime of the certificates of edges, gateways and xds-servers")
+	set.DurationVar(&f.config.TokenLifetime, "token-lifetime", 24*time.Hour, "lifetime of a bootstrap token; it is replaced after half of it")
+	set.Int32Var(&f.config.TokenUses, "token-uses", 32, "how many edges may enrol with one bootstrap token; it is replaced after half of them")
+	set.StringVar(&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server", "Kubernetes user of the xds-server, whose requests for certificates are answered")
+	set.BoolVar(&f.leaderElect, "leader-elect", false, "let one of several replicas lead; needed when there is more than one")
+	set.DurationVar(&f.leaderElectLease, "leader-elect-lease", 15*time.Second, "how long after the death of a leader another one leads")
+	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
+	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
+	f.logging.AddTo(set)
+	return cmd
+}
+
+// run validates everything before it starts anything.
+func (f *flags) run(ctx context.Context, stderr io.Writer) error {
+	log, err := f.logging.New(stderr)
+	if err != nil {
+		return err
+	}
+	if err := f.complete(); err != nil {
+		return err
+	}
+	setLoggers(log)
+	config, err := f.restConfig()
+	if err != nil {
+		return err
+	}
+	mgr, err := f.manager(config)
+	if err != nil {
+		return fmt.Errorf("making manager: %w", err)
+	}
+	if err := controller.Setup(mgr, f.config, log); err != nil {
+		return err
+	}
+	log.Info("controller starts", "tunnel_domain", f.domain)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running controllers: %w", err)
+	}
+	return nil
+}
+
+// complete parses what flags give as text, and validates all of the configuration.
+func (f *flags) complete() (err error) {
+	f.config.Domain, f.config.DNS = model.TunnelDomain(f.domain), controller.TunnelDNS(f.dns)
+	for _, address := range []struct {
+		flag, value string
+		into        *model.Endpoint
+	}{
+		{"--public-address", f.public, &f.config.Public},
+		{"--apiserver-address", f.apiServer, &f.config.APIServer},
+		{"--connect-address", f.connect, &f.config.Connect},
+	} {
+		if *address.into, err = model.ParseEndpoint(address.value); err != nil {
+			return fmt.Errorf("%s: %w", address.flag, err)
+		}
+	}
+	return f.config.Validate()
+}
+
+func (f *flags) restConfig() (*rest.Config, error) {
+	// With an empty path this is the Pod's own configuration.
+	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
+	}
+	config.UserAgent = "fairlead-controller"
+	// The apiserver's own fairness limits clients; a limit here would only delay the first round after a start.
+	config.QPS = -1
+	return config, nil
+}
+
+func (f *flags) manager(config *rest.Config) (ctrl.Manager, error) {
+	scheme, err := controller.NewScheme()
+	if err != nil {
+		return nil, err
+	}
+	// Client-go wants renewals well within the lease, and tries well within the time for a renewal.
+	renew, retry := f.leaderElectLease*2/3, f.leaderElectLease/7
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         controller.CacheOptions(f.config),
+		Metrics:                       server.Options{BindAddress: f.metricsListen},
+		HealthProbeBindAddress:        f.healthListen,
+		LeaderElection:                f.leaderElect,
+		LeaderElectionID:              "fairlead-controller",
+		LeaderElectionNamespace:       f.config.Namespace,
+		LeaderElectionReleaseOnCancel: true, // nothing is done after the controllers have ended
+		LeaseDuration:                 &f.leaderElectLease,
+		RenewDeadline:                 &renew,
+		RetryPeriod:                   &retry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
+}
+
+// setLoggers hands the logger to the libraries that log by themselves.
+func setLoggers(log *slog.Logger) {
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	klog.SetSlogLogger(log)
+}

@@ -1,0 +1,178 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/enrol"
+)
+
+// maxTokens bounds the records of one Tunnel. Two are the rule: the token in the Secret and the one before it.
+const maxTokens = 8
+
+// bootstrapFile is what edge-agent reads: bootstrap.yaml.
+type bootstrapFile struct {
+	Gateway      string `json:"gateway"`
+	TunnelDomain string `json:"tunnelDomain"`
+	Token        string `json:"token"`
+	CA           string `json:"ca"`
+}
+
+// bootstrapCommand is to be pasted into a root shell on a machine in the workload network. The quotes around EOF keep the
+// shell from reading the file's content; umask keeps others from reading the file.
+const bootstrapCommand = `install -d -m 0700 /etc/fairlead
+(umask 077; cat >/etc/fairlead/bootstrap.yaml) <<'EOF'
+%sEOF
+edge-agent run --bootstrap /etc/fairlead/bootstrap.yaml
+`
+
+// data is the content of a bootstrap Secret.
+func (f bootstrapFile) data() (map[string][]byte, error) {
+	file, err := yaml.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("writing bootstrap file: %w", err)
+	}
+	return map[string][]byte{
+		v1alpha1.BootstrapFileKey:    file,
+		v1alpha1.BootstrapCommandKey: fmt.Appendf(nil, bootstrapCommand, file),
+		v1alpha1.BootstrapTokenKey:   []byte(f.Token),
+		v1alpha1.BootstrapCAKey:      []byte(f.CA),
+		v1alpha1.BootstrapGatewayKey: []byte(f.Gateway),
+		v1alpha1.BootstrapDomainKey:  []byte(f.TunnelDomain),
+	}, nil
+}
+
+// freshToken says whether a token is on record and good for long enough to be put into further machines: for half of its
+// life and half of its uses. Whoever reads the Secret then has that time to bring a machine up.
+func (c Config) freshToken(tokens []v1alpha1.TokenStatus, token string, now time.Time) bool {
+	i := indexToken(tokens, enrol.HashToken(token))
+	return token != "" && i >= 0 && now.Before(c.replaceAt(tokens[i])) && 2*tokens[i].Uses <= tokens[i].MaxUses
+}
+
+// replaceAt is when a token in the bootstrap Secret has to make room for another.
+func (c Config) replaceAt(token v1alpha1.TokenStatus) time.Time {
+	return token.ExpiresAt.Add(-c.TokenLifetime / 2)
+}
+
+// newRecord is the record of a new token.
+func (c Config) newRecord(token string, now time.Time) v1alpha1.TokenStatus {
+	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second)), MaxUses: c.TokenUses}
+}
+
+// nextLook is how long a served Tunnel may stay as it is: until its token is due, or its hostname is to be looked up.
+func (c Config) nextLook(status v1alpha1.TunnelStatus, token string, now time.Time) time.Duration {
+	wait := c.replaceAt(status.Tokens[indexToken(status.Tokens, enrol.HashToken(token))]).Sub(now)
+	if c.DNS == TunnelDNSAuto {
+		wait = min(wait, lookupInterval)
+	}
+	// Spread, so that Clusters that were made together don't come together for ever.
+	return max(wait, time.Second) + rand.N(wait/10+time.Second)
+}
+
+func indexToken(tokens []v1alpha1.TokenStatus, hash string) int {
+	return slices.IndexFunc(tokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 == hash })
+}
+
+// validTokens drops the records of tokens that have ended, and the oldest where there are too many. Those that are used
+// up stay, so that a machine that comes late is told why.
+func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
+	left := slices.DeleteFunc(slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) })
+	slices.SortStableFunc(left, func(a, b v1alpha1.TokenStatus) int { return a.ExpiresAt.Compare(b.ExpiresAt.Time) })
+	return left[max(0, len(left)-maxTokens):]
+}
+
+// chooseToken returns the token that belongs into the bootstrap Secret and notes its record in a Tunnel's status. The
+// Secret itself is written after the status: no token is handed out that is not on record.
+func (c Config) chooseToken(status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
+	status.Tokens = validTokens(status.Tokens, now)
+	if secret != nil {
+		if token = string(secret.Data[v1alpha1.BootstrapTokenKey]); c.freshToken(status.Tokens, token, now) {
+			return token, nil
+		}
+	}
+	if token, err = enrol.RandomToken(); err != nil {
+		return "", err
+	}
+	status.Tokens = validTokens(append(status.Tokens, c.newRecord(token, now)), now)
+	return token, nil
+}
+
+// readBundle returns the CAs to accept, as PEM; nothing while the installation is not complete.
+func readBundle(ctx context.Context, from client.Reader, namespace string) ([]byte, error) {
+	key := client.ObjectKey{Namespace: namespace, Name: v1alpha1.InstallationConfigMapName}
+	config, err := get(ctx, from, key, &corev1.ConfigMap{})
+	if err != nil || config == nil {
+		return nil, wrap("reading ConfigMap of the installation", err)
+	}
+	return []byte(config.Data[v1alpha1.TrustBundleKey]), nil
+}
+
+// bootstrapSecret reads the bootstrap Secret of a Cluster; nil where there is none. It is read from the apiserver,
+// because nothing else is kept of it in memory, and because an old copy would make a token too many.
+func (r *tunnels) bootstrapSecret(ctx context.Context, key client.ObjectKey) (*corev1.Secret, error) {
+	key.Name += v1alpha1.BootstrapSecretSuffix
+	secret, err := get(ctx, r.live, key, &corev1.Secret{})
+	return secret, wrap("reading bootstrap Secret", err)
+}
+
+// writeBootstrapSecret creates the bootstrap Secret of a Tunnel, or changes what differs.
+func (r *tunnels) writeBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile) error {
+	data, err := file.data()
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix}}
+		fillBootstrapSecret(want, tunnel, data)
+		return wrap("creating bootstrap Secret", r.client.Create(ctx, want))
+	}
+	want := have.DeepCopy()
+	fillBootstrapSecret(want, tunnel, data)
+	if equality.Semantic.DeepEqual(want, have) {
+		return nil
+	}
+	return wrap("updating bootstrap Secret", r.client.Patch(ctx, want, lockedPatch(have)))
+}
+
+func fillBootstrapSecret(secret *corev1.Secret, tunnel *v1alpha1.Tunnel, data map[string][]byte) {
+	secret.Labels = maps.Clone(secret.Labels)
+	if secret.Labels == nil {
+		secret.Labels = map[string]string{}
+	}
+	secret.Labels[v1alpha1.BootstrapLabel] = v1alpha1.BootstrapEdge
+	secret.OwnerReferences = []metav1.OwnerReference{ownerRef(v1alpha1.GroupVersion.WithKind("Tunnel"), tunnel)}
+	secret.Data = data
+}
+
+// deleteBootstrapSecret removes the bootstrap Secret of a Tunnel, if it is that Tunnel's.
+func (r *tunnels) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	secret, err := r.bootstrapSecret(ctx, client.ObjectKeyFromObject(tunnel))
+	if err != nil || secret == nil || !metav1.IsControlledBy(secret, tunnel) {
+		return err
+	}
+	err = r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
+	return client.IgnoreNotFound(wrap("deleting bootstrap Secret", err))
+}
+
+// wrap adds what was done to an error, and keeps nil.
+func wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// conflict says whether somebody else was faster. It is no fault, and the other's change starts another reconciliation.
+func conflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }

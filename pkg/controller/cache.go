@@ -1,0 +1,63 @@
+package controller
+
+import (
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
+// ConfigMap, Clusters without status and topology, and CertificateSigningRequests of others as no more than a name.
+func CacheOptions(config Config) cache.Options {
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: {Label: mustSelect(clusterv1.ClusterNameLabel), Transform: slim},
+			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
+				config.Namespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.InstallationConfigMapName)},
+			}},
+			&clusterv1.Cluster{}:                        {Transform: slim},
+			&certificatesv1.CertificateSigningRequest{}: {Transform: slim},
+		},
+	}
+}
+
+// slim drops what nobody here reads from an object on its way into the cache. What is dropped is never written back,
+// because every write is a patch of differences, or to a subresource that takes no more than its own part.
+func slim(in any) (any, error) {
+	switch o := in.(type) {
+	case *corev1.Secret:
+		if !strings.HasSuffix(o.Name, kubeconfigSuffix) {
+			o.Data = nil // such as a cluster's CA key, which has the same label
+		}
+	case *clusterv1.Cluster:
+		o.Status, o.Spec.Topology = clusterv1.ClusterStatus{}, clusterv1.Topology{}
+	case *certificatesv1.CertificateSigningRequest:
+		if _, ours := profiles[o.Spec.SignerName]; !ours {
+			o.Spec, o.Status = certificatesv1.CertificateSigningRequestSpec{}, certificatesv1.CertificateSigningRequestStatus{}
+		}
+	}
+	if o, ok := in.(client.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return in, nil
+}
+
+// mustSelect selects the objects that have a label, whatever its value. The label is one of ours and always valid.
+func mustSelect(label string) labels.Selector {
+	requirement, err := labels.NewRequirement(label, selection.Exists, nil)
+	if err != nil {
+		panic(err)
+	}
+	return labels.NewSelector().Add(*requirement)
+}

@@ -1,0 +1,81 @@
+package controller
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+func TestDecide(t *testing.T) {
+	// Each case changes a Cluster that opts in and its Tunnel.
+	tests := map[string]struct {
+		change func(*objects)
+		all    bool
+		want   action
+	}{
+		"a Cluster with its Tunnel is served":                         {want: serve},
+		"a Cluster without Tunnel gets one":                           {change: func(o *objects) { o.tunnel = nil }, want: serve},
+		"without the label it gets none":                              {change: func(o *objects) { o.cluster.Labels = nil }, want: remove},
+		"with all clusters it needs no label":                         {change: func(o *objects) { o.cluster.Labels = nil }, all: true, want: serve},
+		"with all clusters it may opt out":                            {change: func(o *objects) { o.cluster.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled }, all: true, want: remove},
+		"the Tunnel is being deleted":                                 {change: func(o *objects) { o.tunnel.DeletionTimestamp = &now }, want: remove},
+		"the Tunnel is a user's":                                      {change: func(o *objects) { o.tunnel.OwnerReferences = nil }, want: serve},
+		"the Tunnel is a user's and not wanted":                       {change: func(o *objects) { o.tunnel.OwnerReferences, o.cluster.Labels = nil, nil }, want: leave},
+		"the Tunnel is controlled by another kind":                    {change: func(o *objects) { o.tunnel.OwnerReferences[0].Kind = "App" }, want: refuse},
+		"the Tunnel is controlled by a Cluster of a stranger's group": {change: func(o *objects) { o.tunnel.OwnerReferences[0].APIVersion = "example.org/v1" }, want: refuse},
+		"the Tunnel is controlled by a Cluster of an older version":   {change: func(o *objects) { o.tunnel.OwnerReferences[0].APIVersion = "cluster.x-k8s.io/v1beta1" }, want: serve},
+		"the Cluster is being deleted":                                {change: func(o *objects) { o.cluster.DeletionTimestamp = &now }, want: serve},
+		"both are being deleted":                                      {change: func(o *objects) { o.cluster.DeletionTimestamp, o.tunnel.DeletionTimestamp = &now, &now }, want: serve},
+		"the Cluster is being deleted and opts out":                   {change: func(o *objects) { o.cluster.DeletionTimestamp, o.cluster.Labels = &now, nil }, want: serve},
+		"the Cluster is being deleted and has no Tunnel":              {change: func(o *objects) { o.cluster.DeletionTimestamp, o.tunnel = &now, nil }, want: leave},
+		"the Cluster is gone":                                         {change: func(o *objects) { o.cluster = nil }, want: end},
+		"the Cluster is another of the same name":                     {change: func(o *objects) { o.cluster.UID = "2" }, want: end},
+		"the Cluster is another and paused":                           {change: func(o *objects) { o.cluster.UID = "2"; o.cluster.Spec.Paused = ptr.To(true) }, want: end},
+		"there is only a user's Tunnel":                               {change: func(o *objects) { o.cluster, o.tunnel.OwnerReferences = nil, nil }, want: leave},
+		"there is only a user's Tunnel, being deleted":                {change: func(o *objects) { o.cluster, o.tunnel.OwnerReferences, o.tunnel.DeletionTimestamp = nil, nil, &now }, want: end},
+		"there is nothing":                                            {change: func(o *objects) { o.cluster, o.tunnel = nil, nil }, want: leave},
+		"the Cluster is paused":                                       {change: func(o *objects) { o.cluster.Spec.Paused = ptr.To(true) }, want: leave},
+		"the Cluster is paused by annotation":                         {change: func(o *objects) { o.cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave},
+		"the Tunnel is paused":                                        {change: func(o *objects) { o.tunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave},
+		"the Cluster is paused and opts out":                          {change: func(o *objects) { o.cluster.Spec.Paused = ptr.To(true); o.cluster.Labels = nil }, want: leave},
+		"the Cluster is paused and its Tunnel deleted":                {change: func(o *objects) { o.cluster.Spec.Paused = ptr.To(true); o.tunnel.DeletionTimestamp = &now }, want: leave},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			cluster := testCluster("prod", "c1")
+			cluster.UID = "1"
+			tunnel := tunnelNamed(cluster)
+			fillTunnel(tunnel, cluster)
+			o := objects{cluster: cluster, tunnel: tunnel}
+			if tc.change != nil {
+				tc.change(&o)
+			}
+			if got := decide(o, tc.all); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+var now = metav1.Now()
+
+func TestFillTunnelChangesNothingThatIsThere(t *testing.T) {
+	cluster := testCluster("prod", "c1")
+	cluster.UID = "1"
+	tunnel := tunnelNamed(cluster)
+	tunnel.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "1"}}
+	fillTunnel(tunnel, cluster)
+	if len(tunnel.OwnerReferences) != 1 || !metav1.IsControlledBy(tunnel, cluster) {
+		t.Errorf("owners %v", tunnel.OwnerReferences)
+	}
+	before := tunnel.DeepCopy()
+	cluster.Spec.ControlPlaneEndpoint.Host = "192.0.2.99"
+	fillTunnel(tunnel, cluster)
+	if tunnel.Spec.ID != before.Spec.ID || tunnel.Spec.APIServer != before.Spec.APIServer {
+		t.Errorf("spec %+v, was %+v", tunnel.Spec, before.Spec)
+	}
+}

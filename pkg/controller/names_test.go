@@ -1,0 +1,137 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// message is that of a condition, or empty.
+func message(tunnel *v1alpha1.Tunnel, kind string) string {
+	if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
+	tests := map[string]struct{ name, wantField string }{
+		"malformed":                {name: "Not A Name", wantField: `spec.extraNames[0]: "Not A Name"`},
+		"an IP address":            {name: "192.0.2.1", wantField: `spec.extraNames[0]: "192.0.2.1"`},
+		"below the tunnel domain":  {name: "control.tunnels.example.com", wantField: "spec.extraNames[0]"},
+		"longer than any DNS name": {name: strings.Repeat("a.", 500) + "example.com", wantField: "spec.extraNames[0]"},
+	}
+	m := apiserver(t)
+	ns := newNamespace(t, m)
+	n := 0
+	for name, tc := range tests {
+		n++
+		cluster := testCluster(ns, fmt.Sprintf("c%d", n))
+		t.Run(name, func(t *testing.T) {
+			tunnel := tunnelNamed(cluster)
+			tunnel.Spec.ExtraNames = []string{tc.name}
+			secret := kubeconfigSecret(t, ns, cluster.Name, originalServer)
+			create(t, m, tunnel, secret.DeepCopy(), cluster)
+			tunnel = waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
+			if got := message(tunnel, v1alpha1.ConditionAccepted); !strings.Contains(got, tc.wantField) {
+				t.Errorf("message %q, want one with %q", got, tc.wantField)
+			}
+			waitReady(t, m, cluster)
+		})
+	}
+}
+
+func TestTheOlderTunnelKeepsANameUntilItGivesItUp(t *testing.T) {
+	m := apiserver(t)
+	ns := newNamespace(t, m)
+	shared := "api-" + ns + ".example.org"
+	older, younger := testCluster(ns, "z-older"), testCluster(ns, "a-younger")
+	first := tunnelNamed(older)
+	first.Spec.ExtraNames = []string{shared}
+	create(t, m, first, older)
+	waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	second := tunnelNamed(younger)
+	second.Spec.ExtraNames = []string{shared}
+	eventually(t, func() error { // creation times have whole seconds, and of two of one age the name decides
+		if !time.Now().Truncate(time.Second).After(first.CreationTimestamp.Time) {
+			return fmt.Errorf("the second has not passed")
+		}
+		return nil
+	})
+	create(t, m, second, younger)
+	refused := waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
+	if got := message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/z-older") {
+		t.Errorf("message %q does not name the Tunnel that has the name", got)
+	}
+	edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = nil })
+	waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+}
+
+func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
+	m := apiserver(t)
+	ns := newNamespace(t, m)
+	long := testCluster(ns, strings.Repeat("c", 64))
+	secret := kubeconfigSecret(t, ns, long.Name, originalServer)
+	secret.Labels[clusterv1.ClusterNameLabel] = "long" // a label has room for 63 bytes
+	create(t, m, long, secret.DeepCopy())
+	tunnel := waitCondition(t, m, long, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidName)
+	if got := message(tunnel, v1alpha1.ConditionAccepted); !strings.HasPrefix(got, "metadata.name") || tunnel.Status.Hostname != "" {
+		t.Errorf("message %q, hostname %q", got, tunnel.Status.Hostname)
+	}
+	waitCondition(t, m, long, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotAccepted)
+	if now := read(t, m, secret); entryOf(t, now).Server != originalServer || len(now.Annotations) != 0 {
+		t.Errorf("the kubeconfig was written: %v", now.Annotations)
+	}
+	settled(t, m, ns)
+	if err := m.Get(t.Context(), client.ObjectKeyFromObject(bootstrapOf(long)), &corev1.Secret{}); !apierrors.IsNotFound(err) {
+		t.Errorf("edges are invited to a Tunnel that is not served: %v", err)
+	}
+}
+
+func TestTwoClustersOfOneHostname(t *testing.T) {
+	m := apiserver(t)
+	ns := newNamespace(t, m)
+	// Of two of one age the first in the order of names keeps it: "-" comes before ".".
+	keeps, loses := testCluster(ns, "a--b"), testCluster(ns, "a.b")
+	create(t, m, keeps, loses)
+	waitCondition(t, m, keeps, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	waitCondition(t, m, loses, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
+}
+
+func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
+	m := apiserver(t)
+	ns := newNamespace(t, m)
+	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	create(t, m, cluster, secret.DeepCopy())
+	tunnel := waitReady(t, m, cluster)
+	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "not an address" })
+	waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer)
+	waitServer(t, m, secret, originalServer)
+	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "192.0.2.11" })
+	waitServer(t, m, secret, "https://10.1.1.1:6443")
+}
+
+func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
+	m := apiserver(t)
+	ns := newNamespace(t, m)
+	bad, good := testCluster(ns, "bad"), testCluster(ns, "good")
+	garbage := kubeconfigSecret(t, ns, "bad", originalServer)
+	garbage.Data[kubeconfigKey] = []byte("password: hunter2: {")
+	create(t, m, garbage, bad, kubeconfigSecret(t, ns, "good", originalServer), good)
+	tunnel := waitCondition(t, m, bad, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
+	if got := message(tunnel, v1alpha1.ConditionKubeconfigReady); strings.Contains(got, "hunter2") {
+		t.Errorf("message %q quotes the Secret", got)
+	}
+	waitReady(t, m, good)
+	edit(t, m, bad, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	waitGone(t, m, tunnel) // what can't be read can't be restored, and must not keep the Tunnel
+}

@@ -1,0 +1,147 @@
+package controller
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func TestTheSignerRefuses(t *testing.T) {
+	tests := map[string]struct {
+		tunnel func(*testing.T, *management, *v1alpha1.Tunnel)
+		csr    func(*certificatesv1.CertificateSigningRequest)
+		want   string
+	}{
+		"a tunnel that nobody knows": {
+			csr: func(r *certificatesv1.CertificateSigningRequest) {
+				r.Annotations[v1alpha1.RequestTunnelAnnotation] += "-not"
+			},
+			want: reasonUnknownTunnel,
+		},
+		"the id of an earlier tunnel": {
+			csr: func(r *certificatesv1.CertificateSigningRequest) {
+				r.Annotations[v1alpha1.RequestTunnelIDAnnotation] = model.NewID()
+			},
+			want: reasonTunnelEnded,
+		},
+		"a renewal for an earlier tunnel": {
+			csr: func(r *certificatesv1.CertificateSigningRequest) {
+				r.Annotations[v1alpha1.RequestTunnelIDAnnotation] = model.NewID()
+				delete(r.Annotations, v1alpha1.RequestTokenAnnotation)
+			},
+			want: reasonTunnelEnded,
+		},
+		"a token of no record": {
+			csr: func(r *certificatesv1.CertificateSigningRequest) {
+				r.Annotations[v1alpha1.RequestTokenAnnotation] = enrol.HashToken("another")
+			},
+			want: reasonUnknownToken,
+		},
+		"a token that has expired": {
+			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+				t.Helper()
+				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(time.Now().Add(-time.Second)), MaxUses: 3})
+			},
+			want: reasonTokenExpired,
+		},
+		"a token that is used up": {
+			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+				t.Helper()
+				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3, Uses: 3})
+			},
+			want: reasonTokenUsedUp,
+		},
+		"a tunnel whose Cluster is another's": {
+			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+				t.Helper()
+				// A Tunnel of no owner is what the xds-server does not serve either.
+				edit(t, m, tunnel, func(tunnel *v1alpha1.Tunnel) { tunnel.OwnerReferences = nil })
+			},
+			want: reasonTunnelEnded,
+		},
+		"an edge that would be a gateway": {
+			csr: func(r *certificatesv1.CertificateSigningRequest) {
+				r.Annotations[v1alpha1.RequestNodeAnnotation] = "gateway-0"
+			},
+			want: reasonInvalidName,
+		},
+		"a gateway that would be an edge": {
+			csr:  func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = v1alpha1.SignerGateway },
+			want: reasonInvalidName,
+		},
+		"a usage that is not the profile's": {
+			csr: func(r *certificatesv1.CertificateSigningRequest) {
+				r.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageCodeSigning}
+			},
+			want: reasonWrongUsage,
+		},
+	}
+	m := apiserver(t)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			tunnel := pausedTunnel(t, m)
+			if tc.tunnel != nil {
+				tc.tunnel(t, m, tunnel)
+			}
+			csr := edgeRequest(t, tunnel.Namespace+"/c1")
+			if tc.csr != nil {
+				tc.csr(csr)
+			}
+			before := read(t, m, tunnel).Status
+			csr = answered(t, m, csr)
+			if got := denialOf(csr); got != tc.want || len(csr.Status.Certificate) != 0 {
+				t.Errorf("got reason %q and %d bytes of certificate, want %s", got, len(csr.Status.Certificate), tc.want)
+			}
+			if after := read(t, m, tunnel).Status; len(after.Edges) != 0 || after.Tokens[0].Uses != before.Tokens[0].Uses {
+				t.Errorf("the refusal was noted as a use: %+v", after)
+			}
+		})
+	}
+}
+
+func TestTheSignerRefusesWhoeverIsNotTheXDSServer(t *testing.T) {
+	m := apiserver(t)
+	csr := edgeRequest(t, pausedTunnel(t, m).Namespace+"/c1")
+	create(t, m, csr) // as an administrator; the apiserver overwrites spec.username
+	eventually(t, func() error {
+		if got := denialOf(read(t, m, csr)); got != reasonWrongUser {
+			return fmt.Errorf("got reason %q", got)
+		}
+		return nil
+	})
+}
+
+func TestTheSignerLeavesOthersAlone(t *testing.T) {
+	m := apiserver(t)
+	foreign := edgeRequest(t, "")
+	foreign.Spec.SignerName = "example.org/edge"
+	create(t, m, foreign)
+	answered(t, m, edgeRequest(t, pausedTunnel(t, m).Namespace+"/c1"))
+	if now := read(t, m, foreign); len(now.Status.Conditions) != 0 || len(now.Status.Certificate) != 0 {
+		t.Errorf("another signer's request was answered: %+v", now.Status)
+	}
+}
+
+func TestAnEndedTunnelRenewsNothing(t *testing.T) {
+	m := apiserver(t)
+	tunnel := pausedTunnel(t, m)
+	answered(t, m, edgeRequest(t, tunnel.Namespace+"/c1"))
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: "c1"}}
+	if err := m.Delete(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	renewal := edgeRequest(t, tunnel.Namespace+"/c1")
+	delete(renewal.Annotations, v1alpha1.RequestTokenAnnotation)
+	// Whether the Tunnel is gone already is a matter of milliseconds.
+	if got := denialOf(answered(t, m, renewal)); got != reasonTunnelEnded && got != reasonUnknownTunnel {
+		t.Errorf("got reason %q", got)
+	}
+}

@@ -1,0 +1,163 @@
+package controller
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	testID    = "abcdefghij0123456789"
+	testNode  = "edge-abcdefgh"
+	testToken = "fl1.token"
+)
+
+// csrPEM is a signing request for a new key that asks for names to which nobody is entitled by asking.
+func csrPEM(t *testing.T) []byte {
+	t.Helper()
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return csrFor(t, key)
+}
+
+func csrFor(t *testing.T, key any) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "gateway-0", Organization: []string{"system:masters"}}, DNSNames: []string{"gateway.tunnels.example.com"},
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+// edgeRequest is what the xds-server writes for an edge with a good token.
+func edgeRequest(t *testing.T, tunnel string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	return &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "fairlead-", CreationTimestamp: metav1.Now(),
+			Annotations: map[string]string{
+				v1alpha1.RequestTunnelAnnotation: tunnel, v1alpha1.RequestTunnelIDAnnotation: testID, v1alpha1.RequestNodeAnnotation: testNode,
+				v1alpha1.RequestTokenAnnotation: enrol.HashToken(testToken), v1alpha1.RequestHostAnnotation: "machine-1",
+			},
+		},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: v1alpha1.SignerEdge, Username: xdsServerUser, Request: csrPEM(t),
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth, certificatesv1.UsageServerAuth},
+		},
+	}
+}
+
+func TestReadRequestRefuses(t *testing.T) {
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotate := func(key, value string) func(*certificatesv1.CertificateSigningRequest) {
+		return func(r *certificatesv1.CertificateSigningRequest) { r.Annotations[key] = value }
+	}
+	gateway := func(name string) func(*certificatesv1.CertificateSigningRequest) {
+		return func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.SignerName = v1alpha1.SignerGateway
+			r.Annotations[v1alpha1.RequestNodeAnnotation] = name
+		}
+	}
+	tests := map[string]struct {
+		change func(*certificatesv1.CertificateSigningRequest)
+		want   string
+	}{
+		"another user": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "system:admin" }, reasonWrongUser},
+		"nobody":       {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "" }, reasonWrongUser},
+		"a request that nobody awaits": {func(r *certificatesv1.CertificateSigningRequest) {
+			r.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute))
+		}, reasonTooOld},
+		"a usage of CAs": {func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.Usages = append(r.Spec.Usages, certificatesv1.UsageCertSign)
+		}, reasonWrongUsage},
+		"an xds-server as a client": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = v1alpha1.SignerControl }, reasonWrongUsage},
+		"garbage":                   {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("garbage") }, reasonInvalidRequest},
+		"garbage in PEM": {func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte("garbage")})
+		}, reasonInvalidRequest},
+		"two requests in one": {func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.Request = append(r.Spec.Request, r.Spec.Request...)
+		}, reasonInvalidRequest},
+		"a kind of key that we don't take": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = csrFor(t, rsaKey) }, reasonInvalidRequest},
+		"no tunnel":                        {annotate(v1alpha1.RequestTunnelAnnotation, ""), reasonInvalidName},
+		"a tunnel without a name":          {annotate(v1alpha1.RequestTunnelAnnotation, "prod/"), reasonInvalidName},
+		"a tunnel with two slashes":        {annotate(v1alpha1.RequestTunnelAnnotation, "prod/c1/x"), reasonInvalidName},
+		"no tunnel id":                     {annotate(v1alpha1.RequestTunnelIDAnnotation, ""), reasonInvalidName},
+		"no node":                          {annotate(v1alpha1.RequestNodeAnnotation, ""), reasonInvalidName},
+		"an edge with a gateway's name":    {annotate(v1alpha1.RequestNodeAnnotation, "gateway-0"), reasonInvalidName},
+		"a host without end":               {annotate(v1alpha1.RequestHostAnnotation, strings.Repeat("h", 254)), reasonInvalidName},
+		"a gateway with an edge's name":    {gateway(testNode), reasonInvalidName},
+		"a gateway without number":         {gateway("gateway"), reasonInvalidName},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			csr := edgeRequest(t, "prod/c1")
+			tc.change(csr)
+			_, err := testConfig().readRequest(csr, time.Now())
+			var no *refusal
+			if !errors.As(err, &no) || no.reason != tc.want {
+				t.Errorf("got %v, want reason %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestReadRequest(t *testing.T) {
+	config := testConfig()
+	csr := edgeRequest(t, "prod/c1")
+	csr.Spec.ExpirationSeconds = ptr.To[int32](3600)
+	q, err := config.readRequest(csr, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (model.Subject{Role: model.RoleEdge, Node: testNode, ID: testID}); q.subject != want || q.tunnel != (model.Key{Namespace: "prod", Name: "c1"}) {
+		t.Errorf("subject %+v, tunnel %s", q.subject, q.tunnel)
+	}
+	if want := csr.CreationTimestamp.Add(time.Hour); !q.notAfter.Equal(want) {
+		t.Errorf("ends at %s, want %s as asked for", q.notAfter, want)
+	}
+	csr.Spec.ExpirationSeconds = ptr.To[int32](1e6)
+	if q, err = config.readRequest(csr, time.Now()); err != nil || !q.notAfter.Equal(csr.CreationTimestamp.Add(config.LeafLifetime)) {
+		t.Errorf("ends at %s, %v; want no more than the lifetime of leaves", q.notAfter, err)
+	}
+}
+
+func TestATokenIsCountedOncePerEdge(t *testing.T) {
+	at := time.Now()
+	status := &v1alpha1.TunnelStatus{Tokens: []v1alpha1.TokenStatus{{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(at.Add(time.Hour)), MaxUses: 1}}}
+	q := request{subject: model.Subject{Role: model.RoleEdge, Node: testNode, ID: testID}, tokenHash: enrol.HashToken(testToken), notAfter: at.Add(time.Hour)}
+	for range 2 { // the second time after a crash between counting and signing
+		if no := q.enter(status, at); no != nil {
+			t.Fatal(no)
+		}
+	}
+	if status.Tokens[0].Uses != 1 || len(status.Edges) != 1 {
+		t.Errorf("uses %d, edges %d", status.Tokens[0].Uses, len(status.Edges))
+	}
+	q.subject.Node = "edge-other"
+	if no := q.enter(status, at); no == nil || no.reason != reasonTokenUsedUp {
+		t.Errorf("a second edge got %v", no)
+	}
+}

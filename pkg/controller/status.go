@@ -1,0 +1,145 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// maxMessage keeps a message readable, and far below what the apiserver takes (32 KiB): it quotes what users wrote.
+	maxMessage = 1024
+	// edgeGrace is how long an edge stays in the status after its certificate has ended: for so long it may come back
+	// with the key of that certificate.
+	edgeGrace = 90 * 24 * time.Hour
+	// maxEdges bounds the list of edges of one Tunnel.
+	maxEdges = 100
+)
+
+// accepted is the condition that tells what became of a Tunnel's names and addresses.
+func accepted(r model.Resolution) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}
+	switch {
+	case r.Fatal != nil:
+		c.Reason, c.Message = fatalReason(r.Fatal), r.Fatal.Error()
+	case len(r.Refused) > 0:
+		var all []string
+		for _, refused := range r.Refused {
+			all = append(all, refused.Error())
+		}
+		c.Reason, c.Message = v1alpha1.ReasonInvalidExtraName, strings.Join(all, "; ")
+	default:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonAccepted
+		c.Message = "served as " + strings.Join(r.Cluster.Names(), ", ")
+	}
+	return c
+}
+
+func fatalReason(e *model.FieldError) string {
+	switch {
+	case e.Taken:
+		return v1alpha1.ReasonNameTaken
+	case e.Field == "spec.apiServer":
+		return v1alpha1.ReasonInvalidAPIServer
+	}
+	return v1alpha1.ReasonInvalidName
+}
+
+// controlledByOther is the condition of a Tunnel that can't be adopted.
+func controlledByOther(owner metav1.OwnerReference) metav1.Condition {
+	return metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonControlledByOther,
+		Message: fmt.Sprintf("metadata.ownerReferences: %q: controls this Tunnel: let it be controlled by its Cluster, or by nothing", owner.Kind+" "+owner.Name),
+	}
+}
+
+// kubeconfigReady is the condition that tells where the kubeconfig leads; err is what rewriting it came to.
+func kubeconfigReady(served bool, secret *corev1.Secret, cluster, server string, err error) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse}
+	switch {
+	case secret == nil:
+		c.Reason = v1alpha1.ReasonWaitingForSecret
+		c.Message = fmt.Sprintf("there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it", cluster+kubeconfigSuffix)
+	case errors.Is(err, errInvalidKubeconfig):
+		c.Reason, c.Message = v1alpha1.ReasonInvalidKubeconfig, err.Error()
+	case !served:
+		c.Reason, c.Message = v1alpha1.ReasonNotAccepted, "the Tunnel is not accepted, so the kubeconfig has its original server"
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads through the tunnel by "+server
+	}
+	return c
+}
+
+// transition is a change of a condition that somebody may want to know of.
+type transition struct{ eventType, reason, message string }
+
+// setConditions writes conditions into a status, and returns an event for each whose status or reason is another than
+// before. Messages alone make no event.
+func setConditions(status *v1alpha1.TunnelStatus, generation int64, conditions ...metav1.Condition) []transition {
+	var events []transition
+	for _, c := range conditions {
+		c.ObservedGeneration, c.Message = generation, shorten(c.Message)
+		was := apimeta.FindStatusCondition(status.Conditions, c.Type)
+		if was == nil || was.Status != c.Status || was.Reason != c.Reason {
+			events = append(events, transition{eventType(c), c.Reason, c.Message})
+		}
+		apimeta.SetStatusCondition(&status.Conditions, c)
+	}
+	return events
+}
+
+// eventType is a warning only where a person has to do something.
+func eventType(c metav1.Condition) string {
+	if c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonWaitingForSecret {
+		return corev1.EventTypeNormal
+	}
+	return corev1.EventTypeWarning
+}
+
+// shorten cuts a message between two characters.
+func shorten(s string) string {
+	if len(s) <= maxMessage {
+		return s
+	}
+	cut := maxMessage - len("…")
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// liveEdges drops the edges that can't come back, and those that were away for longest where there are too many.
+func liveEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeStatus {
+	left := slices.DeleteFunc(slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(edgeGrace)) })
+	if len(left) <= maxEdges {
+		return left
+	}
+	slices.SortStableFunc(left, func(a, b v1alpha1.EdgeStatus) int {
+		return b.CertificateNotAfter.Compare(a.CertificateNotAfter.Time)
+	})
+	return left[:maxEdges]
+}
+
+// putEdge notes that an edge has got a certificate. A host that is not known leaves the one that is.
+func putEdge(edges []v1alpha1.EdgeStatus, edge v1alpha1.EdgeStatus) []v1alpha1.EdgeStatus {
+	edges = slices.Clone(edges)
+	i := slices.IndexFunc(edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID })
+	if i < 0 {
+		return append(edges, edge)
+	}
+	edges[i].CertificateNotAfter = edge.CertificateNotAfter
+	if edge.Host != "" {
+		edges[i].Host = edge.Host
+	}
+	return edges
+}

@@ -1,0 +1,237 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// conflictDelay is how long to wait after somebody else was faster: until the cache has seen it, as a rule.
+const conflictDelay = 100 * time.Millisecond
+
+// tunnels reconciles one Cluster with its Tunnel, its kubeconfig and its bootstrap Secret.
+type tunnels struct {
+	config   Config
+	client   client.Client // reads come from the cache
+	live     client.Reader // reads come from the apiserver
+	recorder events.EventRecorder
+	log      *slog.Logger
+	now      func() time.Time
+	resolver *resolver
+
+	names   model.Names
+	claims  sync.Mutex
+	claimed bool
+	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+// Reconcile brings everything of one Cluster to what it has to be: load, decide, write, report.
+func (r *tunnels) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if err := r.claimAll(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	o, err := r.load(ctx, request.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if o.tunnel == nil {
+		r.enqueue(r.names.Release(model.Key(o.key)))
+	}
+	result, err := r.act(ctx, o, decide(o, r.config.AllClusters))
+	if conflict(err) {
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	}
+	return result, err
+}
+
+func (r *tunnels) act(ctx context.Context, o objects, what action) (reconcile.Result, error) {
+	switch what {
+	case serve:
+		return r.serve(ctx, o)
+	case remove:
+		return reconcile.Result{}, r.remove(ctx, o)
+	case end:
+		return reconcile.Result{}, r.end(ctx, o)
+	case refuse:
+		return reconcile.Result{}, r.refuse(ctx, o)
+	}
+	return reconcile.Result{}, nil
+}
+
+// load reads the objects of one Cluster.
+func (r *tunnels) load(ctx context.Context, key client.ObjectKey) (o objects, err error) {
+	o.key = key
+	if o.cluster, err = get(ctx, r.client, key, &clusterv1.Cluster{}); err != nil {
+		return o, wrap("reading Cluster", err)
+	}
+	if o.tunnel, err = get(ctx, r.client, key, &v1alpha1.Tunnel{}); err != nil {
+		return o, wrap("reading Tunnel", err)
+	}
+	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfigSuffix}
+	o.kubeconfig, err = get(ctx, r.client, secret, &corev1.Secret{})
+	return o, wrap("reading kubeconfig Secret", err)
+}
+
+// get reads one object into into; nil where there is none.
+func get[T client.Object](ctx context.Context, from client.Reader, key client.ObjectKey, into T) (T, error) {
+	if err := from.Get(ctx, key, into); err != nil {
+		var none T
+		return none, client.IgnoreNotFound(err)
+	}
+	return into, nil
+}
+
+// claimAll lets every Tunnel that exists claim its names before the first decision after a start. The age of the Tunnels
+// then decides, and not the order in which they are looked at.
+func (r *tunnels) claimAll(ctx context.Context) error {
+	r.claims.Lock()
+	defer r.claims.Unlock()
+	if r.claimed {
+		return nil
+	}
+	var all v1alpha1.TunnelList
+	if err := r.client.List(ctx, &all); err != nil {
+		return wrap("listing Tunnels", err)
+	}
+	for i := range all.Items {
+		tunnel := &all.Items[i]
+		cluster, err := get(ctx, r.client, client.ObjectKeyFromObject(tunnel), &clusterv1.Cluster{})
+		if err != nil {
+			return wrap("reading Cluster", err)
+		}
+		// Whoever has no right to be served must not keep a name from those who have.
+		if owner := controllingCluster(tunnel); cluster != nil && owner != nil && owner.UID == cluster.UID {
+			r.names.Resolve(r.config.Domain, candidate(tunnel, cluster))
+		}
+	}
+	r.claimed = true
+	return nil
+}
+
+// enqueue has other Clusters reconciled, because the rights to their names may have changed.
+func (r *tunnels) enqueue(keys []model.Key) {
+	for _, key := range keys {
+		r.queue.Add(reconcile.Request{NamespacedName: client.ObjectKey(key)})
+	}
+}
+
+// serve makes or keeps the Tunnel of a Cluster and everything that belongs to it.
+func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error) {
+	tunnel, err := r.ensureTunnel(ctx, o)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	resolution := r.names.Resolve(r.config.Domain, candidate(tunnel, o.cluster))
+	r.enqueue(resolution.Affected)
+	served := resolution.Fatal == nil
+
+	way := r.route(ctx, tunnel, o.cluster, resolution.Cluster.Hostname)
+	server, rewriteErr := r.writeKubeconfig(ctx, o, served, way)
+	if rewriteErr != nil && !errors.Is(rewriteErr, errInvalidKubeconfig) {
+		return reconcile.Result{}, rewriteErr
+	}
+
+	status := tunnel.Status.DeepCopy()
+	status.Hostname = ""
+	if served {
+		status.Hostname = resolution.Cluster.Hostname
+	}
+	status.Edges = liveEdges(status.Edges, r.now())
+	conditions := []metav1.Condition{accepted(resolution), kubeconfigReady(served, o.kubeconfig, o.key.Name, server, rewriteErr)}
+	if !served {
+		return reconcile.Result{}, r.report(ctx, tunnel, status, conditions...)
+	}
+	return r.serveBootstrap(ctx, tunnel, status, conditions)
+}
+
+// serveBootstrap chooses a token, reports it with all the rest in one status, and then delivers it.
+func (r *tunnels) serveBootstrap(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions []metav1.Condition) (reconcile.Result, error) {
+	bundle, err := readBundle(ctx, r.client, r.config.Namespace)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if len(bundle) == 0 { // a new installation: its ConfigMap starts another reconciliation
+		return reconcile.Result{}, r.report(ctx, tunnel, status, conditions...)
+	}
+	secret, err := r.bootstrapSecret(ctx, client.ObjectKeyFromObject(tunnel))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	now := r.now()
+	token, err := r.config.chooseToken(status, secret, now)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.report(ctx, tunnel, status, conditions...); err != nil {
+		return reconcile.Result{}, err
+	}
+	err = r.writeBootstrapSecret(ctx, tunnel, secret, bootstrapFile{
+		Gateway: r.config.Public.String(), TunnelDomain: string(r.config.Domain), Token: token, CA: string(bundle),
+	})
+	return reconcile.Result{RequeueAfter: r.config.nextLook(*status, token, now)}, err
+}
+
+// ensureTunnel returns the Tunnel of a Cluster: made, taken over or completed where it has to be.
+func (r *tunnels) ensureTunnel(ctx context.Context, o objects) (*v1alpha1.Tunnel, error) {
+	if o.tunnel == nil {
+		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: o.key.Namespace, Name: o.key.Name}}
+		fillTunnel(tunnel, o.cluster)
+		if err := r.client.Create(ctx, tunnel); err != nil {
+			return nil, wrap("creating Tunnel", err)
+		}
+		r.log.Info("tunnel created", "cluster", o.key.String(), "tunnel", tunnel.Spec.ID)
+		return tunnel, nil
+	}
+	tunnel := o.tunnel.DeepCopy()
+	if o.tunnelGoing() {
+		return tunnel, nil // nothing may be added any more
+	}
+	fillTunnel(tunnel, o.cluster)
+	if equality.Semantic.DeepEqual(tunnel, o.tunnel) {
+		return tunnel, nil
+	}
+	return tunnel, wrap("completing Tunnel", r.client.Patch(ctx, tunnel, lockedPatch(o.tunnel)))
+}
+
+// report writes a status with these conditions, once and only if something differs, and then tells of transitions.
+func (r *tunnels) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition) error {
+	transitions := setConditions(status, tunnel.Generation, conditions...)
+	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
+		return nil
+	}
+	want := tunnel.DeepCopy()
+	want.Status = *status
+	if err := r.client.Status().Patch(ctx, want, lockedPatch(tunnel)); err != nil {
+		return wrap("writing status of Tunnel", err)
+	}
+	for _, t := range transitions {
+		r.recorder.Eventf(tunnel, nil, t.eventType, t.reason, "Reconcile", "%s", t.message)
+		r.log.Info("condition changed", "cluster", client.ObjectKeyFromObject(tunnel).String(), "reason", t.reason, "message", t.message)
+	}
+	return nil
+}
+
+// refuse says that a Tunnel belongs to somebody else.
+func (r *tunnels) refuse(ctx context.Context, o objects) error {
+	r.enqueue(r.names.Release(model.Key(o.key)))
+	return r.report(ctx, o.tunnel, o.tunnel.Status.DeepCopy(), controlledByOther(*metav1.GetControllerOf(o.tunnel)))
+}
+
+// lockedPatch is a patch that fails when somebody else has changed the object since.
+func lockedPatch(base client.Object) client.Patch {
+	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+}
