@@ -10,7 +10,7 @@ LINT     := bin/golangci-lint
 
 # Tests that need a real part fail without it, instead of skipping: `make` has installed it.
 REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
-UNIT     := ./api/... ./cmd/... ./internal/... ./pkg/... .
+UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
 
 .PHONY: help
 help: ## print this help
@@ -43,7 +43,7 @@ demo: tools build ## show Cluster API managing two workload clusters that it can
 ##### test
 
 .PHONY: test
-test: test-unit test-controller validate verify-main ## everything: what CI and the README run
+test: test-unit test-controller validate verify-main test-readme ## everything: what CI and the README run
 
 .PHONY: test-unit
 test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envoy
@@ -51,11 +51,11 @@ test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envo
 
 .PHONY: test-controller
 test-controller: tools ## what stands on a real kube-apiserver
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./deploy/...
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./cmd/xds-server/... ./cmd/controller/... ./deploy/kubernetes/...
 
 .PHONY: validate
 validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./deploy/envoy/...
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./cmd/fairlead/... ./deploy/envoy/...
 
 .PHONY: test-e2e
 test-e2e: verify-main ## the whole system in network namespaces, as root
@@ -63,6 +63,10 @@ test-e2e: verify-main ## the whole system in network namespaces, as root
 .PHONY: verify-main
 verify-main: tools build-race ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
 	CGO_ENABLED=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race go test -race -count=1 -timeout 15m -v ./test/e2e
+
+.PHONY: test-readme
+test-readme: tools build ## run every command of the README, as root
+	$(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
 
 .PHONY: update-golden
 update-golden: ## rewrite the golden files

@@ -80,7 +80,7 @@ func Validate(t testing.TB, config []byte) {
 // socket in it may have 107 bytes.
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "envoy")
+	dir, err := os.MkdirTemp("", "envoy") //nolint:usetesting // see above: the path must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func (a admin) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
 	}
-	defer response.Body.Close() //nolint:errcheck // only read from
+	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
 	if err != nil {
 		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
@@ -78,7 +78,7 @@ func (a admin) pid() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("looking for a running Envoy: %w", err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing was written
+	defer conn.Close()
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return 0, fmt.Errorf("looking for a running Envoy: %w", err)

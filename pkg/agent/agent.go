@@ -99,7 +99,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer secrets.Close() //nolint:errcheck // closed twice on most ways
+	defer secrets.Close()
 	var health net.Listener
 	if a.config.HealthListen != "" {
 		if health, err = net.Listen("tcp", a.config.HealthListen); err != nil {

@@ -24,10 +24,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-const (
-	domain model.TunnelDomain = "tunnels.example.com"
-	name                      = "gateway-0"
-)
+const name = "gateway-0"
+
+const domain model.TunnelDomain = "tunnels.example.com"
 
 var edgeSubject = model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: model.NewID()}
 

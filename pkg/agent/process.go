@@ -34,7 +34,7 @@ func start(l launch) (*process, error) {
 		return nil, err
 	}
 	if output != os.Stderr {
-		defer output.Close() //nolint:errcheck // Envoy has its own
+		defer output.Close()
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting Envoy: %w", err)
@@ -84,7 +84,7 @@ func follow(pid int) (*process, error) {
 	p := &process{handle: handle, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		defer unix.Close(fd) //nolint:errcheck // nothing was written
+		defer unix.Close(fd)
 		// Readable when the process has ended: pidfd_open(2). Signals to the agent interrupt the call.
 		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
 			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)

@@ -148,7 +148,7 @@ func WriteFile(path string, data []byte) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	defer os.Remove(temporary.Name()) //nolint:errcheck // it is there only after an error
+	defer os.Remove(temporary.Name())
 	_, err = temporary.Write(data)
 	if err == nil {
 		err = temporary.Sync()

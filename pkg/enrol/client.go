@@ -85,7 +85,7 @@ func (c Client) call(ctx context.Context, current *tls.Certificate,
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	defer conn.Close() //nolint:errcheck // nothing is lost with it
+	defer conn.Close()
 	key, err := certs.NewKey()
 	if err != nil {
 		return certs.Identity{}, nil, err

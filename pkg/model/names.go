@@ -37,8 +37,10 @@ type TunnelDomain string
 func (d TunnelDomain) Hostname(cluster Key) (string, error) {
 	name := strings.ReplaceAll(cluster.Name, ".", "--") + "." + cluster.Namespace + "." + string(d)
 	if err := ValidateDNSName(name); err != nil {
-		return "", &FieldError{Field: "metadata.name", Value: cluster.Name, Problem: "gives no usable tunnel hostname: " + err.Error(),
-			Cure: "give the Cluster a shorter name or the installation a shorter tunnel domain"}
+		return "", &FieldError{
+			Field: "metadata.name", Value: cluster.Name, Problem: "gives no usable tunnel hostname: " + err.Error(),
+			Cure: "give the Cluster a shorter name or the installation a shorter tunnel domain",
+		}
 	}
 	return name, nil
 }
@@ -82,8 +84,10 @@ func (d TunnelDomain) Validate() error {
 	}
 	// The longest name that we build ourselves: a tunnel id.
 	if n := len(d.TunnelID(strings.Repeat("x", 32))); n > maxName {
-		return &FieldError{Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for tunnel ids, which would have %d bytes of at most %d", n, maxName),
-			Cure: "give a shorter domain"}
+		return &FieldError{
+			Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for tunnel ids, which would have %d bytes of at most %d", n, maxName),
+			Cure: "give a shorter domain",
+		}
 	}
 	return nil
 }

@@ -70,7 +70,9 @@ func (s *Server) Serve(ctx context.Context, g *grpc.Server, listener net.Listene
 	force := time.AfterFunc(shutdownTime, g.Stop)
 	defer force.Stop()
 	g.GracefulStop()
-	<-ended
+	if err := <-ended; err != nil {
+		return fmt.Errorf("serving %s: %w", listener.Addr(), err)
+	}
 	return nil
 }
 
