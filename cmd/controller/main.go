@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,29 +18,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { command.Main(run) }
 
-// run is the whole program; only it prints errors and picks the exit code.
+// run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	cmd := command()
-	cmd.SetArgs(args)
-	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintf(stderr, "controller: %v\n", err)
-		return 1
-	}
-	return 0
+	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
 
 // flags are the command line.
@@ -57,14 +42,12 @@ type flags struct {
 	logging                            logging.Flags
 }
 
-func command() *cobra.Command {
+func rootCommand() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:           "controller",
-		Short:         "Keep Tunnels, kubeconfigs and bootstrap Secrets of Clusters, and sign certificates",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "controller",
+		Short: "Keep Tunnels, kubeconfigs and bootstrap Secrets of Clusters, and sign certificates",
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd.Context(), cmd.ErrOrStderr())
 		},

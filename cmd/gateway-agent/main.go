@@ -8,12 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/agent"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -21,25 +20,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { command.Main(run) }
 
 // run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := &cobra.Command{Use: "gateway-agent", Short: "Runs a gateway of Fairlead", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(runCommand(stderr))
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(stderr, "gateway-agent:", err)
-		return 1
-	}
-	return 0
+	root := &cobra.Command{Use: "gateway-agent", Short: "Runs a gateway of Fairlead"}
+	root.AddCommand(runCommand())
+	return command.Run(ctx, root, args, stdout, stderr)
 }
 
 // options are the flags.
@@ -52,14 +39,14 @@ type options struct {
 	serviceAccountTokenFile    string
 }
 
-func runCommand(stderr io.Writer) *cobra.Command {
+func runCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Enrol, and run Envoy until SIGTERM",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := o.logging.New(stderr)
+			log, err := o.logging.New(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

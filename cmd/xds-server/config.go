@@ -32,14 +32,12 @@ type flags struct {
 	logging                 logging.Flags
 }
 
-func command() *cobra.Command {
+func rootCommand() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:           "xds-server",
-		Short:         "Serve certificates and configuration to gateways and edges",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "xds-server",
+		Short: "Serve certificates and configuration to gateways and edges",
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := f.logging.New(cmd.ErrOrStderr())
 			if err != nil {

@@ -10,9 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
@@ -32,24 +30,11 @@ import (
 // grace is for how long after its end a leaf still renews by its key, so that a long outage needs no visit to the edges.
 const grace = 90 * 24 * time.Hour
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { command.Main(run) }
 
-// run is the whole program; only it prints errors and picks the exit code.
+// run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	cmd := command()
-	cmd.SetArgs(args)
-	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintf(stderr, "xds-server: %v\n", err)
-		return 1
-	}
-	return 0
+	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
 
 // server is all of the program, put together.

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,13 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// localAPIServer and defaultPort are what edges dial while the Cluster has no endpoint: an apiserver on their own machine.
-const (
-	localAPIServer = "127.0.0.1"
-	defaultPort    = 6443
-	// maxAddress is what a Tunnel's spec has room for. A longer one can't be dialled and gets a condition.
-	maxAddress = 253
-)
+// maxAddress is what a Tunnel's spec has room for. A longer one can't be dialled and gets a condition.
+const maxAddress = 253
 
 // objects are all that one reconciliation looks at. Any of them may be nil.
 type objects struct {
@@ -141,20 +135,5 @@ func fillTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 	}
 	if tunnel.Spec.APIServer.Port == 0 {
 		tunnel.Spec.APIServer.Port = endpoint.Port
-	}
-}
-
-// candidate is what a Tunnel claims, with the defaults that its fields are documented with.
-func candidate(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) model.Candidate {
-	endpoint := cluster.Spec.ControlPlaneEndpoint
-	return model.Candidate{
-		Key:        model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
-		Created:    tunnel.CreationTimestamp.Time,
-		ID:         tunnel.Spec.ID,
-		ExtraNames: tunnel.Spec.ExtraNames,
-		APIServer: model.Endpoint{
-			Host: cmp.Or(tunnel.Spec.APIServer.Address, endpoint.Host, localAPIServer),
-			Port: uint16(cmp.Or(tunnel.Spec.APIServer.Port, endpoint.Port, cluster.Spec.ClusterNetwork.APIServerPort, defaultPort)),
-		},
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
 )
 
 // conflictDelay is how long to wait after somebody else was faster: until the cache has seen it, as a rule.
@@ -114,8 +115,8 @@ func (r *tunnels) claimAll(ctx context.Context) error {
 			return wrap("reading Cluster", err)
 		}
 		// Whoever has no right to be served must not keep a name from those who have.
-		if owner := controllingCluster(tunnel); cluster != nil && owner != nil && owner.UID == cluster.UID {
-			r.names.Resolve(r.config.Domain, candidate(tunnel, cluster))
+		if candidate, ok := source.Candidate(cluster, tunnel); ok {
+			r.names.Resolve(r.config.Domain, candidate)
 		}
 	}
 	r.claimed = true
@@ -135,7 +136,11 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	resolution := r.names.Resolve(r.config.Domain, candidate(tunnel, o.cluster))
+	candidate, ok := source.Candidate(o.cluster, tunnel)
+	if !ok {
+		return reconcile.Result{}, nil // it is going, and was never complete
+	}
+	resolution := r.names.Resolve(r.config.Domain, candidate)
 	r.enqueue(resolution.Affected)
 	served := resolution.Fatal == nil
 
