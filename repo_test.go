@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 	"internal/logging":   nil,
 	"internal/golden":    nil,
 	"internal/envoytest": nil,
+	"internal/kubetest":  {"api/v1alpha1"},
 }
 
 type listed struct {

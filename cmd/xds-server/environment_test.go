@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,26 +13,34 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metrics "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 const (
-	root     = "../.."
-	user     = "system:serviceaccount:fairlead-system:xds-server"
-	domain   = model.TunnelDomain("tunnels.example.com")
-	patience = 30 * time.Second
+	user   = "system:serviceaccount:fairlead-system:xds-server"
+	domain = model.TunnelDomain("tunnels.example.com")
 )
+
+// kube is installed with the permissions of the xds-server.
+var kube = kubetest.Server{CRDs: true, Prepare: func(ctx context.Context, config *rest.Config) error {
+	admin, err := kubetest.NewClient(config)
+	if err != nil {
+		return err
+	}
+	return kubetest.Deploy(ctx, admin, "namespace.yaml", "xds-server.yaml")
+}}
+
+// TestMain sets no logger of controller-runtime: the program does, and only the first that is set counts.
+func TestMain(m *testing.M) { os.Exit(kube.Run(m)) }
 
 // management is a real kube-apiserver with Fairlead's CRD and the permissions of deploy/kubernetes.
 type management struct {
@@ -43,25 +50,7 @@ type management struct {
 
 func newManagement(t *testing.T) *management {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(root, "bin/kube-apiserver")); err != nil || testing.Short() {
-		if os.Getenv("REAL_PARTS_REQUIRED") != "" {
-			t.Fatal("there is no bin/kube-apiserver, or -short leaves it out: run `make tools`")
-		}
-		t.Skip("there is no bin/kube-apiserver, or -short leaves it out: run `make tools`")
-	}
-	environment := &envtest.Environment{
-		BinaryAssetsDirectory: filepath.Join(root, "bin"), ErrorIfCRDPathMissing: true,
-		CRDDirectoryPaths: []string{filepath.Join(root, "deploy/kubernetes/crd"), filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml")},
-	}
-	config, err := environment.Start()
-	if err != nil {
-		t.Fatalf("starting kube-apiserver: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := environment.Stop(); err != nil {
-			t.Errorf("stopping kube-apiserver: %v", err)
-		}
-	})
+	config := kube.Config(t)
 	scheme, err := controller.NewScheme()
 	if err != nil {
 		t.Fatal(err)
@@ -70,33 +59,7 @@ func newManagement(t *testing.T) *management {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &management{admin, config}
-	m.apply(t, "namespace.yaml")
-	m.apply(t, "xds-server.yaml")
-	return m
-}
-
-// apply creates what a deployed file holds.
-func (m *management) apply(t *testing.T, name string) {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root, "deploy/kubernetes", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096); ; {
-		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if len(object.Object) == 0 {
-			continue
-		}
-		if err := m.Create(t.Context(), object); err != nil {
-			t.Fatalf("creating %s of %s: %v", object.GetKind(), name, err)
-		}
-	}
+	return &management{admin, config}
 }
 
 // startController runs the real controller.
@@ -152,23 +115,6 @@ func freePort(t *testing.T) model.Endpoint {
 		t.Fatal(err)
 	}
 	return e
-}
-
-// eventually waits until something works.
-func eventually(t *testing.T, what string, try func() error) {
-	t.Helper()
-	deadline := time.After(patience)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatalf("%s: %v", what, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }
 
 // get asks a health check.

@@ -19,11 +19,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/envoy"
@@ -49,17 +48,17 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 				t.Errorf("exit code %d, log:\n%s", code, log.String())
 			}
 			ended <- code
-		case <-time.After(patience):
+		case <-time.After(kubetest.Patience):
 			t.Error("it has not ended")
 		}
 	}
 	t.Cleanup(stop)
-	eventually(t, "being alive", func() error { return get(t, health, "/healthz") })
+	kubetest.Eventually(t, "being alive", func() error { return get(t, health, "/healthz") })
 	if err := get(t, health, "/readyz"); err == nil {
 		t.Error("it calls itself ready without a certificate")
 	}
 	m.startController(t) // not earlier: the program sets klog's logger, which both have here
-	eventually(t, "getting ready", func() error { return get(t, health, "/readyz") })
+	kubetest.Eventually(t, "getting ready", func() error { return get(t, health, "/readyz") })
 	return at, stop
 }
 
@@ -77,7 +76,7 @@ func subscribe(t *testing.T, at model.Endpoint, identity certs.Identity, bundle 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), kubetest.Patience)
 	t.Cleanup(cancel)
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	if err != nil {
@@ -100,7 +99,7 @@ func subscribe(t *testing.T, at model.Endpoint, identity certs.Identity, bundle 
 func (m *management) secret(t *testing.T, namespace, name string) map[string][]byte {
 	t.Helper()
 	var secret corev1.Secret
-	eventually(t, "secret "+name, func() error {
+	kubetest.Eventually(t, "secret "+name, func() error {
 		return m.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &secret)
 	})
 	return secret.Data
@@ -110,10 +109,7 @@ func (m *management) secret(t *testing.T, namespace, name string) map[string][]b
 func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	m := newManagement(t)
 	at, stop := start(t, m)
-	cluster := &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c1", Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}},
-		Spec:       clusterv1.ClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}},
-	}
+	cluster := kubetest.Cluster("default", "c1")
 	if err := m.Create(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +118,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	service := enrol.Client{Address: at, Domain: domain, Trust: certs.Bundle(bundle)}
 
 	var edge certs.Identity
-	eventually(t, "enrolling the edge", func() (err error) {
+	kubetest.Eventually(t, "enrolling the edge", func() (err error) {
 		edge, _, err = service.EnrolEdge(t.Context(), token, "node-1")
 		return err
 	})
@@ -133,7 +129,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 
 	credential := enrol.GatewayCredential{Token: string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])}
 	var gateway certs.Identity
-	eventually(t, "enrolling the gateway", func() (err error) {
+	kubetest.Eventually(t, "enrolling the gateway", func() (err error) {
 		gateway, _, err = service.EnrolGateway(t.Context(), "gateway-0", credential)
 		return err
 	})

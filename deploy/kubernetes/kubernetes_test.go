@@ -10,15 +10,12 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -29,13 +26,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
 const (
@@ -43,72 +39,48 @@ const (
 	namespace = "fairlead-system"
 )
 
-var (
-	environment = &envtest.Environment{BinaryAssetsDirectory: filepath.Join(root, "bin")}
-	start       = sync.OnceValues(startAndApply)
-)
+// server has no CRDs but those of the manifests.
+var server = kubetest.Server{Prepare: applyManifests}
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	code := m.Run()
-	if environment.Config != nil {
-		if err := environment.Stop(); err != nil {
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(server.Run(m))
 }
 
 // apiserver returns an administrator's client of a real kube-apiserver to which the manifests were applied.
 func apiserver(t *testing.T) client.Client {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(root, "bin/kube-apiserver")); testing.Short() || (err != nil && os.Getenv("REAL_PARTS_REQUIRED") != "1") {
-		t.Skip("needs bin/kube-apiserver, and not -short: run make tools")
-	}
-	admin, err := start()
+	admin, err := kubetest.NewClient(server.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return admin
 }
 
-func startAndApply() (client.Client, error) {
-	config, err := environment.Start()
+func applyManifests(ctx context.Context, config *rest.Config) error {
+	admin, err := kubetest.NewClient(config)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	admin, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
+	built, err := build(ctx)
 	if err != nil {
-		return nil, err
-	}
-	built, err := build()
-	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, o := range built {
-		if err := admin.Apply(context.Background(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("test")); err != nil {
-			return nil, fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		if err := admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("test")); err != nil {
+			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
-	return admin, nil
+	return nil
 }
 
 // build returns what `kubectl apply -k` would apply.
-func build() ([]*unstructured.Unstructured, error) {
-	out, err := exec.Command(filepath.Join(root, "bin/kubectl"), "kustomize", ".").Output()
+func build(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	out, err := exec.CommandContext(ctx, filepath.Join(root, "bin/kubectl"), "kustomize", ".").Output()
 	if err != nil {
 		return nil, fmt.Errorf("building kustomization: %w", err)
 	}
-	var all []*unstructured.Unstructured
-	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(out), 4096); ; {
-		o := &unstructured.Unstructured{}
-		if err := decoder.Decode(&o.Object); errors.Is(err, io.EOF) {
-			return all, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("reading kustomization: %w", err)
-		}
-		all = append(all, o)
-	}
+	return kubetest.Decode(out)
 }
 
 func TestEveryManifestIsApplied(t *testing.T) {
@@ -200,9 +172,7 @@ func allowed(t *testing.T, admin client.Client, account string, what authorizati
 // TestTheXDSServerCanNotSign tries what the internet's way to a certificate would be.
 func TestTheXDSServerCanNotSign(t *testing.T) {
 	admin := apiserver(t)
-	config := rest.CopyConfig(environment.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: userOf("xds-server"), Groups: []string{"system:serviceaccounts", "system:authenticated"}}
-	xdsServer, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
+	xdsServer, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("xds-server")))
 	if err != nil {
 		t.Fatal(err)
 	}

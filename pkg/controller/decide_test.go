@@ -8,6 +8,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
 func TestDecide(t *testing.T) {
@@ -46,7 +47,7 @@ func TestDecide(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			cluster := testCluster("prod", "c1")
+			cluster := kubetest.Cluster("prod", "c1")
 			cluster.UID = "1"
 			tunnel := tunnelNamed(cluster)
 			fillTunnel(tunnel, cluster)
@@ -64,7 +65,7 @@ func TestDecide(t *testing.T) {
 var now = metav1.Now()
 
 func TestFillTunnelChangesNothingThatIsThere(t *testing.T) {
-	cluster := testCluster("prod", "c1")
+	cluster := kubetest.Cluster("prod", "c1")
 	cluster.UID = "1"
 	tunnel := tunnelNamed(cluster)
 	tunnel.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "1"}}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
@@ -57,7 +58,7 @@ func TestTheManagerMakesTheInstallation(t *testing.T) {
 
 func TestAnotherCAReachesTheBootstrapSecrets(t *testing.T) {
 	m := apiserver(t)
-	cluster := testCluster(newNamespace(t, m), "c1")
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	create(t, m, cluster)
 	_, _, config := installed(t, m, testConfig().Namespace)
 	bundle := config.Data[v1alpha1.TrustBundleKey]
@@ -83,7 +84,7 @@ func TestAnotherCAReachesTheBootstrapSecrets(t *testing.T) {
 func TestAnInstallationUsesTheCAThatIsThere(t *testing.T) {
 	m := apiserver(t)
 	config := testConfig()
-	config.Namespace = newNamespace(t, m)
+	config.Namespace = kubetest.NewNamespace(t, m)
 	r := &installation{config: config, client: m, live: m, log: slog.New(slog.DiscardHandler), now: time.Now}
 	mine, err := certs.NewCA("Mine", time.Now(), time.Hour)
 	if err != nil {

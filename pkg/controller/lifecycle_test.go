@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
@@ -21,8 +22,8 @@ const capiFinalizer = "cluster.cluster.x-k8s.io"
 
 func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	ns := kubetest.NewNamespace(t, m)
+	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
 	cluster.Finalizers = []string{capiFinalizer}
 	create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
@@ -48,15 +49,15 @@ func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
 
 func TestAClusterThatIsMadeAgainGetsAnotherTunnel(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster := testCluster(ns, "c1")
+	ns := kubetest.NewNamespace(t, m)
+	cluster := kubetest.Cluster(ns, "c1")
 	create(t, m, cluster, kubeconfigSecret(t, ns, "c1", originalServer))
 	first := waitReady(t, m, cluster)
 	token := string(read(t, m, bootstrapOf(cluster)).Data[v1alpha1.BootstrapTokenKey])
 	if err := m.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	again := testCluster(ns, "c1")
+	again := kubetest.Cluster(ns, "c1")
 	create(t, m, again)
 	eventually(t, func() error {
 		tunnel := tunnelNamed(again)
@@ -76,8 +77,8 @@ func TestAClusterThatIsMadeAgainGetsAnotherTunnel(t *testing.T) {
 
 func TestTheTunnelOfAClusterThatIsGoneGoes(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	orphan := tunnelNamed(testCluster(ns, "c1"))
+	ns := kubetest.NewNamespace(t, m)
+	orphan := tunnelNamed(kubetest.Cluster(ns, "c1"))
 	orphan.Finalizers = []string{v1alpha1.TunnelFinalizer}
 	orphan.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "gone", Controller: ptr.To(true)}}
 	create(t, m, orphan)
@@ -86,8 +87,8 @@ func TestTheTunnelOfAClusterThatIsGoneGoes(t *testing.T) {
 
 func TestNothingIsWrittenWhilePaused(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	bySpec, byAnnotation, byTunnel := testCluster(ns, "spec"), testCluster(ns, "annotation"), testCluster(ns, "tunnel")
+	ns := kubetest.NewNamespace(t, m)
+	bySpec, byAnnotation, byTunnel := kubetest.Cluster(ns, "spec"), kubetest.Cluster(ns, "annotation"), kubetest.Cluster(ns, "tunnel")
 	bySpec.Spec.Paused = ptr.To(true)
 	byAnnotation.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 	pausedTunnel := tunnelNamed(byTunnel)
@@ -119,8 +120,8 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 
 func TestAProvidersRewriteIsRewrittenAndKept(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	ns := kubetest.NewNamespace(t, m)
+	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
 	create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
 	moved := kubeconfigSecret(t, ns, "c1", "https://192.0.2.99:6443")
@@ -136,8 +137,8 @@ func TestAProvidersRewriteIsRewrittenAndKept(t *testing.T) {
 
 func TestCertificateRotationKeepsTheOriginal(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	ns := kubetest.NewNamespace(t, m)
+	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
 	create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
 	rotated := kubeconfigSecret(t, ns, "c1", "https://10.1.1.1:6443") // other credentials, our server, no tls-server-name
@@ -164,8 +165,8 @@ func TestCertificateRotationKeepsTheOriginal(t *testing.T) {
 
 func TestTheBootstrapSecretComesBack(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster := testCluster(ns, "c1")
+	ns := kubetest.NewNamespace(t, m)
+	cluster := kubetest.Cluster(ns, "c1")
 	create(t, m, cluster)
 	waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	secret := bootstrapOf(cluster)
@@ -195,8 +196,8 @@ func TestATokenMakesRoomForAnotherWellBeforeItEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := apiserver(t)
-			ns := newNamespace(t, m)
-			cluster := testCluster(ns, "c1")
+			ns := kubetest.NewNamespace(t, m)
+			cluster := kubetest.Cluster(ns, "c1")
 			create(t, m, cluster)
 			secret := bootstrapOf(cluster)
 			eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
 // message is that of a condition, or empty.
@@ -31,11 +32,11 @@ func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 		"longer than any DNS name": {name: strings.Repeat("a.", 500) + "example.com", wantField: "spec.extraNames[0]"},
 	}
 	m := apiserver(t)
-	ns := newNamespace(t, m)
+	ns := kubetest.NewNamespace(t, m)
 	n := 0
 	for name, tc := range tests {
 		n++
-		cluster := testCluster(ns, fmt.Sprintf("c%d", n))
+		cluster := kubetest.Cluster(ns, fmt.Sprintf("c%d", n))
 		t.Run(name, func(t *testing.T) {
 			tunnel := tunnelNamed(cluster)
 			tunnel.Spec.ExtraNames = []string{tc.name}
@@ -52,9 +53,9 @@ func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 
 func TestTheOlderTunnelKeepsANameUntilItGivesItUp(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
+	ns := kubetest.NewNamespace(t, m)
 	shared := "api-" + ns + ".example.org"
-	older, younger := testCluster(ns, "z-older"), testCluster(ns, "a-younger")
+	older, younger := kubetest.Cluster(ns, "z-older"), kubetest.Cluster(ns, "a-younger")
 	first := tunnelNamed(older)
 	first.Spec.ExtraNames = []string{shared}
 	create(t, m, first, older)
@@ -78,8 +79,8 @@ func TestTheOlderTunnelKeepsANameUntilItGivesItUp(t *testing.T) {
 
 func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	long := testCluster(ns, strings.Repeat("c", 64))
+	ns := kubetest.NewNamespace(t, m)
+	long := kubetest.Cluster(ns, strings.Repeat("c", 64))
 	secret := kubeconfigSecret(t, ns, long.Name, originalServer)
 	secret.Labels[clusterv1.ClusterNameLabel] = "long" // a label has room for 63 bytes
 	create(t, m, long, secret.DeepCopy())
@@ -99,9 +100,9 @@ func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 
 func TestTwoClustersOfOneHostname(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
+	ns := kubetest.NewNamespace(t, m)
 	// Of two of one age the first in the order of names keeps it: "-" comes before ".".
-	keeps, loses := testCluster(ns, "a--b"), testCluster(ns, "a.b")
+	keeps, loses := kubetest.Cluster(ns, "a--b"), kubetest.Cluster(ns, "a.b")
 	create(t, m, keeps, loses)
 	waitCondition(t, m, keeps, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	waitCondition(t, m, loses, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
@@ -109,8 +110,8 @@ func TestTwoClustersOfOneHostname(t *testing.T) {
 
 func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	ns := kubetest.NewNamespace(t, m)
+	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
 	create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
 	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "not an address" })
@@ -122,8 +123,8 @@ func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 
 func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	bad, good := testCluster(ns, "bad"), testCluster(ns, "good")
+	ns := kubetest.NewNamespace(t, m)
+	bad, good := kubetest.Cluster(ns, "bad"), kubetest.Cluster(ns, "good")
 	garbage := kubeconfigSecret(t, ns, "bad", originalServer)
 	garbage.Data[kubeconfigKey] = []byte("password: hunter2: {")
 	create(t, m, garbage, bad, kubeconfigSecret(t, ns, "good", originalServer), good)

@@ -16,18 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
 const originalServer = "https://192.0.2.10:6443"
-
-// testCluster is a Cluster that opts in and has an endpoint.
-func testCluster(namespace, name string) *clusterv1.Cluster {
-	return &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}},
-		Spec:       clusterv1.ClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "192.0.2.10", Port: 6443}},
-	}
-}
 
 // kubeconfigSecret is what a control-plane provider writes: with a CA, a user's certificate and Cluster API's label.
 func kubeconfigSecret(t *testing.T, namespace, cluster, server string, changes ...func(*clientcmdapi.Config)) *corev1.Secret {
@@ -179,7 +172,7 @@ func waitGone(t *testing.T, m *management, o client.Object) {
 // of them pass through one queue.
 func settled(t *testing.T, m *management, namespace string) {
 	t.Helper()
-	marker := testCluster(namespace, fmt.Sprintf("marker-%d", time.Now().UnixNano()))
+	marker := kubetest.Cluster(namespace, fmt.Sprintf("marker-%d", time.Now().UnixNano()))
 	create(t, m, marker, kubeconfigSecret(t, namespace, marker.Name, originalServer))
 	waitReady(t, m, marker)
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -28,7 +29,7 @@ import (
 // pausedTunnel makes a Tunnel with one token of three uses, which nobody but the signer writes to.
 func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	t.Helper()
-	cluster := testCluster(newNamespace(t, m), "c1")
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	cluster.Spec.Paused = ptr.To(true)
 	create(t, m, cluster)
 	tunnel := tunnelNamed(cluster)
@@ -102,7 +103,7 @@ func checkLeaf(t *testing.T, m *management, chain []byte, want model.Subject, us
 	if !slices.Equal(leaf.ExtKeyUsage, usages) || leaf.IsCA {
 		t.Errorf("usages %v, CA %v", leaf.ExtKeyUsage, leaf.IsCA)
 	}
-	if life := leaf.NotAfter.Sub(time.Now()); life > 24*time.Hour || life < 23*time.Hour {
+	if life := time.Until(leaf.NotAfter); life > 24*time.Hour || life < 23*time.Hour {
 		t.Errorf("the leaf lives for %s", life)
 	}
 }

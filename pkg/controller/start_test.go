@@ -20,12 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // served is a Cluster with an extra name and the Tunnel that it has had since a time.
 func served(name string, since int64, extraNames ...string) (*clusterv1.Cluster, *v1alpha1.Tunnel) {
-	cluster := testCluster("prod", name)
+	cluster := kubetest.Cluster("prod", name)
 	cluster.UID = types.UID("uid-of-" + name)
 	tunnel := tunnelNamed(cluster)
 	tunnel.CreationTimestamp = metav1.NewTime(time.Unix(since, 0))

@@ -15,16 +15,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	without := testCluster(ns, "without")
+	ns := kubetest.NewNamespace(t, m)
+	without := kubetest.Cluster(ns, "without")
 	without.Labels = nil
-	cluster := testCluster(ns, "c1")
+	cluster := kubetest.Cluster(ns, "c1")
 	provided := kubeconfigSecret(t, ns, "c1", originalServer)
 	create(t, m, without, cluster, provided.DeepCopy())
 
@@ -104,8 +105,8 @@ func waitEvent(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, reason stri
 
 func TestOptingOutRestoresTheKubeconfigAndRemovesTheRest(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	ns := kubetest.NewNamespace(t, m)
+	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
 	create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
 	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
@@ -119,11 +120,11 @@ func TestOptingOutRestoresTheKubeconfigAndRemovesTheRest(t *testing.T) {
 
 func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	ns := kubetest.NewNamespace(t, m)
+	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
 	create(t, m, cluster, secret.DeepCopy())
 	first := waitReady(t, m, cluster)
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	ctx, cancel := context.WithTimeout(t.Context(), kubetest.Patience)
 	defer cancel()
 	watch, err := m.Watch(ctx, &corev1.SecretList{}, client.InNamespace(ns), client.MatchingLabels(secret.Labels))
 	if err != nil {
@@ -155,8 +156,8 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 
 func TestATunnelThatAUserMakesIsTakenOver(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster, secret := testCluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", "https://api.example.org:443")
+	ns := kubetest.NewNamespace(t, m)
+	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", "https://api.example.org:443")
 	mine := tunnelNamed(cluster)
 	mine.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
 	mine.Spec.APIServer.Address = "127.0.0.1"
@@ -176,8 +177,8 @@ func TestATunnelThatAUserMakesIsTakenOver(t *testing.T) {
 
 func TestTheEndpointIsFilledInOnceItIsKnown(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster := testCluster(ns, "c1")
+	ns := kubetest.NewNamespace(t, m)
+	cluster := kubetest.Cluster(ns, "c1")
 	cluster.Spec = clusterv1.ClusterSpec{ClusterNetwork: clusterv1.ClusterNetwork{APIServerPort: 7443}}
 	create(t, m, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
@@ -197,8 +198,8 @@ func TestTheEndpointIsFilledInOnceItIsKnown(t *testing.T) {
 
 func TestATunnelOfSomebodyElseIsLeftAlone(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster := testCluster(ns, "c1")
+	ns := kubetest.NewNamespace(t, m)
+	cluster := kubetest.Cluster(ns, "c1")
 	foreign := tunnelNamed(cluster)
 	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "1", Controller: ptr.To(true)}}
 	create(t, m, foreign, cluster)
@@ -210,8 +211,8 @@ func TestATunnelOfSomebodyElseIsLeftAlone(t *testing.T) {
 
 func TestTheIDOfATunnelCanNotBeChanged(t *testing.T) {
 	m := apiserver(t)
-	ns := newNamespace(t, m)
-	cluster := testCluster(ns, "c1")
+	ns := kubetest.NewNamespace(t, m)
+	cluster := kubetest.Cluster(ns, "c1")
 	create(t, m, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	for name, change := range map[string]func(*v1alpha1.Tunnel){

@@ -2,25 +2,20 @@ package source_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
 )
-
-const patience = 20 * time.Second
 
 // publisher holds what is published.
 type publisher struct{ updates chan update }
@@ -56,28 +51,15 @@ type bed struct {
 	addresses map[string]string   // by name: the apiserver that its edges dial
 }
 
-func newClient(t *testing.T) client.Client {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New(apiserver(t), client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // newBed makes a namespace; run starts the source. What other tests left behind in the apiserver is removed first.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{Client: newClient(t), updates: make(chan update, 64), served: map[string][]string{}, addresses: map[string]string{}}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
-	if err := b.Create(t.Context(), ns); err != nil {
+	admin, err := kubetest.NewClient(server.Config(t))
+	if err != nil {
 		t.Fatal(err)
 	}
-	b.namespace = ns.Name
+	b := &bed{Client: admin, updates: make(chan update, 64), served: map[string][]string{}, addresses: map[string]string{}}
+	b.namespace = kubetest.NewNamespace(t, b)
 	t.Cleanup(func() {
 		for _, kind := range []client.Object{&v1alpha1.Tunnel{}, &clusterv1.Cluster{}} {
 			if err := b.DeleteAllOf(context.Background(), kind, client.InNamespace(b.namespace)); err != nil {
@@ -90,7 +72,7 @@ func newBed(t *testing.T) *bed {
 
 func (b *bed) run(t *testing.T) {
 	t.Helper()
-	kube, err := source.NewKube(apiserver(t), source.KubeConfig{
+	kube, err := source.NewKube(server.Config(t), source.KubeConfig{
 		Domain: domain, Namespace: b.namespace, Publisher: publisher{b.updates}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -159,7 +141,7 @@ func (b *bed) update(t *testing.T, o client.Object, change func()) {
 // await takes updates until exactly these workload clusters are served, under these names.
 func (b *bed) await(t *testing.T, want map[string][]string) {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(kubetest.Patience)
 	for {
 		got := maps.Clone(b.served)
 		for name, names := range got {
@@ -204,7 +186,7 @@ func (b *bed) first(t *testing.T, want map[string][]string) {
 			t.Fatalf("%s was published before the first Replace", u.key)
 		}
 		b.take(t, u)
-	case <-time.After(patience):
+	case <-time.After(kubetest.Patience):
 		t.Fatal("nothing was published")
 	}
 	b.await(t, want)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
@@ -18,14 +19,12 @@ import (
 // eventually waits until what the watches have read is what was written.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
-	for !done() {
-		select {
-		case <-deadline:
-			t.Fatalf("not read: %s", what)
-		case <-time.After(10 * time.Millisecond):
+	kubetest.Eventually(t, what, func() error {
+		if !done() {
+			return errors.New("not read")
 		}
-	}
+		return nil
+	})
 }
 
 func TestTokensOfEdges(t *testing.T) {
@@ -73,7 +72,7 @@ func TestTokensOfEdges(t *testing.T) {
 }
 
 func TestNothingIsKnownBeforeAllIsRead(t *testing.T) {
-	kube, err := source.NewKube(apiserver(t), source.KubeConfig{Namespace: "x"})
+	kube, err := source.NewKube(server.Config(t), source.KubeConfig{Namespace: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
