@@ -62,7 +62,8 @@ test-e2e: verify-main ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
 verify-main: tools build-race ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
-	CGO_ENABLED=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race go test -race -count=1 -timeout 15m -v ./test/e2e
+	CGO_ENABLED=1 go test -race -c -o bin/race/e2e.test ./test/e2e
+	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/e2e.test -test.v -test.timeout=15m
 
 .PHONY: test-readme
 test-readme: tools build ## run every command of the README, as root

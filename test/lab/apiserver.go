@@ -1,0 +1,178 @@
+package lab
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+const (
+	etcdURL      = "http://127.0.0.1:2379"
+	serviceRange = "10.96.0.0/16"
+	// startTimeout is long, because a cold machine reads 120 MB of program first while three apiservers share two cores.
+	startTimeout = 90 * time.Second
+)
+
+// kubeadmNames are the names that kubeadm puts into every serving certificate.
+var kubeadmNames = []string{
+	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", "10.96.0.1", "127.0.0.1",
+}
+
+// APIServer is a real kube-apiserver.
+type APIServer struct {
+	Name      string
+	CA        *Authority
+	Namespace *Namespace
+	Endpoint  netip.AddrPort
+	Process   *Process
+	Config    *rest.Config  // of an administrator in the apiserver's own network
+	Client    client.Client // with that configuration
+	Admin     KeyPair       // the administrator's credentials
+}
+
+type apiServerSpec struct {
+	name      string
+	namespace *Namespace
+	address   netip.Addr
+	port      uint16
+	etcd      *Process
+	prefix    string   // of its keys in etcd
+	names     []string // in its serving certificate, beside kubeadm's
+}
+
+// URL is where the apiserver answers in its own network.
+func (a *APIServer) URL() string { return "https://" + a.Endpoint.String() }
+
+// startEtcd starts an etcd that trusts the disk: nothing here outlives the machine.
+func (l *Lab) startEtcd(ctx context.Context, namespace *Namespace) (*Process, error) {
+	name := "etcd-" + filepath.Base(namespace.Name[len(prefix):])
+	etcd, err := Start(Spec{
+		Name: name, Namespace: namespace, Program: l.parts.real("etcd"), Log: l.LogFile(name),
+		Args: []string{
+			"--name=lab", "--data-dir=" + l.file(name), "--unsafe-no-fsync", "--log-level=warn",
+			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL, "--listen-peer-urls=http://127.0.0.1:0",
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.onClose(func(context.Context) { etcd.Kill() })
+	return etcd, etcd.WaitReady(ctx, startTimeout, httpOK(&http.Client{Transport: &http.Transport{DialContext: namespace.DialContext}}, etcdURL+"/readyz"))
+}
+
+// startAPIServer starts a kube-apiserver with a PKI of its own, and waits until it is ready.
+func (l *Lab) startAPIServer(ctx context.Context, spec apiServerSpec) (*APIServer, error) {
+	a := &APIServer{Name: spec.name, Namespace: spec.namespace, Endpoint: netip.AddrPortFrom(spec.address, spec.port)}
+	dir := l.file(spec.name)
+	if err := a.writePKI(dir, spec.names); err != nil {
+		return nil, fmt.Errorf("making the PKI of %s: %w", spec.name, err)
+	}
+	process, err := Start(Spec{
+		Name: spec.name, Namespace: spec.namespace, Program: l.parts.real("kube-apiserver"), Log: l.LogFile(spec.name),
+		Args: append(apiServerFlags(dir), "--etcd-prefix="+spec.prefix, "--bind-address="+spec.address.String(),
+			"--advertise-address="+spec.address.String(), "--secure-port="+strconv.Itoa(int(spec.port))),
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.Process = process
+	l.onClose(func(context.Context) { process.Kill() })
+	if err := a.connect(); err != nil {
+		return nil, err
+	}
+	httpClient, err := rest.HTTPClientFor(a.Config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client of %s: %w", spec.name, err)
+	}
+	return a, process.WaitReady(ctx, startTimeout, httpOK(httpClient, a.URL()+"/readyz"))
+}
+
+func apiServerFlags(dir string) []string {
+	file := func(name string) string { return filepath.Join(dir, name) }
+	return []string{
+		"--etcd-servers=" + etcdURL,
+		"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"), "--client-ca-file=" + file("ca.crt"),
+		"--service-account-key-file=" + file("sa.crt"), "--service-account-signing-key-file=" + file("sa.key"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=" + serviceRange,
+		"--authorization-mode=Node,RBAC", "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
+		"--max-requests-inflight=1000",
+	}
+}
+
+// writePKI makes what kubeadm would make, and writes what the apiserver reads.
+func (a *APIServer) writePKI(dir string, names []string) (err error) {
+	if a.CA, err = NewAuthority("kubernetes"); err != nil {
+		return err
+	}
+	all := append(append([]string{a.Endpoint.Addr().String()}, kubeadmNames...), names...)
+	serving, err := a.CA.Issue(LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth})
+	if err != nil {
+		return err
+	}
+	a.Admin, err = a.CA.Issue(LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
+	if err != nil {
+		return err
+	}
+	tokens, err := serviceAccountKey()
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(dir, 0o700), serving.write(dir, "apiserver"), tokens.write(dir, "sa"),
+		os.WriteFile(filepath.Join(dir, "ca.crt"), a.CA.CertPEM, 0o644))
+}
+
+// connect makes the administrator's client.
+func (a *APIServer) connect() error {
+	a.Config = &rest.Config{
+		Host: a.URL(), Dial: a.Namespace.DialContext, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: a.CA.CertPEM, CertData: a.Admin.CertPEM, KeyData: a.Admin.KeyPEM},
+	}
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), corev1.AddToScheme(known), rbacv1.AddToScheme(known), clusterv1.AddToScheme(known),
+		v1alpha1.AddToScheme(known)); err != nil {
+		return fmt.Errorf("making a client of %s: %w", a.Name, err)
+	}
+	var err error
+	if a.Client, err = client.New(a.Config, client.Options{Scheme: known}); err != nil {
+		return fmt.Errorf("making a client of %s: %w", a.Name, err)
+	}
+	return nil
+}
+
+// httpOK is the condition that a URL answers 200.
+func httpOK(httpClient *http.Client, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := httpClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+		if err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", response.Status, body)
+		}
+		return err
+	}
+}

@@ -1,0 +1,172 @@
+// Package lab builds a whole installation on one machine for tests and the demo: three network namespaces, real
+// apiservers, Cluster API's core manager, Fairlead's programs. Programs and options go in; a running installation, and
+// clients that stand in its networks, come out. It needs root, and leaves nothing behind. It knows no test framework.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Options say what a lab is to be. The zero value is a usable lab.
+type Options struct {
+	// TunnelDomain is the domain below which all tunnel names lie; tunnels.example.test by default.
+	TunnelDomain string
+	// GatewayPod makes the gateway enrol with the ServiceAccount token of a Pod, not with the gateway token.
+	GatewayPod bool
+	// ServingNames are further names in the serving certificate of the SNI apiserver.
+	ServingNames []string
+}
+
+// Lab is an installation. Its fields are set by New and Start, and don't change afterwards.
+type Lab struct {
+	Network    *Network
+	Management *APIServer
+	SNI        *APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames
+	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it
+
+	Controller *Service
+	XDSServer  *Service
+	Gateway    *Agent
+	CAPI       *Process
+
+	Dir     string
+	Domain  string
+	parts   Parts
+	options Options
+
+	mu          sync.Mutex
+	closers     []func(context.Context) // run last to first
+	edges       []*Agent                // that StartEdge has started
+	healthPorts int                     // how many were given out
+}
+
+// New finds the programs, removes what killed labs left behind, and makes the networks. The lab must be closed, also
+// when starting it fails.
+func New(ctx context.Context, options Options) (*Lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("making network namespaces: this must run as root")
+	}
+	parts, err := FindParts()
+	if err != nil {
+		return nil, err
+	}
+	if err := removeLeftovers(ctx); err != nil {
+		return nil, err
+	}
+	name, err := newName()
+	if err != nil {
+		return nil, err
+	}
+	if options.TunnelDomain == "" {
+		options.TunnelDomain = "tunnels.example.test"
+	}
+	l := &Lab{Dir: filepath.Join(os.TempDir(), name), Domain: options.TunnelDomain, parts: parts, options: options}
+	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
+		return nil, fmt.Errorf("making the lab's folder: %w", err)
+	}
+	if l.Network, err = newNetwork(ctx, name); err != nil {
+		l.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return l, nil
+}
+
+// Start starts all parts, those that don't need each other at the same time, and returns when all are ready.
+func (l *Lab) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.startManagement(ctx) })
+	group.Go(func() error { return l.startWorkload(ctx) })
+	return group.Wait()
+}
+
+// startManagement starts everything in the management and the gateway network.
+func (l *Lab) startManagement(ctx context.Context) error {
+	etcd, err := l.startEtcd(ctx, l.Network.Management)
+	if err != nil {
+		return err
+	}
+	l.Management, err = l.startAPIServer(ctx, apiServerSpec{
+		name: "management", namespace: l.Network.Management, address: managementAddress, port: 6443, etcd: etcd, prefix: "/management",
+	})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	crds := make(chan struct{})
+	group.Go(func() error { return l.startCAPI(ctx, crds) })
+	group.Go(func() error { return l.startFairlead(ctx, crds) })
+	return group.Wait()
+}
+
+// startWorkload starts the two workload apiservers.
+func (l *Lab) startWorkload(ctx context.Context) error {
+	etcd, err := l.startEtcd(ctx, l.Network.Workload)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		l.SNI, err = l.startAPIServer(ctx, apiServerSpec{
+			name: "workload-sni", namespace: l.Network.Workload, address: workloadAddress, port: 6443, etcd: etcd, prefix: "/sni", names: l.options.ServingNames,
+		})
+		return err
+	})
+	group.Go(func() (err error) {
+		l.Connect, err = l.startAPIServer(ctx, apiServerSpec{
+			name: "workload-connect", namespace: l.Network.Workload, address: workloadAddress, port: 7443, etcd: etcd, prefix: "/connect",
+		})
+		return err
+	})
+	return group.Wait()
+}
+
+// onClose adds a step to Close. Steps run in reverse order.
+func (l *Lab) onClose(step func(context.Context)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closers = append(l.closers, step)
+}
+
+// Close stops all processes and removes the networks and all files. It is safe to call it twice.
+func (l *Lab) Close(ctx context.Context) {
+	l.mu.Lock()
+	steps := l.closers
+	l.closers = nil
+	l.mu.Unlock()
+	for i := len(steps) - 1; i >= 0; i-- {
+		steps[i](ctx)
+	}
+	if l.Network != nil {
+		l.Network.close(ctx)
+	}
+	_ = os.RemoveAll(l.Dir)
+}
+
+// KeepLogs moves the logs of all processes to a folder that Close doesn't remove, and returns its name.
+func (l *Lab) KeepLogs() (string, error) {
+	kept, err := os.MkdirTemp("", "fairlead-logs-")
+	if err != nil {
+		return "", fmt.Errorf("making a folder for logs: %w", err)
+	}
+	if err := os.CopyFS(kept, os.DirFS(l.logs())); err != nil {
+		return "", fmt.Errorf("keeping logs: %w", err)
+	}
+	return kept, nil
+}
+
+func (l *Lab) logs() string { return filepath.Join(l.Dir, "logs") }
+
+// file is the path of a file in the lab's folder.
+func (l *Lab) file(elements ...string) string {
+	return filepath.Join(append([]string{l.Dir}, elements...)...)
+}
+
+// LogFile is the file with the output of a process.
+func (l *Lab) LogFile(name string) string { return l.file("logs", name+".log") }

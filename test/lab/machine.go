@@ -1,0 +1,28 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// machineScript gives a command an /etc and a /var/lib of its own, in the folder $0, and our programs in its path.
+const machineScript = `set -eu
+cp /etc/hosts /etc/nsswitch.conf "$0/etc/"
+mount --bind "$0/etc" /etc
+mount --bind "$0/lib" /var/lib
+PATH="$1:$2:$PATH" exec sh "$0/command"`
+
+// RunOnMachine runs a shell command as root would do it on a new machine in the workload network. It runs until the lab
+// is closed.
+func (l *Lab) RunOnMachine(name string, command []byte) error {
+	dir := l.file(name)
+	if err := errors.Join(os.MkdirAll(dir+"/etc", 0o755), os.MkdirAll(dir+"/lib", 0o755), os.WriteFile(dir+"/command", command, 0o600)); err != nil {
+		return fmt.Errorf("making machine %s: %w", name, err)
+	}
+	_, err := l.supervise(Spec{
+		Name: name, Namespace: l.Network.Workload, Program: "unshare",
+		Args: []string{"--mount", "sh", "-c", machineScript, dir, l.parts.Fairlead, l.parts.Real},
+	})
+	return err
+}

@@ -1,0 +1,72 @@
+package lab
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// readObjects reads all objects of a YAML file, or of all YAML files of a folder and the folders in it.
+func readObjects(path string) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	err := filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(file) != ".yaml" {
+			return err
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		more, err := parseObjects(data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		objects = append(objects, more...)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading manifests: %w", err)
+	}
+	return objects, nil
+}
+
+func parseObjects(data []byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	decoder := yamlutil.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		switch err := decoder.Decode(object); {
+		case errors.Is(err, io.EOF):
+			return objects, nil
+		case err != nil:
+			return nil, fmt.Errorf("reading an object: %w", err)
+		case len(object.Object) > 0:
+			objects = append(objects, object)
+		}
+	}
+}
+
+// isNoMatch says that an apiserver doesn't know a kind, perhaps not yet.
+func isNoMatch(err error) bool { return meta.IsNoMatchError(err) }
+
+func base64Of(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+
+// merge is a new map with the entries of both; those of more win.
+func merge(labels, more map[string]string) map[string]string {
+	merged := maps.Clone(labels)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	maps.Copy(merged, more)
+	return merged
+}

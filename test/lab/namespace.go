@@ -1,0 +1,185 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	namespaceDir = "/run/netns" // where iproute2 keeps namespaces
+	etcDir       = "/etc/netns" // what ip netns exec mounts over /etc
+)
+
+// Namespace is one network namespace, with a hosts file of its own and no other name service.
+type Namespace struct {
+	Name string // as ip netns knows it
+
+	mu    sync.Mutex
+	hosts map[string]netip.Addr
+}
+
+func newNamespace(ctx context.Context, name string) (*Namespace, error) {
+	n := &Namespace{Name: name, hosts: map[string]netip.Addr{}}
+	etc := filepath.Join(etcDir, name)
+	if err := os.MkdirAll(etc, 0o755); err != nil {
+		return nil, fmt.Errorf("making namespace %s: %w", name, err)
+	}
+	// A name that is not in the hosts file doesn't exist: that is another thing than DNS that is down.
+	if err := os.WriteFile(filepath.Join(etc, "nsswitch.conf"), []byte("hosts: files\n"), 0o644); err != nil {
+		return nil, fmt.Errorf("writing nsswitch.conf of %s: %w", name, err)
+	}
+	if err := n.AddHost("localhost", netip.MustParseAddr("127.0.0.1")); err != nil {
+		return nil, err
+	}
+	if err := ip(ctx, "netns", "add", name); err != nil {
+		return nil, err
+	}
+	if err := n.ip(ctx, "link", "set", "lo", "up"); err != nil {
+		removeNamespace(context.WithoutCancel(ctx), name)
+		return nil, err
+	}
+	return n, nil
+}
+
+// removeNamespace ends what still runs in a namespace and removes it. It does what it can: the next lab cleans up.
+func removeNamespace(ctx context.Context, name string) {
+	for _, pid := range namespacePIDs(ctx, name) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	_ = ip(ctx, "netns", "delete", name)
+	_ = os.RemoveAll(filepath.Join(etcDir, name))
+}
+
+func namespacePIDs(ctx context.Context, name string) []int {
+	out, err := exec.CommandContext(ctx, "ip", "netns", "pids", name).Output()
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for field := range strings.FieldsSeq(string(out)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// AddHost makes a name resolve, also for processes that run already: the file is mounted into them, so it may grow but
+// not be replaced.
+func (n *Namespace) AddHost(name string, address netip.Addr) error {
+	file, err := os.OpenFile(filepath.Join(etcDir, n.Name, "hosts"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("adding host %s to %s: %w", name, n.Name, err)
+	}
+	_, err = fmt.Fprintf(file, "%s %s\n", address, name)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("adding host %s to %s: %w", name, n.Name, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hosts[name] = address
+	return nil
+}
+
+// Do runs a function inside of the namespace: sockets that it makes belong there for good.
+func (n *Namespace) Do(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			// The main thread can't end, and its namespace counts as the process's: take another one.
+			defer runtime.UnlockOSThread()
+			result <- n.Do(f)
+			return
+		}
+		// Never unlocked: the thread ends with this goroutine, so no other one ever runs in the wrong network.
+		result <- n.enter(f)
+	}()
+	return <-result
+}
+
+func (n *Namespace) enter(f func() error) error {
+	file, err := os.Open(filepath.Join(namespaceDir, n.Name))
+	if err != nil {
+		return fmt.Errorf("entering namespace: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("entering namespace %s: %w", n.Name, err)
+	}
+	return f()
+}
+
+// DialContext dials as a process inside of the namespace would, with the namespace's names. The address must be
+// host:port.
+func (n *Namespace) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	resolved, err := n.resolve(address)
+	if err != nil {
+		return nil, err
+	}
+	err = n.Do(func() error {
+		dialer := net.Dialer{Timeout: 10 * time.Second}
+		conn, err = dialer.DialContext(ctx, network, resolved)
+		return err
+	})
+	return conn, err
+}
+
+// Listen listens on an address of the namespace.
+func (n *Namespace) Listen(ctx context.Context, address string) (listener net.Listener, err error) {
+	err = n.Do(func() error {
+		listener, err = new(net.ListenConfig).Listen(ctx, "tcp", address)
+		return err
+	})
+	return listener, err
+}
+
+func (n *Namespace) resolve(address string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return address, nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	found, ok := n.hosts[host]
+	if !ok {
+		return "", fmt.Errorf("resolving %s in %s: %w", host, n.Name, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true})
+	}
+	return net.JoinHostPort(found.String(), port), nil
+}
+
+// Command is a command that runs inside of the namespace, with its hosts file. The pid of the process is the program's
+// own: ip replaces itself.
+func (n *Namespace) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
+}
+
+func (n *Namespace) ip(ctx context.Context, args ...string) error {
+	return ip(ctx, append([]string{"-netns", n.Name}, args...)...)
+}
+
+// ip runs iproute2.
+func ip(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("running ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

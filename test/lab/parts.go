@@ -1,0 +1,66 @@
+package lab
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Parts are the folders of the programs that a lab runs.
+type Parts struct {
+	Root     string // of the repository
+	Real     string // the real parts, which make tools installs
+	Fairlead string // our own programs, which make build builds
+}
+
+// BinEnv names the folder of our own programs; by default it is bin.
+const BinEnv = "FAIRLEAD_BIN"
+
+// FindParts finds all programs, from wherever in the repository the process runs. The error names each that is missing,
+// and says how to make it.
+func FindParts() (Parts, error) {
+	root, err := findRoot()
+	if err != nil {
+		return Parts{}, err
+	}
+	p := Parts{Root: root, Real: filepath.Join(root, "bin")}
+	if p.Fairlead, err = filepath.Abs(cmp.Or(os.Getenv(BinEnv), p.Real)); err != nil {
+		return Parts{}, fmt.Errorf("finding our own programs: %w", err)
+	}
+	errs := []error{
+		missing(p.Real, "make tools", "envoy", "etcd", "kube-apiserver", "kubectl", "capi-core", "capi-config", "fake-kubelet"),
+		missing(p.Fairlead, "make build", "controller", "xds-server", "gateway-agent", "edge-agent"),
+	}
+	return p, errors.Join(errs...)
+}
+
+// missing says which programs a folder lacks, and what makes them.
+func missing(folder, command string, names ...string) error {
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			return fmt.Errorf("finding programs: %s is not there: run %s", filepath.Join(folder, name), command)
+		}
+	}
+	return nil
+}
+
+// findRoot is the folder with go.mod at or above the working directory.
+func findRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the repository: %w", err)
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("finding the repository: no go.mod at or above %s", start)
+		}
+	}
+}
+
+func (p Parts) real(name string) string     { return filepath.Join(p.Real, name) }
+func (p Parts) fairlead(name string) string { return filepath.Join(p.Fairlead, name) }

@@ -1,0 +1,66 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestASupervisedProgramIsStartedAgain(t *testing.T) {
+	n := testNetwork(t)
+	service, err := supervise(Spec{Name: "sleeper", Namespace: n.Workload, Program: "sleep", Args: []string{"300"}, Log: filepath.Join(t.TempDir(), "log")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer service.Stop()
+	another := func(than int) func(context.Context) error {
+		return func(context.Context) error {
+			if service.Process().PID() == than {
+				return errors.New("not started again")
+			}
+			return nil
+		}
+	}
+	first := service.Process()
+	service.Kill()
+	if err := Wait(t.Context(), 5*time.Second, another(first.PID())); err != nil {
+		t.Fatal(err)
+	}
+	second := service.Process()
+	service.Hold()
+	if err := Wait(t.Context(), 5*restartDelay, another(second.PID())); err == nil {
+		t.Error("a held program was started")
+	}
+	service.Resume()
+	if err := Wait(t.Context(), 5*time.Second, another(second.PID())); err != nil {
+		t.Error(err)
+	}
+	third := service.Process()
+	service.Stop()
+	select {
+	case <-third.Done():
+	default:
+		t.Error("Stop returned while the program ran")
+	}
+}
+
+func TestAFailedStartShowsTheLog(t *testing.T) {
+	n := testNetwork(t)
+	process, err := Start(Spec{
+		Name: "loser", Namespace: n.Workload, Program: "sh", Args: []string{"-c", "echo the reason >&2; exit 3"}, Log: filepath.Join(t.TempDir(), "log"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	err = process.WaitReady(t.Context(), time.Minute, func(context.Context) error { return errors.New("not ready") })
+	if err == nil || !strings.Contains(err.Error(), "the reason") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("got %v, want the exit status and the log", err)
+	}
+	if time.Since(start) > 30*time.Second {
+		t.Error("waited for a process that had ended")
+	}
+}
