@@ -1,0 +1,16 @@
+package e2e
+
+import (
+	"testing"
+)
+
+// attacks proves that what a certificate doesn't say, nobody gets: point 9.
+func (w *world) attacks(t *testing.T) {
+	w.tunnelClaims(t)
+	w.configurationClaims(t)
+	w.forgedEnvoy(t)
+	w.falseGateway(t)
+	w.routesToNoTunnel(t)
+	w.publicPort(t)
+	promise(t, "after all attacks every kubeconfig works", func(t *testing.T) { must(t, w.worksFor(t.Context(), short)) })
+}

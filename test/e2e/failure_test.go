@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// maxOutage is how long a kubeconfig may be of no use after any one process was killed.
+const maxOutage = 5 * time.Second
+
+// failure proves that every process may die: point 8.
+func (w *world) failure(t *testing.T) {
+	defer w.brokenNow()
+	for _, victim := range []struct {
+		name string
+		kill func() error
+		// without says that requests go on as if nothing had happened.
+		without bool
+		// back is the condition that the process works again.
+		back func(context.Context) error
+	}{
+		{"edge_envoy", w.berlin.edge.KillEnvoy, false, w.berlin.edge.Ready},
+		{"edge_agent", killed(w.berlin.edge.Service), true, w.berlin.edge.Ready},
+		{"gateway_envoy", w.Gateway.KillEnvoy, false, w.Gateway.Ready},
+		{"gateway_agent", killed(w.Gateway.Service), true, w.Gateway.Ready},
+		{"xds_server", killed(w.XDSServer), true, w.XDSServerReady},
+		{"controller", killed(w.Controller), true, w.ControllerReady},
+	} {
+		promise(t, "after kill -9 of the "+victim.name+" the same kubeconfigs work again in under 5 s", func(t *testing.T) {
+			outage := w.outage(t, victim.kill)
+			figures.set("recovery_"+victim.name+"_s", outage.length.Seconds())
+			if outage.length > maxOutage {
+				t.Errorf("it took %s", outage.length)
+			}
+			if victim.without && outage.failed > 0 {
+				t.Errorf("%d requests failed, though no Envoy died", outage.failed)
+			}
+			eventually(t, victim.back)
+		})
+	}
+	promise(t, "watches live through the death of agents, xds-server and controller", w.watchesSurvive)
+	promise(t, "an agent that comes back takes its Envoy over", w.envoyTakenOver)
+	promise(t, "while the xds-server is down tunnels and requests go on", w.xdsServerDown)
+	promise(t, "while the controller is down tunnels and requests go on", w.controllerDown)
+}
+
+// killed is kill -9 of a service.
+func killed(s *lab.Service) func() error {
+	return func() error {
+		s.Kill()
+		return nil
+	}
+}
+
+// outage is what clients noticed.
+type outage struct {
+	length time.Duration // from the kill until requests worked at once for good, or the longest request: whichever is longer
+	failed int
+}
+
+// atOnce is how long a request takes on a busy machine when nothing is wrong.
+const atOnce = time.Second / 2
+
+// outage kills something and asks every workload apiserver for something, again and again over new connections, until
+// it has worked for a while.
+func (w *world) outage(t *testing.T, kill func() error) outage {
+	t.Helper()
+	must(t, w.allWork(t.Context()))
+	var o outage
+	start := time.Now()
+	must(t, kill())
+	w.brokenNow()
+	for worked := 0; worked < 20; worked++ {
+		asked := time.Now()
+		err := w.allWork(t.Context())
+		took := time.Since(asked)
+		o.length = max(o.length, took)
+		if err == nil && took < atOnce {
+			continue
+		}
+		if err != nil {
+			o.failed++
+		}
+		worked = 0
+		if o.length = time.Since(start); o.length > patience {
+			t.Fatalf("requests still fail or wait after %s: %v", o.length, err)
+		}
+	}
+	return o
+}
+
+// watchesSurvive kills everything but the Envoys at once, under open watches.
+func (w *world) watchesSurvive(t *testing.T) {
+	watches := map[*member]func(context.Context) (time.Duration, error){}
+	for _, m := range w.members() {
+		next, err := watchFor(t.Context(), m)
+		must(t, err)
+		watches[m] = next
+	}
+	for _, service := range []*lab.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateway.Service, w.XDSServer, w.Controller} {
+		service.Kill()
+	}
+	for m, next := range watches {
+		if _, err := next(t.Context()); err != nil {
+			t.Errorf("%s: %v", m, err)
+		}
+	}
+	for _, back := range []func(context.Context) error{w.paris.edge.Ready, w.tokyo.edge.Ready, w.Gateway.Ready, w.XDSServerReady, w.ControllerReady} {
+		eventually(t, back)
+	}
+	for m, next := range watches {
+		if _, err := next(t.Context()); err != nil {
+			t.Errorf("%s, after all are back: %v", m, err)
+		}
+	}
+}
+
+func (w *world) envoyTakenOver(t *testing.T) {
+	for name, agent := range map[string]*lab.Agent{"edge": w.berlin.edge, "gateway": w.Gateway} {
+		before, err := agent.EnvoyPID()
+		must(t, err)
+		agent.Kill()
+		eventually(t, agent.Ready)
+		after, err := agent.EnvoyPID()
+		must(t, err)
+		if before != after {
+			t.Errorf("%s: Envoy was %d, is %d", name, before, after)
+		}
+	}
+}
+
+func (w *world) xdsServerDown(t *testing.T) {
+	next, err := watchFor(t.Context(), w.tokyo)
+	must(t, err)
+	w.XDSServer.Hold()
+	defer w.XDSServer.Resume()
+	must(t, w.worksFor(t.Context(), short))
+	_, err = next(t.Context())
+	must(t, err)
+	w.XDSServer.Resume()
+	eventually(t, w.XDSServerReady)
+	must(t, w.worksFor(t.Context(), short))
+}
+
+func (w *world) controllerDown(t *testing.T) {
+	w.Controller.Hold()
+	defer w.Controller.Resume()
+	must(t, w.worksFor(t.Context(), short))
+	w.Controller.Resume()
+	eventually(t, w.ControllerReady)
+}
+
+// worksFor is no error if every request works for a while.
+func (w *world) worksFor(ctx context.Context, duration time.Duration) error {
+	requests := 0
+	for start := time.Now(); time.Since(start) < duration; requests++ {
+		if err := w.allWork(ctx); err != nil {
+			return fmt.Errorf("request %d: %w", requests, err)
+		}
+	}
+	if requests < 3 {
+		return errors.New("too slow to prove anything")
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// falseGatewayAddress is where the public name leads for an edge whose DNS somebody else holds.
+var falseGatewayAddress = netip.MustParseAddrPort("127.0.0.2:443")
+
+// falseGateway stands between an edge and the gateway. It passes the control channel on, and plays the gateway itself.
+type falseGateway struct {
+	in          *lab.Namespace
+	certificate atomic.Pointer[tls.Certificate] // that it shows
+	accepted    atomic.Int32                    // edges that went on to ask for a tunnel
+	refused     atomic.Int32                    // edges that did not
+}
+
+// falseGateway proves that an edge opens its tunnel to gateways alone.
+func (w *world) falseGateway(t *testing.T) {
+	listener, err := w.Network.Workload.Listen(t.Context(), falseGatewayAddress.String())
+	must(t, err)
+	defer func() { _ = listener.Close() }()
+	gateway, _ := identityOf(t, w.Gateway.StateDir)
+	tokyo, _ := identityOf(t, w.tokyo.edge.StateDir)
+	foreign := foreignIdentity(t, subjectOf(t, w.Gateway.StateDir))
+
+	f := &falseGateway{in: w.Network.Workload}
+	f.certificate.Store(&tokyo)
+	go f.serve(t.Context(), listener)
+	cluster := w.bareCluster(t, lab.ClusterSpec{Name: "misled"})
+	bootstrap, err := cluster.Bootstrap(t.Context())
+	must(t, err)
+	_, err = w.StartMisledEdge("edge-misled", bootstrap, lab.PublicName, falseGatewayAddress.Addr())
+	must(t, err)
+
+	for _, attack := range []struct {
+		name        string
+		certificate tls.Certificate
+	}{
+		{"an edge refuses a gateway that shows an edge's certificate", tokyo},
+		{"an edge refuses a gateway that shows a certificate of another CA", foreign},
+	} {
+		promise(t, attack.name, func(t *testing.T) {
+			f.show(&attack.certificate)
+			eventually(t, func(context.Context) error { return atLeast(&f.refused, 3) })
+			if n := f.accepted.Load(); n > 0 {
+				t.Errorf("it went on %d times", n)
+			}
+		})
+	}
+	promise(t, "the same edge accepts the gateway's own certificate", func(t *testing.T) {
+		f.show(&gateway)
+		eventually(t, func(context.Context) error { return atLeast(&f.accepted, 1) })
+	})
+}
+
+func atLeast(count *atomic.Int32, want int32) error {
+	if n := count.Load(); n < want {
+		return fmt.Errorf("only %d of %d", n, want)
+	}
+	return nil
+}
+
+// show changes the certificate, and begins to count anew.
+func (f *falseGateway) show(certificate *tls.Certificate) {
+	f.certificate.Store(certificate)
+	f.accepted.Store(0)
+	f.refused.Store(0)
+}
+
+func (f *falseGateway) serve(ctx context.Context, listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer func() { _ = conn.Close() }()
+			name, conn, err := peekName(conn)
+			switch {
+			case err != nil:
+			case name == domain.Control():
+				f.passOn(ctx, conn)
+			default:
+				f.play(ctx, conn)
+			}
+		}()
+	}
+}
+
+// play is the gateway's side of the outer TLS. An edge that asks for a tunnel has accepted the certificate.
+func (f *falseGateway) play(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	shown := f.certificate.Load()
+	server := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*shown}, ClientAuth: tls.RequestClientCert})
+	err := server.HandshakeContext(ctx)
+	if err == nil {
+		_, err = io.ReadFull(server, make([]byte, len("GET /reverse_connections")))
+	}
+	switch {
+	case shown != f.certificate.Load(): // began before the last change
+	case err == nil:
+		f.accepted.Add(1)
+	default:
+		f.refused.Add(1)
+	}
+}
+
+// passOn copies bytes between an edge and the real gateway.
+func (f *falseGateway) passOn(ctx context.Context, edge net.Conn) {
+	gateway, err := f.in.DialContext(ctx, "tcp", hostPort(lab.PublicName, lab.PublicPort))
+	if err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(gateway, edge)
+		_ = gateway.Close()
+	}()
+	_, _ = io.Copy(edge, gateway)
+}
+
+// errPeeked ends a handshake of which only the first message was wanted.
+var errPeeked = errors.New("peeked")
+
+// peekName reads the SNI of a TLS client, and returns a connection that has all bytes still to come.
+func peekName(conn net.Conn) (name string, whole net.Conn, err error) {
+	var seen bytes.Buffer
+	err = tls.Server(replayed{Conn: conn, reader: io.TeeReader(conn, &seen), mute: true}, &tls.Config{
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			name = hello.ServerName
+			return nil, errPeeked
+		},
+	}).Handshake()
+	if !errors.Is(err, errPeeked) {
+		return "", nil, err
+	}
+	return name, replayed{Conn: conn, reader: io.MultiReader(&seen, conn)}, nil
+}
+
+// replayed is a connection whose bytes come from a reader. A mute one sends nothing.
+type replayed struct {
+	net.Conn
+	reader io.Reader
+	mute   bool
+}
+
+func (r replayed) Read(p []byte) (int, error) { return r.reader.Read(p) }
+
+func (r replayed) Write(p []byte) (int, error) {
+	if r.mute {
+		return len(p), nil
+	}
+	return r.Conn.Write(p)
+}

@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// forgedEnvoy runs a real Envoy with a bootstrap that its owner has written: it takes berlin's identity from berlin's
+// agent, and claims a tunnel id of its choice.
+func (w *world) forgedEnvoy(t *testing.T) {
+	berlin, tokyo := subjectOf(t, w.berlin.edge.StateDir), subjectOf(t, w.tokyo.edge.StateDir)
+	promise(t, "an Envoy with a bootstrap of our own making carries the traffic of the tunnel that its certificate names", func(t *testing.T) {
+		forged := w.startForged(t, berlin.Node, berlin.ID, w.SNI)
+		defer forged.Kill()
+		must(t, w.berlin.edge.KillEnvoy()) // its tunnels are gone, the forged Envoy's are there at once
+		w.brokenNow()
+		eventually(t, w.berlin.works)
+	})
+	promise(t, "an Envoy that claims another tunnel id than its certificate names carries nothing", func(t *testing.T) {
+		forged := w.startForged(t, berlin.Node, tokyo.ID, w.Connect)
+		defer forged.Kill()
+		w.downWithout(t, w.tokyo)
+	})
+	promise(t, "an Envoy that claims both ids of another edge carries nothing", func(t *testing.T) {
+		forged := w.startForged(t, tokyo.Node, tokyo.ID, w.Connect)
+		defer forged.Kill()
+		w.downWithout(t, w.tokyo)
+	})
+}
+
+// startForged starts the Envoy beside berlin's own, in the same folder, so that it has the agent's socket.
+func (w *world) startForged(t *testing.T, node, id string, apiServer *lab.APIServer) *lab.Process {
+	t.Helper()
+	public := model.Endpoint{Host: lab.PublicName, Port: lab.PublicPort}
+	installation := model.Installation{Domain: domain, Public: public, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	victim := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: apiServer.Endpoint.Addr().String(), Port: apiServer.Endpoint.Port()}}
+	bootstrap := envoy.Static(envoy.EdgeBootstrap(envoy.EdgeConfig{Domain: domain, Node: node, ID: id, Gateway: public}),
+		envoy.EdgeListeners(installation, victim, node), envoy.EdgeClusters(installation, victim))
+	bootstrap.Admin = nil
+	data, err := protojson.Marshal(bootstrap)
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "forged.json")
+	must(t, os.WriteFile(file, data, 0o600))
+	forged, err := lab.Start(lab.Spec{
+		Name: "forged-envoy", Namespace: w.Network.Workload, Program: w.EnvoyPath(), Dir: w.berlin.edge.StateDir, Log: w.LogFile("forged-envoy"),
+		Args: []string{"-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "info"},
+	})
+	must(t, err)
+	must(t, forged.WaitReady(t.Context(), patience, func(context.Context) error {
+		return lab.HasText(w.LogFile("forged-envoy"), "all dependencies initialized")
+	}))
+	return forged
+}
+
+// downWithout takes a member's edge away, and fails the test if the member is reached nevertheless.
+func (w *world) downWithout(t *testing.T, m *member) {
+	t.Helper()
+	m.edge.Hold()
+	must(t, m.edge.KillEnvoy())
+	w.brokenNow()
+	defer func() {
+		m.edge.Resume()
+		eventually(t, m.works)
+	}()
+	never(t, 2*short, "the forged Envoy carries the other's traffic", m.works)
+}

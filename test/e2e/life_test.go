@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// holdFinalizer keeps a Cluster that is being deleted, as a provider does that still needs it.
+const holdFinalizer = "e2e.fairlead.dev/hold"
+
+// lifeOfACluster proves what becomes of a tunnel when its Cluster is paused, deleted and made again: points 3, 8 and 9.
+func (w *world) lifeOfACluster(t *testing.T) {
+	promise(t, "a paused Cluster keeps its route", func(t *testing.T) {
+		must(t, w.paris.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
+		must(t, w.worksFor(t.Context(), short))
+		must(t, w.paris.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": false}}))
+	})
+	old, err := w.join(t.Context(), "rome", w.SNI, nil)
+	must(t, err)
+	promise(t, "a Cluster that is being deleted keeps its route until it is gone", func(t *testing.T) { w.deleting(t, old) })
+	promise(t, "when it is gone its route is gone", func(t *testing.T) {
+		must(t, old.Patch(t.Context(), finalizers(nil)))
+		eventually(t, func(ctx context.Context) error { return gone(ctx, old.Cluster) })
+		eventually(t, func(ctx context.Context) error {
+			if err := old.works(ctx); err == nil {
+				return errors.New("its kubeconfig still works")
+			}
+			return nil
+		})
+	})
+	promise(t, "an edge whose Cluster is gone gets no configuration", func(t *testing.T) {
+		certificate, roots := identityOf(t, old.edge.StateDir)
+		w.refusedConfiguration(t, roots, &certificate, subjectOf(t, old.edge.StateDir).NodeID())
+	})
+	promise(t, "a Cluster made again under the same name gives the old edge nothing", func(t *testing.T) { w.madeAgain(t, old) })
+}
+
+// finalizers is a change that leaves only the given ones.
+func finalizers(names []any) map[string]any {
+	return map[string]any{"metadata": map[string]any{"finalizers": names}}
+}
+
+func (w *world) deleting(t *testing.T, m *member) {
+	cluster, err := m.Get(t.Context())
+	must(t, err)
+	held := []any{holdFinalizer}
+	for _, name := range cluster.Finalizers {
+		held = append(held, name)
+	}
+	must(t, m.Patch(t.Context(), finalizers(held)))
+	must(t, m.Delete(t.Context()))
+	eventually(t, func(ctx context.Context) error { // Cluster API has done its part
+		cluster, err := m.Get(ctx)
+		if err != nil {
+			return err
+		}
+		if cluster.DeletionTimestamp.IsZero() || len(cluster.Finalizers) > 1 {
+			return fmt.Errorf("finalizers are %v", cluster.Finalizers)
+		}
+		return nil
+	})
+	must(t, steady(t.Context(), m))
+	if _, err := m.Tunnel(t.Context()); err != nil {
+		t.Errorf("reading its Tunnel: %v", err)
+	}
+}
+
+// steady is no error if the member's kubeconfig works all the time for a while.
+func steady(ctx context.Context, m *member) error {
+	return (&world{berlin: m, paris: m, tokyo: m}).worksFor(ctx, short)
+}
+
+// gone is the condition that neither a Cluster nor its Tunnel exists.
+func gone(ctx context.Context, c *lab.Cluster) error {
+	if _, err := c.Get(ctx); !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading the Cluster: %w", errors.Join(err, errors.New("it is there")))
+	}
+	if _, err := c.Tunnel(ctx); !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading the Tunnel: %w", errors.Join(err, errors.New("it is there")))
+	}
+	return nil
+}
+
+// madeAgain makes the Cluster again while the old edge still runs with a certificate that has not expired. The old edge
+// must stay without a tunnel; a new one gets it.
+func (w *world) madeAgain(t *testing.T, old *member) {
+	cluster := w.bareCluster(t, lab.ClusterSpec{Name: old.Name})
+	kubeconfig, err := cluster.WaitKubeconfig(t.Context())
+	must(t, err)
+	again := &member{Cluster: cluster, kubeconfig: kubeconfig}
+	never(t, 2*short, "the old edge carries the new Cluster's traffic", again.works)
+	must(t, old.edge.KillEnvoy()) // nor does it get anything when it starts anew
+	never(t, 2*short, "the old edge carries the new Cluster's traffic after a restart", again.works)
+
+	bootstrap, err := cluster.Bootstrap(t.Context())
+	must(t, err)
+	_, err = w.StartEdge("edge-rome-again", bootstrap)
+	must(t, err)
+	eventually(t, again.works)
+	must(t, steady(t.Context(), again))
+}

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// badObjects proves that what is wrong with one object is said there, and harms no other: point 8.
+func (w *world) badObjects(t *testing.T) {
+	before := w.versions(t)
+	promise(t, "a Cluster whose hostname would be over 253 bytes gets a condition that names the field", w.hostnameTooLong)
+	victim := w.bareCluster(t, lab.ClusterSpec{Name: "victim"})
+	_, err := victim.WaitKubeconfig(t.Context())
+	must(t, err)
+	for name, tc := range map[string]struct {
+		spec map[string]any
+		says []string
+	}{
+		"a malformed extra name gets a condition that names the field": {
+			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[1]", "Not_A_Name"},
+		},
+		"an extra name that is an IP address gets a condition that names the field": {
+			map[string]any{"extraNames": []any{"192.0.2.7"}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]", "192.0.2.7"},
+		},
+		"an extra name that another Tunnel has gets a condition that names the field and the other": {
+			map[string]any{"extraNames": []any{berlinExtraName}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]", namespace + "/berlin"},
+		},
+		"an extra name below the tunnel domain gets a condition that names the field": {
+			map[string]any{"extraNames": []any{hostname("paris")}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]"},
+		},
+	} {
+		promise(t, name, func(t *testing.T) {
+			must(t, victim.PatchTunnel(t.Context(), tc.spec))
+			eventually(t, refusedWith(victim, tc.says...))
+			must(t, w.allWork(t.Context()))
+		})
+	}
+	promise(t, "a corrected object is served again", func(t *testing.T) {
+		must(t, victim.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"good.example.org"}}))
+		eventually(t, acceptedAs(victim, "good.example.org"))
+	})
+	promise(t, "no other Cluster is touched by any of these", func(t *testing.T) {
+		for name, version := range w.versions(t) {
+			if version != before[name] {
+				t.Errorf("%s changed", name)
+			}
+		}
+		must(t, w.worksFor(t.Context(), short))
+	})
+	promise(t, "an extra name leads to the workload cluster of the Tunnel that has it", func(t *testing.T) {
+		must(t, w.reachByName(t.Context(), w.berlin, berlinExtraName))
+	})
+	must(t, victim.Delete(t.Context()))
+}
+
+// versions are the resource versions of everything that the controller keeps for the members.
+func (w *world) versions(t *testing.T) map[string]string {
+	t.Helper()
+	versions := map[string]string{}
+	for _, m := range w.members() {
+		versions["Tunnel "+m.Name] = w.tunnel(t, m.Cluster).ResourceVersion
+		for _, suffix := range []string{"-kubeconfig", v1alpha1.BootstrapSecretSuffix} {
+			secret, err := m.Secret(t.Context(), suffix)
+			must(t, err)
+			versions["Secret "+secret.Name] = secret.ResourceVersion
+		}
+	}
+	return versions
+}
+
+func (w *world) hostnameTooLong(t *testing.T) {
+	long := w.bareCluster(t, lab.ClusterSpec{Name: strings.Repeat("c", 63), Namespace: strings.Repeat("n", 63)})
+	eventually(t, refusedWith(long, v1alpha1.ReasonInvalidName, "metadata.name", "253"))
+	written, err := long.ProviderSecret()
+	must(t, err)
+	kubeconfig, err := long.Kubeconfig(t.Context())
+	must(t, err)
+	if string(kubeconfig) != string(written.Data["value"]) {
+		t.Error("its kubeconfig was changed though it can't be served")
+	}
+	must(t, w.allWork(t.Context()))
+	must(t, long.Delete(t.Context()))
+}
+
+// refusedWith is the condition that Accepted is False and says all of the texts.
+func refusedWith(c *lab.Cluster, texts ...string) func(context.Context) error {
+	return accepted(c, metav1.ConditionFalse, texts)
+}
+
+// acceptedAs is the condition that Accepted is True and names what is served.
+func acceptedAs(c *lab.Cluster, texts ...string) func(context.Context) error {
+	return accepted(c, metav1.ConditionTrue, texts)
+}
+
+func accepted(c *lab.Cluster, status metav1.ConditionStatus, texts []string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		tunnel, err := c.Tunnel(ctx)
+		if err != nil {
+			return err
+		}
+		condition := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted)
+		if condition == nil || condition.Status != status {
+			return fmt.Errorf("condition Accepted is %+v", condition)
+		}
+		for _, text := range texts {
+			if !strings.Contains(condition.Reason+" "+condition.Message, text) {
+				return fmt.Errorf("condition Accepted says %s: %s, without %q", condition.Reason, condition.Message, text)
+			}
+		}
+		return nil
+	}
+}
+
+// reachByName reaches a member's apiserver by another of its names.
+func (w *world) reachByName(ctx context.Context, m *member, name string) error {
+	config, err := clientcmd.Load(m.kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.Clusters[m.Name].TLSServerName = name
+	kubeconfig, err := clientcmd.Write(*config)
+	if err != nil {
+		return err
+	}
+	return m.ReachWith(ctx, kubeconfig)
+}

@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// probes are Cluster API's own view of the workload clusters.
+type probes struct {
+	members   []*member
+	connected map[*member]metav1.Condition // as they were when they first were True
+}
+
+// watchProbes tells Cluster API that the machines are provisioned, and waits until it reaches them.
+func (w *world) watchProbes(t *testing.T) *probes {
+	t.Helper()
+	p := &probes{members: w.members(), connected: map[*member]metav1.Condition{}}
+	for _, m := range p.members {
+		must(t, m.SetProvisioned(t.Context()))
+	}
+	for _, m := range p.members {
+		eventually(t, m.RemoteConnectionProbe)
+		figures.set("remote_connection_probe_s", time.Since(m.Created).Seconds())
+		condition, err := probeOf(t.Context(), m)
+		must(t, err)
+		p.connected[m] = condition
+	}
+	return p
+}
+
+// early creates a Cluster whose machines count as provisioned before there is an edge: Cluster API tries in vain first,
+// and waits 30 s before it tries again.
+func (w *world) early(t *testing.T) *member {
+	t.Helper()
+	m := &member{Cluster: w.bareCluster(t, lab.ClusterSpec{Name: "early"})}
+	must(t, m.SetProvisioned(t.Context()))
+	eventually(t, func(context.Context) error { return lab.HasText(w.LogFile("capi-core"), `"Connect failed"`) })
+	bootstrap, err := m.Bootstrap(t.Context())
+	must(t, err)
+	m.edge, err = w.StartEdge("edge-early", bootstrap)
+	must(t, err)
+	return m
+}
+
+// reachedLate proves that Cluster API reaches the Cluster of early in the end.
+func reachedLate(t *testing.T, m *member) {
+	promise(t, "Cluster API reaches a Cluster whose tunnel came up after its first try", func(t *testing.T) {
+		eventually(t, m.RemoteConnectionProbe)
+		condition, err := probeOf(t.Context(), m)
+		must(t, err)
+		figures.set("remote_connection_probe_after_a_failed_try_s", condition.LastTransitionTime.Sub(m.Created).Seconds())
+	})
+}
+
+func probeOf(ctx context.Context, m *member) (metav1.Condition, error) {
+	cluster, err := m.Get(ctx)
+	if err != nil {
+		return metav1.Condition{}, err
+	}
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, clusterv1.ClusterRemoteConnectionProbeCondition)
+	if condition == nil {
+		return metav1.Condition{}, errors.New("cluster has no condition RemoteConnectionProbe")
+	}
+	return *condition, nil
+}
+
+// check proves that the condition is True, and has been all the time: a condition that was anything else in between has
+// a later transition time. What broke last must be so long ago that Cluster API would have noticed.
+func (p *probes) check(t *testing.T, broken time.Time) {
+	for _, m := range p.members {
+		promise(t, fmt.Sprintf("RemoteConnectionProbe of %s was True all the time", m.Name), func(t *testing.T) {
+			must(t, p.waitForVerdict(t.Context(), m, broken))
+		})
+	}
+}
+
+func (p *probes) stayed(ctx context.Context, m *member) error {
+	now, err := probeOf(ctx, m)
+	if err != nil {
+		return err
+	}
+	was := p.connected[m]
+	if now.Status != metav1.ConditionTrue || !now.LastTransitionTime.Equal(&was.LastTransitionTime) {
+		return fmt.Errorf("condition is %s since %s (%s), was True since %s", now.Status, now.LastTransitionTime, now.Message, was.LastTransitionTime)
+	}
+	return nil
+}
+
+// probeGrace is how long Cluster API keeps the condition True after its last successful probe.
+const probeGrace = 50 * time.Second
+
+// waitForVerdict waits until Cluster API would have given up a connection that broke at a time.
+func (p *probes) waitForVerdict(ctx context.Context, m *member, broken time.Time) error {
+	if err := p.stayed(ctx, m); err != nil {
+		return err
+	}
+	err := lab.Wait(ctx, probeGrace+patience, func(context.Context) error {
+		if left := probeGrace - time.Since(broken); left > 0 {
+			return fmt.Errorf("%s left", left)
+		}
+		return nil
+	})
+	return errors.Join(err, p.stayed(ctx, m))
+}

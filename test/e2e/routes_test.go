@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// namesOfNoTunnel are names that a client could send, but that must not lead anywhere: those of Envoy clusters that are
+// no tunnels, and those by which tunnels are known inside.
+func (w *world) namesOfNoTunnel(t *testing.T) []string {
+	t.Helper()
+	self := subjectOf(t, w.berlin.edge.StateDir)
+	names := append(envoy.StaticClusters(), "control_channel", "no_such_tunnel", "peer_gateway-0", "gateway-0", "apiserver", "kubernetes")
+	return append(names, domain.TunnelID(self.ID), self.Node, domain.Control(), domain.Gateway(), domain.GatewayReplica("gateway-0"), "no."+string(domain))
+}
+
+// routesToNoTunnel proves that the gateway's two routes lead to tunnels alone.
+func (w *world) routesToNoTunnel(t *testing.T) {
+	for _, name := range w.namesOfNoTunnel(t) {
+		promise(t, "an SNI of "+shortName(name)+" leads nowhere", func(t *testing.T) {
+			if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), name); err == nil {
+				t.Error("somebody answered the TLS handshake")
+			}
+		})
+		promise(t, "an authority of "+shortName(name)+" leads nowhere", func(t *testing.T) {
+			status, err := w.connectTo(t.Context(), name)
+			// Envoy itself takes some of these names for no authority at all.
+			if must(t, err); status != http.StatusNotFound && status != http.StatusBadRequest {
+				t.Errorf("status %d, want 404 or 400", status)
+			}
+		})
+	}
+	promise(t, "a client that sends no SNI gets nowhere", func(t *testing.T) {
+		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), ""); err == nil {
+			t.Error("somebody answered the TLS handshake")
+		}
+	})
+	w.routesToTunnels(t)
+}
+
+// routesToTunnels proves that the tests above could have seen an answer, and what a tunnel that is down looks like.
+func (w *world) routesToTunnels(t *testing.T) {
+	down := w.bareCluster(t, lab.ClusterSpec{Name: "down"})
+	_, err := down.WaitKubeconfig(t.Context())
+	must(t, err)
+	promise(t, "the SNI of a tunnel that is up leads to its apiserver", func(t *testing.T) {
+		must(t, w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), hostname("berlin")))
+	})
+	promise(t, "the SNI of a tunnel that is down is reset, within two seconds", func(t *testing.T) {
+		start := time.Now()
+		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), hostname("down")); err == nil {
+			t.Error("somebody answered the TLS handshake")
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("it took %s, and a worker of Cluster API with it", took)
+		}
+	})
+	for name, tc := range map[string]struct {
+		cluster string
+		want    int
+	}{
+		"CONNECT to a tunnel that is up is answered with 200":   {"tokyo", http.StatusOK},
+		"CONNECT to a tunnel that is down is answered with 503": {"down", http.StatusServiceUnavailable},
+		"CONNECT to an unknown tunnel is answered with 404":     {"unknown", http.StatusNotFound},
+	} {
+		promise(t, name, func(t *testing.T) {
+			status, err := w.connectTo(t.Context(), hostname(tc.cluster))
+			if must(t, err); status != tc.want {
+				t.Errorf("status %d, want %d", status, tc.want)
+			}
+		})
+	}
+	must(t, down.Delete(t.Context()))
+}
+
+// helloAt begins TLS with an SNI, and returns no error if anybody answers with a certificate, whichever it is.
+func (w *world) helloAt(ctx context.Context, from *lab.Namespace, address, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := from.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	answered := false
+	client := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true, VerifyConnection: func(tls.ConnectionState) error {
+		answered = true
+		return nil
+	}})
+	if err := client.HandshakeContext(ctx); err != nil && !answered {
+		return err
+	}
+	return nil
+}
+
+// connectTo sends a CONNECT for a name to the gateway, and returns the status of the answer.
+func (w *world) connectTo(ctx context.Context, name string) (int, error) {
+	conn, err := w.Network.Management.DialContext(ctx, "tcp", hostPort(lab.GatewayName, lab.ConnectPort))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := fmt.Fprintf(conn, "CONNECT %[1]s:6443 HTTP/1.1\r\nHost: %[1]s:6443\r\n\r\n", name); err != nil {
+		return 0, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, response.Body.Close()
+}
+
+// shortName leaves the tests' long domain out of a name.
+func shortName(name string) string {
+	if len(name) > len(domain) && name[len(name)-len(domain):] == string(domain) {
+		return name[:len(name)-len(domain)] + "…"
+	}
+	return name
+}
+
+// publicPort proves that the port which faces the internet gives no access to any apiserver.
+func (w *world) publicPort(t *testing.T) {
+	public := hostPort(lab.PublicName, lab.PublicPort)
+	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes", "localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {
+		promise(t, "on the public port an SNI of \""+shortName(name)+"\" leads nowhere", func(t *testing.T) {
+			if err := w.helloAt(t.Context(), w.Network.Workload, public, name); err == nil {
+				t.Error("somebody answered the TLS handshake")
+			}
+		})
+	}
+	promise(t, "the public port is no HTTP proxy", func(t *testing.T) {
+		conn, err := w.Network.Workload.DialContext(t.Context(), "tcp", public)
+		must(t, err)
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_, err = fmt.Fprintf(conn, "CONNECT %[1]s:6443 HTTP/1.1\r\nHost: %[1]s:6443\r\n\r\n", hostname("tokyo"))
+		must(t, err)
+		if answer, _ := io.ReadAll(conn); len(answer) > 0 {
+			t.Errorf("it answers %q", answer)
+		}
+	})
+	promise(t, "the control channel is no apiserver, not even for an edge", w.controlIsNoAPIServer)
+}
+
+func (w *world) controlIsNoAPIServer(t *testing.T) {
+	berlin, roots := identityOf(t, w.berlin.edge.StateDir)
+	for _, path := range []string{"/", "/version", "/api", "/readyz", "/api/v1/namespaces/shops/secrets"} {
+		conn, err := w.dialPublic(t.Context(), roots, domain.Control(), &berlin)
+		must(t, err)
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: kubernetes\r\nConnection: close\r\n\r\n", path)
+		must(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err == nil && response.StatusCode < http.StatusBadRequest {
+			t.Errorf("GET %s is answered with %s", path, response.Status)
+		}
+		_ = conn.Close()
+	}
+}

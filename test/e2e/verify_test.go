@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestOneTunnelledCluster proves that Cluster API manages workload clusters that it can't dial, and keeps doing so when
+// something fails or attacks.
+func TestOneTunnelledCluster(t *testing.T) {
+	if installation == nil {
+		t.Skip("there is no lab")
+	}
+	w := newWorld(t)
+	connected := w.watchProbes(t)
+	early := w.early(t)
+	for _, part := range []struct {
+		name string
+		run  func(*world, *testing.T)
+	}{
+		{"networks", (*world).networks},
+		{"opting in", (*world).optingIn},
+		{"enrolment", (*world).enrolment},
+		{"kubeconfig", (*world).kubeconfigs},
+		{"traffic", (*world).traffic},
+		{"download", (*world).download},
+		{"on the wire", (*world).wire},
+		{"failure", (*world).failure},
+		{"bad objects", (*world).badObjects},
+		{"life of a Cluster", (*world).lifeOfACluster},
+		{"attacks", (*world).attacks},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(w, t) })
+	}
+	t.Run("Cluster API", func(t *testing.T) {
+		reachedLate(t, early)
+		connected.check(t, w.broken)
+	})
+	t.Run("logs", w.logs)
+	w.measureMemory(t)
+}
+
+// measureMemory notes the resident memory of every process of ours, in MiB.
+func (w *world) measureMemory(t *testing.T) {
+	t.Helper()
+	memory, err := w.Memory()
+	must(t, err)
+	for _, m := range memory {
+		figures.set(fmt.Sprintf("rss_%s_mib", m.Name), float64(m.Bytes)/(1<<20))
+	}
+}
+
+// short is how long something must stay away to count as gone for good.
+const short = 3 * time.Second
