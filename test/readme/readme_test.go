@@ -1,0 +1,59 @@
+// Package readme runs every command of the README, as a newcomer would.
+package readme
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// block is a fenced block of shell commands.
+var block = regexp.MustCompile("(?s)```sh\n(.*?)```")
+
+func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
+	if os.Getenv("E2E_REQUIRED") == "" {
+		t.Skip("runs the demo, as root: set E2E_REQUIRED=1")
+	}
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := commandsOf(string(text))
+	for _, want := range []string{"make demo", "make test"} {
+		if !slices.Contains(commands, want) {
+			t.Errorf("the README does not name %q: it has %q", want, commands)
+		}
+	}
+	for _, command := range commands {
+		if command == "make test" {
+			continue // that is what runs this test
+		}
+		t.Run(command, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command)
+			cmd.Dir = root
+			cmd.Env = append(os.Environ(), "DEMO_EXIT=1") // end by itself instead of waiting for Ctrl-C
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// commandsOf returns the lines of all sh blocks, without comments.
+func commandsOf(text string) []string {
+	var commands []string
+	for _, match := range block.FindAllStringSubmatch(text, -1) {
+		for line := range strings.Lines(match[1]) {
+			line, _, _ = strings.Cut(line, " #")
+			if line = strings.TrimSpace(line); line != "" {
+				commands = append(commands, line)
+			}
+		}
+	}
+	return commands
+}
