@@ -150,7 +150,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	if _, err := stream.Recv(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("with its Cluster gone the edge's stream ended with %v", err)
 	}
-	if _, _, err := service.Renew(t.Context(), renewed); !errors.Is(err, certs.ErrRefused) {
+	if _, _, err := service.Renew(t.Context(), renewed); !errors.Is(err, enrol.ErrNotRenewable) {
 		t.Errorf("renewing for a Cluster that is gone: %v", err)
 	}
 	stop()

@@ -41,6 +41,8 @@ type control struct {
 	mu     sync.Mutex
 	life   time.Duration // of leaves
 	ended  bool          // the edge's tunnel
+	starts bool          // the server, and so knows no tunnels yet
+	err    error         // of the signer
 	tokens int           // how often a token was shown
 	issued int
 }
@@ -91,7 +93,13 @@ func (c *control) GatewayToken(hash string) error {
 func (c *control) Tunnel(id string) (model.Key, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return model.Key{}, id == edgeSubject.ID && !c.ended
+	return model.Key{}, id == edgeSubject.ID && !c.ended && !c.starts
+}
+
+func (c *control) Published() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.starts
 }
 
 func (c *control) Issue(_ context.Context, r enrol.IssueRequest) ([]byte, error) {
@@ -101,6 +109,9 @@ func (c *control) Issue(_ context.Context, r enrol.IssueRequest) ([]byte, error)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, c.err
+	}
 	c.issued++
 	now := time.Now()
 	return c.ca.Issue(key, leaf(r.Subject, now.Add(-certs.ClockSkew), now.Add(c.life)))

@@ -37,7 +37,9 @@ func (i *identities) forgetForeign() {
 }
 
 // renew is one attempt at a new identity. An expired leaf is tried too, because the server renews by key for some time
-// after the end; a credential that may be used up by now is the last resort.
+// after the end. To enrol anew is the last resort: it makes this machine another node, which cuts the tunnels that it
+// has, and it takes a credential that may be used up by now, or is then for the others. No error that may pass is a
+// reason, a refusal neither: see beyondRenewal.
 func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) {
 	current, err := i.store.Identity()
 	if err != nil {
@@ -46,8 +48,7 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 	domain, address := i.role.Control()
 	client := enrol.Client{Address: address, Domain: domain, Trust: i.store}
 	identity, bundle, renewErr := client.Renew(ctx, current)
-	valid := time.Now().Before(current.NotAfter())
-	if renewErr == nil || (valid && !errors.Is(renewErr, certs.ErrRefused)) {
+	if renewErr == nil || !beyondRenewal(renewErr, time.Now().After(current.NotAfter())) {
 		return identity, bundle, renewErr
 	}
 	identity, bundle, err = i.role.Enrol(ctx)
@@ -55,6 +56,12 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 		return certs.Identity{}, nil, fmt.Errorf("%w (before that: %v)", err, renewErr) //nolint:errorlint // the last way decides how soon to try again
 	}
 	return identity, bundle, nil
+}
+
+// beyondRenewal says whether an error of enrol.Client.Renew means that the leaf will never be renewed. Of one that it does
+// not take any more a server says so only by ending the connection, which means nothing before the leaf has expired.
+func beyondRenewal(err error, expired bool) bool {
+	return errors.Is(err, enrol.ErrNotRenewable) || (expired && errors.Is(err, enrol.ErrNoAnswer))
 }
 
 func parseSubject(domain model.TunnelDomain, identity certs.Identity) (model.Subject, error) {

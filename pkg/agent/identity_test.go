@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -25,6 +26,8 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 		begin, end time.Duration // of the leaf on disk, from now; 0: there is none
 		down       bool          // the control channel
 		ended      bool          // the tunnel
+		starts     bool          // the server
+		denied     bool          // by the signer
 		badToken   bool
 		wantTokens int
 		refused    bool
@@ -36,6 +39,10 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 		"a leaf that expired long ago: by token":                 {begin: -100 * hour, end: -50 * hour, wantTokens: 1},
 		"a leaf that expired long ago, and a token that is over": {begin: -100 * hour, end: -50 * hour, badToken: true, wantTokens: 1, refused: true, wantErr: "used up"},
 		"a valid leaf of a tunnel that has ended: by token":      {begin: -hour, end: hour, ended: true, wantTokens: 1},
+		"a valid leaf that the signer denies: the token is kept": {begin: -hour, end: hour, denied: true, refused: true, wantErr: "denied"},
+		"an expired leaf that the signer denies":                 {begin: -2 * hour, end: -hour, denied: true, refused: true, wantErr: "denied"},
+		"a valid leaf and a server that starts":                  {begin: -hour, end: hour, starts: true, wantErr: "does not know the tunnels yet"},
+		"an expired leaf and a server that starts":               {begin: -2 * hour, end: -hour, starts: true, wantErr: "does not know the tunnels yet"},
 		"a valid leaf and no control channel: the token is kept": {begin: -hour, end: hour, down: true, wantErr: "renewing certificate of edge-a"},
 		"an expired leaf and no control channel":                 {begin: -2 * hour, end: -hour, down: true, wantErr: "connection refused"},
 		"nothing on disk and a token that is over":               {badToken: true, wantTokens: 1, refused: true, wantErr: "used up"},
@@ -46,7 +53,10 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 			if !tc.down {
 				c.serve()
 			}
-			c.ended = tc.ended
+			c.set(func() { c.ended, c.starts = tc.ended, tc.starts })
+			if tc.denied {
+				c.set(func() { c.err = enrol.ErrDenied })
+			}
 			i := newIdentities(t, c.edgeRole(c.token))
 			if tc.badToken {
 				i.role = c.edgeRole("fl1.over")

@@ -19,6 +19,9 @@ const (
 	maxHost = 253
 	// maxServiceAccountToken is room for a JWT with many claims. Usual ones have about 1 KiB.
 	maxServiceAccountToken = 16 << 10
+	// notRenewable is what Renew says of a leaf that will never be renewed again, and of nothing else: an agent then enrols
+	// anew, as another node, and so cuts its tunnels and uses up its token. After any other code it goes on asking.
+	notRenewable = codes.FailedPrecondition
 )
 
 // edge checks the request of a new edge. Its token decides the tunnel, the server the node name.
@@ -96,11 +99,14 @@ func (s *Server) renewal(ctx context.Context, r *enrolv1.RenewRequest) (IssueReq
 	case model.RoleGateway:
 		return request, nil
 	case model.RoleEdge:
+		if !s.config.Renewals.Published() { // asked first: it may become true between the two questions
+			return IssueRequest{}, status.Error(codes.Unavailable, "the server does not know the tunnels yet")
+		}
 		var ok bool
 		if request.Tunnel, ok = s.config.Renewals.Tunnel(subject.ID); ok {
 			return request, nil
 		}
-		return IssueRequest{}, status.Errorf(codes.PermissionDenied, "the tunnel %s has ended", subject.ID)
+		return IssueRequest{}, status.Errorf(notRenewable, "the tunnel %s has ended", subject.ID)
 	}
 	return IssueRequest{}, status.Errorf(codes.PermissionDenied, "a certificate of the role %s is not renewed here", subject.Role)
 }

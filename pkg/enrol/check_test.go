@@ -24,6 +24,7 @@ func TestWhoGetsNothing(t *testing.T) {
 	tests := map[string]struct {
 		ask     func() error
 		refused bool
+		ended   bool // for good, so that it is of no use to ask for a renewal again
 		wantErr string
 	}{
 		"an edge with an unknown token":         {ask: func() error { return enrolEdge(t, client, "fl1.unknown") }, refused: true, wantErr: "unknown, has expired or is used up"},
@@ -38,12 +39,17 @@ func TestWhoGetsNothing(t *testing.T) {
 		"who renews without a certificate":        {ask: func() error { return renewWithout(t, m, client) }, wantErr: "showed no certificate"},
 		"who renews the xds-server's certificate": {ask: func() error { return renew(t, client, m.identity("control", domain.Control())) }, refused: true, wantErr: "not renewed here"},
 		"who renews a certificate of no profile":  {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(id), domain.Gateway())) }, refused: true, wantErr: "no profile"},
-		"an edge of an unknown tunnel":            {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(model.NewID()))) }, refused: true, wantErr: "has ended"},
+		"an edge of an unknown tunnel":            {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(model.NewID()))) }, refused: true, ended: true, wantErr: "has ended"},
 		"an edge whose tunnel has ended": {ask: func() error {
 			m.set(func() { m.ended = true })
 			defer m.set(func() { m.ended = false })
 			return renew(t, client, edge)
-		}, refused: true, wantErr: "has ended"},
+		}, refused: true, ended: true, wantErr: "has ended"},
+		"an edge, before the tunnels are known": {ask: func() error {
+			m.set(func() { m.starts = true })
+			defer m.set(func() { m.starts = false })
+			return renew(t, client, edge)
+		}, wantErr: "does not know the tunnels yet"},
 		"whom the signer denies, who hears why": {ask: func() error {
 			m.set(func() { m.err = fmt.Errorf("%w: the token has no uses left", enrol.ErrDenied) })
 			defer m.set(func() { m.err = nil })
@@ -68,6 +74,9 @@ func TestWhoGetsNothing(t *testing.T) {
 			}
 			if errors.Is(err, certs.ErrRefused) != tc.refused {
 				t.Errorf("the error is %v; is it a refusal: want %v", err, tc.refused)
+			}
+			if errors.Is(err, enrol.ErrNotRenewable) != tc.ended || errors.Is(err, enrol.ErrNoAnswer) {
+				t.Errorf("the error is %v; is it for good: want %v", err, tc.ended)
 			}
 			if strings.Contains(err.Error(), "secret detail") {
 				t.Error("the caller heard what is none of its business")

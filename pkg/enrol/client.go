@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
@@ -19,6 +21,16 @@ import (
 
 // maxAttempt is longer than the server takes at most, so that its reason arrives.
 const maxAttempt = maxServing + 5*time.Second
+
+var (
+	// ErrNotRenewable is wrapped by an error of Renew, beside certs.ErrRefused, when the server says that this leaf will
+	// never be renewed again.
+	ErrNotRenewable = errors.New("not renewable")
+	// ErrNoAnswer is wrapped by an error of Renew when there was no connection by which the server could have answered:
+	// there is no way to it, or one end did not take the other's certificate. The server takes none that expired too long
+	// ago, or whose CA is gone.
+	ErrNoAnswer = errors.New("no connection")
+)
 
 // Client asks for certificates. Each call makes a new key and a connection of its own, has a deadline, and tries once. It
 // returns the new identity and the trust bundle (PEM) to use with it. An error that wraps certs.ErrRefused is the
@@ -63,12 +75,17 @@ func (c Client) EnrolGateway(ctx context.Context, name string, credential Gatewa
 	return identity, bundle, nil
 }
 
-// Renew gets a leaf with the same names for a new key. The current leaf may have expired: how long ago is the server's choice.
+// Renew gets a leaf with the same names for a new key. The current leaf may have expired: how long ago is the server's
+// choice. Its errors tell besides whether it is of use to ask again: see ErrNotRenewable and ErrNoAnswer.
 func (c Client) Renew(ctx context.Context, current certs.Identity) (certs.Identity, []byte, error) {
 	certificate := current.TLSCertificate()
+	var server peer.Peer
 	identity, bundle, err := c.call(ctx, &certificate, func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
-		return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr})
+		return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr}, grpc.Peer(&server))
 	})
+	if err != nil && server.Addr == nil {
+		err = fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("renewing certificate of %s: %w", current.Leaf().Subject.CommonName, err)
 	}
@@ -145,6 +162,8 @@ func reason(err error) error {
 	switch s.Code() {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented:
 		return fmt.Errorf("%w: %s", certs.ErrRefused, s.Message())
+	case notRenewable:
+		return fmt.Errorf("%w: %w: %s", certs.ErrRefused, ErrNotRenewable, s.Message())
 	case codes.DeadlineExceeded, codes.Canceled:
 		return fmt.Errorf("no answer from the control channel: %s", s.Message())
 	}

@@ -98,6 +98,22 @@ func TestAnExpiredLeafIsRenewedByItsKeyForSomeTime(t *testing.T) {
 	}
 }
 
+func TestALeafThatTheServerDoesNotTakeGetsNoAnswer(t *testing.T) {
+	m, stranger := newManagement(t), newManagement(t)
+	client := m.serve()
+	edge := m.identity("edge-a", domain.TunnelID(id))
+	down := client
+	down.Address.Port = 1
+	for name, err := range map[string]error{
+		"a leaf of another CA": renew(t, client, stranger.identity("edge-a", domain.TunnelID(id))),
+		"no server":            renew(t, down, edge),
+	} {
+		if !errors.Is(err, enrol.ErrNoAnswer) || errors.Is(err, certs.ErrRefused) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func TestTheClientTakesNoCertificateThatEnvoyCouldNotUse(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()

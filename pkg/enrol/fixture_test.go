@@ -37,6 +37,7 @@ type management struct {
 	err     error         // of the signer
 	hold    chan struct{} // the signer waits for it
 	ended   bool          // the tunnel
+	starts  bool          // the server, and so knows no tunnels yet
 	trust   []byte
 	names   func(enrol.IssueRequest) (string, []string) // what the signer writes
 	request enrol.IssueRequest                          // the last one
@@ -82,7 +83,13 @@ func (m *management) ReviewGateway(_ context.Context, token, gateway string) err
 func (m *management) Tunnel(asked string) (model.Key, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return tunnel, asked == id && !m.ended
+	return tunnel, asked == id && !m.ended && !m.starts
+}
+
+func (m *management) Published() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.starts
 }
 
 func (m *management) Issue(ctx context.Context, r enrol.IssueRequest) ([]byte, error) {

@@ -56,8 +56,10 @@ type Issuer interface {
 	Issue(ctx context.Context, request IssueRequest) (chainPEM []byte, err error)
 }
 
-// Renewals knows which tunnels there are now: a leaf of one that has ended is not renewed.
+// Renewals knows which tunnels there are now: a leaf of one that has ended is not renewed. Before Published is true it knows
+// nothing, and that it has no tunnel does not say that the tunnel has ended.
 type Renewals interface {
+	Published() bool
 	Tunnel(id string) (model.Key, bool)
 }
 
