@@ -19,11 +19,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// maxTokens bounds the records of one Tunnel. Two are the rule: the token in the Secret and the one before it.
+// maxTokens is how many records of one Tunnel there may be before those of used-up tokens make room. Two are the rule: the
+// token in the Secret and the one before it.
 const maxTokens = 8
 
 // bootstrapFile is what edge-agent reads: bootstrap.yaml.
 type bootstrapFile struct {
+	ID           string `json:"id"` // of the Tunnel: an edge-agent sees by it that the identity it has stored is another tunnel's
 	Gateway      string `json:"gateway"`
 	TunnelDomain string `json:"tunnelDomain"`
 	Token        string `json:"token"`
@@ -72,8 +74,12 @@ func (c Config) newRecord(token string, now time.Time) v1alpha1.TokenStatus {
 }
 
 // nextLook is how long a served Tunnel may stay as it is: until its token is due, or its hostname is to be looked up.
+// A token that is not on record is due at once.
 func (c Config) nextLook(status v1alpha1.TunnelStatus, token string, now time.Time) time.Duration {
-	wait := c.replaceAt(status.Tokens[indexToken(status.Tokens, enrol.HashToken(token))]).Sub(now)
+	var wait time.Duration
+	if i := indexToken(status.Tokens, enrol.HashToken(token)); i >= 0 {
+		wait = max(0, c.replaceAt(status.Tokens[i]).Sub(now))
+	}
 	if c.DNS == TunnelDNSAuto {
 		wait = min(wait, lookupInterval)
 	}
@@ -85,12 +91,19 @@ func indexToken(tokens []v1alpha1.TokenStatus, hash string) int {
 	return slices.IndexFunc(tokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 == hash })
 }
 
-// validTokens drops the records of tokens that have ended, and the oldest where there are too many. Those that are used
-// up stay, so that a machine that comes late is told why.
+// validTokens drops the records of tokens that have ended, and where there are too many, of the oldest that are used up.
+// The other used-up ones stay, so that a machine that comes late is told why. A token with uses left stays however many
+// there are: some machine may have been given it. The order stays: oldest first.
 func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
 	left := slices.DeleteFunc(slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) })
-	slices.SortStableFunc(left, func(a, b v1alpha1.TokenStatus) int { return a.ExpiresAt.Compare(b.ExpiresAt.Time) })
-	return left[max(0, len(left)-maxTokens):]
+	extra := len(left) - maxTokens
+	return slices.DeleteFunc(left, func(t v1alpha1.TokenStatus) bool {
+		if extra <= 0 || t.Uses < t.MaxUses {
+			return false
+		}
+		extra--
+		return true
+	})
 }
 
 // chooseToken returns the token that belongs into the bootstrap Secret and notes its record in a Tunnel's status. The
@@ -129,6 +142,7 @@ func (r *tunnels) bootstrapSecret(ctx context.Context, key client.ObjectKey) (*c
 
 // writeBootstrapSecret creates the bootstrap Secret of a Tunnel, or changes what differs.
 func (r *tunnels) writeBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile) error {
+	file.ID = tunnel.Spec.ID
 	data, err := file.data()
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -17,7 +19,7 @@ import (
 )
 
 func TestTheBootstrapCommandWritesTheFileAndRunsTheAgent(t *testing.T) {
-	file := bootstrapFile{Gateway: "gw.example.com:443", TunnelDomain: "tunnels.example.com", Token: "fl1.abc", CA: "-----BEGIN CERTIFICATE-----\nMII$HOME`id`=\n-----END CERTIFICATE-----\n"}
+	file := bootstrapFile{ID: "0123456789abcdef", Gateway: "gw.example.com:443", TunnelDomain: "tunnels.example.com", Token: "fl1.abc", CA: "-----BEGIN CERTIFICATE-----\nMII$HOME`id`=\n-----END CERTIFICATE-----\n"}
 	data, err := file.data()
 	if err != nil {
 		t.Fatal(err)
@@ -56,6 +58,12 @@ func TestChooseToken(t *testing.T) {
 	record := func(token string, left time.Duration, uses int32) v1alpha1.TokenStatus {
 		return v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(at.Add(left)), MaxUses: 4, Uses: uses}
 	}
+	many := func(uses int32) (all []v1alpha1.TokenStatus) {
+		for i := range maxTokens {
+			all = append(all, record(string(rune('a'+i)), 72*time.Hour, uses))
+		}
+		return all
+	}
 	tests := map[string]struct {
 		records  []v1alpha1.TokenStatus
 		secret   string // the token in the Secret; empty: there is none
@@ -72,6 +80,10 @@ func TestChooseToken(t *testing.T) {
 		"the Secret was deleted":                {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0)}, wantLeft: 1},
 		"the Secret has one of no record":       {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0)}, secret: "planted", wantLeft: 1},
 		"the records were lost with the status": {secret: "t"},
+		"many that end later have uses left":    {records: many(1), wantLeft: maxTokens},
+		"many that end later are used up":       {records: many(4), wantLeft: maxTokens - 1},
+		"the oldest of many has uses left":      {records: append([]v1alpha1.TokenStatus{record("t", time.Hour, 3)}, many(4)...), wantLeft: maxTokens - 1},
+		"the newest of many is used up":         {records: append(many(3), record("t", 20*time.Hour, 4)), secret: "t", wantLeft: maxTokens},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -94,6 +106,11 @@ func TestChooseToken(t *testing.T) {
 			if i := indexToken(status.Tokens, enrol.HashToken(token)); i < 0 || len(status.Tokens) != want {
 				t.Errorf("%d records, want %d; the token's is number %d", len(status.Tokens), want, i)
 			}
+			for _, r := range tc.records {
+				if r.Uses < r.MaxUses && r.ExpiresAt.After(at) && indexToken(status.Tokens, r.SHA256) < 0 {
+					t.Errorf("a token is forgotten that has %d uses left", r.MaxUses-r.Uses)
+				}
+			}
 			if wait := config.nextLook(*status, token, at); wait <= 0 || wait > 14*time.Hour {
 				t.Errorf("next look after %s", wait)
 			}
@@ -107,9 +124,41 @@ func TestTokenRecordsAreBounded(t *testing.T) {
 		if _, err := config.chooseToken(status, nil, at); err != nil {
 			t.Fatal(err)
 		}
+		newest := &status.Tokens[len(status.Tokens)-1]
+		newest.Uses = newest.MaxUses
 		at = at.Add(time.Second)
 	}
 	if len(status.Tokens) != maxTokens || !status.Tokens[maxTokens-1].ExpiresAt.After(status.Tokens[0].ExpiresAt.Time) {
 		t.Errorf("%d records: %v", len(status.Tokens), status.Tokens)
+	}
+}
+
+func TestATokenThatIsNotOnRecordIsDueAtOnce(t *testing.T) {
+	config := testConfig()
+	if wait := config.nextLook(v1alpha1.TunnelStatus{}, "fl1.lost", time.Now()); wait <= 0 || wait > 3*time.Second {
+		t.Errorf("next look after %s", wait)
+	}
+}
+
+func TestTheBootstrapFileNamesTheTunnel(t *testing.T) {
+	cluster, tunnel := served("c1", 1000)
+	installed := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: testConfig().Namespace, Name: v1alpha1.InstallationConfigMapName},
+		Data:       map[string]string{v1alpha1.TrustBundleKey: "a CA"},
+	}
+	old := bootstrapOf(cluster) // as an older controller has left it
+	old.Data = map[string][]byte{v1alpha1.BootstrapFileKey: []byte("token: fl1.old\n")}
+	for name, api := range map[string]client.WithWatch{"a new Secret": fakeAPI(t, cluster, tunnel, installed), "an old one": fakeAPI(t, cluster, tunnel, installed, old)} {
+		if _, err := started(t, api, api).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
+			t.Fatal(err)
+		}
+		secret := bootstrapOf(cluster)
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+			t.Fatal(err)
+		}
+		var file map[string]string
+		if err := yaml.UnmarshalStrict(secret.Data[v1alpha1.BootstrapFileKey], &file); err != nil || file["id"] == "" || file["id"] != tunnel.Spec.ID {
+			t.Errorf("%s: id %q, want %q; %v", name, file["id"], tunnel.Spec.ID, err)
+		}
 	}
 }
