@@ -3,7 +3,10 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -26,7 +29,7 @@ const (
 	no
 )
 
-// resolver finds out whether hostnames resolve. Its zero value does not work: mode, lookup and now are needed.
+// resolver finds out whether hostnames resolve to the gateways. Its zero value does not work: mode, lookup and now are needed.
 type resolver struct {
 	mode   TunnelDNS
 	lookup func(ctx context.Context, host string) ([]string, error)
@@ -36,8 +39,10 @@ type resolver struct {
 	pausedUntil time.Time
 }
 
-// resolves says whether clients can dial a hostname by its name. The answer is unknown while DNS does not work.
-func (r *resolver) resolves(ctx context.Context, hostname string) answer {
+// resolves says whether clients reach the gateways when they dial a hostname by its name: whether it has no address that
+// gateway, a name or an IP address, does not have. An answer alone proves nothing: a wildcard record, or a resolver that
+// knows no NXDOMAIN, gives one for every name. The answer is unknown while DNS does not work.
+func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answer {
 	switch r.mode {
 	case TunnelDNSYes:
 		return yes
@@ -49,16 +54,52 @@ func (r *resolver) resolves(ctx context.Context, hostname string) answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	_, err := r.lookup(ctx, hostname)
-	var dnsErr *net.DNSError
+	// First, because without it no answer for the hostname means anything.
+	gateways, err := r.addresses(ctx, gateway)
+	if err != nil {
+		if !notFound(err) {
+			r.pause()
+		}
+		return unknown
+	}
+	found, err := r.addresses(ctx, hostname)
 	switch {
-	case err == nil:
-		return yes
-	case errors.As(err, &dnsErr) && dnsErr.IsNotFound:
+	case err != nil && !notFound(err):
+		r.pause()
+		return unknown
+	case err != nil || len(found) == 0:
 		return no
 	}
-	r.pause()
-	return unknown
+	if slices.ContainsFunc(found, func(a netip.Addr) bool { return !slices.Contains(gateways, a) }) {
+		return no
+	}
+	return yes
+}
+
+// addresses looks a host up; an IP address stands for itself.
+func (r *resolver) addresses(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	found, err := r.lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]netip.Addr, 0, len(found))
+	for _, s := range found {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("reading address of %s: %w", host, err)
+		}
+		all = append(all, a.Unmap())
+	}
+	return all, nil
+}
+
+// notFound says whether DNS works and has no such name.
+func notFound(err error) bool {
+	var dnsErr *net.DNSError
+	return errors.As(err, &dnsErr) && dnsErr.IsNotFound
 }
 
 func (r *resolver) paused() bool {

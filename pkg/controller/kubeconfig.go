@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -178,6 +179,19 @@ func keptOriginal(secret *corev1.Secret) (o original, known bool) {
 	return o, known
 }
 
+// noted says whether anything that keep writes as an annotation is on a Secret, which may be nil.
+func noted(secret *corev1.Secret) bool {
+	if secret == nil {
+		return false
+	}
+	for _, key := range []string{v1alpha1.OriginalServerAnnotation, v1alpha1.WrittenServerAnnotation, v1alpha1.OriginalTLSServerNameAnnotation} {
+		if _, ok := secret.Annotations[key]; ok {
+			return true
+		}
+	}
+	return false
+}
+
 // keep notes beside a kubeconfig what the provider wrote, and what was written instead. An unknown original is not noted:
 // the Cluster may know its endpoint later.
 func (o original) keep(secret *corev1.Secret, written string) {
@@ -209,11 +223,12 @@ func serverURL(e model.Endpoint) string { return "https://" + e.String() }
 // proxyURL is http and never https: client-go verifies a proxy with the CA of the workload cluster.
 func proxyURL(e model.Endpoint) string { return "http://" + e.String() }
 
-// hostOf is the host of a URL, or empty.
+// hostOf is the host of a URL, or empty: in lower case and without the dot of a rooted name, as certificates have it. EKS
+// gives its endpoints in upper case.
 func hostOf(server string) string {
 	u, err := url.Parse(server)
 	if err != nil {
 		return ""
 	}
-	return u.Hostname()
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 }

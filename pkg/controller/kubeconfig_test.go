@@ -84,6 +84,18 @@ func TestRewriteKubeconfig(t *testing.T) {
 			entry: original{server: "https://abc.eks.example.org"}, route: func(r *route) { *r = connectRoute() },
 			want: original{direct, "abc.eks.example.org", proxy}, wantKept: original{server: "https://abc.eks.example.org"},
 		},
+		"connect verifies the original's host without its upper case": {
+			entry: original{server: "https://ABC.gr7.EKS.example.org"}, route: func(r *route) { *r = connectRoute() },
+			want: original{direct, "abc.gr7.eks.example.org", proxy}, wantKept: original{server: "https://ABC.gr7.EKS.example.org"},
+		},
+		"connect verifies the original's host without its last dot": {
+			entry: original{server: "https://abc.eks.example.org.:443"}, route: func(r *route) { *r = connectRoute() },
+			want: original{direct, "abc.eks.example.org", proxy}, wantKept: original{server: "https://abc.eks.example.org.:443"},
+		},
+		"connect verifies kubeadm's name where the original ends in two dots": {
+			entry: original{server: "https://abc.eks.example.org..:443"}, route: func(r *route) { *r = connectRoute() },
+			want: original{direct, "kubernetes", proxy}, wantKept: original{server: "https://abc.eks.example.org..:443"},
+		},
 		"connect verifies what the user says": {
 			entry: original{server: "https://abc.eks.example.org"}, route: func(r *route) { *r = connectRoute(); r.tlsServerName = "api.example.net" },
 			want: original{direct, "api.example.net", proxy}, wantKept: original{server: "https://abc.eks.example.org"},

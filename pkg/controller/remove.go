@@ -26,6 +26,10 @@ func (r *tunnels) remove(ctx context.Context, o objects) error {
 
 // giveBack restores the kubeconfig of a Cluster. One that can't be read must not keep a Tunnel for ever.
 func (r *tunnels) giveBack(ctx context.Context, o objects) error {
+	// Most Clusters without Tunnel never had one, and what looks like ours there, say a proxy, is their owner's.
+	if o.tunnel == nil && !noted(o.kubeconfig) {
+		return nil
+	}
 	// A lost answer of DNS changes nothing here, and a hostname that can't be built was never written.
 	hostname, _ := r.config.Domain.Hostname(model.Key(o.key))
 	_, err := r.writeKubeconfig(ctx, o, false, r.wayBack(o.cluster, hostname))
@@ -94,7 +98,7 @@ func (r *tunnels) route(ctx context.Context, tunnel *v1alpha1.Tunnel, cluster *c
 	way := r.wayBack(cluster, hostname)
 	way.mode, way.tlsServerName = tunnel.Spec.Kubeconfig.Mode, tunnel.Spec.Kubeconfig.TLSServerName
 	if hostname != "" && way.mode != v1alpha1.KubeconfigModeConnect {
-		way.resolves = r.resolver.resolves(ctx, hostname)
+		way.resolves = r.resolver.resolves(ctx, hostname, r.config.APIServer.Host)
 	}
 	return way
 }

@@ -1,9 +1,6 @@
 package controller
 
 import (
-	"context"
-	"errors"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -61,50 +58,5 @@ func TestEdgesThatCanNotComeBackAreForgotten(t *testing.T) {
 	}
 	if got := liveEdges(edges, at); len(got) != maxEdges || got[0].NodeID != "CN=here" {
 		t.Errorf("%d left, the first is %s", len(got), got[0].NodeID)
-	}
-}
-
-func TestResolver(t *testing.T) {
-	notFound := &net.DNSError{Err: "no such host", IsNotFound: true}
-	tests := map[string]struct {
-		mode TunnelDNS
-		err  error
-		want answer
-	}{
-		"yes asks nobody":               {mode: TunnelDNSYes, err: notFound, want: yes},
-		"no asks nobody":                {mode: TunnelDNSNo, want: no},
-		"a name that is found":          {mode: TunnelDNSAuto, want: yes},
-		"a name that is not there":      {mode: TunnelDNSAuto, err: notFound, want: no},
-		"a server that does not answer": {mode: TunnelDNSAuto, err: &net.DNSError{Err: "timeout", IsTimeout: true}, want: unknown},
-		"any other error":               {mode: TunnelDNSAuto, err: errors.New("broken"), want: unknown},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			r := &resolver{mode: tc.mode, now: time.Now, lookup: func(context.Context, string) ([]string, error) { return nil, tc.err }}
-			if got := r.resolves(t.Context(), hostname); got != tc.want {
-				t.Errorf("got %d, want %d", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestADeadDNSServerIsNotAskedForEveryCluster(t *testing.T) {
-	asked, at := 0, time.Now()
-	r := &resolver{mode: TunnelDNSAuto, now: func() time.Time { return at }, lookup: func(ctx context.Context, _ string) ([]string, error) {
-		asked++
-		if until, ok := ctx.Deadline(); !ok || time.Until(until) > lookupTimeout {
-			t.Errorf("a lookup may last until %s", until)
-		}
-		return nil, context.DeadlineExceeded
-	}}
-	for range 5 {
-		if got := r.resolves(t.Context(), hostname); got != unknown {
-			t.Errorf("got %d", got)
-		}
-	}
-	at = at.Add(lookupPause)
-	r.resolves(t.Context(), hostname)
-	if asked != 2 {
-		t.Errorf("asked %d times, want once and once more after the pause", asked)
 	}
 }

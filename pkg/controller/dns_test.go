@@ -1,0 +1,114 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+)
+
+func TestResolver(t *testing.T) {
+	const gateway = "gw.example.com"
+	nobody, broken := &net.DNSError{Err: "no such host", IsNotFound: true}, errors.New("broken")
+	timeout := &net.DNSError{Err: "timeout", IsTimeout: true}
+	// found is what DNS has: addresses, or an error.
+	type found map[string]any
+	tests := map[string]struct {
+		mode    TunnelDNS
+		gateway string // empty: the name above
+		in      found
+		want    answer
+	}{
+		"yes asks nobody":                                   {mode: TunnelDNSYes, want: yes},
+		"no asks nobody":                                    {mode: TunnelDNSNo, want: no},
+		"the gateway's address":                             {in: found{hostname: []string{"10.1.1.1"}, gateway: []string{"10.1.1.1"}}, want: yes},
+		"one of the gateway's addresses":                    {in: found{hostname: []string{"10.1.1.2"}, gateway: []string{"10.1.1.1", "10.1.1.2"}}, want: yes},
+		"all of the gateway's addresses in another order":   {in: found{hostname: []string{"10.1.1.2", "10.1.1.1"}, gateway: []string{"10.1.1.1", "10.1.1.2"}}, want: yes},
+		"a web server's address":                            {in: found{hostname: []string{"203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no},
+		"the gateway's address and another":                 {in: found{hostname: []string{"10.1.1.1", "203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no},
+		"no address at all":                                 {in: found{hostname: []string(nil), gateway: []string{"10.1.1.1"}}, want: no},
+		"the gateway is an address":                         {gateway: "10.1.1.1", in: found{hostname: []string{"10.1.1.1"}}, want: yes},
+		"the gateway is another address":                    {gateway: "10.1.1.1", in: found{hostname: []string{"203.0.113.80"}}, want: no},
+		"the gateway is the same address in other words":    {gateway: "2001:DB8:0::1", in: found{hostname: []string{"2001:db8::1"}}, want: yes},
+		"the gateway is the same address, mapped into IPv6": {gateway: "::ffff:10.1.1.1", in: found{hostname: []string{"10.1.1.1"}}, want: yes},
+		"a name that is not there":                          {in: found{hostname: nobody, gateway: []string{"10.1.1.1"}}, want: no},
+		"a server that does not answer":                     {in: found{hostname: timeout, gateway: []string{"10.1.1.1"}}, want: unknown},
+		"any other error":                                   {in: found{hostname: broken, gateway: []string{"10.1.1.1"}}, want: unknown},
+		"an address that is none":                           {in: found{hostname: []string{"x"}, gateway: []string{"10.1.1.1"}}, want: unknown},
+		"the gateway's name is not there":                   {in: found{hostname: []string{"10.1.1.1"}, gateway: nobody}, want: unknown},
+		"neither name is there":                             {in: found{hostname: nobody, gateway: nobody}, want: unknown},
+		"no answer for the gateway's name":                  {in: found{hostname: []string{"10.1.1.1"}, gateway: timeout}, want: unknown},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := &resolver{mode: tc.mode, now: time.Now, lookup: func(_ context.Context, host string) ([]string, error) {
+				switch a := tc.in[host].(type) {
+				case []string:
+					return a, nil
+				case error:
+					return nil, a
+				}
+				t.Errorf("asked for %s", host)
+				return nil, broken
+			}}
+			if r.mode == "" {
+				r.mode = TunnelDNSAuto
+			}
+			if tc.gateway == "" {
+				tc.gateway = gateway
+			}
+			if got := r.resolves(t.Context(), hostname, tc.gateway); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestADeadDNSServerIsNotAskedForEveryCluster(t *testing.T) {
+	for name, gateway := range map[string]string{"the hostname's": "10.1.1.1", "the gateway's": "gw.example.com"} {
+		asked, at := 0, time.Now()
+		r := &resolver{mode: TunnelDNSAuto, now: func() time.Time { return at }, lookup: func(ctx context.Context, _ string) ([]string, error) {
+			asked++
+			if until, ok := ctx.Deadline(); !ok || time.Until(until) > lookupTimeout {
+				t.Errorf("a lookup may last until %s", until)
+			}
+			return nil, context.DeadlineExceeded
+		}}
+		for range 5 {
+			if got := r.resolves(t.Context(), hostname, gateway); got != unknown {
+				t.Errorf("%s: got %d", name, got)
+			}
+		}
+		at = at.Add(lookupPause)
+		r.resolves(t.Context(), hostname, gateway)
+		if asked != 2 {
+			t.Errorf("%s: asked %d times, want once and once more after the pause", name, asked)
+		}
+	}
+}
+
+func TestBothLookupsShareOneDeadline(t *testing.T) {
+	var deadlines []time.Time
+	r := &resolver{mode: TunnelDNSAuto, now: time.Now, lookup: func(ctx context.Context, _ string) ([]string, error) {
+		until, _ := ctx.Deadline()
+		deadlines = append(deadlines, until)
+		return []string{"10.1.1.1"}, nil
+	}}
+	if got := r.resolves(t.Context(), hostname, "gw.example.com"); got != yes || len(deadlines) != 2 || !deadlines[0].Equal(deadlines[1]) {
+		t.Errorf("got %d, deadlines %v", got, deadlines)
+	}
+}
+
+func TestTheHostnameIsComparedWithTheAPIServerAddress(t *testing.T) {
+	for address, want := range map[string]answer{"10.1.1.1": yes, "203.0.113.80": no} {
+		cluster, tunnel := served("c1", 1000)
+		tunnels := started(t, nil, nil)
+		tunnels.resolver = &resolver{mode: TunnelDNSAuto, now: time.Now, lookup: func(context.Context, string) ([]string, error) {
+			return []string{address}, nil
+		}}
+		if got := tunnels.route(t.Context(), tunnel, cluster, hostname).resolves; got != want {
+			t.Errorf("%s: got %d, want %d", address, got, want)
+		}
+	}
+}
