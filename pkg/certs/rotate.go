@@ -39,31 +39,34 @@ type Rotation struct {
 	Store *Store
 	// Renew gets a new identity and the trust bundle to go with it. It should end with ctx and have a deadline of its own.
 	Renew func(ctx context.Context) (Identity, []byte, error)
-	// Changed is called after each Save, and once at the start if the store holds an identity, valid or not. Its error ends
-	// Run. It may be nil.
+	// Changed is called for each identity that the store gives, and once at the start if it gives one, valid or not. After
+	// an error it is called again. It should not block, and may be nil.
 	Changed func() error
 	Now     func() time.Time // nil: time.Now
 	Log     *slog.Logger
+
+	chores [2]*chore // to write the identity down and to call Changed
 }
 
-// Run renews until ctx ends, and returns nil then. No failure to renew ends it: each is logged once for each reason, and
-// tried again.
+// Run renews until ctx ends, and returns nil then. No failure ends it: each is logged once for each reason, and tried
+// again. An identity that can't be written down is used all the same. But before one is asked for the store must be
+// writable: else every start would use up a token anew.
 func (r *Rotation) Run(ctx context.Context) error {
 	if r.Now == nil {
 		r.Now = time.Now
 	}
+	write := &chore{do: r.Store.Write, failed: "the new certificate is in use, but not written down", log: r.Log}
+	changed := &chore{do: r.changed, failed: "the certificate is not in use, trying again", log: r.Log}
+	r.chores = [2]*chore{write, changed}
 	if _, err := r.Store.Identity(); err == nil {
-		if err := r.changed(); err != nil {
-			return err
-		}
+		changed.set()
 	}
 	for due := r.firstDue(); r.waitUntil(ctx, due); due = r.nextDue() {
 		if !r.renew(ctx) {
 			break
 		}
-		if err := r.changed(); err != nil {
-			return err
-		}
+		write.set()
+		changed.set()
 	}
 	return nil
 }
@@ -96,12 +99,15 @@ func spread(begin, end time.Time) time.Time {
 
 // waitUntil returns false when ctx has ended.
 func (r *Rotation) waitUntil(ctx context.Context, due time.Time) bool {
-	for wait := due.Sub(r.Now()); wait > 0; wait = due.Sub(r.Now()) {
-		if Sleep(ctx, min(wait, maxNap)) != nil {
+	for {
+		wait := due.Sub(r.Now())
+		if r.sleep(ctx, min(wait, maxNap)) != nil {
 			return false
 		}
+		if wait <= 0 {
+			return true
+		}
 	}
-	return ctx.Err() == nil
 }
 
 // renew tries until it has a new identity, or returns false when ctx ends.
@@ -115,12 +121,15 @@ func (r *Rotation) renew(ctx context.Context) bool {
 		if ctx.Err() == nil && reasons.New(err) {
 			r.Log.Warn("no certificate yet, trying again", "error", err)
 		}
-		_ = Sleep(ctx, r.backoff(err).Wait(attempt))
+		_ = r.sleep(ctx, r.backoff(err).Wait(attempt))
 	}
 	return false
 }
 
 func (r *Rotation) renewOnce(ctx context.Context) error {
+	if err := r.Store.Probe(); err != nil {
+		return err
+	}
 	identity, bundle, err := r.Renew(ctx)
 	if err != nil {
 		return err
@@ -128,7 +137,7 @@ func (r *Rotation) renewOnce(ctx context.Context) error {
 	if !identity.NotAfter().After(r.Now()) {
 		return fmt.Errorf("the new certificate ended at %s already: is the clock right?", identity.NotAfter().Format(time.RFC3339))
 	}
-	if err := r.Store.Save(identity, bundle); err != nil {
+	if err := r.Store.Use(identity, bundle); err != nil {
 		return err
 	}
 	r.Log.Info("new certificate", "node", identity.Leaf().Subject.CommonName, "serial", identity.Serial(), "not_after", identity.NotAfter())

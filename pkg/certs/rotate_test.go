@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,8 +23,12 @@ type issuer struct {
 	ca    *certs.CA
 	life  time.Duration
 	early time.Duration // how much earlier than now its leaves begin
+	dir   string        // of the store
 	store *certs.Store
 	log   bytes.Buffer
+
+	changed func() error
+	during  func() // called while a leaf is issued
 
 	mu    sync.Mutex
 	err   error
@@ -36,13 +42,14 @@ func newIssuer(t *testing.T) *issuer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &issuer{t: t, ca: ca, life: 24 * time.Hour, store: openStore(t, t.TempDir())}
+	dir := filepath.Join(t.TempDir(), "state")
+	return &issuer{t: t, ca: ca, life: 24 * time.Hour, dir: dir, store: openStore(t, dir)}
 }
 
 // start runs a rotation until the test ends.
 func (i *issuer) start() {
 	ctx, cancel := context.WithCancel(i.t.Context())
-	r := &certs.Rotation{Store: i.store, Renew: i.renew, Now: i.now, Log: slog.New(slog.NewTextHandler(&i.log, nil))}
+	r := &certs.Rotation{Store: i.store, Renew: i.renew, Changed: i.changed, Now: i.now, Log: slog.New(slog.NewTextHandler(&i.log, nil))}
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
 	i.t.Cleanup(func() {
@@ -65,6 +72,9 @@ func (i *issuer) renew(context.Context) (certs.Identity, []byte, error) {
 	i.calls++
 	if i.err != nil {
 		return certs.Identity{}, nil, i.err
+	}
+	if i.during != nil {
+		i.during()
 	}
 	return newIdentity(i.t, i.ca, time.Now().Add(i.jump-i.early), i.life+i.early), i.ca.CertPEM(), nil
 }
@@ -222,15 +232,37 @@ func TestBackoffGrowsToItsMaximum(t *testing.T) {
 	}
 }
 
-func TestWhoUsesTheIdentityCanEndTheRotation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		i, ending := newIssuer(t), errors.New("not usable")
-		r := &certs.Rotation{Store: i.store, Renew: i.renew, Log: slog.New(slog.DiscardHandler), Changed: func() error { return ending }}
-		if err := r.Run(t.Context()); !errors.Is(err, ending) {
-			t.Errorf("with a new identity: got %v", err)
-		}
-		if err := r.Run(t.Context()); !errors.Is(err, ending) || i.calls != 1 {
-			t.Errorf("with one on disk: got %v, %d calls", err, i.calls)
-		}
-	})
+func TestWhoCannotUseAnIdentityIsToldAgainAndHoldsUpNoRenewal(t *testing.T) {
+	for name, onDisk := range map[string]bool{"a new identity": false, "one on disk": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				i := newIssuer(t)
+				if onDisk {
+					if err := i.store.Save(newIdentity(t, i.ca, time.Now(), i.life), i.ca.CertPEM()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var told atomic.Int32
+				var works atomic.Bool
+				i.changed = func() error {
+					told.Add(1)
+					if !works.Load() {
+						return errors.New("not usable")
+					}
+					return nil
+				}
+				i.start()
+				calls := i.pass(10 * time.Minute)
+				i.expect("in 10 min, told", int(told.Load()), 10, 40)
+				i.expect("in 24 h", calls+i.pass(24*time.Hour-10*time.Minute), 1, 2)
+				if n := strings.Count(i.log.String(), "not usable"); n != 1 {
+					t.Errorf("the reason was logged %d times:\n%s", n, i.log.String())
+				}
+				works.Store(true)
+				told.Store(0)
+				i.pass(time.Minute)
+				i.expect("when it works again, told", int(told.Load()), 1, 1)
+			})
+		})
+	}
 }

@@ -17,7 +17,11 @@ const (
 	TrustFile = "trust.pem"
 	// nextLeafFile is the leaf of the key that is about to be written.
 	nextLeafFile = "leaf.pem.next"
+	probeFile    = "probe"
 )
+
+// probeSize is more than a key, a leaf and a first trust bundle of two CAs have together: about 3 KiB, in three files.
+const probeSize = 16 << 10
 
 // Store keeps one identity and the trust bundle that came with it in a folder of its own, for the next start. It is a
 // Source and a TrustSource, and safe for concurrent use by one process.
@@ -106,24 +110,43 @@ func (s *Store) Forget() {
 	s.identity, s.bundle = Identity{}, nil
 }
 
-// Save replaces identity and trust bundle, on disk first. Whenever the process ends, the next one loads the old identity
-// or the new one. After an error the store still gives the old ones.
+// Save is Use and Write.
 func (s *Store) Save(identity Identity, bundlePEM []byte) error {
+	if err := s.Use(identity, bundlePEM); err != nil {
+		return err
+	}
+	return s.Write()
+}
+
+// Use replaces identity and trust bundle, in memory alone. After an error the store still gives the old ones.
+func (s *Store) Use(identity Identity, bundlePEM []byte) error {
 	if identity.Leaf() == nil {
-		return fmt.Errorf("saving identity: %w", ErrNoIdentity)
+		return fmt.Errorf("using identity: %w", ErrNoIdentity)
 	}
 	if _, err := Bundle(bundlePEM).Roots(); err != nil {
-		return fmt.Errorf("saving identity: %w", err)
-	}
-	key, err := identity.KeyPEM()
-	if err != nil {
-		return fmt.Errorf("saving identity: %w", err)
+		return fmt.Errorf("using identity: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.identity, s.bundle = identity, bundlePEM
+	return nil
+}
+
+// Write puts on disk what the store gives. Whenever the process ends, the next one loads the old identity or the new one.
+// After an error it can be called again.
+func (s *Store) Write() error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.identity.Leaf() == nil {
+		return fmt.Errorf("saving identity: %w", ErrNoIdentity)
+	}
+	key, err := s.identity.KeyPEM()
+	if err != nil {
+		return fmt.Errorf("saving identity: %w", err)
+	}
 	err = errors.Join(
-		s.write(TrustFile, bundlePEM),
-		s.write(nextLeafFile, identity.ChainPEM()),
+		s.write(TrustFile, s.bundle),
+		s.write(nextLeafFile, s.identity.ChainPEM()),
 	)
 	if err == nil {
 		err = s.write(KeyFile, key)
@@ -134,7 +157,22 @@ func (s *Store) Save(identity Identity, bundlePEM []byte) error {
 	if err != nil {
 		return fmt.Errorf("saving identity: %w", err)
 	}
-	s.identity, s.bundle = identity, bundlePEM
+	return nil
+}
+
+// Probe says whether there is room for an identity: it writes as much, and removes it again.
+func (s *Store) Probe() error {
+	s.mu.RLock()
+	room := probeSize + len(s.bundle)
+	s.mu.RUnlock()
+	path := filepath.Join(s.dir, probeFile)
+	err := WriteFile(path, make([]byte, room))
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return fmt.Errorf("making sure that an identity can be saved: %w", err)
+	}
 	return nil
 }
 
