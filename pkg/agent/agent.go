@@ -115,7 +115,7 @@ func (a *Agent) run(ctx context.Context, store *certs.Store, secrets, health net
 	envoys := newSupervisor(a.log)
 	identities := &identities{role: a.config.Role, store: store, log: a.log}
 	identities.forgetForeign()
-	rotation := &certs.Rotation{Store: store, Renew: identities.renew, Log: a.log, Changed: func() error { return a.apply(ctx, store, sds, envoys) }}
+	rotation := &certs.Rotation{Store: store, Renew: identities.renew, Log: a.log, Changed: func() error { return a.apply(store, sds, envoys) }}
 	group.Go(func() error { return sds.serve(ctx, secrets) })
 	group.Go(func() error { return rotation.Run(ctx) })
 	group.Go(func() error { return envoys.run(ctx) })
@@ -125,8 +125,9 @@ func (a *Agent) run(ctx context.Context, store *certs.Store, secrets, health net
 	return group.Wait()
 }
 
-// apply gives Envoy the identity in the store, and makes sure that an Envoy runs that has its node id.
-func (a *Agent) apply(ctx context.Context, store *certs.Store, sds *secretServer, envoys *supervisor) error {
+// apply gives Envoy the identity in the store, and makes sure that an Envoy runs that has its node id. After an error the
+// Envoy that runs goes on, and the rotation calls it again.
+func (a *Agent) apply(store *certs.Store, sds *secretServer, envoys *supervisor) error {
 	identity, err := store.Identity()
 	if err != nil {
 		return err
@@ -147,7 +148,7 @@ func (a *Agent) apply(ctx context.Context, store *certs.Store, sds *secretServer
 	if err != nil {
 		return err
 	}
-	envoys.want(ctx, launch)
+	envoys.want(launch)
 	return nil
 }
 

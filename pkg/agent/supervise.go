@@ -16,20 +16,22 @@ var restarts = certs.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 // supervisor keeps one Envoy running: the one that was wanted last.
 type supervisor struct {
 	log     *slog.Logger
-	wanted  chan launch
+	wanted  chan launch // holds the newest, until run takes it
 	reasons certs.Reasons
 }
 
 func newSupervisor(log *slog.Logger) *supervisor {
-	return &supervisor{log: log, wanted: make(chan launch)}
+	return &supervisor{log: log, wanted: make(chan launch, 1)}
 }
 
-// want says which Envoy is to run from now on. Wanting the same again changes nothing. It returns early when ctx ends.
-func (s *supervisor) want(ctx context.Context, l launch) {
+// want says which Envoy is to run from now on. Wanting the same again changes nothing. It never blocks: who wants must go
+// on renewing certificates, even while no Envoy can be started. One goroutine at a time may call it.
+func (s *supervisor) want(l launch) {
 	select {
-	case s.wanted <- l:
-	case <-ctx.Done():
+	case <-s.wanted: // nobody wants it any more
+	default:
 	}
+	s.wanted <- l
 }
 
 // run waits for the first launch, and then keeps Envoy running until ctx ends; then it stops it and returns nil.
@@ -51,11 +53,29 @@ func (s *supervisor) run(ctx context.Context) error {
 		}
 		// After the first failure not at all: one crash should cost no tunnel more than the time to dial it again.
 		if failures > 0 {
-			_ = certs.Sleep(ctx, restarts.Wait(failures-1))
+			l = s.pause(ctx, l, restarts.Wait(failures-1))
 		}
 		failures++
 	}
 	return nil
+}
+
+// pause waits before the next attempt, less if another Envoy is wanted than the one that failed. It returns what to run next.
+func (s *supervisor) pause(ctx context.Context, l launch, wait time.Duration) launch {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case next := <-s.wanted:
+			if next.config != l.config {
+				return next
+			}
+		case <-timer.C:
+			return l
+		case <-ctx.Done():
+			return l
+		}
+	}
 }
 
 // runOnce runs Envoy until it ends, which is a failure, or another is wanted, or ctx ends. It returns what to run next.
