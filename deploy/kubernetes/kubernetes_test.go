@@ -110,6 +110,7 @@ func TestPermissions(t *testing.T) {
 		"changes Clusters":                   {authorizationv1.ResourceAttributes{Verb: "patch", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod"}, nil},
 		"watches Tunnels":                    {authorizationv1.ResourceAttributes{Verb: "watch", Group: "fairlead.dev", Resource: "tunnels"}, []string{"controller", "xds-server"}},
 		"makes Tunnels":                      {authorizationv1.ResourceAttributes{Verb: "create", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod"}, []string{"controller"}},
+		"chooses the id of Tunnels":          {authorizationv1.ResourceAttributes{Verb: "set-id", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod"}, []string{"controller"}},
 		"removes Tunnels":                    {authorizationv1.ResourceAttributes{Verb: "delete", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod"}, []string{"controller"}},
 		"writes the status of Tunnels":       {authorizationv1.ResourceAttributes{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Subresource: "status", Namespace: "prod"}, []string{"controller"}},
 		"reads the CA key":                   {authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets", Name: "fairlead-ca", Namespace: namespace}, []string{"controller"}},

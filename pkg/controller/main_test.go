@@ -55,7 +55,7 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := kubetest.Deploy(ctx, admin, "namespace.yaml", "controller.yaml", "xds-server.yaml"); err != nil {
+	if err := kubetest.Deploy(ctx, admin, "namespace.yaml", "controller.yaml", "xds-server.yaml", "policy.yaml"); err != nil {
 		return err
 	}
 	xdsServerConfig := kubetest.Impersonate(config, xdsServerUser)

@@ -57,13 +57,17 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	return group.Wait()
 }
 
-// installFairlead applies what of deploy/kubernetes doesn't run: types and permissions.
+// installFairlead applies what of deploy/kubernetes doesn't run: types, permissions and policies.
 func (l *Lab) installFairlead(ctx context.Context) error {
 	objects, err := readObjects(filepath.Join(l.parts.Root, "deploy", "kubernetes"))
 	if err != nil {
 		return err
 	}
-	order := [][]string{{"Namespace", "CustomResourceDefinition"}, {"ServiceAccount", "Role", "ClusterRole"}, {"RoleBinding", "ClusterRoleBinding"}}
+	order := [][]string{
+		{"Namespace", "CustomResourceDefinition"},
+		{"ServiceAccount", "Role", "ClusterRole", "ValidatingAdmissionPolicy"},
+		{"RoleBinding", "ClusterRoleBinding", "ValidatingAdmissionPolicyBinding"},
+	}
 	for _, kinds := range order {
 		selected := slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) })
 		if err := l.Management.createAll(ctx, selected); err != nil {

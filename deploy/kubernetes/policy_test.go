@@ -1,0 +1,99 @@
+package kubernetes_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// tenant is a user of one namespace, who may do there with Tunnels whatever the verbs say.
+func tenant(t *testing.T, admin client.Client, name, namespace string, verbs ...string) client.Client {
+	t.Helper()
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	for _, o := range []client.Object{
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: verbs}}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+		},
+	} {
+		if err := admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user
+}
+
+func newTunnel(namespace, name, id string) *v1alpha1.Tunnel {
+	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.TunnelSpec{ID: id}}
+}
+
+// checkRefused says whether it was the policy that refused, with a message that helps.
+func checkRefused(err error) error {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "leave spec.id empty") || !strings.Contains(err.Error(), "set-id") {
+		return fmt.Errorf("not refused by the policy: %w", err)
+	}
+	return nil
+}
+
+func TestOnlyWhoMayDoSoSetsAnID(t *testing.T) {
+	admin := apiserver(t)
+	ns, other := kubetest.NewNamespace(t, admin), kubetest.NewNamespace(t, admin)
+	user := tenant(t, admin, "tenant", ns, "get", "create", "update", "patch")
+	mover := tenant(t, admin, "mover", ns, "create", "set-id")
+	controller, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("controller")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The apiserver takes a moment to know a new policy and a new role.
+	kubetest.Eventually(t, "creating a Tunnel with an id", func() error {
+		return checkRefused(user.Create(t.Context(), newTunnel(ns, "chosen", model.NewID()), client.DryRunAll))
+	})
+	tunnel := newTunnel(ns, "c1", "")
+	tunnel.Spec.ExtraNames = []string{"api.example.com"}
+	if err := user.Create(t.Context(), tunnel); err != nil {
+		t.Fatalf("a Tunnel without an id was refused: %v", err)
+	}
+	set := tunnel.DeepCopy()
+	set.Spec.ID = model.NewID()
+	for name, write := range map[string]func() error{
+		"updating": func() error { return user.Update(t.Context(), set.DeepCopy()) },
+		"patching": func() error { return user.Patch(t.Context(), set.DeepCopy(), client.MergeFrom(tunnel)) },
+		"creating": func() error { return user.Create(t.Context(), newTunnel(ns, "c2", model.NewID())) },
+	} {
+		if err := checkRefused(write()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	if err := controller.Patch(t.Context(), set, client.MergeFrom(tunnel)); err != nil {
+		t.Fatalf("the controller may not choose the id: %v", err)
+	}
+	set.Spec.ExtraNames = nil
+	if err := user.Update(t.Context(), set); err != nil {
+		t.Errorf("a Tunnel that has an id can't be edited: %v", err)
+	}
+	for who, writer := range map[string]client.Client{"controller": controller, "mover": mover, "admin": admin} {
+		if err := writer.Create(t.Context(), newTunnel(ns, who, model.NewID())); err != nil {
+			t.Errorf("%s: %v", who, err)
+		}
+	}
+	// The right is one of a namespace.
+	_ = tenant(t, admin, "mover", other, "create")
+	kubetest.Eventually(t, "creating in the other namespace", func() error {
+		return checkRefused(mover.Create(t.Context(), newTunnel(other, "c1", model.NewID()), client.DryRunAll))
+	})
+}
