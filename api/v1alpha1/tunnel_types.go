@@ -49,7 +49,8 @@ type TunnelList struct {
 
 // TunnelSpec is what a user may say about a tunnel. The controller fills what is empty and changes nothing else.
 type TunnelSpec struct {
-	// id is the identity of the tunnel: random, chosen by the controller, never changed, moved with the object.
+	// id is the identity of the tunnel: random, chosen by the controller, never changed, moved with the object. Only who may
+	// do set-id on tunnels.fairlead.dev in the namespace may choose it: whoever moves Clusters.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]{20,32}$`
 	ID string `json:"id,omitempty"`
@@ -104,6 +105,16 @@ type TunnelStatus struct {
 	// hostname is the tunnel hostname: the SNI or CONNECT authority that leads to this workload cluster.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
+
+	// names are all DNS names that are served: the hostname and those extra names that are this Tunnel's. What is recorded
+	// here no other Tunnel can take. Empty when nothing is served.
+	// +optional
+	// +listType=atomic
+	Names []string `json:"names,omitempty"`
+
+	// id is the tunnel id that is served, recorded like names.
+	// +optional
+	ID string `json:"id,omitempty"`
 
 	// conditions are Accepted and KubeconfigReady.
 	// +optional
@@ -161,7 +172,7 @@ const (
 	ReasonAccepted = "Accepted"
 	// ReasonInvalidName: the tunnel hostname can't be built from the names of the Cluster. Nothing is served.
 	ReasonInvalidName = "InvalidName"
-	// ReasonNameTaken: an older Tunnel has the hostname or the id. Nothing is served.
+	// ReasonNameTaken: another Tunnel has the hostname or the id. Nothing is served.
 	ReasonNameTaken = "NameTaken"
 	// ReasonInvalidExtraName: an extra name is malformed or another Tunnel's. All the rest is served.
 	ReasonInvalidExtraName = "InvalidExtraName"

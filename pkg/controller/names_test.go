@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,71 @@ func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 	}
 }
 
+// nextSecond waits until what is created is younger: creation times have whole seconds, and of two of one age the name decides.
+func nextSecond(t *testing.T, than client.Object) {
+	t.Helper()
+	eventually(t, func() error {
+		if !time.Now().Truncate(time.Second).After(than.GetCreationTimestamp().Time) {
+			return fmt.Errorf("the second has not passed")
+		}
+		return nil
+	})
+}
+
+func TestAnOlderTunnelTakesNoNameByAnEdit(t *testing.T) {
+	m := apiserver(t)
+	ns := kubetest.NewNamespace(t, m)
+	shared := "api-" + ns + ".example.org"
+	older, younger := kubetest.Cluster(ns, "older"), kubetest.Cluster(ns, "younger")
+	create(t, m, older)
+	first := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	nextSecond(t, first)
+	second := tunnelNamed(younger)
+	second.Spec.ExtraNames = []string{shared}
+	create(t, m, second, younger)
+	holder := waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	record := []string{holder.Status.Hostname, shared}
+	if !slices.Equal(holder.Status.Names, record) || holder.Status.ID != holder.Spec.ID {
+		t.Errorf("on record are %v and %s, want %v and %s", holder.Status.Names, holder.Status.ID, record, holder.Spec.ID)
+	}
+
+	edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{shared} })
+	refused := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
+	if got := message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/younger") || slices.Contains(refused.Status.Names, shared) {
+		t.Errorf("message %q, names %v", got, refused.Status.Names)
+	}
+	settled(t, m, ns)
+	if now := read(t, m, holder); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || !slices.Equal(now.Status.Names, record) {
+		t.Errorf("the holder has lost the name: %+v", now.Status)
+	}
+	edit(t, m, second, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = nil })
+	first = waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	if !slices.Contains(first.Status.Names, shared) {
+		t.Errorf("the name that was given up is not on record: %v", first.Status.Names)
+	}
+}
+
+func TestAnOlderTunnelTakesNoIDByAnEdit(t *testing.T) {
+	m := apiserver(t)
+	ns := kubetest.NewNamespace(t, m)
+	older, younger := kubetest.Cluster(ns, "older"), kubetest.Cluster(ns, "younger")
+	first := tunnelNamed(older) // there is no Cluster yet, so nobody chooses an id
+	create(t, m, first)
+	nextSecond(t, first)
+	create(t, m, younger)
+	victim := waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ID = victim.Spec.ID })
+	create(t, m, older)
+	refused := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
+	if got := message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, "spec.id") || refused.Status.ID != "" || refused.Status.Names != nil {
+		t.Errorf("message %q, on record %v and %q", got, refused.Status.Names, refused.Status.ID)
+	}
+	settled(t, m, ns)
+	if now := read(t, m, victim); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || now.Status.ID != victim.Spec.ID {
+		t.Errorf("the victim has lost its id: %+v", now.Status)
+	}
+}
+
 func TestTheOlderTunnelKeepsANameUntilItGivesItUp(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
@@ -62,12 +128,7 @@ func TestTheOlderTunnelKeepsANameUntilItGivesItUp(t *testing.T) {
 	waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	second := tunnelNamed(younger)
 	second.Spec.ExtraNames = []string{shared}
-	eventually(t, func() error { // creation times have whole seconds, and of two of one age the name decides
-		if !time.Now().Truncate(time.Second).After(first.CreationTimestamp.Time) {
-			return fmt.Errorf("the second has not passed")
-		}
-		return nil
-	})
+	nextSecond(t, first)
 	create(t, m, second, younger)
 	refused := waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
 	if got := message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/z-older") {
@@ -115,7 +176,9 @@ func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 	create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
 	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "not an address" })
-	waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer)
+	if now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer); now.Status.Names != nil || now.Status.ID != "" {
+		t.Errorf("on record are %v and %q, although nothing is served", now.Status.Names, now.Status.ID)
+	}
 	waitServer(t, m, secret, originalServer)
 	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "192.0.2.11" })
 	waitServer(t, m, secret, "https://10.1.1.1:6443")

@@ -26,6 +26,20 @@ const (
 	maxEdges = 100
 )
 
+// record notes in a status which names are served. Who is on record keeps them: see model.Names.
+func record(status *v1alpha1.TunnelStatus, r model.Resolution) {
+	if r.Fatal != nil {
+		recordNothing(status)
+		return
+	}
+	status.Hostname, status.Names, status.ID = r.Cluster.Hostname, r.Cluster.Names(), r.Cluster.ID
+}
+
+// recordNothing gives up what a status has on record.
+func recordNothing(status *v1alpha1.TunnelStatus) {
+	status.Hostname, status.Names, status.ID = "", nil, ""
+}
+
 // accepted is the condition that tells what became of a Tunnel's names and addresses.
 func accepted(r model.Resolution) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}

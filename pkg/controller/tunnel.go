@@ -96,8 +96,8 @@ func get[T client.Object](ctx context.Context, from client.Reader, key client.Ob
 	return into, nil
 }
 
-// claimAll lets every Tunnel that exists claim its names before the first decision after a start. The age of the Tunnels
-// then decides, and not the order in which they are looked at.
+// claimAll lets every Tunnel that exists claim its names before the first decision after a start. What is on
+// record and the age of the Tunnels then decide, and not the order in which they are looked at.
 func (r *tunnels) claimAll(ctx context.Context) error {
 	r.claims.Lock()
 	defer r.claims.Unlock()
@@ -151,10 +151,7 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 	}
 
 	status := tunnel.Status.DeepCopy()
-	status.Hostname = ""
-	if served {
-		status.Hostname = resolution.Cluster.Hostname
-	}
+	record(status, resolution)
 	status.Edges = liveEdges(status.Edges, r.now())
 	conditions := []metav1.Condition{accepted(resolution), kubeconfigReady(served, o.kubeconfig, o.key.Name, server, rewriteErr)}
 	if !served {
@@ -233,7 +230,9 @@ func (r *tunnels) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v
 // refuse says that a Tunnel belongs to somebody else.
 func (r *tunnels) refuse(ctx context.Context, o objects) error {
 	r.enqueue(r.names.Release(model.Key(o.key)))
-	return r.report(ctx, o.tunnel, o.tunnel.Status.DeepCopy(), controlledByOther(*metav1.GetControllerOf(o.tunnel)))
+	status := o.tunnel.Status.DeepCopy()
+	recordNothing(status)
+	return r.report(ctx, o.tunnel, status, controlledByOther(*metav1.GetControllerOf(o.tunnel)))
 }
 
 // lockedPatch is a patch that fails when somebody else has changed the object since.

@@ -32,7 +32,7 @@ type Gateway struct {
 // WorkloadCluster is one Cluster and its Tunnel. Key identifies it.
 type WorkloadCluster struct {
 	Key        Key
-	Created    time.Time // of the Tunnel: where two claim one name the older keeps it
+	Created    time.Time // of the Tunnel: of two that claim a name which nobody holds, the older gets it
 	ID         string    // Tunnel.spec.id
 	Hostname   string    // the tunnel hostname
 	ExtraNames []string  // further names of the same tunnel

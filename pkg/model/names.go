@@ -23,6 +23,7 @@ const (
 
 var (
 	labelPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+	hostPattern  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
 	nodePattern  = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	idPattern    = regexp.MustCompile(`^[a-z0-9]{20,32}$`)
 	gatewayName  = regexp.MustCompile(`^gateway-(0|[1-9][0-9]{0,4})$`)
@@ -146,16 +147,22 @@ func ValidateDNSName(name string) error {
 		return errors.New("it is empty")
 	case net.ParseIP(name) != nil:
 		return errors.New("it is an IP address, for which clients send no SNI")
-	case len(name) > maxName:
-		return fmt.Errorf("%q has %d bytes, at most %d are allowed", name, len(name), maxName)
 	case !strings.Contains(name, "."):
 		return fmt.Errorf("%q has no dot", name)
+	}
+	return validateLabels(name, labelPattern)
+}
+
+// validateLabels checks the lengths of a name and its labels, and each label by a pattern.
+func validateLabels(name string, pattern *regexp.Regexp) error {
+	if len(name) > maxName {
+		return fmt.Errorf("%q has %d bytes, at most %d are allowed", name, len(name), maxName)
 	}
 	for label := range strings.SplitSeq(name, ".") {
 		if len(label) > maxLabel {
 			return fmt.Errorf("label %q of %q has %d bytes, at most %d are allowed", label, name, len(label), maxLabel)
 		}
-		if !labelPattern.MatchString(label) {
+		if !pattern.MatchString(label) {
 			return fmt.Errorf("label %q of %q is not made of [a-z0-9-], or starts or ends with a hyphen", label, name)
 		}
 	}

@@ -16,6 +16,13 @@ var (
 	younger = older.Add(time.Hour)
 )
 
+// holding is a candidate on record for all that it claims.
+func holding(c model.Candidate) model.Candidate {
+	hostname, _ := domain.Hostname(c.Key)
+	c.Held = append([]string{hostname, c.ID}, c.ExtraNames...)
+	return c
+}
+
 // candidate is a good one; id is filled up to a valid length.
 func candidate(name, id string, created time.Time, extra ...string) model.Candidate {
 	return model.Candidate{
@@ -48,10 +55,50 @@ func TestResolve(t *testing.T) {
 			wantNames:   []string{"c2.prod.tunnels.example.com"},
 			wantRefused: []string{"spec.extraNames[0]"},
 		},
-		"the older keeps an extra name although it comes later": {
+		"the older gets an extra name that nobody holds although it comes later": {
 			before:    []model.Candidate{candidate("c1", "a", younger, "api.example.com")},
 			in:        candidate("c2", "b", older, "api.example.com"),
 			wantNames: []string{"c2.prod.tunnels.example.com", "api.example.com"},
+		},
+		"a younger holder keeps an extra name": {
+			before:      []model.Candidate{holding(candidate("c1", "a", younger, "api.example.com"))},
+			in:          candidate("c2", "b", older, "api.example.com"),
+			wantNames:   []string{"c2.prod.tunnels.example.com"},
+			wantRefused: []string{"spec.extraNames[0]"},
+		},
+		"a younger holder keeps an extra name although it comes later": {
+			before:    []model.Candidate{candidate("c1", "a", older, "api.example.com")},
+			in:        holding(candidate("c2", "b", younger, "api.example.com")),
+			wantNames: []string{"c2.prod.tunnels.example.com", "api.example.com"},
+		},
+		"of two holders, as from a backup, the older keeps an extra name": {
+			before:    []model.Candidate{holding(candidate("c1", "a", younger, "api.example.com"))},
+			in:        holding(candidate("c2", "b", older, "api.example.com")),
+			wantNames: []string{"c2.prod.tunnels.example.com", "api.example.com"},
+		},
+		"a younger holder keeps its id": {
+			before:    []model.Candidate{holding(candidate("c1", "a", younger))},
+			in:        candidate("c2", "a", older),
+			wantFatal: "spec.id",
+		},
+		"a younger holder keeps its hostname": {
+			before:    []model.Candidate{holding(candidate("a.b", "a", younger))},
+			in:        candidate("a--b", "b", older),
+			wantFatal: "metadata.name",
+		},
+		"an extra name of an older one that is not served": {
+			before:    []model.Candidate{candidate("c1", "a", older), candidate("c2", "a", older, "api.example.com")},
+			in:        candidate("c3", "c", younger, "api.example.com"),
+			wantNames: []string{"c3.prod.tunnels.example.com", "api.example.com"},
+		},
+		"a hostname that is another's id": {
+			before:    []model.Candidate{holding(candidate("c1", "a", younger))},
+			in:        model.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, Created: older, ID: "b" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
+			wantFatal: "metadata.name",
+		},
+		"a hostname that is its own id": {
+			in:        model.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, ID: "a" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
+			wantNames: []string{"a" + strings.Repeat("0", 19) + ".id.tunnels.example.com"},
 		},
 		"a hostname that an older one has": {
 			before:    []model.Candidate{candidate("a.b", "a", older)},
@@ -131,5 +178,56 @@ func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
 	first.Created = younger.Add(time.Hour)
 	if got := names.Resolve(domain, first).Affected; !slices.Equal(got, []model.Key{second.Key}) {
 		t.Errorf("getting younger affects %v, want the second", got)
+	}
+	first = holding(first)
+	if got := names.Resolve(domain, first).Affected; !slices.Equal(got, []model.Key{second.Key}) {
+		t.Errorf("being on record affects %v, want the second", got)
+	}
+	first.Held = append([]string{"gone.example.com"}, first.Held...)
+	for _, c := range []model.Candidate{second, first, second} {
+		if got := names.Resolve(domain, c).Affected; got != nil {
+			t.Errorf("%s has changed nothing, but affects %v", c.Key, got)
+		}
+	}
+}
+
+func TestAHolderThatGivesANameUpHoldsItNoLonger(t *testing.T) {
+	var names model.Names
+	holder, other := holding(candidate("c1", "a", younger, "api.example.com")), candidate("c2", "b", older, "api.example.com")
+	names.Resolve(domain, holder)
+	names.Resolve(domain, other)
+	holder.ExtraNames = nil // it is still on record for the name
+	if got := names.Resolve(domain, holder).Affected; !slices.Equal(got, []model.Key{other.Key}) {
+		t.Errorf("giving up a name affects %v, want the other", got)
+	}
+	if got := names.Resolve(domain, other).Cluster.ExtraNames; !slices.Equal(got, []string{"api.example.com"}) {
+		t.Errorf("the other now has %v, want the name", got)
+	}
+}
+
+func TestWhoIsServedNoLongerGivesUpItsExtraNames(t *testing.T) {
+	var names model.Names
+	// Both are of one id; the second is not served, and so the third has the name.
+	first, second, third := candidate("c1", "a", older), candidate("c2", "a", younger, "api.example.com"), candidate("c3", "c", younger.Add(1), "api.example.com")
+	for _, c := range []model.Candidate{third, second, first} {
+		names.Resolve(domain, c)
+	}
+	if got := names.Resolve(domain, third).Cluster.ExtraNames; !slices.Equal(got, []string{"api.example.com"}) {
+		t.Errorf("the third has %v, want the name", got)
+	}
+	if got := names.Release(first.Key); !slices.Equal(got, []model.Key{second.Key, third.Key}) {
+		t.Errorf("the end of the first affects %v, want both others", got)
+	}
+	if got := names.Resolve(domain, second); got.Fatal != nil || !slices.Equal(got.Cluster.ExtraNames, []string{"api.example.com"}) {
+		t.Errorf("the second has %v, %v, want the name", got.Cluster.ExtraNames, got.Fatal)
+	}
+	if got := names.Resolve(domain, third).Cluster.ExtraNames; len(got) != 0 {
+		t.Errorf("the third still has %v", got)
+	}
+	if got := names.Resolve(domain, first).Affected; !slices.Equal(got, []model.Key{second.Key, third.Key}) {
+		t.Errorf("the first affects %v, want both others", got)
+	}
+	if got := names.Resolve(domain, third).Cluster.ExtraNames; len(got) != 1 {
+		t.Error("the third did not get the name back")
 	}
 }

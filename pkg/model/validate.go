@@ -13,7 +13,7 @@ type FieldError struct {
 	Value   string
 	Problem string
 	Cure    string
-	Taken   bool // nothing is wrong with the value but that an older object has it
+	Taken   bool // nothing is wrong with the value but that another object has it
 }
 
 // Error names the field, its value, the problem and the cure.
@@ -24,8 +24,9 @@ func (e *FieldError) Error() string {
 // Validate checks that the host is an IP address or a DNS name (one label is enough) and that the port is set.
 func (e Endpoint) Validate() error {
 	if net.ParseIP(e.Host) == nil {
-		// Addresses are resolved in the network of whoever dials, where a single label may well be a name.
-		if err := ValidateDNSName(e.Host + ".x"); e.Host == "" || err != nil {
+		// Addresses are resolved in the network of whoever dials, where a single label may well be a name, and where
+		// resolvers know names with an underscore, which no certificate and no SNI has.
+		if err := validateLabels(e.Host, hostPattern); err != nil {
 			return fmt.Errorf("host %q is neither an IP address nor a DNS name", e.Host)
 		}
 	}

@@ -5,6 +5,8 @@ package source
 
 import (
 	"cmp"
+	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -32,14 +34,24 @@ func Candidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candi
 		ID:         tunnel.Spec.ID,
 		ExtraNames: tunnel.Spec.ExtraNames,
 		APIServer:  apiServer(cluster, tunnel),
+		Held:       held(tunnel.Status),
 	}, true
 }
 
-// apiServer fills what the Tunnel leaves open, as the comments of v1alpha1.APIServerSpec promise.
+// held are the names and the id that the controller has recorded as this Tunnel's.
+func held(status v1alpha1.TunnelStatus) []string {
+	if status.ID == "" {
+		return status.Names
+	}
+	return append(slices.Clone(status.Names), status.ID)
+}
+
+// apiServer fills what the Tunnel leaves open, as the comments of v1alpha1.APIServerSpec promise. Clouds write names as
+// DNS would take them, in upper case and with the dot of the root; everything from here on knows one form.
 func apiServer(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) model.Endpoint {
 	endpoint := cluster.Spec.ControlPlaneEndpoint
 	return model.Endpoint{
-		Host: cmp.Or(tunnel.Spec.APIServer.Address, endpoint.Host, defaultAddress),
+		Host: strings.ToLower(strings.TrimSuffix(cmp.Or(tunnel.Spec.APIServer.Address, endpoint.Host, defaultAddress), ".")),
 		Port: uint16(cmp.Or(tunnel.Spec.APIServer.Port, endpoint.Port, cluster.Spec.ClusterNetwork.APIServerPort, defaultPort)),
 	}
 }

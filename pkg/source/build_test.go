@@ -62,6 +62,22 @@ func TestCandidate(t *testing.T) {
 			},
 			want: &model.Endpoint{Host: "kubernetes.default", Port: 8443},
 		},
+		"with an endpoint as clouds write it": {
+			in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
+				c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "EBE3.gr7.us-west-2.eks.amazonaws.com.", Port: 443}
+			},
+			want: &model.Endpoint{Host: "ebe3.gr7.us-west-2.eks.amazonaws.com", Port: 443},
+		},
+		"with such an address in the Tunnel, and an underscore": {
+			in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+				t.Spec.APIServer = v1alpha1.APIServerSpec{Address: "API.my_cluster.", Port: 443}
+			},
+			want: &model.Endpoint{Host: "api.my_cluster", Port: 443},
+		},
+		"with an IPv6 address in upper case": {
+			in:   func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "FD00::1" },
+			want: &model.Endpoint{Host: "fd00::1", Port: 6443},
+		},
 		"paused": {
 			in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
 				paused := true
@@ -97,6 +113,9 @@ func TestCandidate(t *testing.T) {
 			want := model.Candidate{
 				Key: model.Key{Namespace: "prod", Name: "c1"}, ID: id("a"), ExtraNames: []string{"api.example.com"}, APIServer: *tc.want,
 			}
+			if err := got.APIServer.Validate(); err != nil {
+				t.Error(err)
+			}
 			if diff := cmp.Diff(want, got); diff != "" || !ok {
 				t.Errorf("served %t:\n%s", ok, diff)
 			}
@@ -110,6 +129,26 @@ func TestCandidate(t *testing.T) {
 	}
 }
 
+func TestACandidateHoldsWhatIsOnRecord(t *testing.T) {
+	tunnel := newTunnel("c1", id("a"), "u1")
+	tunnel.Status.Names = []string{"c1.prod.tunnels.example.com", "api.example.com"}
+	tunnel.Status.ID = id("a")
+	got, _ := source.Candidate(newCluster("c1", "u1"), tunnel)
+	if diff := cmp.Diff([]string{"c1.prod.tunnels.example.com", "api.example.com", id("a")}, got.Held); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTwoDotsAreNoAddress(t *testing.T) {
+	tunnel := newTunnel("c1", id("a"), "u1")
+	for _, address := range []string{"api.example.com..", ".", "a b"} {
+		tunnel.Spec.APIServer.Address = address
+		if got, _ := source.Candidate(newCluster("c1", "u1"), tunnel); got.APIServer.Validate() == nil {
+			t.Errorf("%q is taken for %q", address, got.APIServer.Host)
+		}
+	}
+}
+
 func TestBuild(t *testing.T) {
 	older := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	candidate := func(name, begin string, age int, extra ...string) model.Candidate {
@@ -117,6 +156,10 @@ func TestBuild(t *testing.T) {
 			Key: model.Key{Namespace: "prod", Name: name}, Created: older.Add(time.Duration(-age) * time.Hour), ID: id(begin),
 			ExtraNames: extra, APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443},
 		}
+	}
+	held := func(c model.Candidate) model.Candidate {
+		c.Held = append([]string{c.ID}, c.ExtraNames...)
+		return c
 	}
 	tests := map[string]struct {
 		in   []model.Candidate
@@ -126,6 +169,18 @@ func TestBuild(t *testing.T) {
 		"an extra name that two claim is the older one's": {
 			in:   []model.Candidate{candidate("c1", "a", 1, "api.example.com"), candidate("c2", "b", 2, "api.example.com")},
 			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}, "c2": {"c2.prod.tunnels.example.com", "api.example.com"}},
+		},
+		"an extra name that two claim is that of the holder": {
+			in:   []model.Candidate{held(candidate("c1", "a", 1, "api.example.com")), candidate("c2", "b", 2, "api.example.com")},
+			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com", "api.example.com"}, "c2": {"c2.prod.tunnels.example.com"}},
+		},
+		"an id that two claim is that of the holder": {
+			in:   []model.Candidate{held(candidate("c1", "a", 1)), candidate("c2", "a", 2)},
+			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}},
+		},
+		"one that is not served keeps no extra name": {
+			in:   []model.Candidate{candidate("c1", "a", 3), candidate("c2", "a", 2, "api.example.com"), candidate("c3", "c", 1, "api.example.com")},
+			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}, "c3": {"c3.prod.tunnels.example.com", "api.example.com"}},
 		},
 		"an id that two claim is the older one's": {
 			in:   []model.Candidate{candidate("c1", "a", 1), candidate("c2", "a", 2)},

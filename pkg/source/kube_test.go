@@ -79,12 +79,30 @@ func TestOthersAreLookedAtAgain(t *testing.T) {
 	}
 	b.await(t, map[string][]string{"c2": {"api.example.com"}, "c3": {"api2.example.com"}})
 
-	// An older one that claims the name later takes it from the younger one; c2 is the older of the two, by name at least.
+	// Nobody is on record, so an older one that claims the name later takes it; c2 is the older of the two, by name at least.
 	b.update(t, second, func() { second.Spec.ExtraNames = []string{"api.example.com", "api2.example.com"} })
 	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": none})
 
 	b.update(t, third, func() { third.Spec.ExtraNames = []string{"192.0.2.1", "api3.example.com"} })
 	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": {"api3.example.com"}})
+}
+
+func TestWhoIsOnRecordKeepsAName(t *testing.T) {
+	b := newBed(t)
+	_, first := b.pair(t, "c1", "a", "api.example.com")
+	_, second := b.pair(t, "c2", "b", "api.example.com")
+	b.run(t)
+	b.first(t, map[string][]string{"c1": {"api.example.com"}, "c2": none})
+	second.Status.Names, second.Status.ID = []string{"c2." + b.namespace + "." + string(domain), "api.example.com"}, id("b")
+	if err := b.Status().Update(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, map[string][]string{"c1": none, "c2": {"api.example.com"}})
+
+	b.update(t, first, func() { first.Spec.ExtraNames = []string{"api.example.com", "api2.example.com"} })
+	b.await(t, map[string][]string{"c1": {"api2.example.com"}, "c2": {"api.example.com"}})
+	b.update(t, second, func() { second.Spec.ExtraNames = nil })
+	b.await(t, map[string][]string{"c1": {"api.example.com", "api2.example.com"}, "c2": none})
 }
 
 func TestATunnelWithoutAnIDWaits(t *testing.T) {

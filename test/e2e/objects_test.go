@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,7 +60,26 @@ func (w *world) badObjects(t *testing.T) {
 	promise(t, "an extra name leads to the workload cluster of the Tunnel that has it", func(t *testing.T) {
 		must(t, w.reachByName(t.Context(), w.berlin, berlinExtraName))
 	})
+	promise(t, "an older Tunnel can't take a name that a younger one serves", func(t *testing.T) { w.noTakingByAge(t, victim) })
 	must(t, victim.Delete(t.Context()))
+}
+
+// noTakingByAge lets an older member claim an extra name that a younger Cluster serves.
+func (w *world) noTakingByAge(t *testing.T, younger *lab.Cluster) {
+	const name = "good.example.org"
+	older := w.paris // nobody has said anything in its Tunnel, so nothing else is taken back by saying nothing
+	if a, b := w.tunnel(t, older.Cluster).CreationTimestamp, w.tunnel(t, younger).CreationTimestamp; !a.Before(&b) {
+		t.Fatalf("%s is of %s, and not older than %s of %s", older, a, younger, b)
+	}
+	must(t, older.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{name}}))
+	eventually(t, refusedWith(older.Cluster, v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]", namespace+"/victim"))
+	must(t, acceptedAs(younger, name)(t.Context()))
+	if names := w.tunnel(t, younger).Status.Names; !slices.Contains(names, name) {
+		t.Errorf("on record for %s are %v, without %s", younger, names, name)
+	}
+	must(t, w.allWork(t.Context()))
+	must(t, older.PatchTunnel(t.Context(), map[string]any{}))
+	eventually(t, acceptedAs(older.Cluster))
 }
 
 // versions are the resource versions of everything that the controller keeps for the members.

@@ -1,0 +1,142 @@
+package model
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Names decides who keeps a name that several workload clusters claim: whoever is on record as holding it, so that
+// nobody takes a name that is served by editing an object. Among those that hold it, or where nobody does, it is the
+// oldest, and of two of one age the first in the order of namespace/name. Whoever has no right to its own hostname or id
+// keeps no extra name. Every process that has seen the same objects decides alike, in whatever order it saw them. Its
+// zero value is ready; it may be used by several goroutines.
+type Names struct {
+	mu        sync.Mutex
+	claims    map[string][]Key // by name, best right first
+	claimants map[Key]claimant // those that claim something
+}
+
+// claimant is one workload cluster and what it claims. An extra name of one is never a base name of another: base names
+// lie below the tunnel domain, extra names don't.
+type claimant struct {
+	key     Key
+	created time.Time
+	base    []string        // hostname and id: without any of them it is not served
+	extra   []string        // further names
+	held    map[string]bool // those that it is on record for
+}
+
+// names are all that it claims.
+func (c claimant) names() []string { return slices.Concat(c.base, c.extra) }
+
+// equal says whether the other claims the same with the same right. What is held, but not claimed, says nothing.
+func (c claimant) equal(other claimant) bool {
+	return c.created.Equal(other.created) && slices.Equal(c.base, other.base) && slices.Equal(c.extra, other.extra) &&
+		maps.Equal(c.held, other.held)
+}
+
+// Release gives up every name that a workload cluster claims, and returns the others whose rights may have changed by it.
+func (n *Names) Release(key Key) (affected []Key) {
+	_, affected = n.claim(claimant{key: key})
+	return affected
+}
+
+// claim replaces what a claimant claims. It returns the owner of each claimed name, and everybody else whose rights may
+// have changed; nobody where nothing has changed, or two that claim one name would call each other for ever.
+func (n *Names) claim(c claimant) (owner map[string]Key, affected []Key) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.claims == nil {
+		n.claims, n.claimants = map[string][]Key{}, map[Key]claimant{}
+	}
+	maps.DeleteFunc(c.held, func(name string, _ bool) bool {
+		return !slices.Contains(c.base, name) && !slices.Contains(c.extra, name)
+	})
+	was := n.claimants[c.key]
+	if was.equal(c) {
+		return n.owners(c), nil
+	}
+	others := map[Key]bool{}
+	n.note(others, was)
+	n.drop(was)
+	n.insert(c)
+	n.note(others, c)
+	delete(others, c.key)
+	affected = slices.SortedFunc(maps.Keys(others), func(a, b Key) int { return cmp.Compare(a.String(), b.String()) })
+	return n.owners(c), affected
+}
+
+// owners returns who keeps each of the names of a claimant. An extra name that nobody may keep has no owner.
+func (n *Names) owners(c claimant) map[string]Key {
+	owner := make(map[string]Key, len(c.base)+len(c.extra))
+	for _, name := range c.base {
+		owner[name] = n.claims[name][0]
+	}
+	for _, name := range c.extra {
+		if i := slices.IndexFunc(n.claims[name], n.served); i >= 0 {
+			owner[name] = n.claims[name][i]
+		}
+	}
+	return owner
+}
+
+// served says whether a claimant has a right to each of its base names.
+func (n *Names) served(key Key) bool {
+	return !slices.ContainsFunc(n.claimants[key].base, func(name string) bool { return n.claims[name][0] != key })
+}
+
+// note adds to a set whose rights may change with a claimant: all that claim a name of it, and, because another of the
+// same hostname or id is served or not by this one, all that claim an extra name of that other.
+func (n *Names) note(set map[Key]bool, c claimant) {
+	for _, name := range c.names() {
+		for _, key := range n.claims[name] {
+			set[key] = true
+		}
+	}
+	for _, name := range c.base {
+		for _, other := range n.claims[name] {
+			for _, extra := range n.claimants[other].extra {
+				for _, key := range n.claims[extra] {
+					set[key] = true
+				}
+			}
+		}
+	}
+}
+
+// drop removes all claims of a claimant.
+func (n *Names) drop(c claimant) {
+	delete(n.claimants, c.key)
+	for _, name := range c.names() {
+		left := slices.DeleteFunc(n.claims[name], func(key Key) bool { return key == c.key })
+		if n.claims[name] = left; len(left) == 0 {
+			delete(n.claims, name)
+		}
+	}
+}
+
+// insert adds all claims of a claimant that has none, each at its place.
+func (n *Names) insert(c claimant) {
+	if len(c.base) == 0 {
+		return
+	}
+	n.claimants[c.key] = c
+	for _, name := range c.names() {
+		n.claims[name] = append(n.claims[name], c.key)
+		slices.SortFunc(n.claims[name], func(a, b Key) int { return compare(name, n.claimants[a], n.claimants[b]) })
+	}
+}
+
+// compare puts the claimant with the better right to a name first.
+func compare(name string, a, b claimant) int {
+	if a.held[name] != b.held[name] {
+		if a.held[name] {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.key.String(), b.key.String()))
+}
