@@ -32,6 +32,7 @@ type options struct {
 	logging   logging.Flags
 	agent     agent.Config
 	bootstrap string
+	id        string
 	gateway   string
 	domain    string
 	tokenFile string
@@ -65,7 +66,8 @@ func runCommand() *cobra.Command {
 
 func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.bootstrap, "bootstrap", "", "bootstrap file: gateway, tunnelDomain, token and ca; read again at each enrolment")
+	flags.StringVar(&o.bootstrap, "bootstrap", "", "bootstrap file: id, gateway, tunnelDomain, token and ca; read again at each enrolment")
+	flags.StringVar(&o.id, "id", "", "id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is not used")
 	flags.StringVar(&o.gateway, "gateway", "", "host:port of the gateways' public port, instead of the file's")
 	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain, instead of the file's")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the bootstrap token, instead of the bootstrap file's")
@@ -83,6 +85,11 @@ func (o *options) role() (agent.Edge, error) {
 	domain := model.TunnelDomain(file.TunnelDomain)
 	if err := domain.Validate(); err != nil {
 		return agent.Edge{}, err
+	}
+	if file.ID != "" {
+		if err := model.ValidateID(file.ID); err != nil {
+			return agent.Edge{}, err
+		}
 	}
 	if file.Gateway == "" {
 		return agent.Edge{}, errors.New("there is neither --gateway nor a bootstrap file with a gateway")
@@ -102,6 +109,9 @@ func (o *options) file() (agent.BootstrapFile, error) {
 			return agent.BootstrapFile{}, err
 		}
 	}
+	if o.id != "" {
+		file.ID = o.id
+	}
 	if o.gateway != "" {
 		file.Gateway = o.gateway
 	}
@@ -111,10 +121,10 @@ func (o *options) file() (agent.BootstrapFile, error) {
 	return file, nil
 }
 
-func (o *options) credential() (token string, ca []byte, err error) {
+func (o *options) credential() (agent.EdgeCredential, error) {
 	file, err := o.file()
 	if err != nil {
-		return "", nil, err
+		return agent.EdgeCredential{}, err
 	}
 	for path, value := range map[string]*string{o.tokenFile: &file.Token, o.caFile: &file.CA} {
 		if path == "" {
@@ -122,9 +132,9 @@ func (o *options) credential() (token string, ca []byte, err error) {
 		}
 		data, err := os.ReadFile(path)
 		if err != nil {
-			return "", nil, fmt.Errorf("reading credential: %w", err)
+			return agent.EdgeCredential{}, fmt.Errorf("reading credential: %w", err)
 		}
 		*value = string(data)
 	}
-	return strings.TrimSpace(file.Token), []byte(file.CA), nil
+	return agent.EdgeCredential{Token: strings.TrimSpace(file.Token), ID: file.ID, CA: []byte(file.CA)}, nil
 }

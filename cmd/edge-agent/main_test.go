@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-const bootstrap = "gateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.file\nca: the file's CA\n"
+const bootstrap = "id: aaaaaaaaaaaaaaaaaaaaaaaa\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.file\nca: the file's CA\n"
 
 func TestRunRefuses(t *testing.T) {
 	dir := t.TempDir()
@@ -22,6 +22,7 @@ func TestRunRefuses(t *testing.T) {
 		"no bootstrap file and no flags": {wantErr: "tunnel domain"},
 		"a file that is not there":       {args: []string{"--bootstrap", dir + "/none"}, wantErr: "reading bootstrap file"},
 		"a gateway without a port":       {args: []string{"--bootstrap", dir + "/bootstrap.yaml"}, wantErr: "not host:port"},
+		"an id of another form":          {args: []string{"--bootstrap", dir + "/bootstrap.yaml", "--id", "c1"}, wantErr: "tunnel id"},
 		"no gateway":                     {args: []string{"--tunnel-domain", "tunnels.example.com"}, wantErr: "--gateway"},
 		"an unknown log level":           {args: []string{"--log-level", "loud"}, wantErr: "--log-level"},
 		"an argument that is no flag":    {args: []string{"bootstrap.yaml"}, wantErr: "unknown command"},
@@ -46,13 +47,14 @@ func TestFlagsWinOverTheBootstrapFile(t *testing.T) {
 		in        options
 		gateway   string
 		domain    model.TunnelDomain
+		id        string
 		token, ca string
 	}{
-		"the file alone": {in: options{bootstrap: file}, gateway: "gw.example.com:443", domain: "tunnels.example.com", token: "fl1.file", ca: "the file's CA"},
+		"the file alone": {in: options{bootstrap: file}, gateway: "gw.example.com:443", domain: "tunnels.example.com", id: "aaaaaaaaaaaaaaaaaaaaaaaa", token: "fl1.file", ca: "the file's CA"},
 		"flags for all": {in: options{
-			bootstrap: file, gateway: "192.0.2.1:8443", domain: "tunnels.example.org",
+			bootstrap: file, id: "bbbbbbbbbbbbbbbbbbbbbbbb", gateway: "192.0.2.1:8443", domain: "tunnels.example.org",
 			tokenFile: write(t, dir, "token", "fl1.flag\n"), caFile: write(t, dir, "ca.crt", "the flag's CA"),
-		}, gateway: "192.0.2.1:8443", domain: "tunnels.example.org", token: "fl1.flag", ca: "the flag's CA"},
+		}, gateway: "192.0.2.1:8443", domain: "tunnels.example.org", id: "bbbbbbbbbbbbbbbbbbbbbbbb", token: "fl1.flag", ca: "the flag's CA"},
 		"flags without a file": {in: options{
 			gateway: "192.0.2.1:8443", domain: "tunnels.example.org", tokenFile: dir + "/token", caFile: dir + "/ca.crt",
 		}, gateway: "192.0.2.1:8443", domain: "tunnels.example.org", token: "fl1.flag", ca: "the flag's CA"},
@@ -63,12 +65,12 @@ func TestFlagsWinOverTheBootstrapFile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			token, ca, err := role.Credential()
+			credential, err := role.Credential()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if role.Gateway.String() != tc.gateway || role.Domain != tc.domain || token != tc.token || string(ca) != tc.ca {
-				t.Errorf("got %s, %s, %s, %s", role.Gateway, role.Domain, token, ca)
+			if role.Gateway.String() != tc.gateway || role.Domain != tc.domain || credential.Token != tc.token || string(credential.CA) != tc.ca || credential.ID != tc.id {
+				t.Errorf("got %s, %s, %s, %s, %s", role.Gateway, role.Domain, credential.ID, credential.Token, credential.CA)
 			}
 		})
 	}

@@ -29,6 +29,9 @@ type Role interface {
 	// Enrol tries once to get a first identity, and the trust bundle (PEM) to go with it. It reads its credential anew at
 	// each call, because somebody may have replaced it. An error that wraps certs.ErrRefused is the server's last word.
 	Enrol(ctx context.Context) (certs.Identity, []byte, error)
+	// Expected is what the credential is for now: the id of a tunnel, empty if it does not say, and the CA (PEM) of the
+	// control channel. It is read anew at each call.
+	Expected() (id string, ca []byte, err error)
 	// Control is where the control channel is, and the domain whose names it has.
 	Control() (model.TunnelDomain, model.Endpoint)
 	// Bootstrap is what Envoy starts with. A subject that is not one of this role's is an error.
@@ -113,7 +116,7 @@ func (a *Agent) run(ctx context.Context, store *certs.Store, secrets, health net
 	group, ctx := errgroup.WithContext(ctx)
 	sds := newSecretServer()
 	envoys := newSupervisor(a.log)
-	identities := &identities{role: a.config.Role, store: store, log: a.log}
+	identities := &identities{role: a.config.Role, store: store, enrolledCA: a.config.path(enrolledCAFile), log: a.log}
 	identities.forgetForeign()
 	rotation := &certs.Rotation{Store: store, Renew: identities.renew, Log: a.log, Changed: func() error { return a.apply(store, sds, envoys) }}
 	group.Go(func() error { return sds.serve(ctx, secrets) })

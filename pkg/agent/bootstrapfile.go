@@ -9,6 +9,7 @@ import (
 
 // BootstrapFile is the one file that an edge needs, as it stands in the bootstrap Secret of a Cluster.
 type BootstrapFile struct {
+	ID           string `json:"id"`           // Tunnel.spec.id; empty in a file of an older controller
 	Gateway      string `json:"gateway"`      // host:port of the gateways' public port
 	TunnelDomain string `json:"tunnelDomain"` // the installation's
 	Token        string `json:"token"`        // the bootstrap token
@@ -23,7 +24,7 @@ func ReadBootstrapFile(path string) (BootstrapFile, error) {
 	}
 	var f BootstrapFile
 	if err := yaml.Unmarshal(data, &f); err != nil {
-		return BootstrapFile{}, fmt.Errorf("reading bootstrap file: %s is no YAML with the fields gateway, tunnelDomain, token and ca", path)
+		return BootstrapFile{}, fmt.Errorf("reading bootstrap file: %s is no YAML with the fields id, gateway, tunnelDomain, token and ca", path)
 	}
 	return f, nil
 }

@@ -16,8 +16,8 @@ func TestReadBootstrapFile(t *testing.T) {
 		wantErr string
 	}{
 		"a whole one": {
-			in:   "gateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.abc\nca: |\n  line 1\n  line 2\n",
-			want: BootstrapFile{Gateway: "gw.example.com:443", TunnelDomain: "tunnels.example.com", Token: "fl1.abc", CA: "line 1\nline 2\n"},
+			in:   "id: abc\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.abc\nca: |\n  line 1\n  line 2\n",
+			want: BootstrapFile{ID: "abc", Gateway: "gw.example.com:443", TunnelDomain: "tunnels.example.com", Token: "fl1.abc", CA: "line 1\nline 2\n"},
 		},
 		"a field of a newer version":             {in: "token: fl1.abc\nproxy: http://proxy:3128\n", want: BootstrapFile{Token: "fl1.abc"}},
 		"an empty one":                           {},

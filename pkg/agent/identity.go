@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/certs"
@@ -12,14 +14,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
+// enrolledCAFile holds the CA of the credential that the identity belongs to.
+const enrolledCAFile = "enrolled-ca.pem"
+
 // identities decides how the next identity is got: by the key of the current one, or by the role's credential.
 type identities struct {
 	role  Role
 	store *certs.Store
 	log   *slog.Logger
+
+	enrolledCA string // path of enrolledCAFile
 }
 
-// forgetForeign drops an identity that is not for this role and domain: the folder served another purpose before.
+// forgetForeign drops an identity that is not for this role, domain and credential: the folder served another purpose
+// before, or the machine was given another Cluster's credential.
 func (i *identities) forgetForeign() {
 	current, err := i.store.Identity()
 	if err != nil {
@@ -30,10 +38,63 @@ func (i *identities) forgetForeign() {
 	if err == nil {
 		_, err = i.role.Bootstrap(subject)
 	}
+	if err == nil {
+		err = i.checkCredential(subject)
+	}
 	if err != nil {
 		i.log.Warn("the certificate in the state folder is not for this agent, enrolling anew", "error", err)
 		i.store.Forget()
+		return
 	}
+	i.rememberCA()
+}
+
+// checkCredential returns an error if the identity in the store is another tunnel's or another installation's than the
+// credential. Where the credential can't be read, or does not say, the identity stays: it does without.
+func (i *identities) checkCredential(subject model.Subject) error {
+	id, ca, err := i.role.Expected()
+	if err != nil {
+		return nil //nolint:nilerr // enrolling says it, once that is needed
+	}
+	if id != "" && id != subject.ID {
+		return fmt.Errorf("it is of the tunnel %s, the credential of %s", subject.ID, id)
+	}
+	// That the CA beside the credential did not sign the identity means nothing by itself: CAs are rotated, and the
+	// credential stays on the machine as it was. Nor does the bundle in the store tell, which always fits its identity. So
+	// only a CA that was changed since the identity was got counts, and only if the store trusts none of it: a newer
+	// credential of the same installation has a CA that the store has too. Without the record nothing was changed.
+	recorded, err := os.ReadFile(i.enrolledCA)
+	if err != nil || bytes.Equal(recorded, ca) {
+		return nil //nolint:nilerr // as above
+	}
+	if _, err := certs.Bundle(ca).Roots(); err != nil || i.store.Bundle().Overlaps(ca) {
+		return nil //nolint:nilerr // a CA that can't be read is no reason to give up one that works
+	}
+	return errors.New("it is of another CA than the credential")
+}
+
+// rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when the
+// leaf has expired.
+func (i *identities) rememberCA() {
+	_, ca, err := i.role.Expected()
+	if err != nil {
+		return
+	}
+	if recorded, err := os.ReadFile(i.enrolledCA); err == nil && bytes.Equal(recorded, ca) {
+		return
+	}
+	if err := certs.WriteFile(i.enrolledCA, ca); err != nil {
+		i.log.Warn("CA of the credential not recorded", "error", err)
+	}
+}
+
+// enrol gets an identity by the credential.
+func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) {
+	identity, bundle, err := i.role.Enrol(ctx)
+	if err == nil {
+		i.rememberCA()
+	}
+	return identity, bundle, err
 }
 
 // renew is one attempt at a new identity. An expired leaf is tried too, because the server renews by key for some time
@@ -43,7 +104,7 @@ func (i *identities) forgetForeign() {
 func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) {
 	current, err := i.store.Identity()
 	if err != nil {
-		return i.role.Enrol(ctx)
+		return i.enrol(ctx)
 	}
 	domain, address := i.role.Control()
 	client := enrol.Client{Address: address, Domain: domain, Trust: i.store}
@@ -51,7 +112,7 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 	if renewErr == nil || !beyondRenewal(renewErr, time.Now().After(current.NotAfter())) {
 		return identity, bundle, renewErr
 	}
-	identity, bundle, err = i.role.Enrol(ctx)
+	identity, bundle, err = i.enrol(ctx)
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("%w (before that: %v)", err, renewErr) //nolint:errorlint // the last way decides how soon to try again
 	}

@@ -17,7 +17,9 @@ import (
 // edge is the role of an edge that has a good token, or the one that is given.
 func (c *control) edgeRole(token string) Edge {
 	ca := c.ca.CertPEM()
-	return Edge{Domain: domain, Gateway: c.address, Credential: func() (string, []byte, error) { return token, ca, nil }}
+	return Edge{Domain: domain, Gateway: c.address, Credential: func() (EdgeCredential, error) {
+		return EdgeCredential{Token: token, CA: ca}, nil
+	}}
 }
 
 func TestHowAnIdentityIsGot(t *testing.T) {
@@ -118,20 +120,27 @@ func TestAnEdgeWithoutATokenSaysSo(t *testing.T) {
 }
 
 func edgeOf(d model.TunnelDomain) func(*control) Role {
-	return func(c *control) Role { return Edge{Domain: d, Gateway: c.address} }
+	return func(c *control) Role {
+		role := c.edgeRole(c.token)
+		role.Domain = d
+		return role
+	}
 }
 
 func gatewayOf(c *control) Role {
-	return Gateway{Domain: domain, Name: name, XDSServer: c.address, Bind: c.bind}
+	return Gateway{Domain: domain, Name: name, XDSServer: c.address, Bind: c.bind, Credential: func() (enrol.GatewayCredential, []byte, error) {
+		return enrol.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
+	}}
 }
 
 func newIdentities(t *testing.T, role Role) *identities {
 	t.Helper()
-	store, err := certs.OpenStore(filepath.Join(t.TempDir(), "state"))
+	dir := filepath.Join(t.TempDir(), "state")
+	store, err := certs.OpenStore(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &identities{role: role, store: store, log: slog.New(slog.DiscardHandler)}
+	return &identities{role: role, store: store, log: slog.New(slog.DiscardHandler), enrolledCA: filepath.Join(dir, enrolledCAFile)}
 }
 
 func (c *control) save(store *certs.Store, identity certs.Identity) {

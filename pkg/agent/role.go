@@ -14,28 +14,41 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
+// EdgeCredential is what an edge enrols with. All of it comes from one Cluster.
+type EdgeCredential struct {
+	Token string // the bootstrap token
+	ID    string // Tunnel.spec.id; empty: not known
+	CA    []byte // PEM, of the control channel
+}
+
 // Edge is the role in a workload network.
 type Edge struct {
 	Domain  model.TunnelDomain
 	Gateway model.Endpoint // the gateways' public port
-	// Credential reads the bootstrap token and the CA (PEM) of the control channel, which come together.
-	Credential func() (token string, ca []byte, err error)
+	// Credential reads the credential, at each use.
+	Credential func() (EdgeCredential, error)
 }
 
 // Enrol implements Role.
 func (e Edge) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
-	token, ca, err := e.Credential()
+	credential, err := e.Credential()
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	if token == "" {
+	if credential.Token == "" {
 		return certs.Identity{}, nil, errors.New("enrolling edge: there is no bootstrap token")
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "" // only a label
 	}
-	return enrol.Client{Address: e.Gateway, Domain: e.Domain, Trust: certs.Bundle(ca)}.EnrolEdge(ctx, token, host)
+	return enrol.Client{Address: e.Gateway, Domain: e.Domain, Trust: certs.Bundle(credential.CA)}.EnrolEdge(ctx, credential.Token, host)
+}
+
+// Expected implements Role.
+func (e Edge) Expected() (id string, ca []byte, err error) {
+	credential, err := e.Credential()
+	return credential.ID, credential.CA, err
 }
 
 // Control implements Role.
@@ -66,6 +79,12 @@ func (g Gateway) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 		return certs.Identity{}, nil, err
 	}
 	return enrol.Client{Address: g.XDSServer, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
+}
+
+// Expected implements Role.
+func (g Gateway) Expected() (id string, ca []byte, err error) {
+	_, ca, err = g.Credential()
+	return "", ca, err
 }
 
 // Control implements Role.

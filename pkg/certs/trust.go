@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -27,6 +28,21 @@ func (b Bundle) Roots() (*x509.CertPool, error) {
 		pool.AddCert(cert)
 	}
 	return pool, nil
+}
+
+// Overlaps says whether two bundles have the key of a CA in common. One that can't be read has none.
+func (b Bundle) Overlaps(other Bundle) bool {
+	mine, errMine := parseCertificates(b)
+	others, errOthers := parseCertificates(other)
+	if errMine != nil || errOthers != nil {
+		return false
+	}
+	for _, cert := range mine {
+		if slices.ContainsFunc(others, func(o *x509.Certificate) bool { return samePublicKey(o.PublicKey, cert.PublicKey) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // ServerTLS is the TLS of the control channel's server. Clients without a certificate are let in, because they may be

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,5 +115,23 @@ func TestBundle(t *testing.T) {
 			_, err := certs.Bundle(tc.in).Roots()
 			checkError(t, err, tc.wantErr)
 		})
+	}
+}
+
+func TestOverlaps(t *testing.T) {
+	a, b := newCA(t).CertPEM(), newCA(t).CertPEM()
+	for name, tc := range map[string]struct {
+		one, other []byte
+		want       bool
+	}{
+		"the same":           {one: a, other: a, want: true},
+		"one more":           {one: a, other: slices.Concat(b, a), want: true},
+		"others":             {one: a, other: b},
+		"none":               {one: a},
+		"one that is broken": {one: []byte("x"), other: []byte("x")},
+	} {
+		if got := certs.Bundle(tc.one).Overlaps(tc.other); got != tc.want {
+			t.Errorf("%s: got %v", name, got)
+		}
 	}
 }
