@@ -11,6 +11,7 @@ import (
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/upstream_socket_interface/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -64,7 +65,7 @@ func (c EdgeConfig) Validate() error {
 
 // GatewayBootstrap is what the Envoy of a gateway starts with. All else comes over ADS from the xds-server.
 func GatewayBootstrap(c GatewayConfig) *bootstrapv3.Bootstrap {
-	return bootstrap(
+	b := bootstrap(
 		&corev3.Node{Id: model.NodeID(c.Name), Cluster: string(model.RoleGateway), Metadata: c.Bind.Metadata()},
 		xdsCluster(c.Domain, c.XDSServer),
 		&corev3.TypedExtensionConfig{
@@ -72,6 +73,21 @@ func GatewayBootstrap(c GatewayConfig) *bootstrapv3.Bootstrap {
 			TypedConfig: pack(&upstreamv3.UpstreamReverseConnectionSocketInterface{StatPrefix: "reverse_tunnel"}),
 		},
 	)
+	b.LayeredRuntime = keepLastBytes()
+	return b
+}
+
+// keepLastBytes has clients of a gateway read what it still holds for them when a stream in a tunnel is reset. Envoy 1.40
+// would reset their connections too, and the kernel then drops what it has not delivered: see docs/rationale.md.
+func keepLastBytes() *bootstrapv3.LayeredRuntime {
+	off := structpb.NewBoolValue(false)
+	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
+		Name: "keep_last_bytes",
+		LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"envoy.reloadable_features.map_http_stream_reset_to_tcp_rst":                  off,
+			"envoy.reloadable_features.propagate_upstream_rst_through_tunneled_tcp_proxy": off,
+		}}},
+	}}}
 }
 
 // EdgeBootstrap is what the Envoy of an edge starts with. All else comes over ADS from the xds-server, which it reaches

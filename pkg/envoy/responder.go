@@ -59,6 +59,7 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint) *liste
 	// Only the leaves of edges have names that end so. A regular expression would do for short tunnel domains alone: Envoy
 	// refuses large ones, and that only once the trust bundle arrives.
 	own.TransportSocket = serverTLS(endingWith(inst.Domain.TunnelIDSuffix()))
+	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
 	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(tcpProxy("control", controlCluster)))}
 	for _, g := range inst.Gateways {
 		if g.Name != me && g.Peer != (model.Endpoint{}) {

@@ -63,6 +63,10 @@ const (
 	// dialTimeout is for all other connections, some of them over the internet.
 	dialTimeout = 5 * time.Second
 
+	// handshakeTimeout is how long somebody may take for the TLS handshake on the public port. An edge takes three round
+	// trips; who says nothing would hold a connection for ever.
+	handshakeTimeout = 10 * time.Second
+
 	// idleTimeout ends a connection on which nobody has said anything. It is what Envoy's TCP proxy has by default; its
 	// HTTP connection manager would end a silent `kubectl exec` after 5 minutes.
 	idleTimeout = time.Hour

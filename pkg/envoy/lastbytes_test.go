@@ -1,0 +1,106 @@
+package envoy_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/certs"
+)
+
+// TestLastBytes has a server that closes its connection right behind its last byte, and clients that read slowly: all of
+// the answer is still inside of the Envoys when the server is gone. It is shorter than the window of a stream: what Envoy
+// 1.40 loses of longer ones is in docs/rationale.md.
+func TestLastBytes(t *testing.T) {
+	const size = 3 << 19 // 1.5 MiB; the kernel's own buffers come in addition
+	workload := newAuthority(t)
+	hostname := "c1.prod." + string(domain)
+	server := newClosingServer(t, workload, hostname, size)
+	c1 := cluster(t, "c1", server.endpoint(t))
+	in := newInstallation(t, 1, c1)
+	in.workload = workload
+	in.startEdge(t, c1)
+	g := in.gateways[0]
+	for route, dial := range map[string]func() (net.Conn, error){
+		"sni":     func() (net.Conn, error) { return net.Dial("tcp", g.bind.APIServer.String()) },
+		"connect": func() (net.Conn, error) { return dialConnect(g, hostname) },
+	} {
+		t.Run("a slow client gets all that a server sent before it closed, by "+route, func(t *testing.T) {
+			for range 5 {
+				envoytest.Eventually(t, "the tunnel is up", func() error { return tryHello(dial, in, hostname) })
+				checkAllArrives(t, dial, in, hostname, size)
+			}
+		})
+	}
+}
+
+// newClosingServer sends size bytes to everyone who has sent one, and closes the connection at once.
+func newClosingServer(t *testing.T, ca authority, hostname string, size int) *doorbell {
+	t.Helper()
+	config := serverConfig(ca.leaf(t, certs.Leaf{CommonName: "server", DNSNames: []string{hostname}, Server: true}))
+	return newDoorbell(t, "tcp", "127.0.0.1:0", func(raw net.Conn) {
+		conn := tls.Server(raw, config)
+		defer conn.Close()
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			_, _ = conn.Write(make([]byte, size))
+		}
+	})
+}
+
+func tryHello(dial func() (net.Conn, error), in *installation, hostname string) error {
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	return tls.Client(conn, &tls.Config{RootCAs: in.workload.roots(), ServerName: hostname}).Handshake()
+}
+
+func checkAllArrives(t *testing.T, dial func() (net.Conn, error), in *installation, hostname string, size int) {
+	t.Helper()
+	raw, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	_ = raw.SetDeadline(time.Now().Add(envoytest.Patience))
+	conn := tls.Client(raw, &tls.Config{RootCAs: in.workload.roots(), ServerName: hostname})
+	if _, err := conn.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	got, buffer := 0, make([]byte, 64<<10)
+	tick := time.NewTicker(10 * time.Millisecond) // 6 MB/s
+	defer tick.Stop()
+	for err == nil {
+		var n int
+		n, err = conn.Read(buffer)
+		got += n
+		<-tick.C
+	}
+	if err != io.EOF || got != size {
+		t.Errorf("got %d of %d bytes, and then %v", got, size, err)
+	}
+}
+
+// dialConnect opens a connection by the CONNECT route.
+func dialConnect(g *gateway, hostname string) (net.Conn, error) {
+	conn, err := net.Dial("tcp", g.bind.Connect.String())
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	_, _ = fmt.Fprintf(conn, "CONNECT %s:6443 HTTP/1.1\r\nHost: %s:6443\r\n\r\n", hostname, hostname)
+	// The server says nothing before the client does, so nothing is read ahead.
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("CONNECT was answered with %d", response.StatusCode)
+	}
+	return conn, err
+}
