@@ -88,8 +88,11 @@ func (i *identities) rememberCA() {
 	}
 }
 
-// enrol gets an identity by the credential.
+// enrol gets an identity by the credential. It uses none of that up for an identity that could not be kept.
 func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) {
+	if err := i.store.Probe(); err != nil {
+		return certs.Identity{}, nil, err
+	}
 	identity, bundle, err := i.role.Enrol(ctx)
 	if err == nil {
 		i.rememberCA()

@@ -57,6 +57,20 @@ func TestAnIdentityThatIsNotSavedIsUsedAndSavedLater(t *testing.T) {
 	})
 }
 
+func TestARenewalGoesOnWithAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newIssuer(t)
+		i.start()
+		i.expect("with room", i.pass(time.Minute), 1, 1)
+		first := serial(t, i.store)
+		i.breakDisk()
+		i.expect("with a full disk", i.pass(24*time.Hour), 1, 2)
+		if got := serial(t, i.store); got == first {
+			t.Errorf("the store still gives %q", got)
+		}
+	})
+}
+
 func TestProbeLeavesNothing(t *testing.T) {
 	i := newIssuer(t)
 	if err := i.store.Probe(); err != nil {

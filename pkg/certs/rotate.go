@@ -127,8 +127,11 @@ func (r *Rotation) renew(ctx context.Context) bool {
 }
 
 func (r *Rotation) renewOnce(ctx context.Context) error {
-	if err := r.Store.Probe(); err != nil {
-		return err
+	// A first identity uses up a credential, a renewal nothing: that one goes on in memory while the disk is full.
+	if _, err := r.Store.Identity(); err != nil {
+		if err := r.Store.Probe(); err != nil {
+			return err
+		}
 	}
 	identity, bundle, err := r.Renew(ctx)
 	if err != nil {

@@ -3,6 +3,7 @@ package envoy_test
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -84,7 +85,7 @@ func checkAllArrives(t *testing.T, dial func() (net.Conn, error), in *installati
 		got += n
 		<-tick.C
 	}
-	if err != io.EOF || got != size {
+	if !errors.Is(err, io.EOF) || got != size {
 		t.Errorf("got %d of %d bytes, and then %v", got, size, err)
 	}
 }
