@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/eventually"
 )
 
 // Patience is how long a test waits for something that should happen at once, on a machine that is busy.
@@ -140,9 +142,6 @@ func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
 	return e
 }
 
-// PID is the process id.
-func (e *Envoy) PID() int { return e.cmd.Process.Pid }
-
 // Kill ends Envoy with SIGKILL and waits for its end.
 func (e *Envoy) Kill() {
 	_ = e.cmd.Process.Kill()
@@ -191,19 +190,5 @@ func (e *Envoy) ended() error {
 // Eventually fails the test unless a condition, asked again and again, becomes nil within Patience.
 func Eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
-	deadline := time.NewTimer(Patience)
-	defer deadline.Stop()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
-		err := condition()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("waiting until %s: %v", what, err)
-		case <-again.C:
-		}
-	}
+	eventually.True(t, Patience, what, condition)
 }

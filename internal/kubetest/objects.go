@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/eventually"
 )
 
 // Patience is how long a test waits for something that should happen soon, on a machine that is busy.
@@ -106,19 +107,5 @@ func Cluster(namespace, name string) *clusterv1.Cluster {
 // Eventually fails the test unless a check, made again and again, finds nothing wrong within Patience.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	deadline := time.NewTimer(Patience)
-	defer deadline.Stop()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("%s: after %s: %v", what, Patience, err)
-		case <-again.C:
-		}
-	}
+	eventually.True(t, Patience, what, check)
 }
