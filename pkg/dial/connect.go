@@ -1,0 +1,164 @@
+package dial
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// proxiedTime bounds the attempt at one address by the proxy, which has to look up a name and dial before it answers.
+	proxiedTime = 8 * time.Second
+	// maxAnswer bounds the head of a proxy's answer.
+	maxAnswer = 16 << 10
+	// maxBody bounds what is read of the page that comes with a refusal, of which one line is shown.
+	maxBody = 2 << 10
+	// bodyTime is how long that page is waited for.
+	bodyTime = 500 * time.Millisecond
+	// maxQuote bounds what is quoted of strangers.
+	maxQuote = 200
+)
+
+func basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+}
+
+// open asks the proxy at the end of a connection to go on to an address. What it returns is the connection itself where it
+// can be, so that the kernel can copy from it.
+func (p Proxy) open(ctx context.Context, raw net.Conn, to model.Endpoint) (net.Conn, error) {
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	conn, err := p.ask(ctx, raw, to)
+	if !stop() && err == nil { // the deadline is set, or about to be
+		err = ctx.Err()
+	}
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("the proxy has taken the connection, but doesn't answer in time; it may find no way to %s: %w", to, err)
+	}
+	return conn, err
+}
+
+func (p Proxy) ask(ctx context.Context, raw net.Conn, to model.Endpoint) (net.Conn, error) {
+	authorization, err := p.authorization()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := p.wrap(ctx, raw)
+	if err != nil {
+		return nil, err
+	}
+	request := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to.String()}, Host: to.String(), Header: http.Header{"User-Agent": {"fairlead"}}}
+	if authorization != "" {
+		request.Header.Set("Proxy-Authorization", authorization)
+	}
+	if err := request.Write(conn); err != nil {
+		return nil, fmt.Errorf("asking the proxy: %w", err)
+	}
+	head, err := readHead(conn)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), conn)), request)
+	if err != nil {
+		return nil, fmt.Errorf("what answers is no HTTP proxy: %s", printable(firstLine(head)))
+	}
+	if response.StatusCode/100 == 2 {
+		return conn, nil // the reader above has not gone beyond the head: CONNECT's answers have no body (RFC 9110, section 9.3.6)
+	}
+	_ = raw.SetReadDeadline(time.Now().Add(bodyTime))
+	return nil, refusal(response, authorization != "")
+}
+
+// readHead reads up to the end of the answer's head and not a byte more, because what follows is of another protocol.
+// One byte a call is no matter: this happens once a connection.
+func readHead(conn net.Conn) ([]byte, error) {
+	var head []byte
+	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\n\r\n")) && !bytes.HasSuffix(head, []byte("\n\n")); {
+		n, err := conn.Read(b)
+		head = append(head, b[:n]...)
+		switch {
+		case !bytes.HasPrefix([]byte("HTTP/"), head[:min(len(head), 5)]):
+			return nil, notHTTP(conn, head)
+		case err != nil && len(head) == 0 && !errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, fmt.Errorf("the proxy, or what stands in its place, has cut the connection without an answer: %w", err)
+		case err != nil:
+			return nil, fmt.Errorf("reading the proxy's answer: %w", err)
+		case len(head) > maxAnswer:
+			return nil, fmt.Errorf("what answers is no HTTP proxy: it sends more than %d bytes without end", maxAnswer)
+		}
+	}
+	return head, nil
+}
+
+// notHTTP says what answers instead of a proxy, by its first bytes and what comes at once behind them.
+func notHTTP(conn net.Conn, head []byte) error {
+	if head[0] == 0x15 || head[0] == 0x16 { // TLS records: alert, handshake
+		return errors.New("what answers is no HTTP proxy: it speaks TLS; if it is a proxy, its URL begins with https://")
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(bodyTime))
+	more := make([]byte, maxQuote)
+	n, _ := conn.Read(more)
+	return fmt.Errorf("what answers is no HTTP proxy: it begins with %s", printable(firstLine(append(head, more[:n]...))))
+}
+
+// refusal says what an answer other than 2xx means.
+func refusal(response *http.Response, authorized bool) error {
+	answer := "the proxy answers " + printable(response.Status)
+	switch response.StatusCode {
+	case http.StatusProxyAuthRequired, http.StatusUnauthorized:
+		return errors.New(answer + ": " + credentialsRefused(response, authorized))
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return fmt.Errorf("%s, to %s: it is no proxy, or the network wants a person to log in first", answer, printable(response.Header.Get("Location")))
+	case http.StatusForbidden:
+		answer += ": it does not allow this address and port"
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		answer += ": it can't reach this address"
+	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		answer += ": it does no CONNECT"
+	}
+	var said []string
+	if reason := response.Header.Get("X-Squid-Error"); reason != "" {
+		said = append(said, printable(reason))
+	}
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // as much as came
+	if line := firstLine(body); line != "" && !strings.HasPrefix(line, "<") {
+		said = append(said, printable(line))
+	}
+	if len(said) > 0 {
+		answer += "; it says " + strings.Join(said, ", ")
+	}
+	return errors.New(answer)
+}
+
+func credentialsRefused(response *http.Response, authorized bool) string {
+	offers := append(response.Header.Values("Proxy-Authenticate"), response.Header.Values("WWW-Authenticate")...)
+	offersBasic := len(offers) == 0
+	for n, offer := range offers {
+		offers[n], _, _ = strings.Cut(offer, " ")
+		offersBasic = offersBasic || strings.EqualFold(offers[n], "Basic")
+	}
+	switch {
+	case !offersBasic:
+		return "it wants " + printable(strings.Join(offers, ", ")) + ", and only Basic can be spoken here"
+	case authorized:
+		return "it does not take the user and password"
+	}
+	return "it wants a user and a password, and there are none"
+}
+
+// firstLine is the first line with something in it.
+func firstLine(text []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return strings.TrimSpace(line)
+}

@@ -1,0 +1,181 @@
+package dial_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// reach dials and returns which address it came to, and how long it took.
+func reach(t *testing.T, w *dial.Way) (model.Endpoint, time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	conn, err := w.DialContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	addr := netip.MustParseAddrPort(conn.RemoteAddr().String())
+	return model.Endpoint{Host: addr.Addr().String(), Port: addr.Port()}, time.Since(begin)
+}
+
+func TestDialContextFindsTheAddressThatAnswers(t *testing.T) {
+	good := answering(t, "127.0.0.1:0", echo)
+	for name, test := range map[string]struct {
+		before []model.Endpoint
+		within time.Duration
+	}{
+		"it is the first":                         {nil, time.Second},
+		"nothing listens at those before it":      {[]model.Endpoint{dead(t, "127.0.0.1"), dead(t, "::1")}, time.Second},
+		"the one before it swallows what it gets": {[]model.Endpoint{blackHole(t)}, 2 * time.Second},
+		"three black holes before it":             {[]model.Endpoint{blackHole(t), blackHole(t), blackHole(t)}, 3 * time.Second},
+		"a name that does not exist before it":    {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &dial.Way{Addresses: append(test.before, good)}
+			dial.SetResolver(w, newNames(t).resolver())
+			got, took := reach(t, w)
+			if got != good {
+				t.Errorf("came to %s, want %s", got, good)
+			}
+			if took > test.within {
+				t.Errorf("took %s, want at most %s", took, test.within)
+			}
+		})
+	}
+}
+
+func TestDialContextLooksNamesUpAnew(t *testing.T) {
+	t.Parallel()
+	first, second := answering(t, "127.0.0.1:0", echo), ""
+	answering(t, net.JoinHostPort("127.0.0.2", strconv.Itoa(int(first.Port))), echo)
+	second = "127.0.0.2"
+	dns := newNames(t)
+	w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: first.Port}}}
+	dial.SetResolver(w, dns.resolver())
+	for _, want := range []string{first.Host, second, first.Host} {
+		dns.set("gateway.example.com", want)
+		if got, _ := reach(t, w); got.Host != want {
+			t.Errorf("DNS says %s, the dial went to %s", want, got.Host)
+		}
+	}
+	t.Run("and stays with the last answer while DNS is silent", func(t *testing.T) {
+		dns.silence(true)
+		got, took := reach(t, w)
+		if got.Host != first.Host || took > 5*time.Second {
+			t.Errorf("came to %s after %s", got.Host, took)
+		}
+	})
+}
+
+func TestDialContextTriesBothFamilies(t *testing.T) {
+	for _, alive := range []string{"127.0.0.1", "::1"} {
+		t.Run(alive, func(t *testing.T) {
+			good := answering(t, net.JoinHostPort(alive, "0"), echo)
+			dns := newNames(t)
+			dns.set("gateway.example.com", "::1", "127.0.0.1")
+			w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: good.Port}}}
+			dial.SetResolver(w, dns.resolver())
+			if got, _ := reach(t, w); got != good {
+				t.Errorf("came to %s, want %s", got, good)
+			}
+		})
+	}
+}
+
+func TestDialContextStaysWithWhatWorked(t *testing.T) {
+	first := listenOn(t, "127.0.0.1:0")
+	gone := endpoint(first)
+	second := answering(t, "127.0.0.1:0", echo)
+	w := &dial.Way{Addresses: []model.Endpoint{gone, second}}
+	if got, _ := reach(t, w); got != gone {
+		t.Fatalf("came to %s, want the first address", got)
+	}
+	_ = first.Close()
+	if got, _ := reach(t, w); got != second {
+		t.Fatalf("came to %s, want the one that is left", got)
+	}
+	listenOn(t, gone.String())
+	if got, _ := reach(t, w); got != second {
+		t.Errorf("came to %s, want the one that worked last", got)
+	}
+}
+
+func TestErrorsOfDialContextSayWhatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	refused, hole := dead(t, "127.0.0.1"), blackHole(t)
+	for name, test := range map[string]struct {
+		in   []model.Endpoint
+		want []string // in the lines of the error
+	}{
+		"no address":      {nil, []string{"there is no address to dial"}},
+		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall refuses: "}},
+		"a black hole and a name that does not exist": {
+			[]model.Endpoint{hole, {Host: "gateway.example.com", Port: 443}},
+			[]string{"gateway.example.com: the DNS of this network knows no address of this name: ", hole.String() + ": nobody answers: "},
+		},
+		"a name that leads nowhere": {
+			[]model.Endpoint{{Host: "one.example.com", Port: refused.Port}},
+			[]string{"one.example.com:" + strconv.Itoa(int(refused.Port)) + " (127.0.0.1): nothing listens there"},
+		},
+		"no way": {[]model.Endpoint{{Host: "224.0.0.1", Port: 443}}, []string{"224.0.0.1:443: this machine has no way there: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dns := newNames(t)
+			dns.set("one.example.com", "127.0.0.1")
+			w := &dial.Way{Addresses: test.in}
+			dial.SetResolver(w, dns.resolver())
+			_, err := w.DialContext(t.Context())
+			if err == nil {
+				t.Fatal("no error")
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(test.want) {
+				t.Fatalf("%d lines, want %d:\n%v", len(lines), len(test.want), err)
+			}
+			for n, want := range test.want {
+				if !strings.HasPrefix(lines[n], want) {
+					t.Errorf("line %d is %q, want it to begin with %q", n, lines[n], want)
+				}
+			}
+		})
+	}
+}
+
+func TestDialContextSaysThatDNSIsSilent(t *testing.T) {
+	t.Parallel()
+	dns := newNames(t)
+	dns.silence(true)
+	w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}}
+	dial.SetResolver(w, dns.resolver())
+	begin := time.Now()
+	_, err := w.DialContext(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "the DNS of this network does not answer") {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+func TestDialContextEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	begin := time.Now()
+	_, err := (&dial.Way{Addresses: []model.Endpoint{blackHole(t), blackHole(t)}}).DialContext(ctx)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("took %s", took)
+	}
+}

@@ -1,0 +1,157 @@
+package dial_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+type emptyPool struct{}
+
+func (emptyPool) Roots() (*x509.CertPool, error) { return x509.NewCertPool(), nil }
+
+// speaks is a middlebox that does TLS with a certificate for the control channel, of a CA and a time.
+func speaks(t *testing.T, ca *certs.CA, s model.Subject, begin, life time.Duration) func(net.Conn) {
+	t.Helper()
+	certificate := issue(t, ca, s, begin, life).TLSCertificate()
+	return func(conn net.Conn) {
+		server := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}})
+		_ = server.Handshake()
+		hold(server)
+	}
+}
+
+// middlebox is something on the way, and what the error says of it.
+type middlebox struct {
+	answer func(net.Conn)
+	want   []string
+}
+
+func middleboxes(t *testing.T, a *authority) map[string]middlebox {
+	t.Helper()
+	interceptor, err := certs.NewCA("Corporate Web Inspection", time.Now().Add(-time.Hour), 2*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]middlebox{
+		"a middlebox inspects TLS": {
+			speaks(t, interceptor, model.ControlSubject(), -time.Minute, time.Hour),
+			[]string{"the certificate that answered for control.tunnels.example.com was issued by \"CN=Corporate Web Inspection\", not by this installation", "exempt 127.0.0.1:"},
+		},
+		"a captive portal redirects": {
+			func(conn net.Conn) {
+				_, _ = conn.Write([]byte("HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n"))
+				hold(conn)
+			},
+			[]string{"captive portal", "\"HTTP/1.1 302 Found\""},
+		},
+		"something else answers": {
+			func(conn net.Conn) { _, _ = conn.Write([]byte("SSH-2.0-OpenSSH_9.9\r\n")); hold(conn) },
+			[]string{"what answers is no TLS; it begins with \"SSH-2.0-OpenSSH_9.9"},
+		},
+		"a firewall resets connections for their SNI": {
+			func(conn net.Conn) { hear(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
+			[]string{"the connection was cut as soon as control.tunnels.example.com was asked for"},
+		},
+		"a firewall ends connections for their SNI": {
+			hear,
+			[]string{"the connection was cut as soon as control.tunnels.example.com was asked for"},
+		},
+		"nobody goes on": {
+			func(conn net.Conn) { hold(conn) },
+			[]string{"the connection is taken, but nobody goes on with TLS"},
+		},
+		"another service of the installation": {
+			speaks(t, a.ca, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, -time.Minute, time.Hour),
+			[]string{"the certificate that answered is not for control.tunnels.example.com but for \"gateway-0.tunnels.example.com, gateway.tunnels.example.com\""},
+		},
+		"a certificate that ended": {
+			speaks(t, a.ca, model.ControlSubject(), -2*time.Hour, time.Hour),
+			[]string{"is valid from ", "and the clock of this machine says " + time.Now().UTC().Format("2006-01-02T15:")},
+		},
+		"a certificate that is not yet valid": {
+			speaks(t, a.ca, model.ControlSubject(), time.Hour, time.Hour),
+			[]string{"is valid from ", "this clock is wrong"},
+		},
+		"a server that knows no TLS 1.3": {
+			func(conn net.Conn) { _ = tls.Server(conn, old(t, a)).Handshake() },
+			[]string{"refuses the handshake"},
+		},
+		"a server that doesn't know the name": {
+			func(conn net.Conn) { hear(conn); _, _ = conn.Write([]byte{21, 3, 3, 0, 2, 2, 112}); hold(conn) },
+			[]string{"whoever listens there does not know control.tunnels.example.com"},
+		},
+	}
+}
+
+// TestErrorsOfConnSayWhatIsInTheWay has the real thing on both ends of a connection, and what stands between them on bad
+// networks.
+func TestErrorsOfConnSayWhatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	for name, test := range middleboxes(t, a) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := answering(t, "127.0.0.1:0", test.answer)
+			err := call(t.Context(), connect(t, a, address))
+			if status.Code(err) != codes.Unavailable {
+				t.Fatalf("error %v, want Unavailable", err)
+			}
+			for _, want := range append(test.want, address.String()+": ") {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error is\n%v\nwhich does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// hear reads the first thing that is said.
+func hear(conn net.Conn) { _, _ = conn.Read(make([]byte, 4096)) }
+
+func old(t *testing.T, a *authority) *tls.Config {
+	t.Helper()
+	certificate := issue(t, a.ca, model.ControlSubject(), -time.Minute, time.Hour).TLSCertificate()
+	return &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}}
+}
+
+// TestARefusedCertificateIsExplained has a server that takes no expired certificates at all.
+func TestARefusedCertificateIsExplained(t *testing.T) {
+	a := newAuthority(t)
+	server := xdsServer(t, a, "127.0.0.1:0")
+	for name, test := range map[string]struct {
+		identity certs.Identity
+		want     string
+	}{
+		"it ended":                 {issue(t, a.ca, edge(), -2*time.Hour, time.Hour), "the xds-server does not take this machine's certificate, which ended at "},
+		"it has not begun":         {issue(t, a.ca, edge(), time.Hour, time.Hour), "the xds-server does not take this machine's certificate, which begins at "},
+		"its CA is another's":      {issue(t, newCA(t), edge(), -time.Hour, 2*time.Hour), "its CA was replaced, or one of the clocks is wrong"},
+		"nothing is wrong with it": {a.identity, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, &authority{bundle: a.ca.CertPEM(), identity: test.identity}, server.address)
+			eventually.True(t, patience, "the call's error says why", func() error {
+				err := call(t.Context(), conn)
+				if test.want == "" {
+					return err
+				}
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					return fmt.Errorf("the error is %w", err)
+				}
+				return nil
+			})
+		})
+	}
+}

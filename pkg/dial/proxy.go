@@ -1,0 +1,154 @@
+package dial
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// maxCredentials is far more than a user's name and a password have.
+const maxCredentials = 4 << 10
+
+// Proxy is an HTTP proxy that does CONNECT. Its zero value is none. It holds no password that printing it could show.
+type Proxy struct {
+	address     model.Endpoint
+	secure      bool                                      // TLS on the way to the proxy
+	roots       *x509.CertPool                            // whom to take for a secure one; nil: the machine's
+	find        func(*url.URL) (*url.URL, error)          // whether an address is no exception; nil: no proxy
+	credentials func() (user, password string, err error) // nil: none
+}
+
+// ParseProxy reads the URL of a proxy: http://host:port or https://host:port, with user:password@ before the host if it
+// wants them; "" is none. The exceptions are as in NO_PROXY: names, domains, addresses and networks, separated by commas. Addresses of
+// this machine's loopback are always exceptions. The credentials are asked at each use, and go before those of the URL;
+// nil: only the URL's. No error holds any part of a password.
+func ParseProxy(proxyURL, noProxy string, credentials func() (user, password string, err error)) (Proxy, error) {
+	if proxyURL == "" {
+		return Proxy{}, nil
+	}
+	u, err := url.Parse(proxyURL)
+	if err != nil || u.Host == "" {
+		u, err = url.Parse("http://" + proxyURL) // host:port alone is usual in the environment
+	}
+	if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		// Without the cause, which would quote the password.
+		return Proxy{}, errors.New("reading URL of the proxy: it is not like http://host:port or http://user:password@host:port")
+	}
+	port := u.Port()
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return Proxy{}, fmt.Errorf("reading URL of the proxy: scheme %q is neither http nor https", u.Scheme)
+	case port == "" && u.Scheme == "http":
+		port = "80"
+	case port == "":
+		port = "443"
+	}
+	address, err := model.ParseEndpoint(net.JoinHostPort(strings.ToLower(u.Hostname()), port))
+	if err != nil {
+		return Proxy{}, fmt.Errorf("reading URL of the proxy: %w", err)
+	}
+	if u.User != nil && credentials == nil {
+		user := u.User.Username()
+		password, _ := u.User.Password()
+		credentials = func() (string, string, error) { return user, password, nil }
+	}
+	u.User = nil
+	config := httpproxy.Config{HTTPSProxy: u.String(), NoProxy: noProxy}
+	return Proxy{address: address, secure: u.Scheme == "https", find: config.ProxyFunc(), credentials: credentials}, nil
+}
+
+// ProxyFromEnvironment is ParseProxy with HTTPS_PROXY and NO_PROXY of the environment, or their lower-case forms, which
+// go before. The credentials are as for ParseProxy.
+func ProxyFromEnvironment(credentials func() (user, password string, err error)) (Proxy, error) {
+	environment := httpproxy.FromEnvironment()
+	return ParseProxy(environment.HTTPSProxy, environment.NoProxy, credentials)
+}
+
+// CredentialsFile returns credentials that are read from a file at each use: one line, user:password.
+func CredentialsFile(path string) func() (user, password string, err error) {
+	return func() (string, string, error) {
+		file, err := os.Open(path)
+		if err != nil {
+			return "", "", fmt.Errorf("reading credentials of the proxy: %w", err)
+		}
+		defer file.Close()
+		data, err := io.ReadAll(io.LimitReader(file, maxCredentials+1))
+		if err != nil {
+			return "", "", fmt.Errorf("reading credentials of the proxy: %w", err)
+		}
+		line := strings.TrimRight(string(data), "\r\n")
+		user, password, ok := strings.Cut(line, ":")
+		if !ok || len(data) > maxCredentials || strings.ContainsFunc(line, unicode.IsControl) {
+			return "", "", fmt.Errorf("reading credentials of the proxy: %s is not one line user:password", path)
+		}
+		return user, password, nil
+	}
+}
+
+// String is the proxy's URL without credentials, and empty for none.
+func (p Proxy) String() string {
+	switch {
+	case p.find == nil:
+		return ""
+	case p.secure:
+		return "https://" + p.address.String()
+	}
+	return "http://" + p.address.String()
+}
+
+// leadsTo says whether an address is to be dialled by the proxy.
+func (p Proxy) leadsTo(e model.Endpoint) bool {
+	if p.find == nil {
+		return false
+	}
+	by, err := p.find(&url.URL{Scheme: "https", Host: e.String()})
+	return err == nil && by != nil
+}
+
+// authorization is the user and the password as HTTP wants them (RFC 7617), empty without credentials.
+func (p Proxy) authorization() (string, error) {
+	if p.credentials == nil {
+		return "", nil
+	}
+	user, password, err := p.credentials()
+	switch {
+	case err != nil:
+		return "", err
+	case strings.Contains(user, ":"):
+		return "", errors.New("the user name for the proxy has a colon, which basic authentication can't carry")
+	}
+	return basic(user, password), nil
+}
+
+// wrap begins TLS with the proxy itself where its URL says so. What is in it is the TLS of the connection's own end.
+func (p Proxy) wrap(ctx context.Context, conn net.Conn) (net.Conn, error) {
+	if !p.secure {
+		return conn, nil
+	}
+	secure := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.address.Host, RootCAs: p.roots, NextProtos: []string{"http/1.1"}})
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("beginning TLS with the proxy itself, as https:// in its URL wants it: %w", err)
+	}
+	return secure, nil
+}
+
+// printable makes text of strangers fit for a log line: bounded, in quotes, without control characters.
+func printable(text string) string {
+	if len(text) > maxQuote {
+		text = text[:maxQuote] + "…"
+	}
+	return strconv.QuoteToGraphic(strings.ToValidUTF8(text, "?"))
+}

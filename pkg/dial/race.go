@@ -1,0 +1,218 @@
+package dial
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// pace is how long after an attempt the next begins while there is no answer (RFC 8305, section 5).
+	pace = 250 * time.Millisecond
+	// proxiedPace is longer: the proxy itself has to dial before it answers.
+	proxiedPace = time.Second
+	// lookupHead is how long addresses that are known wait for names that are being looked up and stand before them.
+	lookupHead = 100 * time.Millisecond
+	// lookupTime bounds a lookup. Then the last known answer has to do, so that edges stay connected while DNS is down.
+	lookupTime = 3 * time.Second
+	// maxAnswers bounds what is tried of one name.
+	maxAnswers = 16
+)
+
+// errNoAddress is the error of a Way that leads nowhere.
+var errNoAddress = errors.New("there is no address to dial")
+
+// race is one dial: lookups and attempts that run at the same time.
+type race struct {
+	way      *Way
+	resolved chan lookup
+	ended    chan attempt
+	over     chan struct{} // closed when nobody waits for attempts any more
+
+	lookups, attempts int // that are under way
+	waiting           []candidate
+	errs              []error
+}
+
+type lookup struct {
+	host  string
+	addrs []netip.Addr
+	err   error
+}
+
+type attempt struct {
+	target target
+	conn   net.Conn
+	err    error
+}
+
+// candidate is a target and its place in the order.
+type candidate struct {
+	target
+	depth, place int // the number of the address in its name's answer, and of the endpoint in Way.Addresses
+}
+
+func (w *Way) race(ctx context.Context) (net.Conn, target, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	r := &race{way: w, resolved: make(chan lookup), ended: make(chan attempt), over: make(chan struct{})}
+	defer close(r.over)
+	r.lookUp(ctx)
+	due := false // whether the next attempt may begin although others are under way
+	clock := time.NewTimer(lookupHead)
+	defer clock.Stop()
+	for {
+		if len(r.waiting) > 0 && (due || r.lookups+r.attempts == 0) {
+			clock.Reset(r.begin(ctx))
+			due = false
+		}
+		if len(r.waiting)+r.lookups+r.attempts == 0 {
+			return nil, target{}, r.err(ctx)
+		}
+		select {
+		case <-clock.C:
+			due = true
+		case l := <-r.resolved:
+			r.lookups--
+			r.add(l)
+		case a := <-r.ended:
+			r.attempts--
+			if a.err == nil {
+				return a.conn, a.target, nil
+			}
+			r.errs = append(r.errs, a.err)
+			due = true
+		}
+	}
+}
+
+// err joins what happened. Each line is of one address.
+func (r *race) err(ctx context.Context) error {
+	if len(r.errs) == 0 {
+		return errNoAddress
+	}
+	if err := context.Cause(ctx); errors.Is(err, context.Canceled) {
+		return err
+	}
+	return errors.Join(r.errs...)
+}
+
+// begin starts the best attempt, and returns how long the next has to wait for it.
+func (r *race) begin(ctx context.Context) time.Duration {
+	best := slices.MinFunc(r.waiting, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(r.way.rank(a.target), r.way.rank(b.target)), cmp.Compare(a.depth, b.depth), cmp.Compare(a.place, b.place))
+	})
+	r.waiting = slices.DeleteFunc(r.waiting, func(c candidate) bool { return c == best })
+	r.attempts++
+	go func() {
+		conn, err := r.way.connect(ctx, best.target)
+		select {
+		case r.ended <- attempt{best.target, conn, err}:
+		case <-r.over:
+			if conn != nil {
+				_ = conn.Close()
+			}
+		}
+	}()
+	if best.proxied {
+		return proxiedPace
+	}
+	return pace
+}
+
+// lookUp begins to look up every name that is to be dialled, once each.
+func (r *race) lookUp(ctx context.Context) {
+	var hosts []string
+	for _, e := range r.way.Addresses {
+		if host := r.way.hop(e).Host; !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	r.lookups = len(hosts)
+	for _, host := range hosts {
+		go func() {
+			addrs, err := r.way.lookUp(ctx, host)
+			select {
+			case r.resolved <- lookup{host, addrs, err}:
+			case <-r.over:
+			}
+		}()
+	}
+}
+
+// add makes candidates of an answer.
+func (r *race) add(l lookup) {
+	if l.err != nil {
+		r.errs = append(r.errs, l.err)
+	}
+	for place, e := range r.way.Addresses {
+		hop := r.way.hop(e)
+		if hop.Host != l.host {
+			continue
+		}
+		for depth, addr := range l.addrs {
+			t := target{endpoint: e, hop: netip.AddrPortFrom(addr, hop.Port), proxied: r.way.Proxy.leadsTo(e)}
+			r.waiting = append(r.waiting, candidate{t, depth, place})
+		}
+	}
+}
+
+// hop is whom to dial for an endpoint: itself or the proxy.
+func (w *Way) hop(e model.Endpoint) model.Endpoint {
+	if w.Proxy.leadsTo(e) {
+		return w.Proxy.address
+	}
+	return e
+}
+
+// lookUp returns the addresses of a host, families in turn. If the lookup fails it returns those of the last one that did
+// not, beside the error.
+func (w *Way) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr.Unmap()}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	resolver := w.resolver
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	addrs, err := resolver.LookupNetIP(ctx, "ip", host)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		return w.known[host], fmt.Errorf("%s: %w", host, explainDial(err))
+	}
+	addrs = inTurn(addrs)
+	if w.known == nil {
+		w.known = map[string][]netip.Addr{}
+	}
+	w.known[host] = addrs
+	return addrs, nil
+}
+
+// inTurn puts an address of the other family behind each of the family that the resolver prefers (RFC 8305, section 4).
+func inTurn(addrs []netip.Addr) []netip.Addr {
+	var first, second []netip.Addr
+	for _, addr := range addrs {
+		addr = addr.Unmap()
+		if len(first) == 0 || addr.Is4() == first[0].Is4() {
+			first = append(first, addr)
+		} else {
+			second = append(second, addr)
+		}
+	}
+	var mixed []netip.Addr
+	for n := range max(len(first), len(second)) {
+		mixed = append(mixed, first[min(n, len(first)):min(n+1, len(first))]...)
+		mixed = append(mixed, second[min(n, len(second)):min(n+1, len(second))]...)
+	}
+	return mixed[:min(len(mixed), maxAnswers)]
+}

@@ -1,0 +1,256 @@
+package probe_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/probe"
+)
+
+// fake is an apiserver with a certificate, as far as we look at one.
+func fake(t *testing.T, names []string, begin, end time.Time, handler http.HandlerFunc) model.Endpoint {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: names, IPAddresses: []net.IP{net.IPv4(10, 96, 0, 1)}, NotBefore: begin, NotAfter: end}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return endpoint(server.Listener)
+}
+
+// healthy is one with nothing wrong.
+func healthy(t *testing.T) model.Endpoint {
+	t.Helper()
+	return fake(t, []string{"kubernetes"}, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), answers(http.StatusOK, "ok"))
+}
+
+func endpoint(listener net.Listener) model.Endpoint {
+	addr := netip.MustParseAddrPort(listener.Addr().String())
+	return model.Endpoint{Host: addr.Addr().String(), Port: addr.Port()}
+}
+
+// answers is what an apiserver says of its readiness.
+func answers(code int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/readyz":
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, body)
+		case r.URL.Path == "/version" && code == http.StatusOK:
+			_, _ = io.WriteString(w, `{"major": "1", "minor": "37", "gitVersion": "v1.37.1"}`)
+		default:
+			w.WriteHeader(code)
+		}
+	}
+}
+
+// raw listens and does the same with every connection.
+func raw(t *testing.T, answer func(net.Conn)) model.Endpoint {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = conn.Read(make([]byte, 4096))
+				answer(conn)
+			}()
+		}
+	}()
+	return endpoint(listener)
+}
+
+func silent(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
+
+func TestWhatALookSaysOfAnAPIServer(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	valid := func(handler http.HandlerFunc) model.Endpoint {
+		return fake(t, []string{"kubernetes", "api.example.com"}, now.Add(-time.Hour), now.Add(time.Hour), handler)
+	}
+	for name, test := range map[string]struct {
+		in      model.Endpoint
+		version string
+		want    string // in the message; empty: it is healthy
+	}{
+		"it is ready":                    {valid(answers(http.StatusOK, "ok")), "v1.37.1", ""},
+		"it tells strangers nothing":     {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", ""},
+		"it forbids strangers to look":   {valid(answers(http.StatusForbidden, "Forbidden")), "", ""},
+		"it has no time for strangers":   {valid(answers(http.StatusTooManyRequests, "")), "", ""},
+		"it is starting":                 {valid(answers(http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]hooks failed\nreadyz check failed")), "", "it answers /readyz with status 500: etcd failed: reason withheld, hooks failed"},
+		"a load balancer without any":    {valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "", "it answers /readyz with status 503: no backend?[31m"},
+		"it is something else":           {valid(answers(http.StatusNotFound, "")), "", "it answers /readyz with status 404: it is no apiserver"},
+		"it leads elsewhere":             {valid(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }), "", "status 302: it is no apiserver"},
+		"it hangs":                       {valid(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", "it does TLS, but doesn't answer /readyz: no answer in time"},
+		"a head without end":             {valid(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }), "", "it does TLS, but doesn't answer /readyz"},
+		"a version that is too long":     {valid(answersVersion(strings.Repeat("9", 1000))), strings.Repeat("9", 64) + "…", ""},
+		"a version that is not text":     {valid(answersVersion(`\u001b[31m`)), "?[31m", ""},
+		"a body without end":             {valid(endless), "", "it answers /readyz with status 500: xxxx"},
+		"its certificate ended":          {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusOK, "ok")), "v1.37.1", "its serving certificate ended at "},
+		"its certificate is not yet one": {fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1", "its serving certificate begins at "},
+		"nothing listens":                {closed(t), "", "nothing listens there: "},
+		"it speaks no TLS":               {raw(t, func(conn net.Conn) { _, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n") }), "", "what answers there is no TLS: "},
+		"it cuts the connection":         {raw(t, func(net.Conn) {}), "", "the connection was cut within the TLS handshake: "},
+		"it says nothing":                {raw(t, silent), "", "nobody answers in time: "},
+		"its name is unknown":            {model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", "the DNS of this network "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			begin := time.Now()
+			got := probe.APIServers(t.Context(), []model.Endpoint{test.in})
+			if took := time.Since(begin); took > 4*time.Second {
+				t.Errorf("took %s", took)
+			}
+			if got.Address != test.in.String() || got.Version != test.version {
+				t.Errorf("address %q, version %q; want %q, %q", got.Address, got.Version, test.in, test.version)
+			}
+			if got.Healthy != (test.want == "") || !strings.Contains(got.Message, test.want) || got.Healthy && got.Message != "" {
+				t.Errorf("healthy %t, message %q; want %q", got.Healthy, got.Message, test.want)
+			}
+			if len(got.Message) > 400 || strings.ContainsFunc(got.Message, unicode.IsControl) {
+				t.Errorf("the message is not bounded or not printable: %q", got.Message)
+			}
+		})
+	}
+}
+
+func answersVersion(version string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintf(w, `{"gitVersion": "%s"}`, version) }
+}
+
+func endless(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusInternalServerError)
+	for chunk := []byte(strings.Repeat("x", 1<<16)); ; {
+		if _, err := w.Write(chunk); err != nil {
+			return
+		}
+	}
+}
+
+// closed is an address at which nothing listens.
+func closed(t *testing.T) model.Endpoint {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return endpoint(listener)
+}
+
+func TestTheCertificateIsReported(t *testing.T) {
+	begin, end := time.Now().Add(-time.Hour), time.Now().Add(time.Hour).Truncate(time.Second).UTC()
+	address := fake(t, []string{"kubernetes", "api.example.com", "a\x1bb"}, begin, end, answers(http.StatusInternalServerError, ""))
+	got := probe.APIServers(t.Context(), []model.Endpoint{address})
+	if want := "kubernetes api.example.com a?b 10.96.0.1"; strings.Join(got.CertificateNames, " ") != want {
+		t.Errorf("names %q, want %q", got.CertificateNames, want)
+	}
+	if !got.CertificateNotAfter.Equal(end) {
+		t.Errorf("ends at %s, want %s", got.CertificateNotAfter, end)
+	}
+	many := make([]string, 500)
+	for n := range many {
+		many[n] = fmt.Sprintf("name-%d.example.com", n)
+	}
+	address = fake(t, many, begin, end, answers(http.StatusOK, ""))
+	if got := probe.APIServers(t.Context(), []model.Endpoint{address}); len(got.CertificateNames) != 100 {
+		t.Errorf("%d names, want 100", len(got.CertificateNames))
+	}
+}
+
+func TestTheNameThatIsDialledIsAskedFor(t *testing.T) {
+	asked := make(chan string, 1)
+	server := httptest.NewUnstartedServer(answers(http.StatusOK, ""))
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		asked <- hello.ServerName
+		return nil, nil
+	}}
+	server.StartTLS()
+	defer server.Close()
+	e := endpoint(server.Listener)
+	for host, want := range map[string]string{"localhost": "localhost", "127.0.0.1": ""} {
+		if got := probe.APIServers(t.Context(), []model.Endpoint{{Host: host, Port: e.Port}}); !got.Healthy {
+			t.Fatal(got.Message)
+		}
+		if got := <-asked; got != want {
+			t.Errorf("dialling %s asks for %q, want %q", host, got, want)
+		}
+	}
+}
+
+func TestAPIServersFallsToTheNextAddress(t *testing.T) {
+	t.Parallel()
+	good, ill, hangs := healthy(t), fake(t, nil, time.Now(), time.Now().Add(time.Hour), answers(http.StatusInternalServerError, "no")), raw(t, silent)
+	for name, test := range map[string]struct {
+		in     []model.Endpoint
+		want   model.Endpoint
+		within time.Duration
+	}{
+		"the first is healthy":     {[]model.Endpoint{good, ill}, good, time.Second},
+		"the last is":              {[]model.Endpoint{ill, hangs, good}, good, 3 * time.Second},
+		"none is":                  {[]model.Endpoint{ill, hangs}, ill, 3 * time.Second},
+		"there are many that hang": {[]model.Endpoint{hangs, hangs, hangs, hangs, hangs, hangs, hangs, hangs}, hangs, 11 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			begin := time.Now()
+			got := probe.APIServers(t.Context(), test.in)
+			if got.Address != test.want.String() || got.Healthy != (test.want == good) {
+				t.Errorf("got %+v, want the look at %s", got, test.want)
+			}
+			if took := time.Since(begin); took > test.within {
+				t.Errorf("took %s", took)
+			}
+		})
+	}
+}
+
+func TestAPIServersWithoutAnAddress(t *testing.T) {
+	if got := probe.APIServers(t.Context(), nil); got.Healthy || got.Message != "there is no address of an apiserver" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestAPIServersEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	begin := time.Now()
+	if got := probe.APIServers(ctx, []model.Endpoint{raw(t, silent), raw(t, silent)}); got.Healthy || got.Message == "" {
+		t.Errorf("got %+v", got)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("took %s", took)
+	}
+}
