@@ -57,6 +57,20 @@ const (
 	TrustBundleKey = "ca.crt"
 	// GatewayTokenHashKey of that ConfigMap holds the hash of the gateway token, as enrol.HashToken writes it.
 	GatewayTokenHashKey = "gateway-token-sha256"
+	// CAStateSecretName is the Secret with the keys of the CAs that sign now. Only the controller may read it. What is in
+	// CASecretName comes into use by a rotation.
+	CAStateSecretName = "fairlead-ca-state"
+	// CARotationKey of the installation's ConfigMap holds a CARotation, as JSON.
+	CARotationKey = "ca-rotation.json"
+	// CAMadeAnnotation on CASecretName is the serial number, in hexadecimal, of the CA that the controller made and put there.
+	// With another CA in the Secret, or without the annotation, the CA was brought.
+	CAMadeAnnotation = "fairlead.dev/ca-made"
+	// RotateCAAnnotation on that ConfigMap asks for a new CA: its value is the time (RFC 3339) of the request. The
+	// controller removes it when the rotation has begun.
+	RotateCAAnnotation = "fairlead.dev/rotate-ca"
+	// EndedTunnelsConfigMapName is the ConfigMap with the ids of tunnels that have ended. Each key is an id, each value the
+	// time (RFC 3339) until which certificates of its edges may be valid. An entry stays for 90 days longer.
+	EndedTunnelsConfigMapName = "fairlead-ended-tunnels"
 	// GatewaySecretName is the Secret with which gateways enrol. It has the keys BootstrapTokenKey and BootstrapCAKey.
 	GatewaySecretName = "fairlead-gateway-bootstrap"
 )

@@ -22,9 +22,12 @@ const (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=cluster-api
+// +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io="
 // +kubebuilder:printcolumn:name="Hostname",type=string,JSONPath=`.status.hostname`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.kubeconfig.mode`
-// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Tunnel",type=string,JSONPath=`.status.conditions[?(@.type=="TunnelReady")].status`
+// +kubebuilder:printcolumn:name="APIServer",type=string,JSONPath=`.status.conditions[?(@.type=="APIServerReachable")].status`
 // +kubebuilder:printcolumn:name="Kubeconfig",type=string,JSONPath=`.status.conditions[?(@.type=="KubeconfigReady")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || !has(oldSelf.spec.id) || (has(self.spec) && has(self.spec.id) && self.spec.id == oldSelf.spec.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
@@ -69,6 +72,16 @@ type TunnelSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	ExtraNames []string `json:"extraNames,omitempty"`
+
+	// revokedEdges are the node names of edges that are let in no more: their tunnels are cut, and they get no
+	// certificate and no configuration. A node name is never given again, so an entry is of no use once the certificate of
+	// that edge has ended and its grace time of 90 days too.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	RevokedEdges []string `json:"revokedEdges,omitempty"`
 }
 
 // KubeconfigSpec says how the Cluster's kubeconfig Secret is written.
@@ -98,6 +111,27 @@ type APIServerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
+
+	// others are further apiservers of the same workload cluster, in the order in which edges fall back to them while
+	// those before are not healthy.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Others []APIServerAddress `json:"others,omitempty"`
+}
+
+// APIServerAddress is the address of a further apiserver.
+type APIServerAddress struct {
+	// address is an IP address or a DNS name.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Address string `json:"address"`
+
+	// port is a TCP port; by default that of the first address.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
 }
 
 // TunnelStatus is what the controller has found and done.
@@ -116,7 +150,8 @@ type TunnelStatus struct {
 	// +optional
 	ID string `json:"id,omitempty"`
 
-	// conditions are Accepted and KubeconfigReady.
+	// conditions are Accepted, KubeconfigReady, Enrolled, TunnelReady, APIServerReachable, and Ready for all of them; and
+	// Paused, while the Cluster or the Tunnel is.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -143,10 +178,71 @@ type EdgeStatus struct {
 	// host is what the machine calls itself.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// enrolledAt is when the edge got its first certificate.
+	// enrolledAt is when the edge got its first certificate. Of one that came with a moved Cluster it is when it was seen
+	// first, and certificateNotAfter the latest time that is possible, until the edge renews.
 	EnrolledAt metav1.Time `json:"enrolledAt"`
 	// certificateNotAfter is when the newest certificate of the edge expires.
 	CertificateNotAfter metav1.Time `json:"certificateNotAfter"`
+	// tokenSHA256 is the hash of the token with which the edge enrolled. When the edge is revoked the token ends too.
+	// +optional
+	TokenSHA256 string `json:"tokenSHA256,omitempty"`
+	// revokedAt is when the controller saw that the edge is revoked.
+	// +optional
+	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
+	// cutAt is when all gateways had said that they have no tunnel of the revoked edge any more.
+	// +optional
+	CutAt *metav1.Time `json:"cutAt,omitempty"`
+	// gateways are those to which the edge has tunnels, as the gateways themselves say. Of a revoked edge they are those that
+	// have not said yet that its tunnels are cut, among them any that has gone silent since.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Gateways []EdgeGatewayStatus `json:"gateways,omitempty"`
+	// lastSeen is when the edge was last connected to the control channel, or had a tunnel. While it is connected this is
+	// renewed every few minutes only.
+	// +optional
+	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
+	// form is how the edge runs: Process or Container.
+	// +optional
+	Form string `json:"form,omitempty"`
+	// version is that of the edge-agent.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// apiServer is what the edge says of the apiserver.
+	// +optional
+	APIServer *EdgeAPIServerStatus `json:"apiServer,omitempty"`
+	// lastError is the newest trouble that the edge reports; empty when there is none.
+	// +optional
+	LastError string `json:"lastError,omitempty"`
+}
+
+// EdgeGatewayStatus are the tunnels of an edge to one gateway.
+type EdgeGatewayStatus struct {
+	// name is gateway-<i>.
+	Name string `json:"name"`
+	// tunnels is how many there are.
+	Tunnels int32 `json:"tunnels"`
+}
+
+// EdgeAPIServerStatus is the apiserver as an edge sees it.
+type EdgeAPIServerStatus struct {
+	// address is the one that was asked: the first that is healthy, or else the first.
+	Address string `json:"address"`
+	// healthy says whether it answers.
+	Healthy bool `json:"healthy"`
+	// message says why it is not healthy.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// version is that of Kubernetes; empty if the apiserver does not tell strangers.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// certificateNames are the DNS names and IP addresses in its serving certificate.
+	// +optional
+	// +listType=atomic
+	CertificateNames []string `json:"certificateNames,omitempty"`
+	// certificateNotAfter is when its serving certificate expires.
+	// +optional
+	CertificateNotAfter *metav1.Time `json:"certificateNotAfter,omitempty"`
 }
 
 // TokenStatus is the record of one bootstrap token.
@@ -163,32 +259,3 @@ type TokenStatus struct {
 	// +optional
 	LastUsedAt *metav1.Time `json:"lastUsedAt,omitempty"`
 }
-
-// Condition types of a Tunnel, and their reasons.
-const (
-	// ConditionAccepted says whether all of the Tunnel is served. When it is False its message names the field.
-	ConditionAccepted = "Accepted"
-	// ReasonAccepted: every name and address is good and served.
-	ReasonAccepted = "Accepted"
-	// ReasonInvalidName: the tunnel hostname can't be built from the names of the Cluster. Nothing is served.
-	ReasonInvalidName = "InvalidName"
-	// ReasonNameTaken: another Tunnel has the hostname or the id. Nothing is served.
-	ReasonNameTaken = "NameTaken"
-	// ReasonInvalidExtraName: an extra name is malformed or another Tunnel's. All the rest is served.
-	ReasonInvalidExtraName = "InvalidExtraName"
-	// ReasonInvalidAPIServer: the apiserver's address is neither an IP address nor a DNS name. Nothing is served.
-	ReasonInvalidAPIServer = "InvalidAPIServer"
-	// ReasonControlledByOther: the Tunnel has a controlling owner that is no Cluster. Nothing is served.
-	ReasonControlledByOther = "ControlledByOther"
-
-	// ConditionKubeconfigReady says whether the Cluster's kubeconfig Secret leads through the tunnel.
-	ConditionKubeconfigReady = "KubeconfigReady"
-	// ReasonRewritten: it does.
-	ReasonRewritten = "Rewritten"
-	// ReasonWaitingForSecret: the control-plane provider has not written the Secret yet.
-	ReasonWaitingForSecret = "WaitingForSecret"
-	// ReasonInvalidKubeconfig: the Secret holds no kubeconfig that can be read.
-	ReasonInvalidKubeconfig = "InvalidKubeconfig"
-	// ReasonNotAccepted: the Tunnel is not served, so the Secret has its original server.
-	ReasonNotAccepted = "NotAccepted"
-)

@@ -3,6 +3,7 @@
 package model
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"time"
@@ -32,11 +33,40 @@ type Gateway struct {
 // WorkloadCluster is one Cluster and its Tunnel. Key identifies it.
 type WorkloadCluster struct {
 	Key        Key
-	Created    time.Time // of the Tunnel: of two that claim a name which nobody holds, the older gets it
-	ID         string    // Tunnel.spec.id
-	Hostname   string    // the tunnel hostname
-	ExtraNames []string  // further names of the same tunnel
-	APIServer  Endpoint  // what its edges dial
+	Created    time.Time  // of the Tunnel: of two that claim a name which nobody holds, the older gets it
+	ID         string     // Tunnel.spec.id
+	Hostname   string     // the tunnel hostname
+	ExtraNames []string   // further names of the same tunnel
+	APIServer  Endpoint   // what its edges dial
+	Others     []Endpoint // further apiservers, which edges dial in this order while those before are not healthy
+	Revoked    []string   // the node names of its edges that are let in no more
+	Withheld   bool       // it is not served: of all the others only Key, ID and Revoked count
+}
+
+// Denied are those that are let in no more, though they may still have a certificate that has not expired.
+type Denied struct {
+	Edges []EdgeRef // revoked edges
+	IDs   []string  // Tunnel.spec.id of tunnels that have ended
+}
+
+// EdgeRef is one edge of one tunnel. Node names alone are no identity: whoever may write a Tunnel can name any in it.
+type EdgeRef struct {
+	Node string // node name
+	ID   string // Tunnel.spec.id
+}
+
+// Compare orders edges by tunnel, and then by node name.
+func (e EdgeRef) Compare(other EdgeRef) int {
+	return cmp.Or(cmp.Compare(e.ID, other.ID), cmp.Compare(e.Node, other.Node))
+}
+
+// RevokedEdges are the edges that a workload cluster revokes: they can only be its own.
+func (w WorkloadCluster) RevokedEdges() []EdgeRef {
+	var edges []EdgeRef
+	for _, node := range w.Revoked {
+		edges = append(edges, EdgeRef{Node: node, ID: w.ID})
+	}
+	return edges
 }
 
 // Names are all names under which clients reach the workload cluster: its hostname, then its extra names.

@@ -78,6 +78,9 @@ func (d TunnelDomain) ParseGatewayReplica(host string) (name string, ok bool) {
 // Control is the name of the control channel: the xds-server, reached through the public port.
 func (d TunnelDomain) Control() string { return "control." + string(d) }
 
+// Controller is the name of the controller in its own certificate. Nobody dials it.
+func (d TunnelDomain) Controller() string { return "controller." + string(d) }
+
 // Validate checks that the domain is a DNS name that leaves room for the names below it.
 func (d TunnelDomain) Validate() error {
 	if err := ValidateDNSName(string(d)); err != nil {

@@ -13,35 +13,40 @@ type Candidate struct {
 	ID         string
 	ExtraNames []string
 	APIServer  Endpoint
+	Others     []Endpoint
+	Revoked    []string
 	Held       []string // the DNS names and the id that are on record as served by it; those it no longer claims don't count
 }
 
 // Resolution is what becomes of a Candidate.
 type Resolution struct {
-	Cluster  WorkloadCluster // to be served, if Fatal is nil: only with the names that it has a right to
+	Cluster  WorkloadCluster // to be served, if Fatal is nil: only with the names that it has a right to; else it is withheld
 	Fatal    *FieldError     // why nothing can be served
-	Refused  []*FieldError   // extra names that are left out
+	Refused  []*FieldError   // what is left out: extra names, further apiservers, revoked edges
 	Affected []Key           // other candidates whose own Resolution may have changed by this one, in order
 }
 
 // Resolve checks a candidate, records the names that it claims in place of those that it claimed before, and returns
 // what is to be served. A candidate that has no right to its hostname or its id is not served; one that has no right
-// to an extra name is served without it.
+// to an extra name is served without it, and so is one with a further apiserver or a revoked edge that can be none.
 func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 	w := WorkloadCluster{Key: c.Key, Created: c.Created, ID: c.ID, APIServer: c.APIServer}
+	var badOthers, badRevoked []*FieldError
+	w.Revoked, badRevoked = validateRevoked(c.Revoked)
 	hostname, err := d.Hostname(c.Key)
 	if err != nil {
-		return Resolution{Cluster: w, Fatal: asFieldError(err), Affected: n.Release(c.Key)}
+		return Resolution{Cluster: w.withheld(), Fatal: asFieldError(err), Refused: badRevoked, Affected: n.Release(c.Key)}
 	}
 	w.Hostname = hostname
 	if err := w.Validate(); err != nil {
-		return Resolution{Cluster: w, Fatal: asFieldError(err), Affected: n.Release(c.Key)}
+		return Resolution{Cluster: w.withheld(), Fatal: asFieldError(err), Refused: badRevoked, Affected: n.Release(c.Key)}
 	}
+	w.Others, badOthers = validateOthers(c.Others)
 	good, bad := d.ValidateExtraNames(c.ExtraNames)
 	id := d.TunnelID(c.ID)
 	base := slices.Compact([]string{hostname, id}) // in a namespace of the name id they may be one
 	owner, affected := n.claim(claimant{key: c.Key, created: c.Created, base: base, extra: good, held: d.held(c)})
-	r := Resolution{Cluster: w, Refused: bad, Affected: affected}
+	r := Resolution{Cluster: w, Refused: slices.Concat(bad, badOthers, badRevoked), Affected: affected}
 	switch {
 	case owner[hostname] != c.Key:
 		r.Fatal = taken("metadata.name", c.Key.Name, fmt.Sprintf("gives the tunnel hostname %s", hostname), owner[hostname], "rename one of the two Clusters")
@@ -49,6 +54,7 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 		r.Fatal = taken("spec.id", c.ID, "", owner[id], "delete this Tunnel and let the controller choose another id")
 	}
 	if r.Fatal != nil {
+		r.Cluster = w.withheld()
 		return r
 	}
 	for i, name := range c.ExtraNames {
@@ -61,6 +67,13 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 		}
 	}
 	return r
+}
+
+// withheld is a workload cluster that is not served. What it revokes stays revoked: a stolen certificate does not become
+// good again by a mistake in another field.
+func (w WorkloadCluster) withheld() WorkloadCluster {
+	w.Withheld = true
+	return w
 }
 
 // held are the names, as they are claimed, that a candidate is on record for.

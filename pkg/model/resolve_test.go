@@ -146,6 +146,60 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+func TestWhatIsNotServedStillRevokes(t *testing.T) {
+	bad := map[string]func(c *model.Candidate){
+		"its hostname is none":        func(c *model.Candidate) { c.Key.Name = strings.Repeat("c", 64) },
+		"its apiserver is no address": func(c *model.Candidate) { c.APIServer.Host = "a b" },
+		"an older one has its id":     func(c *model.Candidate) { c.ID = candidate("", "b", older).ID },
+	}
+	for name, spoil := range bad {
+		t.Run(name, func(t *testing.T) {
+			var names model.Names
+			names.Resolve(domain, candidate("c2", "b", older))
+			c := candidate("c1", "a", younger)
+			c.Revoked = []string{"edge-a", "CN=edge-a"}
+			spoil(&c)
+			r := names.Resolve(domain, c)
+			if r.Fatal == nil || !r.Cluster.Withheld || r.Cluster.Key != c.Key || r.Cluster.ID != c.ID {
+				t.Errorf("got %+v", r)
+			}
+			if diff := cmp.Diff([]model.EdgeRef{{Node: "edge-a", ID: c.ID}}, r.Cluster.RevokedEdges()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	var names model.Names
+	if names.Resolve(domain, candidate("c1", "a", older)).Cluster.Withheld {
+		t.Error("a good one is withheld")
+	}
+}
+
+func TestABadAddressOrNodeNameCostsNothingElse(t *testing.T) {
+	var names model.Names
+	c := candidate("c1", "a", older, "192.0.2.1")
+	good := model.Endpoint{Host: "10.0.0.2", Port: 6443}
+	c.Others = []model.Endpoint{{Host: "a b", Port: 1}, good, {Host: "10.0.0.3"}}
+	c.Revoked = []string{"edge-b", "CN=edge-a", "", "edge-a"}
+	r := names.Resolve(domain, c)
+	if r.Fatal != nil {
+		t.Fatal(r.Fatal)
+	}
+	if diff := cmp.Diff([]model.Endpoint{good}, r.Cluster.Others); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"edge-b", "edge-a"}, r.Cluster.Revoked); diff != "" {
+		t.Error(diff)
+	}
+	var refused []string
+	for _, e := range r.Refused {
+		refused = append(refused, e.Field)
+	}
+	want := []string{"spec.extraNames[0]", "spec.apiServer.others[0]", "spec.apiServer.others[2]", "spec.revokedEdges[1]", "spec.revokedEdges[2]"}
+	if diff := cmp.Diff(want, refused); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestResolveTellsWhoElseIsAffected(t *testing.T) {
 	var names model.Names
 	first, second := candidate("c1", "a", older, "api.example.com"), candidate("c2", "b", younger, "api.example.com")

@@ -5,11 +5,13 @@ import "fmt"
 // Role is what a certificate entitles to. Each role has names of its own form, so that no certificate serves for two.
 type Role string
 
-// The three roles.
+// The four roles.
 const (
 	RoleEdge    Role = "edge"    // dials gateways, lets gateways into the tunnel, reads its own configuration
 	RoleGateway Role = "gateway" // accepts edges, reads the gateways' configuration
 	RoleControl Role = "control" // is the xds-server
+	// RoleController is the controller, as a client of the xds-servers.
+	RoleController Role = "controller"
 )
 
 // Subject is all that a certificate of ours says about its holder.
@@ -31,6 +33,8 @@ func (d TunnelDomain) DNSNames(s Subject) []string {
 		return []string{d.GatewayReplica(s.Node), d.Gateway()}
 	case RoleControl:
 		return []string{d.Control()}
+	case RoleController:
+		return []string{d.Controller()}
 	}
 	return nil
 }
@@ -46,6 +50,8 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 			s.Role = RoleGateway
 		} else if dnsNames[0] == d.Control() && commonName == string(RoleControl) {
 			s.Role = RoleControl
+		} else if dnsNames[0] == d.Controller() && commonName == string(RoleController) {
+			s.Role = RoleController
 		}
 	}
 	want := d.DNSNames(s)
@@ -66,3 +72,8 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 
 // ControlSubject is the subject of every xds-server.
 func ControlSubject() Subject { return Subject{Role: RoleControl, Node: string(RoleControl)} }
+
+// ControllerSubject is the subject of the controller.
+func ControllerSubject() Subject {
+	return Subject{Role: RoleController, Node: string(RoleController)}
+}

@@ -102,5 +102,35 @@ func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*
 	return good, bad
 }
 
+// validateOthers splits further apiservers into those that can be dialled and an error for each of the others.
+func validateOthers(others []Endpoint) (good []Endpoint, bad []*FieldError) {
+	for i, e := range others {
+		if err := e.Validate(); err != nil {
+			bad = append(bad, &FieldError{
+				Field: fmt.Sprintf("spec.apiServer.others[%d]", i), Value: e.String(), Problem: err.Error(),
+				Cure: "give an IP address or a DNS name, and a port, or remove it",
+			})
+			continue
+		}
+		good = append(good, e)
+	}
+	return good, bad
+}
+
+// validateRevoked splits revoked node names into those that an edge can have and an error for each of the others.
+func validateRevoked(nodes []string) (good []string, bad []*FieldError) {
+	for i, node := range nodes {
+		if err := ValidateNodeName(node); err != nil {
+			bad = append(bad, &FieldError{
+				Field: fmt.Sprintf("spec.revokedEdges[%d]", i), Value: node, Problem: err.Error(),
+				Cure: "give the name of an edge as the status of the Tunnel has it, or remove it",
+			})
+			continue
+		}
+		good = append(good, node)
+	}
+	return good, bad
+}
+
 // ExtraNameField is how a user knows the i-th extra name of a Tunnel.
 func ExtraNameField(i int) string { return fmt.Sprintf("spec.extraNames[%d]", i) }
