@@ -1,0 +1,118 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+// gatewayAgent is a table and what reports it. Its tunnels are in a file alone: no kernel has their addresses.
+type gatewayAgent struct {
+	*tunnels.Table
+	path string
+	conn *grpc.ClientConn
+	stop func()
+	log  *slog.Logger
+}
+
+func (w *world) gateway(t testing.TB, name string, addresses ...string) *gatewayAgent {
+	t.Helper()
+	s := gatewayOf(name)
+	g := &gatewayAgent{path: filepath.Join(t.TempDir(), "tunnels.log"), conn: w.dial(t, &s, addresses...), log: w.log}
+	g.start(t)
+	return g
+}
+
+// start runs the agent, which reads what is in the file.
+func (g *gatewayAgent) start(t testing.TB) {
+	t.Helper()
+	g.Table = tunnels.New(tunnels.Config{Domain: domain, Log: g.path, Reopen: func(context.Context) error { return nil }, Logger: g.log})
+	table := g.Table
+	stopTable := background(t, table.Run)
+	stopSending := background(t, func(ctx context.Context) error { return SendGateway(ctx, g.conn, table, g.log) })
+	g.stop = func() { stopSending(); stopTable() }
+}
+
+// event has Envoy write that a tunnel has opened or closed.
+func (g *gatewayAgent) event(t testing.TB, what string, port int, node, id string) {
+	t.Helper()
+	file, err := os.OpenFile(g.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	_, err = fmt.Fprintf(file, `{"local":"192.0.2.1:1","peer":"198.51.100.1:%d","time":"2026-01-01T12:00:00.000Z","tunnel":`+
+		`{"cluster_id":%q,"event":%q,"node_id":"CN=%s","worker":"worker_0"}}`+"\n", port, domain.TunnelID(id), what, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (g *gatewayAgent) opens(t testing.TB, port int, node, id string) {
+	t.Helper()
+	g.event(t, "tunnel_setup", port, node, id)
+}
+
+func (g *gatewayAgent) closes(t testing.TB, port int, node, id string) {
+	t.Helper()
+	g.event(t, "tunnel_closed", port, node, id)
+}
+
+// edge runs what an edge-agent reports with.
+func (w *world) edge(t testing.TB, s model.Subject, addresses ...string) (stop func()) {
+	t.Helper()
+	conn := w.dial(t, &s, addresses...)
+	return background(t, func(ctx context.Context) error {
+		return SendEdge(ctx, conn, func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, nil, w.log)
+	})
+}
+
+// viewer is a controller's view of the servers at some addresses.
+type viewer struct {
+	*View
+	stop func()
+
+	mu  sync.Mutex
+	ids map[string]int // how often each was told
+}
+
+func (w *world) view(t testing.TB, addresses ...string) *viewer {
+	t.Helper()
+	controller := model.ControllerSubject()
+	identity := w.identity(t, controller, time.Now().Add(time.Hour))
+	v := &viewer{ids: map[string]int{}}
+	v.View = NewView(
+		func(context.Context) ([]string, error) { return addresses, nil },
+		func(address string) (*grpc.ClientConn, error) { return w.dialAs(t, &identity, address), nil },
+		func(id string) {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.ids[id]++
+		}, w.log)
+	v.fleet, v.tick = newFleet(quick), tickInterval/10
+	v.stop = background(t, v.Run)
+	return v
+}
+
+// shows waits until this is what is known of a tunnel.
+func (v *viewer) shows(t testing.TB, id, want string) {
+	t.Helper()
+	eventually.True(t, patience, "the view is right", func() error {
+		if got := describe(v.Tunnel(id)); got != want {
+			return fmt.Errorf("\n got %s\nwant %s", got, want)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,120 @@
+package report
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// What an edge says ends up in objects of the management cluster and before the eyes of people, so its size is bounded.
+const (
+	maxReport = 64 << 10 // of a whole report, as it comes
+	maxWord   = 64       // form, versions
+	maxHost   = 270      // an address: a DNS name, brackets and a port
+	maxText   = 1024     // messages
+	maxNames  = 64       // of a certificate; kubeadm's have about ten
+	maxName   = 253      // a DNS name
+)
+
+const (
+	// maxTunnels is how many tunnels one gateway may have. They fit in one message: see maxKey and pkg/xds.
+	maxTunnels = 50_000
+	// maxKey is more than two IPv6 addresses and ports have.
+	maxKey = 120
+)
+
+// checkEdge says what is wrong with an edge's report, beyond what cleanEdge can put right. An error is a gRPC status.
+func checkEdge(r *reportv1.EdgeReport) error {
+	if size := proto.Size(r); size > maxReport {
+		return status.Errorf(codes.InvalidArgument, "a report of %d bytes is too large", size)
+	}
+	if at := r.GetApiServer().GetCertificateNotAfter(); at != nil && at.CheckValid() != nil {
+		return status.Error(codes.InvalidArgument, "a report has a time that is none")
+	}
+	return nil
+}
+
+// cleanEdge returns what is kept of an edge's report: texts without anything that can't be printed, and cut where they are
+// too long.
+func cleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
+	// Field by field, so that nothing is kept that is not known here.
+	clean := &reportv1.EdgeReport{
+		Form: text(r.GetForm(), maxWord), Version: text(r.GetVersion(), maxWord), LastError: text(r.GetLastError(), maxText),
+	}
+	from := r.GetApiServer()
+	if from == nil {
+		return clean
+	}
+	to := &reportv1.APIServer{
+		Address: text(from.GetAddress(), maxHost), Healthy: from.GetHealthy(), Message: text(from.GetMessage(), maxText),
+		Version: text(from.GetVersion(), maxWord),
+	}
+	for _, name := range from.GetCertificateNames() {
+		if len(to.CertificateNames) < maxNames && isWord(name, maxName) {
+			to.CertificateNames = append(to.CertificateNames, name)
+		}
+	}
+	if at := from.GetCertificateNotAfter(); at != nil {
+		to.CertificateNotAfter = timestamppb.New(at.AsTime())
+	}
+	clean.ApiServer = to
+	return clean
+}
+
+// text replaces what can't be printed by spaces and cuts what is too long.
+func text(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+	for cut := most; len(s) > most; cut-- { // at the beginning of a rune
+		if utf8.RuneStart(s[cut]) {
+			s = s[:cut]
+		}
+	}
+	return s
+}
+
+// isWord says whether a text is short and of printable ASCII without spaces, and not empty.
+func isWord(s string, most int) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c > '~' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= most
+}
+
+// checkGateway says what is wrong with a gateway's report. An error is a gRPC status.
+func checkGateway(r *reportv1.GatewayReport) error {
+	if n := max(len(r.GetTunnels()), len(r.GetClosed())); n > maxTunnels {
+		return status.Errorf(codes.InvalidArgument, "a report of %d tunnels is too large", n)
+	}
+	for _, t := range r.GetTunnels() {
+		if !isWord(t.GetKey(), maxKey) {
+			return status.Error(codes.InvalidArgument, "a tunnel has no usable key")
+		}
+		if err := model.ValidateNodeName(t.GetNode()); err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		if err := model.ValidateID(t.GetTunnelId()); err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+	}
+	for _, key := range r.GetClosed() {
+		if !isWord(key, maxKey) {
+			return status.Error(codes.InvalidArgument, "a closed tunnel has no usable key")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,292 @@
+package report
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// maxEdges and maxGateways are how many a hub remembers, those that went away among them.
+const maxEdges, maxGateways = 50_000, 1_000
+
+var (
+	errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
+	errNewer    = status.Error(codes.Aborted, "there is a newer stream of the same edge or gateway")
+	errTooMany  = status.Error(codes.ResourceExhausted, "the server knows of too many already")
+)
+
+// Hub is the server of one xds-server. It is safe for concurrent use.
+type Hub struct {
+	reportv1.UnimplementedReportServer
+
+	domain    model.TunnelDomain
+	admission Admission
+	log       *slog.Logger
+	now       func() time.Time
+	settle    time.Duration // see settleTime
+	open      context.Context
+	close     context.CancelFunc
+	said      *limit.Rates // what was logged about whom
+
+	mu       sync.Mutex
+	ready    time.Time // when the first one was admitted; zero: nobody was
+	swept    time.Time // when those that are away for long were forgotten last
+	sessions map[model.Subject]*session
+	gateways map[string]*gateway
+	edges    map[pair]*edge
+	watchers map[*watcher]bool
+}
+
+// pair is an edge and its tunnel.
+type pair struct{ node, id string }
+
+// presence is whether somebody's stream is open, and since when that is so.
+type presence struct {
+	connected bool
+	since     time.Time
+}
+
+// gateway is all that one gateway has said.
+type gateway struct {
+	presence
+	tunnels map[string]pair // by key
+	counts  map[pair]int
+}
+
+// edge is what an edge said last.
+type edge struct {
+	presence
+	report *reportv1.EdgeReport
+}
+
+// session is the one stream that counts of an edge or a gateway.
+type session struct {
+	subject  model.Subject
+	end      context.CancelCauseFunc
+	reported bool
+}
+
+// NewHub returns a hub for a gRPC server whose TLS is certs.ServerTLS.
+func NewHub(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub {
+	open, closeAll := context.WithCancel(context.Background())
+	return &Hub{
+		domain: domain, admission: admission, log: log, now: time.Now, settle: settleTime, open: open, close: closeAll, said: limit.NewRates(maxSaid),
+		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{}, watchers: map[*watcher]bool{},
+	}
+}
+
+// Close ends all streams and lets no new one in.
+func (h *Hub) Close() { h.close() }
+
+// begin makes a session the one that counts, and ends the one before.
+func (h *Hub) begin(s *session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.admitted()
+	if before := h.sessions[s.subject]; before != nil {
+		before.end(errNewer)
+	}
+	h.sessions[s.subject] = s
+	h.sweep()
+}
+
+// admitted notes that somebody was let in, so that agents can report from now on.
+func (h *Hub) admitted() {
+	if h.ready.IsZero() {
+		h.ready = h.now()
+	}
+}
+
+// finish ends a session, which says something only if no newer one has taken its place.
+func (h *Hub) finish(s *session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sessions[s.subject] != s {
+		return
+	}
+	delete(h.sessions, s.subject)
+	if h.open.Err() != nil {
+		return // it is the server that goes away, which is seen by those who watch
+	}
+	var p *presence
+	key := changeKey{kind: kindEdge, pair: pair{s.subject.Node, s.subject.ID}}
+	if s.subject.Role == model.RoleGateway {
+		key = changeKey{kind: kindGateway, gateway: s.subject.Node}
+		if g := h.gateways[s.subject.Node]; g != nil {
+			p = &g.presence
+		}
+	} else if e := h.edges[key.pair]; e != nil {
+		p = &e.presence
+	}
+	if p == nil || !p.connected {
+		return
+	}
+	*p = presence{since: h.now()}
+	h.log.Info("reporter gone", "role", s.subject.Role, "node", s.subject.Node)
+	h.changed(key)
+}
+
+// current is nil if a session is the one that counts.
+func (h *Hub) current(s *session) error {
+	if h.sessions[s.subject] != s {
+		return errNewer
+	}
+	return nil
+}
+
+// arrive notes the first report of a session.
+func (h *Hub) arrive(s *session, p *presence) bool {
+	if s.reported {
+		return false
+	}
+	s.reported = true
+	*p = presence{connected: true, since: h.now()}
+	h.log.Info("reporter connected", "role", s.subject.Role, "node", s.subject.Node)
+	return true
+}
+
+// edgeReport takes what an edge says.
+func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
+	if err := checkEdge(r); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.current(s); err != nil {
+		return err
+	}
+	key := pair{s.subject.Node, s.subject.ID}
+	e := h.edges[key]
+	if e == nil {
+		if len(h.edges) >= maxEdges && !forget(h.edges, func(e *edge) presence { return e.presence }) {
+			return errTooMany
+		}
+		e = &edge{}
+		h.edges[key] = e
+	}
+	h.arrive(s, &e.presence)
+	e.report = cleanEdge(r) // another one, never changed: watchers may be sending the one before
+	h.changed(changeKey{kind: kindEdge, pair: key})
+	return nil
+}
+
+// gatewayReport takes what a gateway says.
+func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
+	if err := checkGateway(r); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.current(s); err != nil {
+		return err
+	}
+	if !s.reported && !r.GetSnapshot() {
+		return status.Error(codes.InvalidArgument, "the first report of a stream is not a snapshot")
+	}
+	name := s.subject.Node
+	g := h.gateways[name]
+	if g == nil {
+		if len(h.gateways) >= maxGateways && !forget(h.gateways, func(g *gateway) presence { return g.presence }) {
+			return errTooMany
+		}
+		g = &gateway{tunnels: map[string]pair{}, counts: map[pair]int{}}
+		h.gateways[name] = g
+	}
+	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > maxTunnels {
+		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", maxTunnels)
+	}
+	for key := range g.apply(r) {
+		h.changed(changeKey{kind: kindCount, gateway: name, pair: key})
+	}
+	if h.arrive(s, &g.presence) {
+		h.changed(changeKey{kind: kindGateway, gateway: name})
+	}
+	return nil
+}
+
+// apply returns the edges whose number of tunnels is another.
+func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
+	before := map[pair]int{}
+	set := func(key string, to pair) {
+		from, had := g.tunnels[key]
+		if had {
+			g.count(from, -1, before)
+			delete(g.tunnels, key)
+		}
+		if to != (pair{}) {
+			g.count(to, 1, before)
+			g.tunnels[key] = to
+		}
+	}
+	if r.GetSnapshot() {
+		for key := range g.tunnels {
+			set(key, pair{})
+		}
+	}
+	for _, key := range r.GetClosed() {
+		set(key, pair{})
+	}
+	for _, t := range r.GetTunnels() {
+		set(t.GetKey(), pair{t.GetNode(), t.GetTunnelId()})
+	}
+	changed := map[pair]bool{}
+	for key, n := range before {
+		if g.counts[key] != n {
+			changed[key] = true
+		}
+	}
+	return changed
+}
+
+// count changes the number of tunnels of an edge, and notes what it was before.
+func (g *gateway) count(key pair, by int, before map[pair]int) {
+	if _, noted := before[key]; !noted {
+		before[key] = g.counts[key]
+	}
+	if g.counts[key] += by; g.counts[key] <= 0 {
+		delete(g.counts, key)
+	}
+}
+
+// sweep forgets who is away for long, from time to time.
+func (h *Hub) sweep() {
+	now := h.now()
+	if now.Sub(h.swept) < keepTime/60 {
+		return
+	}
+	h.swept = now
+	for key, e := range h.edges {
+		if e.old(now) {
+			delete(h.edges, key)
+		}
+	}
+	for name, g := range h.gateways {
+		if g.old(now) {
+			delete(h.gateways, name)
+		}
+	}
+}
+
+// old says whether somebody is away for so long that nobody has to know any more.
+func (p presence) old(now time.Time) bool { return !p.connected && now.Sub(p.since) > keepTime }
+
+// forget makes room for one more by forgetting who is away for longest. Without one it returns false.
+func forget[K comparable, V any](all map[K]V, of func(V) presence) bool {
+	var longest K
+	var since time.Time
+	for key, v := range all {
+		if p := of(v); !p.connected && (since.IsZero() || p.since.Before(since)) {
+			longest, since = key, p.since
+		}
+	}
+	delete(all, longest)
+	return !since.IsZero()
+}

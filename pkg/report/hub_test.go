@@ -1,0 +1,297 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+func TestEveryMethodIsForOneRole(t *testing.T) {
+	w := newWorld(t)
+	p := w.place(t)
+	subjects := map[string]*model.Subject{"nobody": nil}
+	for _, s := range []model.Subject{edgeOf("edge-1", idA), gatewayOf("gateway-0"), model.ControlSubject(), model.ControllerSubject()} {
+		subjects[string(s.Role)] = &s
+	}
+	for name, s := range subjects {
+		conn := w.dial(t, s, p.address)
+		client := reportv1.NewReportClient(conn)
+		for method, role := range map[string]model.Role{"Edge": model.RoleEdge, "Gateway": model.RoleGateway, "Watch": model.RoleController} {
+			t.Run(fmt.Sprintf("%s calls %s", name, method), func(t *testing.T) {
+				if s != nil && s.Role == role {
+					return // every other test
+				}
+				want := codes.PermissionDenied
+				if s == nil {
+					want = codes.Unauthenticated
+				}
+				var got codes.Code
+				switch method {
+				case "Edge":
+					stream, err := client.Edge(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = code(t, stream.Recv)
+				case "Gateway":
+					stream, err := client.Gateway(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = code(t, stream.Recv)
+				case "Watch":
+					stream, err := client.Watch(t.Context(), &reportv1.WatchRequest{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = code(t, stream.Recv)
+				}
+				if got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		}
+	}
+	t.Run("an edge whose leaf has expired", func(t *testing.T) {
+		identity := w.identity(t, edgeOf("edge-1", idA), time.Now().Add(-time.Minute))
+		stream, err := reportv1.NewReportClient(w.dialAs(t, &identity, p.address)).Edge(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := code(t, stream.Recv); got != codes.Unauthenticated {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+func TestGarbageIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	good := func() *reportv1.Tunnel {
+		return &reportv1.Tunnel{Key: "198.51.100.1:1>192.0.2.1:1", Node: "edge-1", TunnelId: idA}
+	}
+	with := func(change func(*reportv1.Tunnel)) *reportv1.GatewayReport {
+		tunnel := good()
+		change(tunnel)
+		return &reportv1.GatewayReport{Snapshot: true, Tunnels: []*reportv1.Tunnel{good(), tunnel}}
+	}
+	gateways := map[string]*reportv1.GatewayReport{
+		"the first report is no snapshot": {Tunnels: []*reportv1.Tunnel{good()}},
+		"a tunnel without a key":          with(func(t *reportv1.Tunnel) { t.Key = "" }),
+		"a key that is too long":          with(func(t *reportv1.Tunnel) { t.Key = strings.Repeat("x", maxKey+1) }),
+		"a key that can't be printed":     with(func(t *reportv1.Tunnel) { t.Key = "a\nb" }),
+		"a node name that is none":        with(func(t *reportv1.Tunnel) { t.Node = "CN=edge-1" }),
+		"a tunnel id that is none":        with(func(t *reportv1.Tunnel) { t.TunnelId = "c1" }),
+		"a closed key that is none":       {Snapshot: true, Closed: []string{""}},
+		"too many tunnels":                {Snapshot: true, Closed: make([]string, maxTunnels+1)},
+	}
+	s := gatewayOf("gateway-0")
+	client := reportv1.NewReportClient(w.dial(t, &s, p.address))
+	for name, report := range gateways {
+		t.Run(name, func(t *testing.T) {
+			stream, err := client.Gateway(t.Context())
+			if err == nil {
+				err = stream.Send(report)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := code(t, stream.Recv); got != codes.InvalidArgument {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+	edges := map[string]*reportv1.EdgeReport{
+		"a report that is too large": {LastError: strings.Repeat("x", maxReport)},
+		"a time that is none":        {ApiServer: &reportv1.APIServer{CertificateNotAfter: &timestamppb.Timestamp{Nanos: -1}}},
+	}
+	s = edgeOf("edge-1", idA)
+	client = reportv1.NewReportClient(w.dial(t, &s, p.address))
+	for name, report := range edges {
+		t.Run(name, func(t *testing.T) {
+			stream, err := client.Edge(t.Context())
+			if err == nil {
+				err = stream.Send(report)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := code(t, stream.Recv); got != codes.InvalidArgument {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	if len(p.hub.gateways)+len(p.hub.edges) != 0 {
+		t.Error("something of it is remembered")
+	}
+}
+
+func TestARevokedEdgeIsToldSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	v := w.view(t, p.address)
+	stop := w.edge(t, edgeOf("edge-2", idA), p.address)
+	defer stop()
+	s := edgeOf("edge-1", idA)
+	conn := w.dial(t, &s, p.address)
+	report := func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }
+	ended := make(chan error, 1)
+	go func() { ended <- SendEdge(t.Context(), conn, report, nil, w.log) }()
+	v.shows(t, idA, "known ; edge-1+; edge-2+")
+	w.rules.set(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}}, false)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, certs.ErrRefused) {
+			t.Errorf("got %v, want a refusal", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+	}
+	v.shows(t, idA, "known ; edge-1; edge-2+")
+	if err := SendEdge(t.Context(), conn, report, nil, w.log); !errors.Is(err, certs.ErrRefused) {
+		t.Errorf("once more: got %v, want a refusal", err)
+	}
+	v.shows(t, idA, "known ; edge-1; edge-2+")
+}
+
+func TestAnEdgeReportsWhatChanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	v := w.view(t, p.address)
+	s := edgeOf("edge-1", idA)
+	conn := w.dial(t, &s, p.address)
+	trouble := make(chan string, 1)
+	trouble <- ""
+	changed := make(chan struct{}, 1)
+	last := ""
+	background(t, func(ctx context.Context) error {
+		return SendEdge(ctx, conn, func() *reportv1.EdgeReport {
+			select {
+			case last = <-trouble:
+			default:
+			}
+			return &reportv1.EdgeReport{Version: "v1\x00", LastError: last, ApiServer: &reportv1.APIServer{
+				Healthy: true, CertificateNames: []string{"kubernetes", "a b", ""}, CertificateNotAfter: timestamppb.New(start),
+			}}
+		}, changed, w.log)
+	})
+	v.shows(t, idA, "known ; edge-1+")
+	r := v.Tunnel(idA).Edges[0].Report
+	if r.GetVersion() != "v1 " || !r.GetApiServer().GetHealthy() || strings.Join(r.GetApiServer().GetCertificateNames(), ",") != "kubernetes" ||
+		!r.GetApiServer().GetCertificateNotAfter().AsTime().Equal(start) {
+		t.Errorf("got %v", r)
+	}
+	trouble <- strings.Repeat("ä", maxText)
+	changed <- struct{}{}
+	eventually.True(t, patience, "the trouble is known", func() error {
+		if got := v.Tunnel(idA).Edges[0].Report.GetLastError(); got != strings.Repeat("ä", maxText/2) {
+			return fmt.Errorf("got %d bytes", len(got))
+		}
+		return nil
+	})
+}
+
+func TestAGatewayIsToldWhoIsDenied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	s := gatewayOf("gateway-0")
+	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := []model.EdgeRef{{Node: "edge-1", ID: idA}}
+	for _, want := range []model.Denied{{}, {Edges: one}, {Edges: append(one, model.EdgeRef{Node: "edge-2", ID: idB}), IDs: []string{idB}}, {}} {
+		if len(want.Edges)+len(want.IDs) > 0 {
+			w.rules.set(want, false)
+		}
+		orders, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, deniedOf(orders.GetDenied()), cmpopts.EquateEmpty()); diff != "" {
+			t.Error(diff)
+		}
+		if len(want.IDs) > 0 {
+			w.rules.set(model.Denied{}, false)
+		}
+	}
+}
+
+func TestTheNewestStreamCounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	v := w.view(t, p.address)
+	s := gatewayOf("gateway-0")
+	open := func(node string) func() (*reportv1.GatewayOrders, error) {
+		stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+		if err == nil {
+			err = stream.Send(&reportv1.GatewayReport{Snapshot: true, Tunnels: []*reportv1.Tunnel{{Key: "a", Node: node, TunnelId: idA}}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.Recv
+	}
+	old := open("edge-1")
+	v.shows(t, idA, "known gateway-0; edge-1 gateway-0=1")
+	open("edge-2")
+	if got := code(t, old); got != codes.Aborted {
+		t.Errorf("the old stream ends with %s", got)
+	}
+	v.shows(t, idA, "known gateway-0; edge-2 gateway-0=1")
+	v.mu.Lock()
+	told := v.ids[""]
+	v.mu.Unlock()
+	if told != 2 { // when the gateway came, and when all was known
+		t.Errorf("%d times all tunnels were said to have changed", told)
+	}
+}
+
+func TestWhoSendsTooFastWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	v := w.view(t, p.address)
+	s := gatewayOf("gateway-0")
+	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan int, 1)
+	go func() {
+		n := 0
+		for report := (&reportv1.GatewayReport{Snapshot: true, Closed: []string{strings.Repeat("x", maxKey)}}); n < 1e6; n++ {
+			if stream.Send(report) != nil {
+				break
+			}
+		}
+		sent <- n
+	}()
+	v.shows(t, idA, "known gateway-0")
+	stop := p.stop
+	stop()
+	// The window of HTTP/2 is 64 KiB, beside what the buffers of the kernel and of gRPC hold.
+	if n := <-sent; n > 50_000 {
+		t.Errorf("%d messages were taken in a moment", n)
+	}
+}

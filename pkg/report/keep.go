@@ -1,0 +1,59 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+)
+
+const (
+	// longStream is how long a stream must have lived for its end to be no reason to wait longer and longer.
+	longStream = 10 * time.Second
+	// openTime bounds the wait for a connection, after which somebody should hear again why there is none.
+	openTime = 30 * time.Second
+)
+
+// keep opens a stream again and again until ctx ends (nil) or the server says never again. A stream that is patient waits for a
+// connection. The first of some is not, so that its error says what is in the way.
+func keep(ctx context.Context, log *slog.Logger, serve func(ctx context.Context, patient bool) error) error {
+	var reasons certs.Reasons
+	for attempt := 0; ; attempt++ {
+		began := time.Now()
+		bounded, cancel := context.WithCancel(ctx)
+		err := serve(bounded, attempt%2 == 1)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case status.Code(err) == codes.FailedPrecondition:
+			return fmt.Errorf("reporting: %w: %s", certs.ErrRefused, status.Convert(err).Message())
+		case time.Since(began) > longStream && status.Code(err) != codes.Canceled:
+			attempt, reasons = -1, certs.Reasons{}
+		}
+		if reasons.New(err) {
+			log.Warn("no stream to the xds-server, trying again", "error", err)
+		}
+		if certs.Sleep(ctx, retry.Wait(max(attempt, 0))) != nil {
+			return nil
+		}
+	}
+}
+
+// open opens a stream. One that is patient waits for a connection for openTime, which redials within seconds: see dial.Conn;
+// without patience there must be one.
+func open[S any](ctx context.Context, patient bool, call func(context.Context, ...grpc.CallOption) (S, error)) (S, error) {
+	if !patient {
+		return call(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx) // of the whole stream
+	giveUp := time.AfterFunc(openTime, cancel)
+	defer giveUp.Stop()
+	return call(ctx, grpc.WaitForReady(true))
+}

@@ -1,0 +1,153 @@
+package report
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+const (
+	// edgeInterval and gatewayInterval are the least time between two messages: no shorter than a hub reads them.
+	edgeInterval, gatewayInterval = 2 * edgePace, 2 * gatewayPace
+)
+
+// SendEdge reports for one tunnel of an edge until ctx ends (nil) or the server says never again (the error then wraps
+// certs.ErrRefused). current gives the report, changed tells when it is another.
+func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func() *reportv1.EdgeReport, changed <-chan struct{}, log *slog.Logger) error {
+	return keep(ctx, log, func(ctx context.Context, patient bool) error {
+		stream, err := open(ctx, patient, reportv1.NewReportClient(conn).Edge)
+		if err != nil {
+			return err
+		}
+		ended := receive(stream.Recv, func(*reportv1.EdgeOrders) {})
+		var sent *reportv1.EdgeReport
+		for {
+			report := cleanEdge(current()) // so that it is taken, and that what is cut makes no difference
+			if !proto.Equal(report, sent) {
+				sent = report
+				if stream.Send(report) != nil {
+					return <-ended // which has the reason
+				}
+			}
+			if err := pause(ended, edgeInterval); err != nil {
+				return err
+			}
+			select {
+			case err := <-ended:
+				return err
+			case _, ok := <-changed:
+				if !ok {
+					changed = nil
+				}
+			}
+		}
+	})
+}
+
+// SendGateway reports the table of a gateway until ctx ends, and hands denials to it. It begins when the table knows its
+// tunnels.
+func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, log *slog.Logger) error {
+	if _, version := table.Snapshot(); version == 0 {
+		table.Changes(ctx, 0)
+	}
+	return keep(ctx, log, func(ctx context.Context, patient bool) error {
+		stream, err := open(ctx, patient, reportv1.NewReportClient(conn).Gateway)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- <-receive(stream.Recv, func(orders *reportv1.GatewayOrders) {
+				table.Deny(deniedOf(orders.GetDenied()))
+			})
+			cancel()
+		}()
+		var version uint64
+		for {
+			report, next := news(ctx, table, version, log)
+			if version = next; ctx.Err() != nil || stream.Send(report) != nil {
+				return <-ended
+			}
+			_ = certs.Sleep(ctx, gatewayInterval) // its end is seen above
+		}
+	})
+}
+
+// deniedMessage and deniedOf are the inverse of each other.
+func deniedMessage(d model.Denied) *reportv1.Denied {
+	message := &reportv1.Denied{TunnelIds: d.IDs}
+	for _, e := range d.Edges {
+		message.Edges = append(message.Edges, &reportv1.Edge{Node: e.Node, TunnelId: e.ID})
+	}
+	return message
+}
+
+func deniedOf(message *reportv1.Denied) model.Denied {
+	d := model.Denied{IDs: message.GetTunnelIds()}
+	for _, e := range message.GetEdges() {
+		d.Edges = append(d.Edges, model.EdgeRef{Node: e.GetNode(), ID: e.GetTunnelId()})
+	}
+	return d
+}
+
+// news waits for what is to be reported after a version, which 0 is for all there is.
+func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.Logger) (*reportv1.GatewayReport, uint64) {
+	if version > 0 {
+		if opened, closed, next, ok := table.Changes(ctx, version); ok {
+			return &reportv1.GatewayReport{Tunnels: messages(opened), Closed: closed}, next
+		}
+	}
+	all, next := table.Snapshot()
+	if len(all) > maxTunnels {
+		log.Error("not all tunnels are reported", "tunnels", len(all), "reported", maxTunnels)
+		all = all[:maxTunnels]
+	}
+	return &reportv1.GatewayReport{Snapshot: true, Tunnels: messages(all)}, next
+}
+
+func messages(all []tunnels.Tunnel) []*reportv1.Tunnel {
+	list := make([]*reportv1.Tunnel, len(all))
+	for i, t := range all {
+		list[i] = &reportv1.Tunnel{Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker, Since: timestamppb.New(t.Since)}
+	}
+	return list
+}
+
+// receive takes what comes until the stream ends, and returns a channel that then has the reason, once.
+func receive[M any](recv func() (*M, error), take func(*M)) <-chan error {
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			m, err := recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			take(m)
+		}
+	}()
+	return ended
+}
+
+// pause waits, and returns early with the reason if the stream ends.
+func pause(ended <-chan error, wait time.Duration) error {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return nil
+	}
+}

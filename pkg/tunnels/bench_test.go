@@ -1,0 +1,98 @@
+package tunnels
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const many = 10_000
+
+// BenchmarkLoad is the start of an agent beside an Envoy with 10,000 tunnels.
+func BenchmarkLoad(b *testing.B) {
+	dir := b.TempDir()
+	var events strings.Builder
+	for i := range many {
+		events.WriteString(setup(i, fmt.Sprintf("edge-%d", i)))
+	}
+	newBed(b, dir).write(b, events.String())
+	for b.Loop() {
+		table := newBed(b, dir)
+		table.poll(noon)
+		if n := table.Stats().Tunnels; n != many {
+			b.Fatalf("%d tunnels", n)
+		}
+	}
+}
+
+// BenchmarkOneEvent is one event, with a reader of changes, among 10,000 tunnels.
+func BenchmarkOneEvent(b *testing.B) {
+	table := newBed(b, b.TempDir())
+	for i := range many {
+		table.write(b, setup(i, "edge-1"))
+	}
+	table.poll(noon)
+	table.publish()
+	_, version := table.Snapshot()
+	for i := 0; b.Loop(); i++ {
+		table.write(b, setup(1, fmt.Sprintf("edge-%d", i)))
+		table.poll(noon)
+		var ok bool
+		if _, _, version, ok = table.Changes(b.Context(), version); !ok {
+			b.Fatal("changes are not known")
+		}
+	}
+}
+
+// real is how many connections a process may have here with both of their ends.
+const real = 8_000
+
+// BenchmarkSockets has 8,000 real connections, which makes twice as many sockets as on a gateway.
+func BenchmarkSockets(b *testing.B) {
+	needsRight(b)
+	e := newEcho(b, "tcp", "127.0.0.1:0")
+	table := newBed(b, b.TempDir())
+	for i := range real {
+		w := e.dial(b, e.Addr().String())
+		table.write(b, w.event(eventSetup, fmt.Sprintf("edge-%d", i%100), idA))
+	}
+	b.Run("load", func(b *testing.B) {
+		for b.Loop() {
+			again := New(table.config)
+			again.poll(noon)
+			again.publish()
+			if n := again.Stats().Tunnels; n != real {
+				b.Fatalf("%d tunnels", n)
+			}
+		}
+	})
+	table.poll(noon)
+	table.publish()
+	b.Run("check", func(b *testing.B) {
+		for b.Loop() {
+			table.check()
+		}
+	})
+	b.Run("bind", func(b *testing.B) {
+		for b.Loop() {
+			for _, e := range table.live {
+				table.unbound[e.Key], e.socket = e, nil
+			}
+			table.bind()
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*real), "ns/tunnel")
+	})
+	node := 0
+	b.Run("deny 100 tunnels of one node", func(b *testing.B) {
+		for b.Loop() {
+			table.Deny(model.Denied{Edges: []model.EdgeRef{{Node: fmt.Sprintf("edge-%d", node), ID: idA}}})
+			node++
+			table.cut()
+		}
+		if cut := table.Stats().Cut; cut != uint64(min(node, 100)*real/100) {
+			b.Errorf("%d were cut", cut)
+		}
+	})
+}

@@ -1,0 +1,199 @@
+package tunnels
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// logContext is for records of the log, which carry nothing of a context.
+var logContext = context.Background()
+
+// errElsewhere says that no tunnel can be found.
+var errElsewhere = errors.New("there is no socket of any tunnel in this network namespace: does the agent run in that of its Envoy?")
+
+// retryMin and retryMax bound the wait before a look at what was cut: its event comes within 0.2 s.
+const retryMin, retryMax = 100 * time.Millisecond, 2 * time.Second
+
+// guard does all that needs the kernel, until ctx ends: it cuts what is denied, and takes from the table what is gone.
+func (t *Table) guard(ctx context.Context) {
+	defer t.kernel.close()
+	check := time.NewTicker(t.checkEvery)
+	defer check.Stop()
+	retry := time.NewTimer(retryMax)
+	defer retry.Stop()
+	wait := retryMin
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.kick:
+			wait = retryMin
+		case <-check.C:
+			t.check()
+		case <-retry.C:
+		}
+		t.publish()
+		t.bind()
+		if t.cut() > 0 {
+			retry.Reset(wait)
+			wait = min(2*wait, retryMax)
+		}
+	}
+}
+
+// publish makes known what was loaded, after it was checked: an Envoy that ended while no agent ran has closed no tunnel.
+func (t *Table) publish() {
+	t.files.Lock()
+	loaded := t.log.loaded
+	t.files.Unlock()
+	t.mu.Lock()
+	known := t.history.version > 0
+	t.mu.Unlock()
+	if !loaded || known {
+		return
+	}
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.history.version == 0 {
+		t.history.add(nil)
+	}
+}
+
+// bind looks up the sockets of new tunnels, so that it is exactly those that are cut if it comes to that.
+func (t *Table) bind() {
+	t.mu.Lock()
+	entries := make([]*entry, 0, len(t.unbound))
+	for _, e := range t.unbound {
+		entries = append(entries, e)
+	}
+	clear(t.unbound)
+	t.mu.Unlock()
+	find := finder{kernel: &t.kernel}
+	for _, e := range entries {
+		if e.socket != nil {
+			continue
+		}
+		s, err := find.socket(e)
+		switch {
+		case err == nil:
+			e.socket = &s
+		case !errors.Is(err, errGone): // else its closing is on the way
+			t.say(slog.LevelError, "sockets of tunnels can't be looked up", err)
+		}
+	}
+}
+
+// cut destroys the sockets of all tunnels that are denied, and returns how many of these are still in the table.
+func (t *Table) cut() (left int) {
+	var gone []*entry
+	find := finder{kernel: &t.kernel}
+	for _, e := range t.victims() {
+		err := find.destroy(e)
+		if errors.Is(err, errGone) {
+			gone = append(gone, e)
+			continue
+		}
+		left++
+		t.mu.Lock()
+		switch {
+		case err != nil:
+			t.stats.CutFails++
+		case !e.cut:
+			t.stats.Cut++
+		}
+		t.mu.Unlock()
+		if err != nil {
+			t.say(slog.LevelError, "tunnel not cut, trying again", err)
+		} else if !e.cut {
+			e.cut = true
+			t.config.Logger.Info("tunnel cut", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
+		}
+	}
+	t.remove(gone...)
+	return left
+}
+
+func (t *Table) victims() (denied []*entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.denied.edges)+len(t.denied.ids) == 0 {
+		return nil
+	}
+	for _, e := range t.live {
+		if t.denied.has(e.Tunnel) {
+			denied = append(denied, e)
+		}
+	}
+	return denied
+}
+
+// check takes from the table the tunnels whose sockets are gone.
+func (t *Table) check() {
+	t.mu.Lock()
+	entries := make([]*entry, 0, len(t.live))
+	for _, e := range t.live {
+		entries = append(entries, e)
+	}
+	t.mu.Unlock()
+	if len(entries) == 0 {
+		return
+	}
+	all, err := t.kernel.dump(connected)
+	if err != nil {
+		t.say(slog.LevelError, "tunnels can't be compared with the kernel's sockets", err)
+		return
+	}
+	sockets := byRemote(all)
+	var missing []*entry
+	for _, e := range entries {
+		s, err := pick(sockets[e.Remote], e)
+		switch {
+		case errors.Is(err, errGone):
+			missing = append(missing, e)
+		case err == nil:
+			e.socket = &s
+		}
+	}
+	if len(missing) == len(entries) && !t.here(entries) {
+		t.say(slog.LevelError, "tunnels can't be compared with the kernel's sockets", errElsewhere)
+		return
+	}
+	t.confirm(missing)
+}
+
+// confirm looks once more: a dump may miss a socket where another one goes while it is made.
+func (t *Table) confirm(missing []*entry) {
+	var gone []*entry
+	find := finder{kernel: &t.kernel}
+	for _, e := range missing {
+		if _, err := find.socket(e); errors.Is(err, errGone) {
+			gone = append(gone, e)
+		}
+	}
+	if len(gone) > 0 {
+		t.remove(gone...)
+		t.config.Logger.Info("tunnels are gone without an event", "count", len(gone))
+	}
+}
+
+// here says whether somebody listens where tunnels come in: else this is not Envoy's network namespace, in which nothing may be
+// concluded from what is not there.
+func (t *Table) here(entries []*entry) bool {
+	listeners, err := t.kernel.dump(listening)
+	if err != nil {
+		return false
+	}
+	ports := map[uint16]bool{}
+	for _, s := range listeners {
+		ports[s.local.Port()] = true
+	}
+	for _, e := range entries {
+		if e.Local.IsValid() && ports[e.Local.Port()] {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,66 @@
+package tunnels
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Permitted says whether connections can be cut here: it makes one to itself and cuts that. The error says what is missing.
+func Permitted() error {
+	err := cutOwn()
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("checking that connections can be cut: it needs the capability CAP_NET_ADMIN: %w", err)
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("checking that connections can be cut: it needs a kernel with CONFIG_INET_DIAG_DESTROY: %w", err)
+	case err != nil:
+		return fmt.Errorf("checking that connections can be cut: %w", err)
+	}
+	return nil
+}
+
+func cutOwn() error {
+	client, server, err := connection()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	defer server.Close()
+	var k kernel
+	defer k.close()
+	local, remote := plain(server.LocalAddr().(*net.TCPAddr).AddrPort()), plain(server.RemoteAddr().(*net.TCPAddr).AddrPort())
+	s, err := k.get(local, remote)
+	if err == nil {
+		err = k.destroy(s)
+	}
+	return err
+}
+
+// connection makes a TCP connection from this process to itself.
+func connection() (client, server net.Conn, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		listener, err = net.Listen("tcp", "[::1]:0")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer listener.Close()
+	if client, err = net.DialTimeout("tcp", listener.Addr().String(), kernelTime*time.Second); err != nil {
+		return nil, nil, err
+	}
+	for { // whoever else came by must not be cut
+		if server, err = listener.Accept(); err != nil {
+			_ = client.Close()
+			return nil, nil, err
+		}
+		if server.RemoteAddr().String() == client.LocalAddr().String() {
+			return client, server, nil
+		}
+		_ = server.Close()
+	}
+}

@@ -1,0 +1,199 @@
+// Package tunnels keeps the table of the live tunnels of one gateway, out of the lifecycle events that its Envoy writes, and
+// cuts those that are denied. In go lines of JSON from a file and who is denied, out come snapshots, changes, and TCP
+// connections that end. It must run in the network namespace of that Envoy, and knows nothing of who reads the table.
+//
+// Envoy appends each event to Config.Log, whether an agent runs or not. What that file, together with two beside it, says
+// is all that there is to know:
+//
+//	<Log>.state  all tunnels at some time
+//	<Log>.old    events since then; only while the log is being replaced
+//	<Log>        events since then
+//
+// An event says what is so after it, and the last event of a tunnel decides. So events may be read again on top of a state that has
+// them already, and the three files, read in this order, are right after a crash at any point: the log is renamed; Envoy
+// is told to open it anew; when the new one is there and the old one was read to its end, the state is written; the old one is removed.
+//
+// Events come from one program and could be lost with a full disk, so the kernel is asked from time to time whether each
+// tunnel's socket is still there.
+package tunnels
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Tunnel is one live tunnel.
+type Tunnel struct {
+	Key    string    `json:"key"`  // unique in one gateway: both addresses and ports of its connection
+	Node   string    `json:"node"` // node name of the edge
+	ID     string    `json:"id"`   // Tunnel.spec.id
+	Worker string    `json:"worker"`
+	Since  time.Time `json:"since"`
+}
+
+// Config is what a Table stands on.
+type Config struct {
+	Domain model.TunnelDomain
+	// Log is the file to which Envoy appends its lifecycle events. Envoy goes on writing while the agent is away, so that the next
+	// agent knows of every tunnel. Two files beside it belong to the table, and must be kept as long.
+	Log string
+	// Reopen has Envoy open that file anew, after it was moved away because it had become large.
+	Reopen func(ctx context.Context) error
+	Logger *slog.Logger
+}
+
+const (
+	// pollInterval is small beside the 200 ms that an event waits in Envoy. A look costs two system calls.
+	pollInterval = 50 * time.Millisecond
+	// checkInterval is how often the kernel is asked for all sockets: 10,000 take it about 10 ms.
+	checkInterval = 5 * time.Second
+	// reopenTime bounds one call of Config.Reopen, reopenInterval is the least time between two.
+	reopenTime, reopenInterval = 3 * time.Second, 5 * time.Second
+	// defaultMaxLog is about 16,000 events, which are read in 0.2 s when an agent starts.
+	defaultMaxLog = 8 << 20
+)
+
+// Table is the state of one gateway. It is safe for concurrent use.
+type Table struct {
+	config Config
+	kernel kernel // of Run's goroutine that cuts, alone
+
+	maxLog                  int64         // the log is replaced when it is larger
+	checkEvery, reopenEvery time.Duration // see checkInterval and reopenInterval
+
+	files sync.Mutex // guards the files and what follows them
+	log   logFiles
+
+	mu      sync.Mutex
+	live    map[string]*entry
+	unbound map[string]*entry // those of live whose socket was not looked up yet
+	history history
+	denied  denied
+	stats   Stats
+	said    reasons
+
+	kick   chan struct{} // holds one if there is something to bind or to cut
+	reopen chan struct{} // holds one if Envoy should open its log
+}
+
+// Stats are counts since the table was made, but for Tunnels, which there are now.
+type Stats struct {
+	Tunnels  int
+	Cut      uint64 // connections that were ended because they are denied
+	CutFails uint64 // attempts at it that did not work
+	BadLines uint64 // of the log, that could not be read
+}
+
+// New returns an empty table; Run fills it.
+func New(config Config) *Table {
+	t := &Table{
+		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
+		log:  logFiles{follower: follower{path: config.Log}},
+		live: map[string]*entry{}, unbound: map[string]*entry{},
+		history: newHistory(),
+		kick:    make(chan struct{}, 1), reopen: make(chan struct{}, 1),
+	}
+	t.log.bad = t.badLine
+	return t
+}
+
+// Run follows the file until ctx ends, and returns nil then. It looks from time to time whether each tunnel's socket is
+// still there. Nothing that goes wrong ends it: it is logged and tried again.
+func (t *Table) Run(ctx context.Context) error {
+	defer t.closeFiles()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { t.follow(ctx); return nil })
+	group.Go(func() error { t.keepOpen(ctx); return nil })
+	group.Go(func() error { t.guard(ctx); return nil })
+	return group.Wait()
+}
+
+// Snapshot returns all tunnels, in no order, and a version. Version 0 means that nothing is known yet: neither has Run
+// read the files, nor was Fresh called.
+func (t *Table) Snapshot() (all []Tunnel, version uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all = make([]Tunnel, 0, len(t.live))
+	for _, e := range t.live {
+		all = append(all, e.Tunnel)
+	}
+	return all, t.history.version
+}
+
+// Changes waits for a version other than that which Snapshot or Changes returned, and returns what has changed since: the tunnels that
+// there are, some of which may have been there with that key before, and the keys of those that are gone. ok is false if it does not
+// know any more and a snapshot is needed. When ctx ends it returns at once, with no changes and the same version.
+func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, closed []string, version uint64, ok bool) {
+	for {
+		t.mu.Lock()
+		keys, known := t.history.since(since)
+		version, changed := t.history.version, t.history.changed
+		for _, key := range keys {
+			if e, ok := t.live[key]; ok {
+				opened = append(opened, e.Tunnel)
+			} else {
+				closed = append(closed, key)
+			}
+		}
+		t.mu.Unlock()
+		if !known || version != since {
+			return opened, closed, version, known
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, since, true
+		case <-changed:
+		}
+	}
+}
+
+// Deny cuts the tunnels of these, now and whenever one appears, until the next call. Nothing is cut while Run does not run.
+func (t *Table) Deny(d model.Denied) {
+	t.mu.Lock()
+	t.denied = newDenied(d)
+	t.mu.Unlock()
+	wake(t.kick)
+}
+
+// Stats returns the counts.
+func (t *Table) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stats.Tunnels = len(t.live)
+	return t.stats
+}
+
+// denied are the sets of model.Denied.
+type denied struct {
+	edges map[model.EdgeRef]bool
+	ids   map[string]bool
+}
+
+func newDenied(d model.Denied) denied {
+	set := denied{edges: make(map[model.EdgeRef]bool, len(d.Edges)), ids: make(map[string]bool, len(d.IDs))}
+	for _, edge := range d.Edges {
+		set.edges[edge] = true
+	}
+	for _, id := range d.IDs {
+		set.ids[id] = true
+	}
+	return set
+}
+
+func (d denied) has(t Tunnel) bool {
+	return d.edges[model.EdgeRef{Node: t.Node, ID: t.ID}] || d.ids[t.ID]
+}
+
+// wake puts one into a channel that holds one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
