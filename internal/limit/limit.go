@@ -137,7 +137,13 @@ func (s *Slots) Used() int {
 
 // Address is the key of whoever has an address: IPv4 as a whole, of IPv6 the /64, because a single machine may use all
 // addresses of one.
-func Address(address net.Addr) string {
+func Address(address net.Addr) string { return prefix(address, 64) }
+
+// Network is the key of whoever may have all of a network to himself: IPv4 as Address, of IPv6 the /48, which is what a single
+// customer gets at most.
+func Network(address net.Addr) string { return prefix(address, 48) }
+
+func prefix(address net.Addr, bits int) string {
 	if address == nil {
 		return ""
 	}
@@ -149,9 +155,9 @@ func Address(address net.Addr) string {
 	if ip.Is4() {
 		return ip.String()
 	}
-	prefix, err := ip.Prefix(64)
+	within, err := ip.Prefix(bits)
 	if err != nil {
 		return ip.String()
 	}
-	return prefix.String()
+	return within.String()
 }

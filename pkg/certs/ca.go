@@ -25,10 +25,13 @@ const (
 	maxCommonName = 64
 )
 
+// ErrCAKey is wrapped by errors of ParseCA that are about the key, and not about the certificate.
+var ErrCAKey = errors.New("reading CA key")
+
 // CA is a self-signed certificate and its key. It is safe for concurrent use and never changes.
 type CA struct {
 	cert *x509.Certificate
-	key  crypto.Signer
+	key  crypto.Signer // nil: it can't sign
 }
 
 // NewCA returns a new CA with a key of its own that is valid from now on, and a little before for clocks that are late.
@@ -71,7 +74,7 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	}
 	key, err := parseSigner(keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("reading CA key: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrCAKey, err)
 	}
 	ca := &CA{cert: certs[0], key: key}
 	if err := ca.validate(); err != nil {
@@ -80,10 +83,24 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	return ca, nil
 }
 
+// ParseCAs reads the certificates of CAs without keys, such as a trust bundle has: they sign nothing, and can only be
+// trusted.
+func ParseCAs(certsPEM []byte) ([]*CA, error) {
+	certs, err := parseCertificates(certsPEM)
+	if err != nil {
+		return nil, fmt.Errorf("reading CA certificates: %w", err)
+	}
+	cas := make([]*CA, len(certs))
+	for i, cert := range certs {
+		cas[i] = &CA{cert: cert}
+	}
+	return cas, nil
+}
+
 func (ca *CA) validate() error {
 	switch {
 	case !samePublicKey(ca.cert.PublicKey, ca.key.Public()):
-		return errors.New("the key is not the certificate's")
+		return fmt.Errorf("%w: it is not the certificate's", ErrCAKey)
 	case !ca.cert.IsCA:
 		return errors.New("the certificate is no CA")
 	case ca.cert.KeyUsage&x509.KeyUsageCertSign == 0:
@@ -95,14 +112,68 @@ func (ca *CA) validate() error {
 	return nil
 }
 
+// Check issues a leaf as it is to be issued, and verifies it as others will: it finds what is in the way, such as a name that
+// the CA may not sign for, or its end.
+func (ca *CA) Check(leaf Leaf, now time.Time) error {
+	key, err := NewKey()
+	if err != nil {
+		return err
+	}
+	chain, err := ca.Issue(key.Public(), leaf)
+	if err != nil {
+		return err
+	}
+	issued, err := parseCertificates(chain)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	for _, usage := range leaf.usages() {
+		options := x509.VerifyOptions{Roots: roots, CurrentTime: now, DNSName: leaf.DNSNames[0], KeyUsages: []x509.ExtKeyUsage{usage}}
+		if _, err := issued[0].Verify(options); err != nil {
+			return fmt.Errorf("verifying a leaf of CA %s: %w", ca.cert.Subject.CommonName, err)
+		}
+	}
+	return nil
+}
+
 // CertPEM is the CA's certificate: what others have to trust.
 func (ca *CA) CertPEM() []byte { return encodeCertificates([][]byte{ca.cert.Raw}) }
 
 // KeyPEM is the CA's private key, as PKCS #8.
-func (ca *CA) KeyPEM() ([]byte, error) { return encodeKey(ca.key) }
+func (ca *CA) KeyPEM() ([]byte, error) {
+	if ca.key == nil {
+		return nil, ErrCAKey
+	}
+	return encodeKey(ca.key)
+}
+
+// WithoutKey is the same CA, only to be trusted.
+func (ca *CA) WithoutKey() *CA { return &CA{cert: ca.cert} }
+
+// CanSign says whether the CA has its key.
+func (ca *CA) CanSign() bool { return ca.key != nil }
+
+// Equal says whether two CAs have the same certificate. Two that are nil are equal.
+func (ca *CA) Equal(other *CA) bool {
+	if ca == nil || other == nil {
+		return ca == other
+	}
+	return ca.cert.Equal(other.cert)
+}
+
+// Begin is when a CA of NewCA was made. Its certificate begins earlier, for clocks that are late.
+func (ca *CA) Begin() time.Time { return ca.cert.NotBefore.Add(ClockSkew) }
 
 // NotAfter is when the CA ends, and with it every leaf that it issued.
 func (ca *CA) NotAfter() time.Time { return ca.cert.NotAfter }
+
+// Subject is the CA's name.
+func (ca *CA) Subject() string { return ca.cert.Subject.String() }
+
+// Serial is the CA's serial number, in hexadecimal.
+func (ca *CA) Serial() string { return ca.cert.SerialNumber.Text(16) }
 
 func newSerial() (*big.Int, error) {
 	// 127 bits, so that the number is positive in 16 bytes: RFC 5280 section 4.1.2.2 allows 20.

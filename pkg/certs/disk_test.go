@@ -2,6 +2,7 @@ package certs_test
 
 import (
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,4 +82,27 @@ func TestProbeLeavesNothing(t *testing.T) {
 	}
 	i.breakDisk()
 	checkError(t, i.store.Probe(), "can be saved")
+}
+
+func TestWhoUsesARotationHearsOfTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newIssuer(t)
+		var last atomic.Int32 // 1: written, -1: not, 0: nothing was heard
+		i.written = func(err error) {
+			if last.Store(1); err != nil {
+				last.Store(-1)
+			}
+		}
+		i.during = func() { i.breakDisk() }
+		i.start()
+		i.expect("while the disk is full", i.pass(time.Second), 1, 1)
+		if last.Load() != -1 {
+			t.Errorf("with a full disk: %d", last.Load())
+		}
+		i.repairDisk()
+		i.expect("with room", i.pass(time.Minute), 0, 0)
+		if last.Load() != 1 {
+			t.Errorf("with room: %d", last.Load())
+		}
+	})
 }

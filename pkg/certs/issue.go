@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// ClockSkew is how much earlier than now a certificate should begin: machines' clocks differ.
-	ClockSkew = 5 * time.Minute
+	// ClockSkew is how much earlier than now a certificate should begin: machines' clocks differ. A clock that is 10 minutes
+	// off is not rare where nobody sees to it, and must work.
+	ClockSkew = 15 * time.Minute
 	// MaxCSR is the size in bytes up to which ParseCSR reads. Ours have about 200.
 	MaxCSR = 8 << 10
 )
@@ -30,6 +31,9 @@ type Leaf struct {
 // Issue signs a leaf for a key, and returns it as PEM. A leaf ends with its CA, even where a later end is asked for. The
 // error says which part of the leaf is not usable.
 func (ca *CA) Issue(pub crypto.PublicKey, leaf Leaf) (chainPEM []byte, err error) {
+	if ca.key == nil {
+		return nil, fmt.Errorf("issuing leaf for %s: %w", leaf.CommonName, ErrCAKey)
+	}
 	if leaf.NotAfter.After(ca.cert.NotAfter) {
 		leaf.NotAfter = ca.cert.NotAfter
 	}

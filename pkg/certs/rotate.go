@@ -19,6 +19,8 @@ const (
 	maxNap = time.Minute
 	// minWait is kept between two renewals, whatever ends an issuer gives: a CA that is about to end cuts its leaves.
 	minWait = time.Second
+	// checkEvery is how long it takes until a look at what is good shows that the identity no longer is.
+	checkEvery = time.Second
 )
 
 // Waits between attempts: urgent ones while there is no valid leaf and nothing works without it, calm ones while there
@@ -37,15 +39,30 @@ func RenewAt(notBefore, notAfter time.Time) time.Time {
 // Rotation keeps the identity in a Store valid: it gets the first one, and each next one in time.
 type Rotation struct {
 	Store *Store
-	// Renew gets a new identity and the trust bundle to go with it. It should end with ctx and have a deadline of its own.
+	// Renew gets a new identity and the trust bundle to go with it. It should end with ctx and have a deadline of its own. An
+	// error that has a method RetryAfter() time.Duration says how long to wait at least.
 	Renew func(ctx context.Context) (Identity, []byte, error)
+	// Check returns why the identity in the store is of no use although its time is not over, such as a CA that is trusted no
+	// more; nil: it is good. It is asked all the time, and renewed at once after an error. It may be nil.
+	Check func(Identity) error
 	// Changed is called for each identity that the store gives, and once at the start if it gives one, valid or not. After
 	// an error it is called again. It should not block, and may be nil.
 	Changed func() error
+	// Written is called with what came of each attempt to write a new identity down: that is tried until it works. It should
+	// not block, and may be nil.
+	Written func(error)
 	Now     func() time.Time // nil: time.Now
 	Log     *slog.Logger
 
 	chores [2]*chore // to write the identity down and to call Changed
+	checks checks
+}
+
+// checks are what came of Rotation.Check.
+type checks struct {
+	failures int // since the identity was good
+	next     time.Time
+	reasons  Reasons
 }
 
 // Run renews until ctx ends, and returns nil then. No failure ends it: each is logged once for each reason, and tried
@@ -55,7 +72,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 	if r.Now == nil {
 		r.Now = time.Now
 	}
-	write := &chore{do: r.Store.Write, failed: "the new certificate is in use, but not written down", log: r.Log}
+	write := &chore{do: r.write, failed: "the new certificate is in use, but not written down", log: r.Log}
 	changed := &chore{do: r.changed, failed: "the certificate is not in use, trying again", log: r.Log}
 	r.chores = [2]*chore{write, changed}
 	if _, err := r.Store.Identity(); err == nil {
@@ -100,14 +117,42 @@ func spread(begin, end time.Time) time.Time {
 // waitUntil returns false when ctx has ended.
 func (r *Rotation) waitUntil(ctx context.Context, due time.Time) bool {
 	for {
-		wait := due.Sub(r.Now())
-		if r.sleep(ctx, min(wait, maxNap)) != nil {
+		wait, nap := due.Sub(r.Now()), maxNap
+		if r.Check != nil {
+			nap = checkEvery
+		}
+		if r.sleep(ctx, min(wait, nap)) != nil {
 			return false
 		}
-		if wait <= 0 {
+		if wait <= 0 || r.bad() {
 			return true
 		}
 	}
+}
+
+// bad says whether the identity has to be renewed before its time. Where new ones are not good either, that is tried slower
+// and slower.
+func (r *Rotation) bad() bool {
+	if r.Check == nil {
+		return false
+	}
+	current, err := r.Store.Identity()
+	if err != nil {
+		return false // it is about to be renewed anyway
+	}
+	if err = r.Check(current); err == nil {
+		r.checks = checks{}
+		return false
+	}
+	if r.checks.reasons.New(err) {
+		r.Log.Warn("the certificate is of no use any more, renewing it", "error", err)
+	}
+	if time.Now().Before(r.checks.next) { // not r.Now, which may be set back
+		return false
+	}
+	r.checks.next = time.Now().Add(calm.Wait(r.checks.failures))
+	r.checks.failures++
+	return true
 }
 
 // renew tries until it has a new identity, or returns false when ctx ends.
@@ -121,7 +166,7 @@ func (r *Rotation) renew(ctx context.Context) bool {
 		if ctx.Err() == nil && reasons.New(err) {
 			r.Log.Warn("no certificate yet, trying again", "error", err)
 		}
-		_ = r.sleep(ctx, r.backoff(err).Wait(attempt))
+		_ = r.sleep(ctx, max(r.backoff(err).Wait(attempt), retryAfter(err)))
 	}
 	return false
 }
@@ -155,6 +200,24 @@ func (r *Rotation) backoff(err error) Backoff {
 		return urgent
 	}
 	return calm
+}
+
+// retryAfter is how long the other side asks to wait, where an error of Renew says so. What is asked for is not believed
+// beyond an hour.
+func retryAfter(err error) time.Duration {
+	var asks interface{ RetryAfter() time.Duration }
+	if !errors.As(err, &asks) {
+		return 0
+	}
+	return min(asks.RetryAfter(), time.Hour)
+}
+
+func (r *Rotation) write() error {
+	err := r.Store.Write()
+	if r.Written != nil {
+		r.Written(err)
+	}
+	return err
 }
 
 func (r *Rotation) changed() error {

@@ -27,7 +27,9 @@ type issuer struct {
 	store *certs.Store
 	log   bytes.Buffer
 
+	check   func(certs.Identity) error
 	changed func() error
+	written func(error)
 	during  func() // called while a leaf is issued
 
 	mu    sync.Mutex
@@ -49,7 +51,7 @@ func newIssuer(t *testing.T) *issuer {
 // start runs a rotation until the test ends.
 func (i *issuer) start() {
 	ctx, cancel := context.WithCancel(i.t.Context())
-	r := &certs.Rotation{Store: i.store, Renew: i.renew, Changed: i.changed, Now: i.now, Log: slog.New(slog.NewTextHandler(&i.log, nil))}
+	r := &certs.Rotation{Store: i.store, Renew: i.renew, Check: i.check, Changed: i.changed, Written: i.written, Now: i.now, Log: slog.New(slog.NewTextHandler(&i.log, nil))}
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
 	i.t.Cleanup(func() {

@@ -39,11 +39,20 @@ func OpenStore(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making folder of identity: %w", err)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
+	if err := closeToOthers(dir); err != nil {
 		return nil, fmt.Errorf("closing folder of identity to others: %w", err)
 	}
 	s := &Store{dir: dir}
 	return s, s.load()
+}
+
+// closeToOthers changes nothing where nothing has to be: the disk may be read-only.
+func closeToOthers(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() == 0o700 {
+		return err
+	}
+	return os.Chmod(dir, 0o700)
 }
 
 // load reads key and leaf. Save replaces them one after the other, so after a crash between the two the leaf of the key

@@ -45,6 +45,26 @@ func (b Bundle) Overlaps(other Bundle) bool {
 	return false
 }
 
+// Verify returns nil if an identity is of one of the bundle's CAs, whatever it is for and whether or not its time is over. A
+// bundle that can't be read says nothing about it: that is no error either. The identity must have a leaf.
+func (b Bundle) Verify(identity Identity) error {
+	roots, err := b.Roots()
+	if err != nil {
+		return nil //nolint:nilerr // as documented
+	}
+	intermediates := x509.NewCertPool()
+	for _, cert := range identity.chain {
+		intermediates.AddCert(cert)
+	}
+	_, err = identity.Leaf().Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: intermediates, CurrentTime: identity.NotAfter(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return fmt.Errorf("verifying the own certificate: %w", err)
+	}
+	return nil
+}
+
 // ServerTLS is the TLS of the control channel's server. Clients without a certificate are let in, because they may be
 // there to get one. A certificate that is shown must be of the CAs in trust and for clients, else the handshake fails; but
 // it may have expired, by at most grace, so that machines that were cut off for long can renew by their key. So whoever

@@ -1,0 +1,242 @@
+package channel
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// readAhead is room for a PROXY header; what else comes is read into TLS' own buffer.
+const readAhead = 512
+
+// retryAccept is the wait after a failure to accept that passes, such as too many open files.
+var retryAccept = certs.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
+
+// logRate is how often the same trouble is logged.
+var logRate = limit.Rate{Every: time.Minute, Burst: 1}
+
+// door turns connections of a listener into connections of the gRPC servers.
+type door struct {
+	domain model.TunnelDomain
+	tls    *tls.Config // which accepts any client certificate
+	verify func(tls.ConnectionState) error
+	log    *slog.Logger
+	bounds bounds
+	inner  [classes]*inner
+
+	openings, known, trusted *limit.Slots
+	public, inside           pools
+	connects, said           *limit.Rates
+	turnedAway               atomic.Int64
+
+	ctx    context.Context // ends with the door
+	close  context.CancelFunc
+	within sync.WaitGroup // handshakes
+}
+
+// pools are the connections of whom nothing is known but the address.
+type pools struct{ handshakes, strangers *limit.Crowd }
+
+func newPools(total, each int, b bounds) pools {
+	return pools{limit.NewCrowd(total, each, b.fair), limit.NewCrowd(total, each, b.fair)}
+}
+
+// pools are those for a caller.
+func (d *door) pools(who *caller) pools {
+	if who.public {
+		return d.public
+	}
+	return d.inside
+}
+
+func newDoor(config Config, b bounds) *door {
+	accepting := config.TLS.Clone()
+	accepting.VerifyConnection = nil
+	ctx, closeDoor := context.WithCancel(context.Background())
+	d := &door{
+		domain: config.Domain, tls: accepting, verify: config.TLS.VerifyConnection, log: config.Log, bounds: b,
+		openings: limit.NewSlots(b.openings, b.openings),
+		public:   newPools(b.public, b.perAddress, b),
+		inside:   newPools(b.inside, b.inside, b),
+		known:    limit.NewSlots(b.known, b.perNode),
+		trusted:  limit.NewSlots(b.known, b.perNode), // so that edges can't take the place of gateways
+		connects: limit.NewRates(b.addresses),
+		said:     limit.NewRates(16), // more than there are troubles
+		ctx:      ctx, close: closeDoor,
+	}
+	for class := range d.inner {
+		d.inner[class] = newInner([classes]string{"strangers", "edges", "insiders"}[class])
+	}
+	return d
+}
+
+// accept lets connections in until the door is closed. It returns an error if the listener ends by itself.
+func (d *door) accept(listener net.Listener) error {
+	for failures := 0; ; {
+		raw, err := listener.Accept()
+		switch {
+		case err == nil:
+			failures = 0
+			d.within.Go(func() { d.open(raw) })
+		case d.ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default:
+			d.say("connection not accepted, trying again", err)
+			_ = certs.Sleep(d.ctx, retryAccept.Wait(failures))
+			failures++
+		}
+	}
+}
+
+// wait returns when no handshake goes on any more.
+func (d *door) wait() { d.within.Wait() }
+
+// open does everything that comes before the first call, and hands the connection over or closes it.
+func (d *door) open(raw net.Conn) {
+	ctx, cancel := context.WithTimeout(d.ctx, d.bounds.handshake)
+	defer cancel()
+	// Whatever blocks ends with ctx; a deadline alone would not end with the door.
+	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
+	c, err := d.handshake(ctx, raw)
+	if err != nil {
+		_ = raw.Close()
+		if errors.Is(err, errTooMany) {
+			d.turnAway(err)
+			return
+		}
+		d.log.Debug("connection ended before its first call", "address", raw.RemoteAddr().String(), "error", err)
+		return
+	}
+	d.inner[c.caller.class].hand(c)
+}
+
+// errTooMany is wrapped by an error that says of what.
+var errTooMany = errors.New("there are too many")
+
+// turnAway counts a connection that is ended for others.
+func (d *door) turnAway(why error) {
+	d.say("connections turned away", why, "connections", d.turnedAway.Add(1))
+}
+
+// giveWay ends a connection, whatever is done on it, for somebody who holds less. It does not block: TLS would say goodbye first.
+func (d *door) giveWay(raw net.Conn) func() {
+	return func() {
+		_ = raw.Close()
+		d.turnAway(fmt.Errorf("%w connections without a certificate, of one network", errTooMany))
+	}
+}
+
+// handshake reads the PROXY header, does TLS, and decides what the caller is. The slots that it takes on the way are given
+// back when it fails, or by closing the connection.
+func (d *door) handshake(ctx context.Context, raw net.Conn) (_ *conn, err error) {
+	opening := d.openings.Take("")
+	if opening == nil {
+		return nil, fmt.Errorf("%w connections that have said nothing", errTooMany)
+	}
+	defer opening()
+	reader := bufio.NewReaderSize(raw, readAhead)
+	who, err := readHeader(raw, reader)
+	if err != nil {
+		return nil, err
+	}
+	opening()
+	leave, err := d.strange(who, d.giveWay(raw))
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	secure := tls.Server(buffered{raw, reader}, d.tls)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("doing TLS with %s: %w", who, err)
+	}
+	if protocol := secure.ConnectionState().NegotiatedProtocol; protocol != "h2" {
+		return nil, fmt.Errorf("doing TLS with %s: its protocol is %q, not h2", who, protocol)
+	}
+	return d.admit(secure, who, d.giveWay(raw))
+}
+
+// readHeader reads the PROXY header, if there is one.
+func readHeader(raw net.Conn, reader *bufio.Reader) (*caller, error) {
+	who := &caller{Addr: raw.RemoteAddr()}
+	header, err := proxyproto.Read(reader)
+	switch {
+	case errors.Is(err, proxyproto.ErrNoProxyProtocol):
+		return who, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading PROXY header of %s: %w", who, err)
+	}
+	who.public = true
+	// A header without an address is what a proxy says of connections of its own.
+	if from, ok := header.SourceAddr.(*net.TCPAddr); ok && header.Command.IsProxy() {
+		who.Addr = from
+	}
+	return who, nil
+}
+
+// strange counts a handshake of whom nothing is known but the address, and returns what ends that.
+func (d *door) strange(who *caller, giveWay func()) (leave func(), err error) {
+	if who.public && (d.connects.Take(limit.Address(who.Addr), d.bounds.connects) > 0 ||
+		d.connects.Take("network "+limit.Network(who.Addr), d.bounds.networkConnects) > 0) {
+		return nil, fmt.Errorf("%w new connections of one address", errTooMany)
+	}
+	if leave = d.pools(who).handshakes.Join(who.Addr, giveWay); leave == nil {
+		return nil, fmt.Errorf("%w handshakes", errTooMany)
+	}
+	return leave, nil
+}
+
+// admit makes the connection that gRPC gets.
+func (d *door) admit(secure *tls.Conn, who *caller, giveWay func()) (*conn, error) {
+	now, state := time.Now(), secure.ConnectionState()
+	leaf := d.know(who, state, now)
+	var leave func()
+	switch who.class {
+	case strangers:
+		if leave = d.pools(who).strangers.Join(who.Addr, giveWay); leave == nil {
+			return nil, fmt.Errorf("%w connections without a certificate", errTooMany)
+		}
+	case edges:
+		leave = d.known.Take(who.node)
+	case insiders:
+		leave = d.trusted.Take(who.node)
+	}
+	if leave == nil {
+		return nil, fmt.Errorf("%w connections of one certificate", errTooMany)
+	}
+	c := &conn{Conn: secure, caller: who, ends: []func(){leave}}
+	who.hangUp = sync.OnceFunc(c.closeSoon)
+	if who.class == strangers {
+		c.closeAfter(d.bounds.stranger)
+	} else {
+		// Nothing else in a connection tells the holder to come back with the leaf that it has by then.
+		c.closeAfter(leaf.NotAfter.Sub(now))
+	}
+	if who.refusal != nil {
+		state.PeerCertificates, state.VerifiedChains = nil, nil // no service shall take it for somebody
+	}
+	c.auth = credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+	return c, nil
+}
+
+// say logs a trouble, once in a while.
+func (d *door) say(what string, err error, more ...any) {
+	if d.said.Take(what+err.Error(), logRate) == 0 {
+		d.log.With(more...).Warn(what, "error", err)
+	}
+}
