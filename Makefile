@@ -43,7 +43,7 @@ demo: tools build ## show Cluster API managing two workload clusters that it can
 ##### test
 
 .PHONY: test
-test: test-unit test-controller validate verify-main test-readme ## everything: what CI and the README run
+test: test-unit test-controller validate verify-main verify-identity-short test-readme ## everything: what CI and the README run
 
 .PHONY: test-unit
 test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envoy
@@ -58,12 +58,24 @@ validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, superv
 	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./cmd/fairlead/... ./deploy/envoy/...
 
 .PHONY: test-e2e
-test-e2e: verify-main ## the whole system in network namespaces, as root
+test-e2e: verify-main verify-identity ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
 verify-main: tools build-race ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
 	CGO_ENABLED=1 go test -race -c -o bin/race/e2e.test ./test/e2e
 	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/e2e.test -test.v -test.timeout=15m
+
+.PHONY: verify-identity
+verify-identity: identity.test ## proof of how edges come to be trusted, stay so and are thrown out (10 min, as root)
+	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/identity.test -test.v -test.timeout=20m
+
+.PHONY: verify-identity-short
+verify-identity-short: identity.test ## the part of it that takes two minutes
+	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/identity.test -test.v -test.short -test.timeout=10m
+
+.PHONY: identity.test
+identity.test: tools build-race
+	CGO_ENABLED=1 go test -race -c -o bin/race/identity.test ./test/identity
 
 .PHONY: test-readme
 test-readme: tools build ## run every command of the README, as root

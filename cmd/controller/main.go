@@ -35,6 +35,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 type flags struct {
 	config                             controller.Config
 	domain, public, apiServer, connect string
+	xdsServer                          string
+	clock                              controller.Clock
 	dns, kubeconfig                    string
 	leaderElect                        bool
 	leaderElectLease                   time.Duration
@@ -61,8 +63,11 @@ func rootCommand() *cobra.Command {
 	set.StringVar(&f.dns, "tunnel-dns", string(controller.TunnelDNSAuto), "whether clients can resolve tunnel hostnames: auto, yes or no")
 	set.BoolVar(&f.config.AllClusters, "all-clusters", false, "give a tunnel to every Cluster that does not opt out by label")
 	set.DurationVar(&f.config.LeafLifetime, "leaf-lifetime", 24*time.Hour, "lifetime of the certificates of edges, gateways and xds-servers")
+	set.DurationVar(&f.config.CALifetime, "ca-lifetime", 10*365*24*time.Hour, "lifetime of a CA that the controller makes; it is rotated before its end")
+	set.DurationVar(&f.config.CAOverlap, "ca-overlap", 90*24*time.Hour, "for how long a rotated CA goes on beside the new one: edges that are away for longer have to enrol anew; also ends a running rotation sooner")
 	set.DurationVar(&f.config.TokenLifetime, "token-lifetime", 24*time.Hour, "lifetime of a bootstrap token; it is replaced after half of it")
 	set.Int32Var(&f.config.TokenUses, "token-uses", 32, "how many edges may enrol with one bootstrap token; it is replaced after half of them")
+	set.StringVar(&f.xdsServer, "xds-server", "", "host:port of the xds-servers, a DNS name with the addresses of all of them, to be asked which tunnels are up; without it that is never known")
 	set.StringVar(&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server", "Kubernetes user of the xds-server, whose requests for certificates are answered")
 	set.BoolVar(&f.leaderElect, "leader-elect", false, "let one of several replicas lead; needed when there is more than one")
 	set.DurationVar(&f.leaderElectLease, "leader-elect-lease", 15*time.Second, "how long after the death of a leader another one leads")
@@ -82,6 +87,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err := f.complete(); err != nil {
 		return err
 	}
+	f.config.Now = f.clock.Now
 	setLoggers(log)
 	config, err := f.restConfig()
 	if err != nil {
@@ -111,7 +117,11 @@ func (f *flags) complete() (err error) {
 		{"--public-address", f.public, &f.config.Public},
 		{"--apiserver-address", f.apiServer, &f.config.APIServer},
 		{"--connect-address", f.connect, &f.config.Connect},
+		{"--xds-server", f.xdsServer, &f.config.XDSServer},
 	} {
+		if address.value == "" && address.flag == "--xds-server" {
+			continue
+		}
 		if *address.into, err = model.ParseEndpoint(address.value); err != nil {
 			return fmt.Errorf("%s: %w", address.flag, err)
 		}
@@ -126,6 +136,7 @@ func (f *flags) restConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
 	}
 	config.UserAgent = "fairlead-controller"
+	config.Wrap(f.clock.Wrap)
 	// The apiserver's own fairness limits clients; a limit here would only delay the first round after a start.
 	config.QPS = -1
 	return config, nil

@@ -1,42 +1,32 @@
-// Command edge-agent runs an edge: it enrols with a bootstrap token, keeps its certificate valid, and runs the Envoy
-// that dials the gateways.
+// Command edge-agent runs an edge: it enrols with bootstrap tokens, keeps its certificates valid, and runs the Envoy that
+// dials the gateways.
 package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/command"
-	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/agent"
-	"github.com/fairlead/fairlead/pkg/model"
 )
+
+// stateDir is where packages put what a program keeps.
+const stateDir = "/var/lib/fairlead/edge"
 
 func main() { command.Main(run) }
 
 // run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{Use: "edge-agent", Short: "Runs the edge of a Fairlead tunnel"}
-	root.AddCommand(runCommand())
+	root.AddCommand(runCommand(), bootstrapCommand(), versionCommand())
 	return command.Run(ctx, root, args, stdout, stderr)
-}
-
-// options are the flags. What is given as a flag wins over the bootstrap file.
-type options struct {
-	logging   logging.Flags
-	agent     agent.Config
-	bootstrap string
-	id        string
-	gateway   string
-	domain    string
-	tokenFile string
-	caFile    string
 }
 
 func runCommand() *cobra.Command {
@@ -44,16 +34,47 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Enrol, and run Envoy until SIGTERM",
-		Args:  cobra.NoArgs,
+		Long: strings.TrimSpace(`
+Enrol, and keep tunnels from this machine to the gateways of a management cluster until SIGTERM.
+
+It needs one file: the bootstrap file of a Cluster, which lies in the Secret <cluster>-edge-bootstrap
+beside the Cluster, under the key bootstrap.yaml. It says whose tunnel this is, where the gateways are
+and what to trust, and holds a token. The token is used once; from then on the certificate in the state
+folder is renewed by its own key, and the file is only needed again if that is refused for good.
+
+The machine must reach the gateways' public port, directly or by an HTTP proxy, and the apiserver of the
+workload cluster. Nobody needs to reach the machine.
+
+With several --bootstrap files one edge serves several Clusters, each with a certificate of its own.
+A TLS-inspecting proxy can't be passed: exempt the gateways from inspection.`),
+		Example: strings.TrimSpace(`
+  # One tunnel: copy the file to the machine, and start.
+  kubectl -n prod get secret c1-edge-bootstrap -o jsonpath='{.data.bootstrap\.yaml}' | base64 -d > bootstrap.yaml
+  edge-agent run --bootstrap=/etc/fairlead/bootstrap.yaml --health-listen=127.0.0.1:8081
+
+  # Behind a proxy that wants a password, on a control-plane node whose own apiserver comes first.
+  edge-agent run --bootstrap=/etc/fairlead/bootstrap.yaml --proxy=http://proxy.corp:3128 \
+    --proxy-credentials-file=/etc/fairlead/proxy --local-apiserver=127.0.0.1:6443
+
+  # Two Clusters, two addresses of the gateways, and no other apiserver than these whatever the gateways' side says.
+  edge-agent run --bootstrap=/etc/fairlead/c1.yaml --bootstrap=/etc/fairlead/c2.yaml \
+    --gateway=gw1.example.com:443 --gateway=gw2.example.com:443 \
+    --allow-target=10.0.0.10:6443 --allow-target=10.0.1.10:6443`),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := o.logging.New(cmd.ErrOrStderr())
-			if err != nil {
+			var err error
+			if o.log, err = o.logging.New(cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			if o.agent.Role, err = o.role(); err != nil {
+			o.proxyGiven = cmd.Flags().Changed("proxy")
+			if o.agent.Edges, err = o.edges(); err != nil {
 				return err
 			}
-			a, err := agent.New(o.agent, log)
+			leave := make(chan os.Signal, 1)
+			signal.Notify(leave, syscall.SIGHUP)
+			defer signal.Stop(leave)
+			o.agent.Leave = leave
+			a, err := agent.New(o.agent, o.log)
 			if err != nil {
 				return err
 			}
@@ -64,77 +85,31 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *options) addTo(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&o.bootstrap, "bootstrap", "", "bootstrap file: id, gateway, tunnelDomain, token and ca; read again at each enrolment")
-	flags.StringVar(&o.id, "id", "", "id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is not used")
-	flags.StringVar(&o.gateway, "gateway", "", "host:port of the gateways' public port, instead of the file's")
-	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain, instead of the file's")
-	flags.StringVar(&o.tokenFile, "token-file", "", "file with the bootstrap token, instead of the bootstrap file's")
-	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM), instead of the bootstrap file's")
-	o.agent.AddFlags(flags, "/var/lib/fairlead/edge")
-	o.logging.AddTo(flags)
+func bootstrapCommand() *cobra.Command {
+	var config agent.Config
+	cmd := &cobra.Command{
+		Use:   "bootstrap",
+		Short: "Write " + agent.BootstrapFileName + " for an Envoy that is not started by the agent, and end",
+		Long: strings.TrimSpace(`
+Write ` + agent.BootstrapFileName + ` into the runtime folder, and end: for an Envoy in a container of its own, beside one
+with "edge-agent run --envoy-external" that shares the folder and runs as the same user. Start that Envoy in the folder with
+
+  envoy ` + strings.Join(agent.ExternalArguments(), " ")),
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return agent.WriteBootstrap(config) },
+	}
+	config.AddBootstrapFlags(cmd.Flags(), stateDir)
+	return cmd
 }
 
-// role checks what has to be there at the start. The credential is read when it is needed: a leaf on disk does without.
-func (o *options) role() (agent.Edge, error) {
-	file, err := o.file()
-	if err != nil {
-		return agent.Edge{}, err
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), agent.Version())
+			return err
+		},
 	}
-	domain := model.TunnelDomain(file.TunnelDomain)
-	if err := domain.Validate(); err != nil {
-		return agent.Edge{}, err
-	}
-	if file.ID != "" {
-		if err := model.ValidateID(file.ID); err != nil {
-			return agent.Edge{}, err
-		}
-	}
-	if file.Gateway == "" {
-		return agent.Edge{}, errors.New("there is neither --gateway nor a bootstrap file with a gateway")
-	}
-	gateway, err := model.ParseEndpoint(file.Gateway)
-	if err != nil {
-		return agent.Edge{}, fmt.Errorf("reading address of the gateway: %w", err)
-	}
-	return agent.Edge{Domain: domain, Gateway: gateway, Credential: o.credential}, nil
-}
-
-func (o *options) file() (agent.BootstrapFile, error) {
-	var file agent.BootstrapFile
-	if o.bootstrap != "" {
-		var err error
-		if file, err = agent.ReadBootstrapFile(o.bootstrap); err != nil {
-			return agent.BootstrapFile{}, err
-		}
-	}
-	if o.id != "" {
-		file.ID = o.id
-	}
-	if o.gateway != "" {
-		file.Gateway = o.gateway
-	}
-	if o.domain != "" {
-		file.TunnelDomain = o.domain
-	}
-	return file, nil
-}
-
-func (o *options) credential() (agent.EdgeCredential, error) {
-	file, err := o.file()
-	if err != nil {
-		return agent.EdgeCredential{}, err
-	}
-	for path, value := range map[string]*string{o.tokenFile: &file.Token, o.caFile: &file.CA} {
-		if path == "" {
-			continue
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return agent.EdgeCredential{}, fmt.Errorf("reading credential: %w", err)
-		}
-		*value = string(data)
-	}
-	return agent.EdgeCredential{Token: strings.TrimSpace(file.Token), ID: file.ID, CA: []byte(file.CA)}, nil
 }

@@ -19,6 +19,7 @@ type renderFlags struct {
 	gateway                    string // the name of one, or
 	edge                       string // namespace/name of the workload cluster of one
 	node                       string
+	gateways, localAPIServers  []string // what an edge dials by its own flags
 	public, apiserver, connect string
 }
 
@@ -27,8 +28,8 @@ func renderCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render",
 		Short: "Print the whole Envoy configuration of a gateway or an edge",
-		Long: "Print what a gateway's or an edge's Envoy starts with and gets from the xds-server, in one file. It asks no\n" +
-			"xds-server; certificates it still gets from the agent's socket.",
+		Long: "Print what a gateway's or an edge's Envoy starts with and gets from its agent, in one file. Such an Envoy asks\n" +
+			"the agent for certificates alone.",
 		Example: "  fairlead render -f fleet.yaml --gateway gateway-0\n  fairlead render -f fleet.yaml --edge prod/c1",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,6 +46,8 @@ func renderCommand() *cobra.Command {
 	set.StringVar(&f.gateway, "gateway", "", "name of the gateway to print")
 	set.StringVar(&f.edge, "edge", "", "namespace/name of the workload cluster whose edge to print")
 	set.StringVar(&f.node, "node", "edge-example", "node name of the edge")
+	set.StringSliceVar(&f.gateways, "gateway-address", nil, "host:port at which the edge reaches the gateways, instead of the installation's")
+	set.StringSliceVar(&f.localAPIServers, "local-apiserver", nil, "host:port of an apiserver that the edge prefers")
 	set.StringVar(&f.public, "public-listen", "0.0.0.0:443", "where the gateway listens for edges")
 	set.StringVar(&f.apiserver, "apiserver-listen", "0.0.0.0:6443", "where the gateway listens for clients, by SNI")
 	set.StringVar(&f.connect, "connect-listen", "0.0.0.0:3128", "where the gateway listens for clients, by CONNECT")
@@ -86,15 +89,13 @@ func (f renderFlags) gatewayBootstrap(fleet model.Fleet) (*bootstrapv3.Bootstrap
 	if err != nil {
 		return nil, err
 	}
-	config := envoy.GatewayConfig{Domain: inst.Domain, Name: f.gateway, XDSServer: inst.Control, Bind: bind}
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
 	clusters := envoy.GatewayClusters(inst)
+	var denied model.Denied
 	for _, wc := range fleet.Clusters {
 		clusters = append(clusters, envoy.TunnelClusters(inst, wc)...)
+		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
 	}
-	return envoy.Static(envoy.GatewayBootstrap(config), envoy.GatewayListeners(inst, f.gateway, bind), clusters), nil
+	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, f.gateway, bind, denied), clusters), nil
 }
 
 func (f renderFlags) bind() (envoy.GatewayBind, error) {
@@ -109,7 +110,7 @@ func (f renderFlags) bind() (envoy.GatewayBind, error) {
 		}
 		*listen.to = e
 	}
-	return b, nil
+	return b, b.Validate()
 }
 
 func (f renderFlags) edgeBootstrap(fleet model.Fleet) (*bootstrapv3.Bootstrap, error) {
@@ -117,10 +118,31 @@ func (f renderFlags) edgeBootstrap(fleet model.Fleet) (*bootstrapv3.Bootstrap, e
 	if i < 0 {
 		return nil, fmt.Errorf("the file has no workload cluster %q", f.edge)
 	}
-	inst, wc := fleet.Installation, fleet.Clusters[i]
-	config := envoy.EdgeConfig{Domain: inst.Domain, Node: f.node, ID: wc.ID, Gateway: inst.Public}
-	if err := config.Validate(); err != nil {
+	if err := model.ValidateNodeName(f.node); err != nil {
 		return nil, err
 	}
-	return envoy.Static(envoy.EdgeBootstrap(config), envoy.EdgeListeners(inst, wc, f.node), envoy.EdgeClusters(inst, wc)), nil
+	dial, err := f.dial()
+	if err != nil {
+		return nil, err
+	}
+	inst, wc := fleet.Installation, fleet.Clusters[i]
+	listeners, clusters := envoy.EdgeListeners(inst, wc, f.node), envoy.EdgeClusters(inst, wc, f.node, dial)
+	return envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), listeners, clusters), nil
+}
+
+func (f renderFlags) dial() (envoy.EdgeDial, error) {
+	var d envoy.EdgeDial
+	for _, addresses := range []struct {
+		to   *[]model.Endpoint
+		from []string
+	}{{&d.Gateways, f.gateways}, {&d.APIServers, f.localAPIServers}} {
+		for _, address := range addresses.from {
+			e, err := model.ParseEndpoint(address)
+			if err != nil {
+				return envoy.EdgeDial{}, err
+			}
+			*addresses.to = append(*addresses.to, e)
+		}
+	}
+	return d, nil
 }

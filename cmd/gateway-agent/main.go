@@ -8,15 +8,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
-	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -50,9 +52,14 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.agent.Role, err = o.role(); err != nil {
+			gateway, err := o.gateway()
+			if err != nil {
 				return err
 			}
+			leave := make(chan os.Signal, 1)
+			signal.Notify(leave, syscall.SIGHUP)
+			defer signal.Stop(leave)
+			o.agent.Gateway, o.agent.Leave = &gateway, leave
 			a, err := agent.New(o.agent, log)
 			if err != nil {
 				return err
@@ -79,19 +86,20 @@ func (o *options) addTo(cmd *cobra.Command) {
 	o.logging.AddTo(flags)
 }
 
-// role checks the flags, and joins what is wrong with them. The files are read when they are needed: a leaf on disk does
+// gateway checks the flags, and joins what is wrong with them. The files are read when they are needed: a leaf on disk does
 // without.
-func (o *options) role() (agent.Gateway, error) {
-	config := envoy.GatewayConfig{Domain: model.TunnelDomain(o.domain), Name: o.name}
+func (o *options) gateway() (agent.Gateway, error) {
+	g := agent.Gateway{Domain: model.TunnelDomain(o.domain), Name: o.name, Credential: o.credential}
+	var xdsServer model.Endpoint
 	var errs []error
 	for _, in := range []struct {
 		flag, value string
 		into        *model.Endpoint
 	}{
-		{"--xds-server", o.xdsServer, &config.XDSServer},
-		{"--public-listen", o.public, &config.Bind.Public},
-		{"--apiserver-listen", o.apiserver, &config.Bind.APIServer},
-		{"--connect-listen", o.connect, &config.Bind.Connect},
+		{"--xds-server", o.xdsServer, &xdsServer},
+		{"--public-listen", o.public, &g.Bind.Public},
+		{"--apiserver-listen", o.apiserver, &g.Bind.APIServer},
+		{"--connect-listen", o.connect, &g.Bind.Connect},
 	} {
 		var err error
 		if *in.into, err = model.ParseEndpoint(in.value); err != nil {
@@ -105,11 +113,10 @@ func (o *options) role() (agent.Gateway, error) {
 		errs = append(errs, errors.New("give one of --token-file and --service-account-token-file"))
 	}
 	if len(errs) == 0 {
-		errs = append(errs, config.Validate())
+		errs = append(errs, g.Domain.Validate(), model.ValidateGatewayName(g.Name), g.Bind.Validate())
 	}
-	return agent.Gateway{
-		Domain: config.Domain, Name: config.Name, XDSServer: config.XDSServer, Bind: config.Bind, Credential: o.credential,
-	}, errors.Join(errs...)
+	g.Way = &dial.Way{Addresses: []model.Endpoint{xdsServer}}
+	return g, errors.Join(errs...)
 }
 
 func (o *options) credential() (credential enrol.GatewayCredential, ca []byte, err error) {

@@ -10,14 +10,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metrics "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
@@ -45,7 +48,8 @@ func TestMain(m *testing.M) { os.Exit(kube.Run(m)) }
 // management is a real kube-apiserver with Fairlead's CRD and the permissions of deploy/kubernetes.
 type management struct {
 	client.Client
-	config *rest.Config
+	config         *rest.Config
+	stopController func()
 }
 
 func newManagement(t *testing.T) *management {
@@ -59,10 +63,10 @@ func newManagement(t *testing.T) *management {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &management{admin, config}
+	return &management{Client: admin, config: config}
 }
 
-// startController runs the real controller.
+// startController runs the real controller, until stopController is called or the test ends.
 func (m *management) startController(t *testing.T) {
 	t.Helper()
 	config := controller.Config{
@@ -70,7 +74,10 @@ func (m *management) startController(t *testing.T) {
 		Public: model.Endpoint{Host: "gw.example.com", Port: 443}, APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128},
 		LeafLifetime: time.Hour, TokenLifetime: time.Hour, TokenUses: 2,
 	}
-	mgr, err := ctrl.NewManager(m.config, ctrl.Options{Scheme: m.Scheme(), Cache: controller.CacheOptions(config), Metrics: metrics.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(m.config, ctrl.Options{
+		Scheme: m.Scheme(), Cache: controller.CacheOptions(config), Metrics: metrics.Options{BindAddress: "0"},
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)}, // one after the other
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,12 +87,13 @@ func (m *management) startController(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
+	m.stopController = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("running controller: %v", err)
 		}
 	})
+	t.Cleanup(m.stopController)
 }
 
 // kubeconfig is one with the xds-server's permissions.

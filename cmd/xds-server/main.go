@@ -1,5 +1,5 @@
-// Command xds-server serves gateways and edges: their certificates, by pkg/enrol, and their configuration, by pkg/xds. It
-// reads Clusters and Tunnels, holds no CA key and reads no Secret.
+// Command xds-server serves gateways and edges: their certificates, by pkg/enrol, their configuration, by pkg/xds, and what
+// they report, by pkg/report. It reads Clusters and Tunnels, holds no CA key and reads no Secret.
 package main
 
 import (
@@ -20,8 +20,11 @@ import (
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/channel"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/signing"
 	"github.com/fairlead/fairlead/pkg/source"
 	"github.com/fairlead/fairlead/pkg/xds"
@@ -77,26 +80,49 @@ func (s *server) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	rotation := certs.Rotation{Store: s.store, Renew: signing.Control(s.requests, s.kube.TrustBundle), Log: s.log}
-	// The trust bundle is the installation's at this moment, not the one that came with the leaf.
-	g := xds.NewGRPC(certs.ServerTLS(s.store, trust{s.kube}, grace))
-	s.ads.Register(g)
-	enrolv1.RegisterEnrolmentServer(g, enrol.NewServer(enrol.Config{
-		Domain:   s.inst.Domain,
-		Tokens:   s.kube,
-		Reviewer: signing.Reviews{Client: s.client, User: s.gatewayUser},
-		Issuer:   s.requests,
-		Renewals: s.ads,
-		Trust:    s.kube.TrustBundle,
-		Log:      s.log,
-	}))
+	rotation := certs.Rotation{
+		Store: s.store, Renew: signing.Control(s.requests, s.kube.TrustBundle), Log: s.log,
+		// Nobody connects to a server whose leaf is of a CA that was replaced at once, without a time in which both are trusted.
+		Check: func(own certs.Identity) error { return certs.Bundle(s.kube.TrustBundle()).Verify(own) },
+	}
+	c := s.channel()
 	s.log.Info("xds-server starts", "tunnel_domain", string(s.inst.Domain), "address", listener.Addr().String())
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return s.kube.Run(ctx) })
 	parts.Go(func() error { return rotation.Run(ctx) })
-	parts.Go(func() error { return s.ads.Serve(ctx, g, listener) })
+	parts.Go(func() error { return c.Serve(ctx, listener) })
 	parts.Go(func() error { return s.serveHealth(ctx, health) })
 	return parts.Wait()
+}
+
+// channel is the control channel with all of its services.
+func (s *server) channel() *channel.Channel {
+	hub := report.NewHub(s.inst.Domain, s.ads, s.log)
+	c := channel.New(channel.Config{
+		Domain: s.inst.Domain,
+		// The trust bundle is the installation's at this moment, not the one that came with the leaf.
+		TLS:       certs.ServerTLS(s.store, trust{s.kube}, grace),
+		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
+		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},
+		Inside: []string{
+			enrolv1.Enrolment_EnrolGateway_FullMethodName,
+			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Watch_FullMethodName,
+		},
+		Closing: func() { s.ads.Close(); hub.Close() },
+		Log:     s.log,
+	})
+	s.ads.Register(c)
+	reportv1.RegisterReportServer(c, hub)
+	enrolv1.RegisterEnrolmentServer(c, enrol.NewServer(enrol.Config{
+		Domain:   s.inst.Domain,
+		Tokens:   s.kube,
+		Reviewer: signing.Reviews{Client: s.client, User: s.gatewayUser},
+		Issuer:   signing.NewBreaker(s.requests, s.log),
+		Renewals: s.ads,
+		Trust:    s.kube.TrustBundle,
+		Log:      s.log,
+	}))
+	return c
 }
 
 // trust is the installation's trust bundle.

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,14 +24,23 @@ const (
 // admin is Envoy's admin interface on a Unix socket.
 type admin struct{ socket string }
 
-// get returns the answer to a question, and an error unless its status is 200.
 func (a admin) get(ctx context.Context, path string) ([]byte, error) {
+	return a.ask(ctx, http.MethodGet, path)
+}
+
+func (a admin) post(ctx context.Context, path string) error {
+	_, err := a.ask(ctx, http.MethodPost, path)
+	return err
+}
+
+// ask returns the answer to a question, and an error unless its status is 200.
+func (a admin) ask(ctx context.Context, method, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", a.socket)
 	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
 	}
@@ -54,21 +65,81 @@ func (a admin) ready(ctx context.Context) error {
 	return err
 }
 
-// configPath is the -c that Envoy was started with.
-func (a admin) configPath(ctx context.Context) (string, error) {
+// info is what Envoy says of itself.
+type info struct {
+	configPath string        // its -c
+	uptime     time.Duration // of the process, in whole seconds
+	mark       string        // of its bootstrap
+}
+
+func (a admin) info(ctx context.Context) (info, error) {
 	body, err := a.get(ctx, "/server_info")
 	if err != nil {
-		return "", err
+		return info{}, err
 	}
-	var info struct {
+	var answer struct {
+		Uptime string `json:"uptime_current_epoch"`
+		Node   struct {
+			Metadata map[string]any `json:"metadata"`
+		} `json:"node"`
 		CommandLineOptions struct {
 			ConfigPath string `json:"config_path"`
 		} `json:"command_line_options"`
 	}
-	if err := json.Unmarshal(body, &info); err != nil {
-		return "", fmt.Errorf("reading Envoy's server info: %w", err)
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return info{}, fmt.Errorf("reading Envoy's server info: %w", err)
 	}
-	return info.CommandLineOptions.ConfigPath, nil
+	uptime, err := time.ParseDuration(answer.Uptime)
+	if err != nil {
+		return info{}, fmt.Errorf("reading Envoy's server info: %w", err)
+	}
+	mark, _ := answer.Node.Metadata[markKey].(string) // there is none in an Envoy that is not ours
+	return info{configPath: answer.CommandLineOptions.ConfigPath, uptime: uptime, mark: mark}, nil
+}
+
+// patientInfo asks again and again, until the process has ended, ctx has, or adoptTime is over. It asks once even if ctx has
+// ended: an agent that is told to stop has to know what to stop.
+func (a admin) patientInfo(ctx context.Context, ended <-chan struct{}) (info, error) {
+	again := time.NewTicker(adminTimeout / 3)
+	defer again.Stop()
+	for began := time.Now(); ; {
+		running, err := a.info(context.WithoutCancel(ctx))
+		if err == nil || nobodyListens(err) || time.Since(began) > adoptTime {
+			return running, err
+		}
+		select {
+		case <-again.C:
+		case <-ended:
+			return info{}, err
+		case <-ctx.Done():
+			return info{}, err
+		}
+	}
+}
+
+// sum adds up the gauges and counters whose names match a regular expression.
+func (a admin) sum(ctx context.Context, names string) (int, error) {
+	body, err := a.get(ctx, "/stats?format=json&filter="+url.QueryEscape(names))
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Stats []struct {
+			Value json.Number `json:"value"`
+		} `json:"stats"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return 0, fmt.Errorf("reading Envoy's statistics: %w", err)
+	}
+	total := 0
+	for _, s := range answer.Stats {
+		n, err := s.Value.Int64()
+		if err != nil && strings.TrimSpace(s.Value.String()) != "" {
+			return 0, fmt.Errorf("reading Envoy's statistics: %w", err)
+		}
+		total += int(n)
+	}
+	return total, nil
 }
 
 // pid is the process that listens on the socket. The kernel knows it even when Envoy does not answer: for the side that

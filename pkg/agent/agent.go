@@ -1,7 +1,11 @@
-// Package agent runs one Envoy, a gateway's or an edge's: it gets an identity and keeps it valid, serves it to Envoy by SDS
-// on a Unix socket, writes Envoy's bootstrap, and keeps Envoy running. In go a credential and the address of the control
-// channel, out comes a process that carries tunnels. It knows nothing of Kubernetes, nor of what Envoy does: that comes
-// from the xds-server to Envoy itself.
+// Package agent runs one Envoy, a gateway's or an edge's. In go credentials and addresses of the control channel, out comes a
+// process that carries tunnels. It gets identities and keeps them valid, serves them to Envoy by SDS, passes on by ADS what
+// the xds-servers send and keeps it for times without them, looks at the apiservers of an edge, and reports. It knows nothing
+// of Kubernetes, nor of what is in Envoy's configuration.
+//
+// The core is one Envoy, its supervisor, and the Unix socket on which Envoy asks. On it stand memberships: one enrolment
+// each, with a folder, an identity and a stream to the xds-server of its own. An edge has as many as it has bootstrap files,
+// a gateway one. Envoy's bootstrap depends on none of them, so nothing that happens to one restarts Envoy.
 //
 // Envoy outlives an agent that dies, and the next agent takes it over: see adopt.
 package agent
@@ -13,146 +17,158 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/relay"
+	"github.com/fairlead/fairlead/pkg/tunnels"
 )
-
-// Role is what an edge and a gateway do differently.
-type Role interface {
-	// Enrol tries once to get a first identity, and the trust bundle (PEM) to go with it. It reads its credential anew at
-	// each call, because somebody may have replaced it. An error that wraps certs.ErrRefused is the server's last word.
-	Enrol(ctx context.Context) (certs.Identity, []byte, error)
-	// Expected is what the credential is for now: the id of a tunnel, empty if it does not say, and the CA (PEM) of the
-	// control channel. It is read anew at each call.
-	Expected() (id string, ca []byte, err error)
-	// Control is where the control channel is, and the domain whose names it has.
-	Control() (model.TunnelDomain, model.Endpoint)
-	// Bootstrap is what Envoy starts with. A subject that is not one of this role's is an error.
-	Bootstrap(subject model.Subject) (*bootstrapv3.Bootstrap, error)
-}
 
 // Config is what an Agent stands on.
 type Config struct {
-	Role     Role
-	StateDir string // keys, sockets and bootstrap; one agent at a time
+	Edges   []Edge   // the enrolments of an edge; none for a gateway
+	Gateway *Gateway // nil for an edge
+
+	StateDir   string // keys and what the xds-servers sent; one agent at a time
+	RuntimeDir string // sockets and Envoy's bootstrap, where Envoy runs; empty: StateDir
 
 	Envoy         string // the program
 	EnvoyLog      string // the file to which Envoy's log is appended; empty: the agent's own stderr
 	EnvoyLogLevel string // empty: warning
 	Concurrency   int    // Envoy's worker threads; 0: one
+	Memory        uint64 // bytes of heap at which Envoy stops taking more; 0: the default of envoy.BootstrapConfig
+	External      bool   // somebody else starts Envoy, in the same RuntimeDir and with BootstrapFile
 
-	HealthListen string // address of /healthz and /readyz; empty: none
+	DrainTimeout time.Duration // how long open connections may go on when the agent is told to stop
+	HealthListen string        // address of /healthz, /readyz and /status; empty: none
+
+	// Leave ends the agent and leaves Envoy to the next one; nil: nothing does.
+	Leave <-chan os.Signal
 }
+
+// cacheFolder holds what the xds-servers sent, in the state folder.
+const cacheFolder = "cache"
 
 // Agent runs one Envoy.
 type Agent struct {
-	config Config
-	log    *slog.Logger
+	config  Config
+	log     *slog.Logger
+	members []*membership
+	relay   *relay.Relay
+	sds     *secretServer
+	table   *tunnels.Table // of a gateway, nil for an edge
+	envoy   health
 }
 
 // New checks what can be checked before anything starts. The error names the setting that is at fault.
 func New(config Config, log *slog.Logger) (*Agent, error) {
-	if config.EnvoyLogLevel == "" {
-		config.EnvoyLogLevel = "warning"
+	if err := config.complete(); err != nil {
+		return nil, err
 	}
-	if config.Concurrency == 0 {
-		config.Concurrency = 1
-	}
-	if config.Concurrency < 0 {
-		return nil, fmt.Errorf("checking number of workers: %d is less than 1", config.Concurrency)
-	}
-	dir, err := filepath.Abs(config.StateDir)
-	if err != nil || config.StateDir == "" {
-		return nil, fmt.Errorf("checking state folder %q: it is no path", config.StateDir)
-	}
-	config.StateDir = dir
-	// sun_path has 108 bytes, the last of which is 0: unix(7).
-	if n := len(config.path(envoy.AgentSocket)); n > 107 {
-		return nil, fmt.Errorf("checking state folder: %s is too long by %d bytes for the sockets in it", dir, n-107)
-	}
-	// Before a token is used up for an Envoy that can't run.
-	if _, err := exec.LookPath(config.Envoy); err != nil {
-		return nil, fmt.Errorf("looking for Envoy: %w", err)
-	}
-	return &Agent{config: config, log: log}, nil
+	return &Agent{config: config, log: log, sds: newSecretServer()}, nil
 }
 
-func (c Config) path(name string) string { return filepath.Join(c.StateDir, name) }
+func (c Config) path(name string) string { return filepath.Join(c.RuntimeDir, name) }
 
-// Run gets an identity, runs Envoy and keeps both going until ctx ends; then it stops Envoy and returns nil. It returns
-// an error if the state folder is not usable or another agent uses it, or if a socket can't be listened on.
+func (c Config) admin() admin { return admin{socket: c.path(envoy.AdminSocket)} }
+
+// Run gets identities, runs Envoy and keeps all going until ctx ends; then it has Envoy finish what is open, stops it and
+// returns nil. It returns an error if a folder is not usable or another agent uses it, if a socket can't be listened on, or
+// if a right is missing; an Envoy that runs then goes on.
 func (a *Agent) Run(ctx context.Context) error {
-	store, err := certs.OpenStore(a.config.StateDir)
-	if err != nil {
-		return err
+	if err := a.whenRoom(ctx, a.config.makeFolders); err != nil {
+		return unlessEnded(ctx, err)
 	}
-	unlock, err := lock(a.config.StateDir)
+	unlock, err := a.config.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	secrets, err := listenUnix(a.config.path(envoy.AgentSocket))
-	if err != nil {
+	if err := a.whenRoom(ctx, a.makeSubfolders); err != nil {
+		return unlessEnded(ctx, err)
+	}
+	if err := a.load(); err != nil {
 		return err
 	}
-	defer secrets.Close()
+	var socket net.Listener
+	if err := a.whenRoom(ctx, func() (err error) { socket, err = listenUnix(a.config.path(envoy.AgentSocket)); return err }); err != nil {
+		return unlessEnded(ctx, err)
+	}
+	defer socket.Close()
 	var health net.Listener
 	if a.config.HealthListen != "" {
 		if health, err = net.Listen("tcp", a.config.HealthListen); err != nil {
 			return fmt.Errorf("listening for health checks: %w", err)
 		}
+		defer health.Close()
 	}
-	return a.run(ctx, store, secrets, health)
+	return a.run(ctx, socket, health)
 }
 
-func (a *Agent) run(ctx context.Context, store *certs.Store, secrets, health net.Listener) error {
-	group, ctx := errgroup.WithContext(ctx)
-	sds := newSecretServer()
-	envoys := newSupervisor(a.log)
-	identities := &identities{role: a.config.Role, store: store, enrolledCA: a.config.path(enrolledCAFile), log: a.log}
-	identities.forgetForeign()
-	rotation := &certs.Rotation{Store: store, Renew: identities.renew, Log: a.log, Changed: func() error { return a.apply(store, sds, envoys) }}
-	group.Go(func() error { return sds.serve(ctx, secrets) })
-	group.Go(func() error { return rotation.Run(ctx) })
-	group.Go(func() error { return envoys.run(ctx) })
-	if health != nil {
-		group.Go(func() error { return serveHealth(ctx, health, a.config.path(envoy.AdminSocket)) })
-	}
-	return group.Wait()
-}
-
-// apply gives Envoy the identity in the store, and makes sure that an Envoy runs that has its node id. After an error the
-// Envoy that runs goes on, and the rotation calls it again.
-func (a *Agent) apply(store *certs.Store, sds *secretServer, envoys *supervisor) error {
-	identity, err := store.Identity()
-	if err != nil {
+// load reads what earlier agents left: identities, and what Envoy had. Envoy must not ask before.
+func (a *Agent) load() (err error) {
+	if a.relay, err = relay.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
 		return err
 	}
-	if err := sds.set(identity, store.Bundle()); err != nil {
+	if a.config.Gateway != nil {
+		if a.table, err = a.newTable(); err != nil {
+			return err
+		}
+	}
+	if a.members, err = a.newMembers(); err != nil {
 		return err
 	}
-	domain, _ := a.config.Role.Control()
-	subject, err := parseSubject(domain, identity)
-	if err != nil {
-		return err
+	var known []relay.Upstream
+	for _, m := range a.members {
+		known = append(known, m.recover()...)
 	}
-	bootstrap, err := a.config.Role.Bootstrap(subject)
-	if err != nil {
-		return err
-	}
-	launch, err := prepare(a.config, bootstrap)
-	if err != nil {
-		return err
-	}
-	envoys.want(launch)
+	a.relay.Keep(known...)
 	return nil
+}
+
+// run keeps everything going until ctx ends and Envoy has ended after it, or Leave says so, or something fails.
+func (a *Agent) run(ctx context.Context, socket, health net.Listener) error {
+	// What Envoy needs goes on while it finishes what is open.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, work := errgroup.WithContext(work)
+	group.Go(func() error { return a.serve(work, socket) })
+	group.Go(func() error {
+		defer stop()
+		return a.supervise(ctx, work)
+	})
+	for _, m := range a.members {
+		group.Go(func() error { return m.run(work) })
+	}
+	group.Go(func() error { a.watchRelay(work); return nil })
+	if a.table != nil {
+		group.Go(func() error { return a.table.Run(work) })
+	}
+	if health != nil {
+		group.Go(func() error { return a.serveHealth(work, health) })
+	}
+	err := group.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// watchRelay tells the memberships when something about their configuration may have changed.
+func (a *Agent) watchRelay(ctx context.Context) {
+	for {
+		for _, m := range a.members {
+			m.lookAtRelay()
+		}
+		select {
+		case <-a.relay.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // listenUnix takes over the socket of an agent that died: the lock says that none runs.

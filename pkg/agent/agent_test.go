@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
 func TestEnvoyIsBackAtOnceAfterAKill(t *testing.T) {
-	l := newGatewayLab(t)
+	l := newGateway(newWorld(t))
 	l.serve()
 	l.agent()
 	first, _ := l.serving()
@@ -35,7 +36,7 @@ func TestEnvoyIsBackAtOnceAfterAKill(t *testing.T) {
 }
 
 func TestEnvoyOutlivesItsAgentAndIsTakenOverByTheNext(t *testing.T) {
-	l := newGatewayLab(t)
+	l := newGateway(newWorld(t))
 	l.serve()
 	l.agent().end(t, syscall.SIGKILL) // before or after it has a certificate: the next one has to cope with either
 	first := l.agent()
@@ -55,16 +56,23 @@ func TestEnvoyOutlivesItsAgentAndIsTakenOverByTheNext(t *testing.T) {
 	if got, _ := l.counts(); got != tokens {
 		t.Errorf("the agent enrolled again with a valid leaf on disk")
 	}
-	second.end(t, syscall.SIGTERM)
+	second.end(t, syscall.SIGHUP)
+	if now, err := l.admin().pid(); err != nil || now != pid {
+		t.Errorf("after SIGHUP Envoy is %d, %v", now, err)
+	}
+	third := l.agent()
+	l.logged("taking it over", 2)
+	l.ready()
+	third.end(t, syscall.SIGTERM)
 	if pid, err := l.admin().pid(); err == nil {
 		t.Errorf("after SIGTERM Envoy %d goes on", pid)
 	}
 }
 
 func TestAnEnvoyThatWasTakenOverGetsEachNewLeaf(t *testing.T) {
-	l := newGatewayLab(t)
-	l.serve()
+	l := newGateway(newWorld(t))
 	l.life = 6 * time.Second // renewed after 4 s
+	l.serve()
 	first := l.agent()
 	pid, serial := l.serving()
 	first.end(t, syscall.SIGKILL)
@@ -87,12 +95,12 @@ func TestAnEnvoyThatWasTakenOverGetsEachNewLeaf(t *testing.T) {
 }
 
 func TestAnEnvoyThatWasStartedOtherwiseIsReplaced(t *testing.T) {
-	l := newGatewayLab(t)
+	l := newGateway(newWorld(t))
 	l.serve()
 	first := l.agent()
 	pid, _ := l.serving()
 	first.end(t, syscall.SIGKILL)
-	l.child.Config.Concurrency = 2
+	l.child.Concurrency = 2
 	l.agent()
 	l.serving(pid)
 	if old, err := follow(pid); err == nil { // else there is no such process
@@ -102,13 +110,14 @@ func TestAnEnvoyThatWasStartedOtherwiseIsReplaced(t *testing.T) {
 			t.Errorf("Envoy %d goes on beside the new one", pid)
 		}
 	}
-	if files, err := filepath.Glob(filepath.Join(l.child.Config.StateDir, "envoy-*.yaml")); err != nil || len(files) != 1 {
+	if files, err := filepath.Glob(filepath.Join(l.child.StateDir, "envoy-*.yaml")); err != nil || len(files) != 1 {
 		t.Errorf("there are the bootstraps %v, %v", files, err)
 	}
 }
 
 func TestAnEnvoyThatHangsIsReplaced(t *testing.T) {
-	l := newGatewayLab(t)
+	l := newGateway(newWorld(t))
+	l.child.Adopt = time.Second
 	l.serve()
 	first := l.agent()
 	pid, _ := l.serving()
@@ -121,39 +130,30 @@ func TestAnEnvoyThatHangsIsReplaced(t *testing.T) {
 }
 
 func TestAnAgentWaitsForTheControlChannel(t *testing.T) {
-	l := newGatewayLab(t)
+	l := newGateway(newWorld(t))
 	l.agent()
 	l.logged("connection refused", 1)
-	if status := l.status("/healthz"); status != http.StatusOK {
+	if status := answer(l, "/healthz"); status != http.StatusOK {
 		t.Errorf("/healthz answers %d", status)
 	}
-	if status := l.status("/readyz"); status != http.StatusServiceUnavailable {
+	if status := answer(l, "/readyz"); status != http.StatusServiceUnavailable {
 		t.Errorf("without a certificate /readyz answers %d", status)
 	}
 	l.serve()
 	l.serving()
-	if status := l.status("/readyz"); status != http.StatusOK {
+	if status := answer(l, "/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz answers %d", status)
 	}
 	l.logged("connection refused", 1) // each reason once
 }
 
-func (l *gatewayLab) status(path string) int {
-	l.t.Helper()
-	request, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, "http://"+l.child.Config.HealthListen+path, http.NoBody)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	return response.StatusCode
+func answer(l *place, path string) int {
+	code, _ := l.get(path)
+	return code
 }
 
 func TestATokenThatIsReplacedIsReadAgain(t *testing.T) {
-	l := newGatewayLab(t)
+	l := newGateway(newWorld(t))
 	l.serve()
 	l.write(l.child.TokenFile, "fl1.wrong")
 	l.agent()
@@ -166,11 +166,11 @@ func TestATokenThatIsReplacedIsReadAgain(t *testing.T) {
 }
 
 func TestOnlyItsOwnerReadsTheStateFolder(t *testing.T) {
-	l := newGatewayLab(t)
+	l := newGateway(newWorld(t))
 	l.serve()
 	l.agent()
 	l.serving()
-	dir := l.child.Config.StateDir
+	dir := l.child.StateDir
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%s: %v, %v", dir, info.Mode(), err)
 	}
@@ -179,51 +179,18 @@ func TestOnlyItsOwnerReadsTheStateFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, entry := range entries {
-		if info, err := entry.Info(); err != nil || info.Mode().Perm() != 0o600 {
+		want := os.FileMode(0o600)
+		if entry.IsDir() {
+			want = 0o700
+		}
+		if entry.Name() == envoy.TunnelLog {
+			continue // Envoy's own, in a folder that is closed
+		}
+		if info, err := entry.Info(); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v", entry.Name(), info.Mode(), err)
 		}
 	}
-	if len(entries) < 6 { // key, leaf, trust bundle, lock, bootstrap, two sockets
+	if len(entries) < 7 { // key, leaf, trust bundle, bootstrap, cache, two sockets
 		t.Errorf("there are only %v", entries)
-	}
-}
-
-func TestTwoAgentsDoNotShareAFolder(t *testing.T) {
-	dir := t.TempDir()
-	unlock, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := New(Config{Role: Edge{Domain: domain}, StateDir: dir, Envoy: os.Args[0]}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another agent") {
-		t.Errorf("got %v", err)
-	}
-	unlock()
-	unlock, err = lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-}
-
-func TestNewRefuses(t *testing.T) {
-	tests := map[string]struct {
-		in      Config
-		wantErr string
-	}{
-		"no state folder":                      {wantErr: "state folder"},
-		"a folder too long for sockets":        {in: Config{StateDir: "/" + strings.Repeat("a", 100)}, wantErr: "too long by 5"},
-		"a negative number of Envoy's workers": {in: Config{StateDir: "/a", Concurrency: -1}, wantErr: "workers"},
-		"a program that is not there":          {in: Config{StateDir: "/a", Envoy: "/a/envoy"}, wantErr: "looking for Envoy"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if _, err := New(tc.in, nil); err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-				t.Errorf("got %v, want an error with %q", err, tc.wantErr)
-			}
-		})
 	}
 }

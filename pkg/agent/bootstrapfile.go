@@ -1,19 +1,37 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 
 	"sigs.k8s.io/yaml"
 )
 
-// BootstrapFile is the one file that an edge needs, as it stands in the bootstrap Secret of a Cluster.
+// BootstrapFile is the one file that an edge needs for a tunnel, as it stands in the bootstrap Secret of a Cluster.
 type BootstrapFile struct {
-	ID           string `json:"id"`           // Tunnel.spec.id; empty in a file of an older controller
-	Gateway      string `json:"gateway"`      // host:port of the gateways' public port
-	TunnelDomain string `json:"tunnelDomain"` // the installation's
-	Token        string `json:"token"`        // the bootstrap token
-	CA           string `json:"ca"`           // PEM, of the control channel
+	ID           string    `json:"id"`           // Tunnel.spec.id
+	Gateway      Addresses `json:"gateway"`      // host:port of the gateways' public port, one or several
+	Gateways     Addresses `json:"gateways"`     // the same
+	TunnelDomain string    `json:"tunnelDomain"` // the installation's
+	Token        string    `json:"token"`        // the bootstrap token
+	CA           string    `json:"ca"`           // PEM, of the control channel
+}
+
+// Addresses are one or several addresses: a string, or a list of strings.
+type Addresses []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (a *Addresses) UnmarshalJSON(data []byte) error {
+	var one string
+	if err := json.Unmarshal(data, &one); err == nil {
+		*a = nil
+		if one != "" {
+			*a = Addresses{one}
+		}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(a))
 }
 
 // ReadBootstrapFile reads the file. Fields that it does not know are left to newer agents. No error holds any of what was read.

@@ -38,7 +38,7 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			credential, readErr := tc.then, error(nil)
-			i := newIdentities(t, Edge{Domain: domain, Credential: func() (EdgeCredential, error) { return credential, readErr }})
+			i := newIdentities(t, edgeWith(func() (EdgeCredential, error) { return credential, readErr }))
 			i.rememberCA()
 			if err := i.store.Save(tc.signer.fresh(edgeSubject), tc.bundle); err != nil {
 				t.Fatal(err)
@@ -61,7 +61,7 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 func TestAnIdentityOfBeforeTheRecordIsKept(t *testing.T) {
 	c := newControl(t)
 	ca := newControl(t).ca.CertPEM()
-	i := newIdentities(t, Edge{Domain: domain, Credential: func() (EdgeCredential, error) { return EdgeCredential{CA: ca}, nil }})
+	i := newIdentities(t, edgeWith(func() (EdgeCredential, error) { return EdgeCredential{CA: ca}, nil }))
 	c.save(i.store, c.fresh(edgeSubject))
 	i.forgetForeign()
 	if _, err := i.store.Identity(); err != nil {
@@ -82,7 +82,7 @@ func TestEnrollingRecordsTheCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	ca := newControl(t).ca.CertPEM()
-	i.role = Edge{Domain: domain, Credential: func() (EdgeCredential, error) { return EdgeCredential{CA: ca}, nil }}
+	i.role = edgeWith(func() (EdgeCredential, error) { return EdgeCredential{CA: ca}, nil })
 	c.save(i.store, c.fresh(edgeSubject))
 	if i.forgetForeign(); bytes.Equal(i.store.Bundle(), c.ca.CertPEM()) {
 		t.Error("an identity of another installation is kept")

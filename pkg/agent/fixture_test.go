@@ -2,49 +2,53 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
-	"log/slog"
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
-	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds"
 )
 
 const name = "gateway-0"
 
 const domain model.TunnelDomain = "tunnels.example.com"
 
-var edgeSubject = model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: model.NewID()}
+var (
+	edgeSubject = model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: model.NewID()}
+	gateway0    = model.Subject{Role: model.RoleGateway, Node: name}
+)
 
-// control plays the xds-server and the controller: it enrols with a real CA, and serves one gateway's listeners by ADS.
+// control is an xds-server, and plays the controller: it signs with a real CA.
 type control struct {
 	t       *testing.T
 	ca      *certs.CA
-	token   string
+	token   string // of the tunnel of edgeSubject, and of gateways
 	address model.Endpoint
 	bind    envoy.GatewayBind
+	edges   *recorder
 
-	mu     sync.Mutex
-	life   time.Duration // of leaves
-	ended  bool          // the edge's tunnel
-	starts bool          // the server, and so knows no tunnels yet
-	err    error         // of the signer
-	tokens int           // how often a token was shown
-	issued int
+	mu       sync.Mutex
+	clusters map[string]model.WorkloadCluster // by Tunnel.spec.id
+	tokens   map[string]string                // id by token
+	gone     map[string]time.Time             // ids of tunnels on record as ended
+	server   *xds.Server                      // the newest
+	life     time.Duration                    // of leaves
+	starts   bool                             // the server, and so knows no tunnels yet
+	err      error                            // of the signer
+	shown    int                              // how often a token was shown
+	issued   int
 }
 
 func newControl(t *testing.T) *control {
@@ -53,55 +57,121 @@ func newControl(t *testing.T) *control {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := enrol.RandomToken()
-	if err != nil {
-		t.Fatal(err)
+	c := &control{
+		t: t, ca: ca, life: time.Hour, address: freePort(t), edges: &recorder{},
+		clusters: map[string]model.WorkloadCluster{}, tokens: map[string]string{}, gone: map[string]time.Time{},
 	}
-	c := &control{t: t, ca: ca, token: token, life: time.Hour, address: freePort(t)}
 	c.bind = envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}
+	c.token = c.tunnel("c1", edgeSubject.ID, freePort(t))
 	return c
 }
 
-func freePort(t *testing.T) model.Endpoint {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// tunnel adds a Cluster with a tunnel, and returns a token for it.
+func (c *control) tunnel(cluster, id string, apiservers ...model.Endpoint) string {
+	c.t.Helper()
+	key := model.Key{Namespace: "prod", Name: cluster}
+	hostname, err := domain.Hostname(key)
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	defer listener.Close()
-	endpoint, err := model.ParseEndpoint(listener.Addr().String())
+	token, err := enrol.RandomToken()
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	return endpoint
+	c.mu.Lock()
+	c.tokens[token] = id
+	c.mu.Unlock()
+	c.publish(model.WorkloadCluster{Key: key, ID: id, Hostname: hostname, APIServer: apiservers[0], Others: apiservers[1:]})
+	return token
 }
 
-func (c *control) EdgeToken(hash string) (enrol.Grant, error) {
-	return enrol.Grant{ID: edgeSubject.ID}, c.GatewayToken(hash)
-}
-
-func (c *control) GatewayToken(hash string) error {
+// publish replaces what is served for a Cluster.
+func (c *control) publish(wc model.WorkloadCluster) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tokens++
-	if hash != enrol.HashToken(c.token) {
-		return enrol.ErrUnknownToken
+	c.clusters[wc.ID] = wc
+	if c.server != nil {
+		c.server.Publish(wc.Key, &wc)
 	}
-	return nil
 }
 
+// end puts a tunnel on record as ended.
+func (c *control) end(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wc := c.clusters[id]
+	delete(c.clusters, id)
+	c.gone[id] = time.Now().Add(time.Hour)
+	if c.server != nil {
+		c.server.Ended(maps.Clone(c.gone))
+		c.server.Publish(wc.Key, nil)
+	}
+}
+
+// freePort is a port that nobody listens on, and none of those that the kernel gives to outgoing connections: by the time
+// that it is listened on, one of them could be in use.
+func freePort(t *testing.T) model.Endpoint {
+	t.Helper()
+	for range 100 {
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000)))
+		if err != nil {
+			continue
+		}
+		defer listener.Close()
+		return endpoint(t, listener.Addr())
+	}
+	t.Fatal("there is no free port")
+	return model.Endpoint{}
+}
+
+func endpoint(t *testing.T, addr net.Addr) model.Endpoint {
+	t.Helper()
+	e, err := model.ParseEndpoint(addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func way(to ...model.Endpoint) *dial.Way { return &dial.Way{Addresses: to} }
+
+// EdgeToken implements enrol.Tokens.
+func (c *control) EdgeToken(hash string) (enrol.Grant, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shown++
+	for token, id := range c.tokens {
+		if wc, ok := c.clusters[id]; ok && enrol.HashToken(token) == hash {
+			return enrol.Grant{Tunnel: wc.Key, ID: id}, nil
+		}
+	}
+	return enrol.Grant{}, enrol.ErrUnknownToken
+}
+
+// GatewayToken implements enrol.Tokens.
+func (c *control) GatewayToken(hash string) error {
+	_, err := c.EdgeToken(hash)
+	return err
+}
+
+// Admit implements enrol.Renewals.
+func (c *control) Admit(s model.Subject) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.starts {
+		return grpcstatus.Error(codes.Unavailable, "this server does not know the tunnels yet")
+	}
+	return c.server.Admit(s)
+}
+
+// Tunnel implements enrol.Renewals.
 func (c *control) Tunnel(id string) (model.Key, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return model.Key{}, id == edgeSubject.ID && !c.ended && !c.starts
+	return c.server.Tunnel(id)
 }
 
-func (c *control) Published() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.starts
-}
-
+// Issue implements enrol.Issuer.
 func (c *control) Issue(_ context.Context, r enrol.IssueRequest) ([]byte, error) {
 	key, err := certs.ParseCSR(r.CSR)
 	if err != nil {
@@ -157,65 +227,5 @@ func (c *control) set(change func()) {
 func (c *control) counts() (tokens, issued int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tokens, c.issued
-}
-
-// serve runs the control channel until the test ends.
-func (c *control) serve() {
-	c.t.Helper()
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(certs.ServerTLS(c, certs.Bundle(c.ca.CertPEM()), 24*time.Hour))))
-	enrolv1.RegisterEnrolmentServer(server, enrol.NewServer(enrol.Config{
-		Domain: domain, Tokens: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: slog.New(slog.DiscardHandler),
-	}))
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(c.t.Context(), c.resources(), nil))
-	listener, err := net.Listen("tcp", c.address.String())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	done := make(chan error)
-	go func() { done <- server.Serve(listener) }()
-	c.t.Cleanup(func() {
-		server.Stop()
-		if err := <-done; err != nil {
-			c.t.Error(err)
-		}
-	})
-}
-
-func (c *control) resources() cachev3.SnapshotCache {
-	c.t.Helper()
-	installation := model.Installation{Domain: domain, Public: c.bind.Public, Control: c.address, Gateways: []model.Gateway{{Name: name}}}
-	var listeners, clusters []types.Resource
-	for _, l := range envoy.GatewayListeners(installation, name, c.bind) {
-		listeners = append(listeners, l)
-	}
-	for _, cluster := range envoy.GatewayClusters(installation) {
-		clusters = append(clusters, cluster)
-	}
-	snapshot, err := cachev3.NewSnapshot("1", map[resourcev3.Type][]types.Resource{resourcev3.ListenerType: listeners, resourcev3.ClusterType: clusters})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	cache := cachev3.NewSnapshotCache(false, cachev3.IDHash{}, nil)
-	if err := cache.SetSnapshot(c.t.Context(), model.NodeID(name), snapshot); err != nil {
-		c.t.Fatal(err)
-	}
-	return cache
-}
-
-// served is the serial number of the leaf that the gateway's public port shows to an edge.
-func (c *control) served() (string, error) {
-	roots, err := certs.Bundle(c.ca.CertPEM()).Roots()
-	if err != nil {
-		return "", err
-	}
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{
-		ServerName: domain.GatewayReplica(name), RootCAs: roots, Certificates: []tls.Certificate{c.fresh(edgeSubject).TLSCertificate()},
-	}}
-	conn, err := dialer.DialContext(c.t.Context(), "tcp", c.bind.Public.String())
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.Text(16), nil
+	return c.shown, c.issued
 }

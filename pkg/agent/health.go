@@ -2,22 +2,33 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/probe"
 )
 
-// serveHealth answers until ctx ends: /healthz that the agent runs, /readyz whether its Envoy has its configuration.
-func serveHealth(ctx context.Context, listener net.Listener, adminSocket string) error {
+// serveHealth answers until ctx ends: /healthz that the agent runs, /readyz whether its Envoy carries tunnels for each
+// membership, /status how all is.
+func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := (admin{socket: adminSocket}).ready(r.Context()); err != nil {
+		if err := a.ready(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		_ = encoder.Encode(a.state(r.Context())) // whoever asked may be gone
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -26,4 +37,59 @@ func serveHealth(ctx context.Context, listener net.Listener, adminSocket string)
 		return fmt.Errorf("serving health checks: %w", err)
 	}
 	return nil
+}
+
+// ready returns all that keeps the agent from being ready.
+func (a *Agent) ready(ctx context.Context) error {
+	if a.envoy.drains() {
+		return errors.New("draining, and about to end")
+	}
+	errs := []error{a.config.admin().ready(ctx)}
+	for _, m := range a.members {
+		errs = append(errs, m.ready())
+	}
+	return errors.Join(errs...)
+}
+
+// state is the answer to /status.
+type state struct {
+	Version     string        `json:"version"`
+	Form        string        `json:"form"`
+	Ready       bool          `json:"ready"`
+	Reason      string        `json:"reason,omitempty"` // why it is not
+	Memberships []memberState `json:"memberships"`
+}
+
+type memberState struct {
+	Node      string        `json:"node,omitempty"`
+	TunnelID  string        `json:"tunnelID,omitempty"`
+	NotAfter  *time.Time    `json:"certificateNotAfter,omitempty"`
+	Connected bool          `json:"connected"`        // to the xds-server
+	Cached    bool          `json:"cached,omitempty"` // Envoy has the configuration of before
+	APIServer *probe.Result `json:"apiServer,omitempty"`
+	LastError string        `json:"lastError,omitempty"`
+}
+
+func (a *Agent) state(ctx context.Context) state {
+	s := state{Version: Version(), Form: form(a.config), Ready: true}
+	if err := a.ready(ctx); err != nil {
+		s.Ready, s.Reason = false, err.Error()
+	}
+	for _, m := range a.members {
+		s.Memberships = append(s.Memberships, m.status.state())
+	}
+	return s
+}
+
+func (s *status) state() memberState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := memberState{
+		Node: s.subject.Node, TunnelID: s.subject.ID, Connected: s.connected, Cached: s.cached,
+		APIServer: s.sight, LastError: s.newest(),
+	}
+	if !s.notAfter.IsZero() {
+		m.NotAfter = &s.notAfter
+	}
+	return m
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -19,7 +18,7 @@ const enrolledCAFile = "enrolled-ca.pem"
 
 // identities decides how the next identity is got: by the key of the current one, or by the role's credential.
 type identities struct {
-	role  Role
+	role  role
 	store *certs.Store
 	log   *slog.Logger
 
@@ -33,10 +32,10 @@ func (i *identities) forgetForeign() {
 	if err != nil {
 		return
 	}
-	domain, _ := i.role.Control()
+	domain, _ := i.role.control()
 	subject, err := parseSubject(domain, current)
 	if err == nil {
-		_, err = i.role.Bootstrap(subject)
+		err = i.role.owns(subject)
 	}
 	if err == nil {
 		err = i.checkCredential(subject)
@@ -52,7 +51,7 @@ func (i *identities) forgetForeign() {
 // checkCredential returns an error if the identity in the store is another tunnel's or another installation's than the
 // credential. Where the credential can't be read, or does not say, the identity stays: it does without.
 func (i *identities) checkCredential(subject model.Subject) error {
-	id, ca, err := i.role.Expected()
+	id, ca, err := i.role.expected()
 	if err != nil {
 		return nil //nolint:nilerr // enrolling says it, once that is needed
 	}
@@ -76,7 +75,7 @@ func (i *identities) checkCredential(subject model.Subject) error {
 // rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when the
 // leaf has expired.
 func (i *identities) rememberCA() {
-	_, ca, err := i.role.Expected()
+	_, ca, err := i.role.expected()
 	if err != nil {
 		return
 	}
@@ -93,7 +92,10 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 	if err := i.store.Probe(); err != nil {
 		return certs.Identity{}, nil, err
 	}
-	identity, bundle, err := i.role.Enrol(ctx)
+	identity, bundle, err := i.role.enrol(ctx)
+	if errors.Is(err, certs.ErrRefused) {
+		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.cure())
+	}
 	if err == nil {
 		i.rememberCA()
 	}
@@ -103,16 +105,20 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 // renew is one attempt at a new identity. An expired leaf is tried too, because the server renews by key for some time
 // after the end. To enrol anew is the last resort: it makes this machine another node, which cuts the tunnels that it
 // has, and it takes a credential that may be used up by now, or is then for the others. No error that may pass is a
-// reason, a refusal neither: see beyondRenewal.
+// reason, a refusal neither: only that this leaf will never be renewed.
 func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) {
 	current, err := i.store.Identity()
 	if err != nil {
 		return i.enrol(ctx)
 	}
-	domain, address := i.role.Control()
-	client := enrol.Client{Address: address, Domain: domain, Trust: i.store}
+	domain, way := i.role.control()
+	if subject, err := parseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
+		i.log.Warn("the credential is not that of the certificate any more, enrolling anew", "node", subject.Node)
+		return i.enrol(ctx)
+	}
+	client := enrol.Client{Way: way, Domain: domain, Trust: i.store}
 	identity, bundle, renewErr := client.Renew(ctx, current)
-	if renewErr == nil || !beyondRenewal(renewErr, time.Now().After(current.NotAfter())) {
+	if renewErr == nil || !errors.Is(renewErr, enrol.ErrNotRenewable) {
 		return identity, bundle, renewErr
 	}
 	identity, bundle, err = i.enrol(ctx)
@@ -120,12 +126,6 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 		return certs.Identity{}, nil, fmt.Errorf("%w (before that: %v)", err, renewErr) //nolint:errorlint // the last way decides how soon to try again
 	}
 	return identity, bundle, nil
-}
-
-// beyondRenewal says whether an error of enrol.Client.Renew means that the leaf will never be renewed. Of one that it does
-// not take any more a server says so only by ending the connection, which means nothing before the leaf has expired.
-func beyondRenewal(err error, expired bool) bool {
-	return errors.Is(err, enrol.ErrNotRenewable) || (expired && errors.Is(err, enrol.ErrNoAnswer))
 }
 
 func parseSubject(domain model.TunnelDomain, identity certs.Identity) (model.Subject, error) {

@@ -14,12 +14,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// edge is the role of an edge that has a good token, or the one that is given.
-func (c *control) edgeRole(token string) Edge {
-	ca := c.ca.CertPEM()
-	return Edge{Domain: domain, Gateway: c.address, Credential: func() (EdgeCredential, error) {
-		return EdgeCredential{Token: token, CA: ca}, nil
-	}}
+// edgeRole is the role of an edge that has a good token, or the one that is given.
+func (c *control) edgeRole(token string) *edgeRole {
+	e := edgeWith(func() (EdgeCredential, error) { return EdgeCredential{Token: token, CA: c.ca.CertPEM()}, nil })
+	e.Way = way(c.address)
+	return e
+}
+
+func edgeWith(credential func() (EdgeCredential, error)) *edgeRole {
+	return &edgeRole{Edge: Edge{Domain: domain, Credential: credential}}
 }
 
 func TestHowAnIdentityIsGot(t *testing.T) {
@@ -27,9 +30,9 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 	tests := map[string]struct {
 		begin, end time.Duration // of the leaf on disk, from now; 0: there is none
 		down       bool          // the control channel
-		ended      bool          // the tunnel
+		ended      bool          // the tunnel, on record
 		starts     bool          // the server
-		denied     bool          // by the signer
+		err        error         // of the signer
 		badToken   bool
 		wantTokens int
 		refused    bool
@@ -40,9 +43,9 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 		"a leaf that expired today: by its key":                  {begin: -2 * hour, end: -hour},
 		"a leaf that expired long ago: by token":                 {begin: -100 * hour, end: -50 * hour, wantTokens: 1},
 		"a leaf that expired long ago, and a token that is over": {begin: -100 * hour, end: -50 * hour, badToken: true, wantTokens: 1, refused: true, wantErr: "used up"},
-		"a valid leaf of a tunnel that has ended: by token":      {begin: -hour, end: hour, ended: true, wantTokens: 1},
-		"a valid leaf that the signer denies: the token is kept": {begin: -hour, end: hour, denied: true, refused: true, wantErr: "denied"},
-		"an expired leaf that the signer denies":                 {begin: -2 * hour, end: -hour, denied: true, refused: true, wantErr: "denied"},
+		"a valid leaf of a tunnel that has ended: by token":      {begin: -hour, end: hour, ended: true, wantTokens: 1, refused: true, wantErr: "used up"},
+		"a valid leaf that the signer denies: the token is kept": {begin: -hour, end: hour, err: enrol.ErrDenied, refused: true, wantErr: "denied"},
+		"an expired leaf that the signer denies":                 {begin: -2 * hour, end: -hour, err: enrol.ErrDenied, refused: true, wantErr: "denied"},
 		"a valid leaf and a server that starts":                  {begin: -hour, end: hour, starts: true, wantErr: "does not know the tunnels yet"},
 		"an expired leaf and a server that starts":               {begin: -2 * hour, end: -hour, starts: true, wantErr: "does not know the tunnels yet"},
 		"a valid leaf and no control channel: the token is kept": {begin: -hour, end: hour, down: true, wantErr: "renewing certificate of edge-a"},
@@ -55,14 +58,12 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 			if !tc.down {
 				c.serve()
 			}
-			c.set(func() { c.ended, c.starts = tc.ended, tc.starts })
-			if tc.denied {
-				c.set(func() { c.err = enrol.ErrDenied })
+			if tc.ended {
+				c.end(edgeSubject.ID)
 			}
-			i := newIdentities(t, c.edgeRole(c.token))
-			if tc.badToken {
-				i.role = c.edgeRole("fl1.over")
-			}
+			c.set(func() { c.starts, c.err = tc.starts, tc.err })
+			token := map[bool]string{false: c.token, true: "fl1.over"}[tc.badToken]
+			i := newIdentities(t, c.edgeRole(token))
 			if tc.end != 0 {
 				c.save(i.store, c.identity(edgeSubject, time.Now().Add(tc.begin), time.Now().Add(tc.end)))
 			}
@@ -86,22 +87,22 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 
 func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
 	tests := map[string]struct {
-		role    func(*control) Role
+		in      func(*control) role
 		subject model.Subject
 		keep    bool
 	}{
-		"an edge's leaf for an edge":            {role: edgeOf(domain), subject: edgeSubject, keep: true},
-		"a gateway's leaf for an edge":          {role: edgeOf(domain), subject: model.Subject{Role: model.RoleGateway, Node: name}},
-		"a leaf of another domain":              {role: edgeOf("tunnels.example.org"), subject: edgeSubject},
-		"this gateway's leaf for a gateway":     {role: gatewayOf, subject: model.Subject{Role: model.RoleGateway, Node: name}, keep: true},
-		"another gateway's leaf for a gateway":  {role: gatewayOf, subject: model.Subject{Role: model.RoleGateway, Node: "gateway-1"}},
-		"an edge's leaf for a gateway":          {role: gatewayOf, subject: edgeSubject},
-		"the xds-server's own leaf for an edge": {role: edgeOf(domain), subject: model.ControlSubject()},
+		"an edge's leaf for an edge":            {in: edgeOf(domain), subject: edgeSubject, keep: true},
+		"a gateway's leaf for an edge":          {in: edgeOf(domain), subject: model.Subject{Role: model.RoleGateway, Node: name}},
+		"a leaf of another domain":              {in: edgeOf("tunnels.example.org"), subject: edgeSubject},
+		"this gateway's leaf for a gateway":     {in: gatewayOf, subject: model.Subject{Role: model.RoleGateway, Node: name}, keep: true},
+		"another gateway's leaf for a gateway":  {in: gatewayOf, subject: model.Subject{Role: model.RoleGateway, Node: "gateway-1"}},
+		"an edge's leaf for a gateway":          {in: gatewayOf, subject: edgeSubject},
+		"the xds-server's own leaf for an edge": {in: edgeOf(domain), subject: model.ControlSubject()},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := newControl(t)
-			i := newIdentities(t, tc.role(c))
+			i := newIdentities(t, tc.in(c))
 			c.save(i.store, c.fresh(tc.subject))
 			i.forgetForeign()
 			if _, err := i.store.Identity(); (err == nil) != tc.keep {
@@ -119,21 +120,44 @@ func TestAnEdgeWithoutATokenSaysSo(t *testing.T) {
 	}
 }
 
-func edgeOf(d model.TunnelDomain) func(*control) Role {
-	return func(c *control) Role {
-		role := c.edgeRole(c.token)
-		role.Domain = d
-		return role
+func TestATokenOfAnotherTunnelIsRefusedAndNotUsedUp(t *testing.T) {
+	c := newControl(t)
+	c.serve()
+	wanted := model.NewID()
+	credential := EdgeCredential{ID: wanted, Token: c.token, CA: c.ca.CertPEM()}
+	e := edgeWith(func() (EdgeCredential, error) { return credential, nil })
+	e.Way = way(c.address)
+	i := newIdentities(t, e)
+	for range 3 {
+		_, _, err := i.renew(t.Context())
+		if !errors.Is(err, certs.ErrRefused) || !strings.Contains(err.Error(), wanted) || !strings.Contains(err.Error(), edgeSubject.ID) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if tokens, _ := c.counts(); tokens != 1 {
+		t.Errorf("the token was shown %d times", tokens)
+	}
+	credential.Token = c.tunnel("c2", wanted, freePort(t))
+	if _, _, err := i.renew(t.Context()); err != nil {
+		t.Errorf("with the right token: %v", err)
 	}
 }
 
-func gatewayOf(c *control) Role {
-	return Gateway{Domain: domain, Name: name, XDSServer: c.address, Bind: c.bind, Credential: func() (enrol.GatewayCredential, []byte, error) {
-		return enrol.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
-	}}
+func edgeOf(d model.TunnelDomain) func(*control) role {
+	return func(c *control) role {
+		e := c.edgeRole(c.token)
+		e.Domain = d
+		return e
+	}
 }
 
-func newIdentities(t *testing.T, role Role) *identities {
+func gatewayOf(c *control) role {
+	return &gatewayRole{Gateway: Gateway{Domain: domain, Name: name, Way: way(c.address), Bind: c.bind, Credential: func() (enrol.GatewayCredential, []byte, error) {
+		return enrol.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
+	}}}
+}
+
+func newIdentities(t *testing.T, role role) *identities {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	store, err := certs.OpenStore(dir)

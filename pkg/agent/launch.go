@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
@@ -32,19 +32,46 @@ type launch struct {
 	log     string // file, or empty
 }
 
-// prepare writes the bootstrap, and removes those of earlier launches.
-func prepare(c Config, bootstrap *bootstrapv3.Bootstrap) (launch, error) {
-	data, err := envoy.MarshalYAML(bootstrap)
-	if err != nil {
-		return launch{}, err
-	}
-	l := launch{dir: c.StateDir, log: c.EnvoyLog, args: []string{
+// arguments are what Envoy is started with beside its bootstrap.
+func arguments(c Config) []string {
+	return []string{
 		"--concurrency", strconv.Itoa(c.Concurrency),
 		"--drain-time-s", strconv.Itoa(int(drainTime.Seconds())),
+		"--drain-strategy", "immediate", // once it drains, each answer tells the gateway to use another tunnel
+		"--file-flush-interval-msec", "200", // the table of tunnels is at most this late
 		"--log-level", c.EnvoyLogLevel,
 		"--component-log-level", envoy.ComponentLogLevel,
 		"--disable-hot-restart", // no shared memory, so any number of Envoys on a machine, and nothing left after a crash
-	}}
+	}
+}
+
+// markKey is the field of the metadata of Envoy's node that tells bootstraps apart: Envoy says what it holds.
+const markKey = "bootstrap"
+
+// bootstrap is what Envoy starts with, and the mark in it. It depends on no identity: see package envoy.
+func (c Config) bootstrap() (data []byte, mark string, err error) {
+	settings := envoy.BootstrapConfig{MaxHeap: c.Memory}
+	b := envoy.EdgeBootstrap(settings)
+	if c.Gateway != nil {
+		b = envoy.GatewayBootstrap(settings)
+	}
+	if data, err = envoy.MarshalYAML(b); err != nil {
+		return nil, "", err
+	}
+	sum := sha256.Sum256(data)
+	mark = hex.EncodeToString(sum[:8])
+	b.Node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{markKey: structpb.NewStringValue(mark)}}
+	data, err = envoy.MarshalYAML(b)
+	return data, mark, err
+}
+
+// prepare writes the bootstrap, and removes those of earlier launches.
+func prepare(c Config) (launch, error) {
+	data, _, err := c.bootstrap()
+	if err != nil {
+		return launch{}, err
+	}
+	l := launch{dir: c.RuntimeDir, log: c.EnvoyLog, args: arguments(c)}
 	if l.program, err = exec.LookPath(c.Envoy); err != nil {
 		return launch{}, fmt.Errorf("looking for Envoy: %w", err)
 	}

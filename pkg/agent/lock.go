@@ -3,17 +3,16 @@ package agent
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-// lock makes sure that a state folder has one agent. The kernel releases it when the agent ends, however it does: Go
-// closes the file when it starts Envoy.
+// lock makes sure that a folder has one agent. It locks the folder itself, which a read-only disk allows. The kernel
+// releases it when the agent ends, however it does: Go closes the file when it starts Envoy.
 func lock(dir string) (unlock func(), err error) {
-	file, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("opening lock of state folder: %w", err)
+		return nil, fmt.Errorf("opening folder to lock it: %w", err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = file.Close()

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
 // stopTimeout is how long Envoy may take to end. It needs a few milliseconds.
@@ -20,9 +18,10 @@ const stopTimeout = 5 * time.Second
 
 // process is an Envoy that runs, or has: done is closed when it has ended.
 type process struct {
-	handle *os.Process
+	pid    int
 	done   chan struct{}
-	err    error // how it ended, after done; nil for one that is not our child
+	reason string // how it ended, after done
+	stop   func() // asks Envoy to end, makes it end if it does not, and returns when it has
 }
 
 func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
@@ -39,21 +38,51 @@ func start(l launch) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting Envoy: %w", err)
 	}
-	p := &process{handle: cmd.Process, done: make(chan struct{})}
+	p := newProcess(cmd.Process)
 	go func() {
 		defer close(p.done)
-		p.err = cmd.Wait()
+		p.reason = reason(cmd.Wait())
 	}()
 	return p, nil
 }
 
+func newProcess(handle *os.Process) *process {
+	p := &process{pid: handle.Pid, done: make(chan struct{})}
+	p.stop = func() {
+		_ = handle.Signal(syscall.SIGTERM) // an error says that it has ended
+		timer := time.NewTimer(stopTimeout)
+		defer timer.Stop()
+		select {
+		case <-p.done:
+		case <-timer.C:
+			_ = handle.Kill()
+			<-p.done
+		}
+	}
+	return p
+}
+
+// reason says how a child ended.
+func reason(err error) string {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return "ended by itself"
+	}
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return "ended by signal " + status.Signal().String()
+	}
+	return fmt.Sprintf("ended with exit code %d", exit.ExitCode())
+}
+
+// adoptTime is for how long an Envoy that runs is asked what it is. It answers nobody while it takes much configuration.
+var adoptTime = 30 * time.Second
+
 // adopt looks for an Envoy that an earlier agent left in the same folder. It returns it, and whether it is the one that l
 // would start, or nil if there is none. The admin socket leads to it, and nothing else does: an Envoy whose agent died
 // before it could write down a process id would be found too.
-func adopt(l launch) (p *process, same bool, err error) {
-	admin := admin{socket: filepath.Join(l.dir, envoy.AdminSocket)}
+func adopt(ctx context.Context, admin admin, l launch) (p *process, same bool, err error) {
 	pid, err := admin.pid()
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+	if nobodyListens(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -66,9 +95,12 @@ func adopt(l launch) (p *process, same bool, err error) {
 	if again, err := admin.pid(); err != nil || again != pid {
 		return nil, false, fmt.Errorf("adopting Envoy: process %d ended meanwhile", pid)
 	}
-	// Not the context of Run: an agent that is told to stop has to know what to stop. One that gives no answer is replaced.
-	path, err := admin.configPath(context.Background())
-	return p, err == nil && path == l.config, nil
+	running, err := admin.patientInfo(ctx, p.done)
+	return p, err == nil && running.configPath == l.config, nil // one that gives no answer is replaced
+}
+
+func nobodyListens(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // follow holds on to a process that is not our child.
@@ -81,7 +113,8 @@ func follow(pid int) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adopting Envoy: %w", err)
 	}
-	p := &process{handle: handle, done: make(chan struct{})}
+	p := newProcess(handle)
+	p.reason = "ended, and its parent alone knows how" // an earlier agent
 	go func() {
 		defer close(p.done)
 		defer unix.Close(fd)
@@ -91,17 +124,4 @@ func follow(pid int) (*process, error) {
 		}
 	}()
 	return p, nil
-}
-
-// stop asks Envoy to end, makes it end if it does not, and returns when it has.
-func (p *process) stop() {
-	_ = p.handle.Signal(syscall.SIGTERM) // an error says that it has ended
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-	case <-timer.C:
-		_ = p.handle.Kill()
-		<-p.done
-	}
 }

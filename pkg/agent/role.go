@@ -2,98 +2,36 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// EdgeCredential is what an edge enrols with. All of it comes from one Cluster.
-type EdgeCredential struct {
-	Token string // the bootstrap token
-	ID    string // Tunnel.spec.id; empty: not known
-	CA    []byte // PEM, of the control channel
-}
-
-// Edge is the role in a workload network.
-type Edge struct {
-	Domain  model.TunnelDomain
-	Gateway model.Endpoint // the gateways' public port
-	// Credential reads the credential, at each use.
-	Credential func() (EdgeCredential, error)
-}
-
-// Enrol implements Role.
-func (e Edge) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
-	credential, err := e.Credential()
-	if err != nil {
-		return certs.Identity{}, nil, err
-	}
-	if credential.Token == "" {
-		return certs.Identity{}, nil, errors.New("enrolling edge: there is no bootstrap token")
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // only a label
-	}
-	return enrol.Client{Address: e.Gateway, Domain: e.Domain, Trust: certs.Bundle(credential.CA)}.EnrolEdge(ctx, credential.Token, host)
-}
-
-// Expected implements Role.
-func (e Edge) Expected() (id string, ca []byte, err error) {
-	credential, err := e.Credential()
-	return credential.ID, credential.CA, err
-}
-
-// Control implements Role.
-func (e Edge) Control() (model.TunnelDomain, model.Endpoint) { return e.Domain, e.Gateway }
-
-// Bootstrap implements Role.
-func (e Edge) Bootstrap(subject model.Subject) (*bootstrapv3.Bootstrap, error) {
-	if subject.Role != model.RoleEdge {
-		return nil, fmt.Errorf("making bootstrap of an edge: the certificate is that of a %s", subject.Role)
-	}
-	return envoy.EdgeBootstrap(envoy.EdgeConfig{Domain: e.Domain, Node: subject.Node, ID: subject.ID, Gateway: e.Gateway}), nil
-}
-
-// Gateway is the role beside the management cluster.
-type Gateway struct {
-	Domain    model.TunnelDomain
-	Name      string // gateway-<i>
-	XDSServer model.Endpoint
-	Bind      envoy.GatewayBind
-	// Credential reads what the gateway enrols with, and the CA (PEM) of the control channel.
-	Credential func() (credential enrol.GatewayCredential, ca []byte, err error)
-}
-
-// Enrol implements Role.
-func (g Gateway) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
-	credential, ca, err := g.Credential()
-	if err != nil {
-		return certs.Identity{}, nil, err
-	}
-	return enrol.Client{Address: g.XDSServer, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
-}
-
-// Expected implements Role.
-func (g Gateway) Expected() (id string, ca []byte, err error) {
-	_, ca, err = g.Credential()
-	return "", ca, err
-}
-
-// Control implements Role.
-func (g Gateway) Control() (model.TunnelDomain, model.Endpoint) { return g.Domain, g.XDSServer }
-
-// Bootstrap implements Role.
-func (g Gateway) Bootstrap(subject model.Subject) (*bootstrapv3.Bootstrap, error) {
-	if subject.Role != model.RoleGateway || subject.Node != g.Name {
-		return nil, fmt.Errorf("making bootstrap of %s: the certificate is that of the %s %s", g.Name, subject.Role, subject.Node)
-	}
-	return envoy.GatewayBootstrap(envoy.GatewayConfig{Domain: g.Domain, Name: g.Name, XDSServer: g.XDSServer, Bind: g.Bind}), nil
+// role is what the memberships of an edge and of a gateway do differently.
+type role interface {
+	// enrol tries once to get a first identity, and the trust bundle (PEM) to go with it. It reads its credential anew at
+	// each call, because somebody may have replaced it. An error that wraps certs.ErrRefused is the server's last word.
+	enrol(ctx context.Context) (certs.Identity, []byte, error)
+	// cure is what a person can do when enrolment is refused.
+	cure() string
+	// expected is what the credential is for now: the id of a tunnel, empty if it does not say, and the CA (PEM) of the
+	// control channel. It is read anew at each call.
+	expected() (id string, ca []byte, err error)
+	// control is the domain whose names the control channel has, and the way there.
+	control() (model.TunnelDomain, *dial.Way)
+	// owns returns an error for a subject that is not of this role.
+	owns(subject model.Subject) error
+	// node is whom to be at the xds-server.
+	node(subject model.Subject) *corev3.Node
+	// check returns what refuses resources of a subject before Envoy gets them.
+	check(subject model.Subject) func(typeURL string, resource *anypb.Any) error
+	// over forgets what belonged to an identity that is over.
+	over()
+	// report says how this membership is until ctx ends, or until it is never heard again.
+	report(ctx context.Context, conn grpc.ClientConnInterface) error
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -15,38 +17,67 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/relay"
 )
 
-// secretServer serves identity and trust bundle to the Envoy beside it. Whoever can open its socket gets the key: the
-// socket and its folder are closed to other users.
-type secretServer struct{ cache *cachev3.LinearCache }
+// secretServer serves the identities and trust bundles of all memberships to the Envoy beside it. Whoever can open its socket
+// gets the keys: the socket and its folder are closed to other users.
+type secretServer struct {
+	cache *cachev3.LinearCache
 
-func newSecretServer() *secretServer {
-	// The prefix makes the versions of this agent differ from those that Envoy got from the last one.
-	return &secretServer{cache: cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithVersionPrefix(uuid.NewString()+"-"))}
+	mu    sync.Mutex
+	names map[*membership][]string // what each has in the cache
 }
 
-// set replaces both secrets in one step. Envoy uses them for new connections; open ones go on.
-func (s *secretServer) set(identity certs.Identity, bundle []byte) error {
+func newSecretServer() *secretServer {
+	return &secretServer{
+		// The prefix makes the versions of this agent differ from those that Envoy got from the last one.
+		cache: cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithVersionPrefix(uuid.NewString()+"-")),
+		names: map[*membership][]string{},
+	}
+}
+
+// set replaces both secrets of a membership in one step. Envoy uses them for new connections; open ones go on.
+func (s *secretServer) set(m *membership, subject model.Subject, identity certs.Identity, bundle []byte) error {
 	key, err := identity.KeyPEM()
 	if err != nil {
 		return err
 	}
-	s.cache.SetResources(map[string]types.Resource{
-		envoy.IdentitySecretName: envoy.IdentitySecret(identity.ChainPEM(), key),
-		envoy.TrustSecretName:    envoy.TrustSecret(bundle),
-	})
-	return nil
+	identityName, trustName := envoy.SecretNames(subject)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var gone []string
+	for _, name := range s.names[m] {
+		if name != identityName && name != trustName {
+			gone = append(gone, name)
+		}
+	}
+	s.names[m] = []string{identityName, trustName}
+	return s.cache.UpdateResources(map[string]types.Resource{
+		identityName: envoy.IdentitySecret(identityName, identity.ChainPEM(), key),
+		trustName:    envoy.TrustSecret(trustName, bundle),
+	}, gone)
 }
 
-// serve answers until ctx ends, and closes the listener.
-func (s *secretServer) serve(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer()
-	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
+// drop takes the secrets of a membership away.
+func (s *secretServer) drop(m *membership) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := slices.Clone(s.names[m])
+	delete(s.names, m)
+	return s.cache.UpdateResources(nil, gone)
+}
+
+// serve answers Envoy until ctx ends, and closes the listener.
+func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(relay.MaxRequest))
+	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, a.sds.cache, nil))
+	a.relay.Register(server)
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("serving secrets to Envoy: %w", err)
+		return fmt.Errorf("serving Envoy: %w", err)
 	}
 	return nil
 }

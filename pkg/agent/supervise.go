@@ -2,127 +2,211 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// longRun is how long Envoy must have run for its end to be no reason to wait before it is started again.
-const longRun = 10 * time.Second
+const (
+	// longRun is how long Envoy must have run for its end to be no reason to wait before it is started again, and for what
+	// it was told to be good.
+	longRun = 10 * time.Second
+	// forgiven is how long Envoy must have run for its last end to be no trouble any more.
+	forgiven = time.Minute
+)
 
 var restarts = certs.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 
-// supervisor keeps one Envoy running: the one that was wanted last.
+// supervisor keeps one Envoy running.
 type supervisor struct {
-	log     *slog.Logger
-	wanted  chan launch // holds the newest, until run takes it
+	log    *slog.Logger
+	obtain func(ctx context.Context) (*process, error) // takes over an Envoy that runs already, or starts one
+	drain  func(p *process)                            // has it finish what is open
+	leave  <-chan os.Signal                            // ends the supervision alone; nil: nothing does
+
+	began   func(err error)                // an attempt at obtain, nil: Envoy runs
+	ended   func(reason string, times int) // by itself, so many times since the last calm
+	stopped func()                         // by us, while it was alive
+	ran     func()                         // for longRun
+	calm    func()                         // it has run for forgiven since
+
 	reasons certs.Reasons
+	ends    int
 }
 
-func newSupervisor(log *slog.Logger) *supervisor {
-	return &supervisor{log: log, wanted: make(chan launch, 1)}
-}
-
-// want says which Envoy is to run from now on. Wanting the same again changes nothing. It never blocks: who wants must go
-// on renewing certificates, even while no Envoy can be started. One goroutine at a time may call it.
-func (s *supervisor) want(l launch) {
-	select {
-	case <-s.wanted: // nobody wants it any more
-	default:
+// supervise keeps Envoy running until ctx ends, and stops it then, in peace. When work ends, or an agent is to leave, Envoy goes on.
+func (a *Agent) supervise(ctx, work context.Context) error {
+	s := &supervisor{
+		log: a.log, obtain: a.obtain, leave: a.config.Leave,
+		drain: func(p *process) { a.drain(context.WithoutCancel(ctx), p) },
+		began: a.envoyBegan, ended: a.envoyEnded, stopped: a.relay.Ended, ran: a.relay.Ran, calm: func() { a.eachStatus(func(s *status) { s.over(aboutEnvoy) }) },
 	}
-	s.wanted <- l
-}
-
-// run waits for the first launch, and then keeps Envoy running until ctx ends; then it stops it and returns nil.
-func (s *supervisor) run(ctx context.Context) error {
-	var l launch
-	select {
-	case l = <-s.wanted:
-	case <-ctx.Done():
-		return nil
+	if a.config.External {
+		s.obtain = a.obtainExternal
 	}
-	for failures := 0; ctx.Err() == nil; {
-		began := time.Now()
-		next, failed := s.runOnce(ctx, l)
-		if l = next; !failed || time.Since(began) > longRun {
-			failures = 0
-		}
-		if !failed {
-			continue
-		}
-		// After the first failure not at all: one crash should cost no tunnel more than the time to dial it again.
-		if failures > 0 {
-			l = s.pause(ctx, l, restarts.Wait(failures-1))
-		}
-		failures++
-	}
+	s.run(ctx, work)
 	return nil
 }
 
-// pause waits before the next attempt, less if another Envoy is wanted than the one that failed. It returns what to run next.
-func (s *supervisor) pause(ctx context.Context, l launch, wait time.Duration) launch {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	for {
-		select {
-		case next := <-s.wanted:
-			if next.config != l.config {
-				return next
-			}
-		case <-timer.C:
-			return l
-		case <-ctx.Done():
-			return l
+// envoyBegan records what came of an attempt to have an Envoy.
+func (a *Agent) envoyBegan(err error) {
+	a.eachStatus(func(s *status) {
+		if err != nil {
+			s.trouble(aboutStart, err.Error())
+		} else {
+			s.over(aboutStart)
 		}
+	})
+}
+
+// envoyEnded records that Envoy ended by itself, and its tunnels with it.
+func (a *Agent) envoyEnded(reason string, times int) {
+	if a.table != nil {
+		if err := a.table.Fresh(); err != nil { // tried again before the next Envoy starts
+			a.log.Error("tunnels of an Envoy that ended are in the table still", "error", err)
+		}
+	}
+	a.eachStatus(func(s *status) { s.trouble(aboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
+	if a.relay.Crashed() {
+		a.log.Error("Envoy crashed again and again with new configuration: it gets the last that was good")
 	}
 }
 
-// runOnce runs Envoy until it ends, which is a failure, or another is wanted, or ctx ends. It returns what to run next.
-func (s *supervisor) runOnce(ctx context.Context, l launch) (next launch, failed bool) {
-	p, err := s.obtain(l)
-	if err != nil {
-		if ctx.Err() == nil && s.reasons.New(err) {
-			s.log.Error("Envoy is not running, trying again", "error", err)
-		}
-		return l, true
+func (a *Agent) eachStatus(do func(*status)) {
+	for _, m := range a.members {
+		do(m.status)
 	}
+}
+
+// run keeps Envoy running until ctx ends; then it stops it. When work ends it returns at once.
+func (s *supervisor) run(ctx, work context.Context) {
+	for failures := 0; ctx.Err() == nil && work.Err() == nil; {
+		began := time.Now()
+		if again := s.runOnce(ctx, work); !again {
+			return
+		}
+		if time.Since(began) > longRun {
+			failures = 0
+		}
+		// After the first failure not at all: one crash should cost no tunnel more than the time to dial it again.
+		if failures > 0 {
+			s.pause(ctx, work, restarts.Wait(failures-1))
+		}
+		failures++
+	}
+}
+
+func (s *supervisor) pause(ctx, work context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-work.Done():
+	}
+}
+
+// runOnce runs Envoy until it ends, or fails to start, and returns whether to do it again.
+func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
+	p, err := s.obtain(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.began(err)
+			if s.reasons.New(err) {
+				s.log.Error("Envoy is not running, trying again", "error", err)
+			}
+		}
+		return true
+	}
+	s.began(nil)
+	ran, calm := time.NewTimer(longRun), time.NewTimer(forgiven)
+	defer ran.Stop()
+	defer calm.Stop()
 	for {
 		select {
 		case <-p.done:
-			s.log.Error("Envoy ended, starting it again", "pid", p.handle.Pid, "error", p.err)
-			return l, true
-		case next := <-s.wanted:
-			if next.config == l.config {
-				continue
-			}
-			s.log.Info("replacing Envoy, because its bootstrap changed", "pid", p.handle.Pid)
-			p.stop()
-			return next, false
+			s.ends++
+			s.log.Error("Envoy ended, starting it again", "pid", p.pid, "reason", p.reason, "times", s.ends)
+			s.ended(p.reason, s.ends)
+			return true
+		case <-ran.C:
+			s.ran()
+		case <-calm.C:
+			s.ends, s.reasons = 0, certs.Reasons{}
+			s.calm()
 		case <-ctx.Done():
-			s.log.Info("stopping Envoy", "pid", p.handle.Pid)
+			select {
+			case <-p.done: // what ends a machine may have ended both
+				s.ended(p.reason, s.ends+1)
+				return false
+			default:
+			}
+			s.log.Info("stopping Envoy", "pid", p.pid)
+			s.drain(p)
 			p.stop()
-			return l, false
+			s.stopped()
+			return false
+		case <-s.leave:
+			s.log.Info("leaving Envoy to the next agent", "pid", p.pid)
+			return false
+		case <-work.Done():
+			return false
 		}
 	}
 }
 
-// obtain takes over an Envoy that runs already, or starts one.
-func (s *supervisor) obtain(l launch) (*process, error) {
-	p, same, err := adopt(l)
+// obtain takes over an Envoy that runs already, or starts one. It starts none after ctx has ended.
+func (a *Agent) obtain(ctx context.Context) (*process, error) {
+	l, err := prepare(a.config)
+	if err != nil {
+		return nil, err
+	}
+	p, same, err := adopt(ctx, a.config.admin(), l)
 	switch {
 	case err != nil:
 		return nil, err
 	case same:
-		s.log.Info("Envoy runs already, taking it over", "pid", p.handle.Pid)
+		a.log.Info("Envoy runs already, taking it over", "pid", p.pid)
 		return p, nil
 	case p != nil:
-		s.log.Info("stopping an Envoy that was started otherwise", "pid", p.handle.Pid)
+		a.log.Info("stopping an Envoy that was started otherwise", "pid", p.pid)
+		a.drain(ctx, p)
 		p.stop()
+		a.relay.Ended()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if a.table != nil {
+		if err := a.table.Fresh(); err != nil {
+			return nil, err
+		}
 	}
 	if p, err = start(l); err != nil {
 		return nil, err
 	}
-	s.log.Info("Envoy started", "pid", p.handle.Pid)
+	a.log.Info("Envoy started", "pid", p.pid)
 	return p, nil
+}
+
+// health says whether Envoy is about to end.
+type health struct {
+	mu       sync.Mutex
+	draining bool
+}
+
+func (h *health) drains() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.draining
+}
+
+func (h *health) drain(draining bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.draining = draining
 }

@@ -107,10 +107,15 @@ func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenS
 }
 
 // chooseToken returns the token that belongs into the bootstrap Secret and notes its record in a Tunnel's status. The
-// Secret itself is written after the status: no token is handed out that is not on record.
+// Secret itself is written after the status: no token is handed out that is not on record. Where there is no Secret every
+// token ends.
 func (c Config) chooseToken(status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
 	status.Tokens = validTokens(status.Tokens, now)
-	if secret != nil {
+	if secret == nil {
+		// Who deletes the Secret ends what was in it, copies and all: a stolen token can't be ended in another way before it
+		// is used. Records of used-up tokens stay for who comes late.
+		status.Tokens = slices.DeleteFunc(slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses })
+	} else {
 		if token = string(secret.Data[v1alpha1.BootstrapTokenKey]); c.freshToken(status.Tokens, token, now) {
 			return token, nil
 		}

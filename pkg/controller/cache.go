@@ -5,6 +5,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,7 +18,7 @@ import (
 )
 
 // CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
-// ConfigMap, Clusters without status and topology, and CertificateSigningRequests of others as no more than a name.
+// ConfigMap, Clusters without topology and of their status our condition alone, and CertificateSigningRequests of others as no more than a name.
 func CacheOptions(config Config) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -41,7 +42,11 @@ func slim(in any) (any, error) {
 			o.Data = nil // such as a cluster's CA key, which has the same label
 		}
 	case *clusterv1.Cluster:
+		ours := apimeta.FindStatusCondition(o.Status.Conditions, v1alpha1.ClusterConditionTunnelReady)
 		o.Status, o.Spec.Topology = clusterv1.ClusterStatus{}, clusterv1.Topology{}
+		if ours != nil {
+			o.Status.Conditions = []metav1.Condition{*ours}
+		}
 	case *certificatesv1.CertificateSigningRequest:
 		if _, ours := profiles[o.Spec.SignerName]; !ours {
 			o.Spec, o.Status = certificatesv1.CertificateSigningRequestSpec{}, certificatesv1.CertificateSigningRequestStatus{}

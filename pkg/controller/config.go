@@ -25,7 +25,10 @@ const (
 	TunnelDNSNo TunnelDNS = "no"
 )
 
-// Config is what the controller knows about its installation. All of it is needed but AllClusters.
+// minLeafLifetime is what tests of rotation use. Certificates say when they end to the second.
+const minLeafLifetime = time.Second
+
+// Config is what the controller knows about its installation. What can be left out says so.
 type Config struct {
 	Domain        model.TunnelDomain
 	Namespace     string         // of the installation's own objects
@@ -35,9 +38,16 @@ type Config struct {
 	DNS           TunnelDNS
 	AllClusters   bool // Clusters without the label get a tunnel too
 	LeafLifetime  time.Duration
+	CALifetime    time.Duration // of a CA that the controller makes; zero: 10 years
+	CAOverlap     time.Duration // for how long the old CA goes on beside the new one; never less than a leaf lives
 	TokenLifetime time.Duration
 	TokenUses     int32  // how many edges may enrol with one bootstrap token
 	XDSServerUser string // the one user whose CertificateSigningRequests are looked at
+	// XDSServer is where the xds-servers are, a name with the addresses of all of them, to be asked what edges and gateways
+	// report. Zero: nothing is known of the state of tunnels.
+	XDSServer model.Endpoint
+	// Now is the apiserver's clock, see Clock; nil: time.Now.
+	Now func() time.Time
 }
 
 // Validate joins everything that is wrong with a Config.
@@ -57,9 +67,20 @@ func (c Config) Validate() error {
 	if c.DNS != TunnelDNSAuto && c.DNS != TunnelDNSYes && c.DNS != TunnelDNSNo {
 		errs = append(errs, fmt.Errorf("tunnel DNS %q is neither auto nor yes nor no", c.DNS))
 	}
-	// The apiserver takes no CertificateSigningRequest of less than 10 minutes, and renewal needs time for retries.
-	if c.LeafLifetime < 10*time.Minute {
-		errs = append(errs, fmt.Errorf("leaf lifetime %s is less than 10m", c.LeafLifetime))
+	if c.XDSServer != (model.Endpoint{}) {
+		if err := c.XDSServer.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("address of the xds-servers: %w", err))
+		}
+	}
+	if c.LeafLifetime < minLeafLifetime {
+		errs = append(errs, fmt.Errorf("leaf lifetime %s is less than %s", c.LeafLifetime, minLeafLifetime))
+	}
+	if c.CAOverlap < 0 {
+		errs = append(errs, fmt.Errorf("CA overlap %s is less than nothing", c.CAOverlap))
+	}
+	// Half of a CA's life is then left for the next rotation, however late one is begun.
+	if t := c.timing(); t.life < 2*t.total() {
+		errs = append(errs, fmt.Errorf("CA lifetime %s is less than twice what a rotation takes, %s with this CA overlap and leaf lifetime", t.life, t.total()))
 	}
 	if c.TokenLifetime < time.Minute {
 		errs = append(errs, fmt.Errorf("token lifetime %s is less than 1m", c.TokenLifetime))
@@ -68,4 +89,12 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("a token of %d uses is of no use", c.TokenUses))
 	}
 	return errors.Join(errs...)
+}
+
+// clock is Now, which may be nil.
+func (c Config) clock() func() time.Time {
+	if c.Now == nil {
+		return time.Now
+	}
+	return c.Now
 }

@@ -3,6 +3,7 @@ package controller
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -76,7 +77,7 @@ func TestFillTunnelChangesNothingThatIsThere(t *testing.T) {
 	before := tunnel.DeepCopy()
 	cluster.Spec.ControlPlaneEndpoint.Host = "192.0.2.99"
 	fillTunnel(tunnel, cluster)
-	if tunnel.Spec.ID != before.Spec.ID || tunnel.Spec.APIServer != before.Spec.APIServer {
+	if tunnel.Spec.ID != before.Spec.ID || !cmp.Equal(tunnel.Spec.APIServer, before.Spec.APIServer) {
 		t.Errorf("spec %+v, was %+v", tunnel.Spec, before.Spec)
 	}
 }

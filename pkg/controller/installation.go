@@ -1,16 +1,14 @@
 package controller
 
 import (
-	"bytes"
 	"context"
-	"encoding/pem"
-	"errors"
 	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -20,147 +18,172 @@ import (
 )
 
 const (
-	// caLifetime is long, because replacing a CA reaches edges only as they renew.
-	caLifetime = 10 * 365 * 24 * time.Hour
-	// installationInterval is how often the installation's Secrets are looked at: they are not watched, so that the CA
-	// key stays out of every cache.
-	installationInterval = time.Minute
+	// installationInterval is how often the installation's Secrets are looked at: of the CA's only the metadata is watched, so
+	// that the key stays out of every cache, and the others are the controller's own.
+	installationInterval = 10 * time.Second
+	// maxRounds is more than all writes that can be due at one time.
+	maxRounds = 10
 )
 
-// errNoCA is what waits for the installation to be complete.
-var errNoCA = errors.New("there is no CA yet")
-
-// installation reconciles what belongs to the installation as a whole: the CA, the public ConfigMap, the gateway token.
-// Everything that exists already is used as it is.
+// installation reconciles what belongs to the installation as a whole: the CAs, the public ConfigMap, the gateway token,
+// the record of ended tunnels.
 type installation struct {
-	config Config
-	client client.Client
-	live   client.Reader
-	log    *slog.Logger
-	now    func() time.Time
+	config   Config
+	client   client.Client
+	live     client.Reader
+	recorder events.EventRecorder
+	log      *slog.Logger
+	now      func() time.Time
+	up       time.Time // since when this process signs; zero before the first reconciliation
+	ended    *endedTunnels
+	problem  string // what was said last
 }
 
-// Reconcile makes what is missing.
+// Reconcile makes what is missing, and takes a rotation of the CA as far as it can go now.
 func (r *installation) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	err := r.ensure(ctx)
+	if r.up.IsZero() {
+		r.up = r.now()
+	}
+	wait, err := r.ensure(ctx)
+	if err == nil {
+		err = r.ended.prune(ctx)
+	}
 	if conflict(err) {
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
-	return reconcile.Result{RequeueAfter: installationInterval}, err
+	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-func (r *installation) ensure(ctx context.Context) error {
-	ca, err := r.ensureCA(ctx)
+// ensure does one write after the other, each after a new look at everything, until nothing is left to do. So whoever comes
+// after a crash goes on where the last one stopped.
+func (r *installation) ensure(ctx context.Context) (wait time.Duration, err error) {
+	for range maxRounds {
+		var changed bool
+		if wait, changed, err = r.round(ctx); err != nil || !changed {
+			return wait, err
+		}
+	}
+	return 0, nil
+}
+
+// round does the first write that is due.
+func (r *installation) round(ctx context.Context) (wait time.Duration, changed bool, err error) {
+	source, err := r.readSource(ctx)
 	if err != nil {
-		return err
+		return 0, false, err
+	}
+	state, secret, err := r.readState(ctx)
+	if err != nil {
+		r.say(nil, err.Error())
+		return 0, false, err
 	}
 	key := client.ObjectKey{Namespace: r.config.Namespace, Name: v1alpha1.InstallationConfigMapName}
-	have, err := get(ctx, r.live, key, &corev1.ConfigMap{})
+	published, err := get(ctx, r.live, key, &corev1.ConfigMap{})
 	if err != nil {
-		return wrap("reading ConfigMap of the installation", err)
+		return 0, false, wrap("reading ConfigMap of the installation", err)
 	}
-	want := &corev1.ConfigMap{ObjectMeta: r.meta(key.Name)}
-	if have != nil {
-		want = have.DeepCopy()
+	if secret == nil {
+		return r.begin(ctx, source)
 	}
-	bundle := addToBundle(want.Data[v1alpha1.TrustBundleKey], ca.CertPEM())
-	token, err := r.ensureGatewayToken(ctx, []byte(bundle))
-	if err != nil {
-		return err
+	facts := caFacts{now: r.now(), up: r.up, source: source.issuer, broken: source.problem != ""}
+	if published != nil {
+		facts.published = []byte(published.Data[v1alpha1.TrustBundleKey])
+		_, facts.requested = published.Annotations[v1alpha1.RotateCAAnnotation]
 	}
-	if want.Data == nil {
-		want.Data = map[string]string{}
+	if changed, err = r.advance(ctx, source, state, secret, facts); changed || err != nil {
+		return 0, changed, err
 	}
-	want.Data[v1alpha1.TrustBundleKey], want.Data[v1alpha1.GatewayTokenHashKey] = bundle, enrol.HashToken(token)
-	return r.write(ctx, "ConfigMap of the installation", want, have, have == nil)
+	problem := r.config.problemOf(source, state, facts)
+	r.say(published, problem)
+	if changed, err = r.publish(ctx, published, state, problem); changed || err != nil {
+		return 0, changed, err
+	}
+	return r.wait(state), false, nil
+}
+
+// begin makes the first state of a new installation.
+func (r *installation) begin(ctx context.Context, source caSource) (wait time.Duration, changed bool, err error) {
+	switch {
+	case source.secret == nil:
+		var ca *certs.CA
+		if ca, err = r.newCA(); err == nil {
+			err = r.writeSource(ctx, nil, ca)
+		}
+		return 0, err == nil, err
+	case source.issuer == nil:
+		r.say(source.secret, source.problem)
+		return installationInterval, false, nil
+	}
+	err = r.writeState(ctx, nil, caState{phase: v1alpha1.CAPhaseSteady, signing: source.issuer})
+	return 0, err == nil, err
+}
+
+// advance writes what is due of source and state.
+func (r *installation) advance(ctx context.Context, source caSource, state caState, secret *corev1.Secret, facts caFacts) (changed bool, err error) {
+	timing := r.config.timing()
+	switch next, due := state.step(facts, timing); {
+	case state.wantsAnother(facts, timing) && fixed(source.secret):
+		err := r.removeSource(ctx, source.secret)
+		return err == nil, err
+	case state.wantsAnother(facts, timing):
+		ca, err := r.newCA()
+		if err == nil {
+			err = r.writeSource(ctx, source.secret, ca)
+		}
+		return err == nil, err
+	case source.secret == nil && state.expected().made:
+		r.log.Warn("the CA Secret was deleted and is made again", "serial", state.expected().Serial())
+		err := r.writeSource(ctx, nil, state.expected().CA)
+		return err == nil, err
+	case due:
+		err := r.writeState(ctx, secret, next)
+		return err == nil, err
+	}
+	return false, nil
+}
+
+// wait is until the next deadline, but no longer than the source may go unseen.
+func (r *installation) wait(state caState) time.Duration {
+	end, _ := state.deadlines(r.config.timing())
+	if left := end.Sub(r.now()); !end.IsZero() && left < installationInterval {
+		return max(left, 100*time.Millisecond) // a phase may wait for more than its time
+	}
+	return installationInterval
 }
 
 // write creates an object, or changes what differs.
-func (r *installation) write(ctx context.Context, what string, want, have client.Object, create bool) error {
+func (r *installation) write(ctx context.Context, what string, want, have client.Object, create bool) (changed bool, err error) {
 	switch {
 	case create:
-		return wrap("creating "+what, r.client.Create(ctx, want))
+		err = wrap("creating "+what, r.client.Create(ctx, want))
 	case equality.Semantic.DeepEqual(want, have):
-		return nil
+		return false, nil
+	default:
+		err = wrap("updating "+what, r.client.Patch(ctx, want, lockedPatch(have)))
 	}
-	return wrap("updating "+what, r.client.Patch(ctx, want, lockedPatch(have)))
-}
-
-// ensureCA returns the CA, and makes one where there is none.
-func (r *installation) ensureCA(ctx context.Context) (*certs.CA, error) {
-	ca, err := loadCA(ctx, r.live, r.config.Namespace)
-	if !errors.Is(err, errNoCA) {
-		return ca, err
-	}
-	if ca, err = certs.NewCA("Fairlead "+r.commonName(), r.now(), caLifetime); err != nil {
-		return nil, err
-	}
-	key, err := ca.KeyPEM()
-	if err != nil {
-		return nil, err
-	}
-	secret := &corev1.Secret{
-		ObjectMeta: r.meta(v1alpha1.CASecretName),
-		Type:       corev1.SecretTypeTLS,
-		Data:       map[string][]byte{corev1.TLSCertKey: ca.CertPEM(), corev1.TLSPrivateKeyKey: key},
-	}
-	if err := r.client.Create(ctx, secret); err != nil {
-		return nil, wrap("creating CA Secret", err)
-	}
-	r.log.Info("CA created", "not_after", ca.NotAfter())
-	return ca, nil
-}
-
-// commonName is the tunnel domain, as much of it as a common name of 64 bytes has room for.
-func (r *installation) commonName() string {
-	return string(r.config.Domain)[:min(len(r.config.Domain), 64-len("Fairlead "))]
-}
-
-// loadCA reads the CA from its Secret: at each use, so that the key is nowhere but there and a new one is used at once.
-func loadCA(ctx context.Context, live client.Reader, namespace string) (*certs.CA, error) {
-	secret, err := get(ctx, live, client.ObjectKey{Namespace: namespace, Name: v1alpha1.CASecretName}, &corev1.Secret{})
-	if err != nil {
-		return nil, wrap("reading CA Secret", err)
-	}
-	if secret == nil {
-		return nil, errNoCA
-	}
-	ca, err := certs.ParseCA(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	return ca, wrap("reading CA Secret "+v1alpha1.CASecretName, err)
+	return err == nil, err
 }
 
 // ensureGatewayToken returns the token in the gateways' Secret, and makes Secret and token where there are none.
-func (r *installation) ensureGatewayToken(ctx context.Context, bundle []byte) (string, error) {
+func (r *installation) ensureGatewayToken(ctx context.Context, bundle []byte) (token string, changed bool, err error) {
 	key := client.ObjectKey{Namespace: r.config.Namespace, Name: v1alpha1.GatewaySecretName}
 	have, err := get(ctx, r.live, key, &corev1.Secret{})
 	if err != nil {
-		return "", wrap("reading gateway Secret", err)
+		return "", false, wrap("reading gateway Secret", err)
 	}
 	want := &corev1.Secret{ObjectMeta: r.meta(v1alpha1.GatewaySecretName)}
 	if have != nil {
 		want = have.DeepCopy()
 	}
-	token := string(want.Data[v1alpha1.BootstrapTokenKey])
+	token = string(want.Data[v1alpha1.BootstrapTokenKey])
 	if token == "" {
 		if token, err = enrol.RandomToken(); err != nil {
-			return "", err
+			return "", false, err
 		}
 	}
 	want.Data = map[string][]byte{v1alpha1.BootstrapTokenKey: []byte(token), v1alpha1.BootstrapCAKey: bundle}
-	return token, r.write(ctx, "gateway Secret", want, have, have == nil)
-}
-
-// addToBundle returns a bundle that has a CA. What else is in the bundle stays: it is there while one CA replaces another.
-// What is no certificate does not, because nobody could read the bundle.
-func addToBundle(bundle string, caPEM []byte) string {
-	ca, _ := pem.Decode(caPEM)
-	var out bytes.Buffer
-	for block, rest := pem.Decode([]byte(bundle)); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type == ca.Type && !bytes.Equal(block.Bytes, ca.Bytes) {
-			out.Write(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}))
-		}
-	}
-	return out.String() + string(caPEM)
+	changed, err = r.write(ctx, "gateway Secret", want, have, have == nil)
+	return token, changed, err
 }
 
 func (r *installation) meta(name string) metav1.ObjectMeta {

@@ -2,8 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -56,36 +54,11 @@ func TestTheManagerMakesTheInstallation(t *testing.T) {
 	})
 }
 
-func TestAnotherCAReachesTheBootstrapSecrets(t *testing.T) {
-	m := apiserver(t)
-	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
-	_, _, config := installed(t, m, testConfig().Namespace)
-	bundle := config.Data[v1alpha1.TrustBundleKey]
-	other, err := certs.NewCA("other", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{bundle, string(other.CertPEM()) + bundle, bundle} {
-		edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = want })
-		eventually(t, func() error {
-			secret := bootstrapOf(cluster)
-			if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
-				return err
-			}
-			if got := string(secret.Data[v1alpha1.BootstrapCAKey]); got != want {
-				return fmt.Errorf("the Secret has a bundle of %d bytes, want %d", len(got), len(want))
-			}
-			return nil
-		})
-	}
-}
-
 func TestAnInstallationUsesTheCAThatIsThere(t *testing.T) {
 	m := apiserver(t)
 	config := testConfig()
 	config.Namespace = kubetest.NewNamespace(t, m)
-	r := &installation{config: config, client: m, live: m, log: slog.New(slog.DiscardHandler), now: time.Now}
+	r := newInstallation(m, config, time.Now)
 	mine, err := certs.NewCA("Mine", time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -112,36 +85,5 @@ func TestAnInstallationUsesTheCAThatIsThere(t *testing.T) {
 	}
 	if versions[0] != versions[1] || versions[1] != versions[2] {
 		t.Errorf("versions %v", versions)
-	}
-}
-
-func TestAddToBundle(t *testing.T) {
-	newCA := func(name string) string {
-		ca, err := certs.NewCA(name, time.Now(), time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(ca.CertPEM())
-	}
-	old, current := newCA("old"), newCA("current")
-	tests := map[string]struct{ in, want string }{
-		"an empty bundle":               {in: "", want: current},
-		"the CA is there":               {in: current, want: current},
-		"another CA stays":              {in: old, want: old + current},
-		"both are there":                {in: old + current, want: old + current},
-		"both are there the other way":  {in: current + old, want: old + current},
-		"what is no certificate goes":   {in: "x" + strings.ReplaceAll(old, "CERTIFICATE", "PRIVATE KEY"), want: current},
-		"words between certificates go": {in: "# old\n" + old + "# end\n", want: old + current},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			got := addToBundle(tc.in, []byte(current))
-			if got != tc.want {
-				t.Errorf("got\n%s\nwant\n%s", got, tc.want)
-			}
-			if again := addToBundle(got, []byte(current)); again != got {
-				t.Error("a second time it changes")
-			}
-		})
 	}
 }

@@ -187,6 +187,14 @@ func TestTheBootstrapSecretComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitToken(t, m, cluster, string(first.Data[v1alpha1.BootstrapTokenKey]))
+	// Whoever has stolen the token that was in it, and did not use it, is left with nothing.
+	tunnel := read(t, m, tunnelNamed(cluster))
+	stolen := edgeRequest(t, cluster.Namespace+"/c1")
+	stolen.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
+	stolen.Annotations[v1alpha1.RequestTokenAnnotation] = enrol.HashToken(string(first.Data[v1alpha1.BootstrapTokenKey]))
+	if got := denialOf(answered(t, m, stolen)); got != reasonUnknownToken {
+		t.Errorf("the token of the deleted Secret got %q", got)
+	}
 }
 
 func TestATokenMakesRoomForAnotherWellBeforeItEnds(t *testing.T) {

@@ -67,6 +67,13 @@ func TestTheSignerRefuses(t *testing.T) {
 			},
 			want: reasonTunnelEnded,
 		},
+		"an edge that is revoked": {
+			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+				t.Helper()
+				edit(t, m, tunnel, func(tunnel *v1alpha1.Tunnel) { tunnel.Spec.RevokedEdges = []string{"edge-other", testNode} })
+			},
+			want: reasonRevoked,
+		},
 		"an edge that would be a gateway": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Annotations[v1alpha1.RequestNodeAnnotation] = "gateway-0"

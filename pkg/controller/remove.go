@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -13,15 +14,22 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
+// deleteForMoveAnnotation is what clusterctl puts on what it deletes because it has moved it.
+const deleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
+
 // remove takes the tunnel away from a Cluster that lives on: first its clients, then what they used.
 func (r *tunnels) remove(ctx context.Context, o objects) error {
 	if err := r.giveBack(ctx, o); err != nil {
 		return err
 	}
+	if err := r.clusterStatus.remove(ctx, o.cluster); err != nil {
+		return err
+	}
 	if o.tunnel == nil {
 		return nil
 	}
-	return r.drop(ctx, o.tunnel)
+	r.log.Info("tunnel ended: it is not wanted any more", "cluster", o.key.String(), "tunnel", o.tunnel.Spec.ID)
+	return r.drop(ctx, o.tunnel, false)
 }
 
 // giveBack restores the kubeconfig of a Cluster. One that can't be read must not keep a Tunnel for ever.
@@ -49,26 +57,58 @@ func (r *tunnels) end(ctx context.Context, o objects) error {
 	if owner := controllingCluster(o.tunnel); cluster != nil && (owner == nil || owner.UID == cluster.UID) {
 		return nil // the cache is late; its next event comes back here
 	}
-	r.log.Info("tunnel ended: its Cluster is gone", "cluster", o.key.String(), "tunnel", o.tunnel.Spec.ID)
-	return r.drop(ctx, o.tunnel)
+	moved := wasMoved(o.tunnel)
+	r.log.Info("tunnel ended: its Cluster is gone", "cluster", o.key.String(), "tunnel", o.tunnel.Spec.ID, "moved", moved)
+	return r.drop(ctx, o.tunnel, moved)
 }
 
-// drop deletes a Tunnel with its bootstrap Secret and lets it go.
-func (r *tunnels) drop(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+// wasMoved says whether a Tunnel whose Cluster is gone serves it elsewhere by now: it was paused, as clusterctl has it during
+// a move, or clusterctl says so itself.
+func wasMoved(tunnel *v1alpha1.Tunnel) bool {
+	_, forMove := tunnel.Annotations[deleteForMoveAnnotation]
+	return forMove || apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionPaused)
+}
+
+// drop deletes a Tunnel with its bootstrap Secret and lets it go. Unless it was moved its id is on record as ended before the
+// last trace of it goes: so a crash in between only repeats something.
+func (r *tunnels) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool) error {
 	if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
 		return err
 	}
+	// First, because a Tunnel that is not being deleted lives, and takes its id off the record. The finalizer keeps it.
+	tunnel, err := r.startDeleting(ctx, tunnel)
+	if err != nil || tunnel == nil {
+		return err
+	}
+	if !moved && tunnel.Spec.ID != "" {
+		if err := r.ended.add(ctx, tunnel.Spec.ID, r.config.validUntil(tunnel, r.now())); err != nil {
+			return err
+		}
+	}
 	free := tunnel.DeepCopy()
 	if controllerutil.RemoveFinalizer(free, v1alpha1.TunnelFinalizer) {
-		if err := r.client.Patch(ctx, free, lockedPatch(tunnel)); err != nil {
-			return client.IgnoreNotFound(wrap("releasing Tunnel", err))
-		}
+		return client.IgnoreNotFound(wrap("releasing Tunnel", r.client.Patch(ctx, free, lockedPatch(tunnel))))
 	}
 	if !tunnel.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	err := r.client.Delete(ctx, free, client.Preconditions{UID: &free.UID})
+	err = r.client.Delete(ctx, free, client.Preconditions{UID: &free.UID})
 	return client.IgnoreNotFound(wrap("deleting Tunnel", err))
+}
+
+// startDeleting deletes a Tunnel that has our finalizer, and returns it as it then is; nil if it is gone.
+func (r *tunnels) startDeleting(ctx context.Context, tunnel *v1alpha1.Tunnel) (*v1alpha1.Tunnel, error) {
+	if !tunnel.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(tunnel, v1alpha1.TunnelFinalizer) {
+		return tunnel, nil
+	}
+	if err := r.client.Delete(ctx, tunnel, client.Preconditions{UID: &tunnel.UID}); err != nil {
+		return nil, client.IgnoreNotFound(wrap("deleting Tunnel", err))
+	}
+	now, err := get(ctx, r.live, client.ObjectKeyFromObject(tunnel), &v1alpha1.Tunnel{})
+	if err != nil || now == nil || now.UID != tunnel.UID {
+		return nil, wrap("reading Tunnel", err)
+	}
+	return now, nil
 }
 
 // writeKubeconfig makes the kubeconfig of a Cluster lead through the tunnel, or back to where its provider had it lead. It

@@ -15,27 +15,33 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
 )
 
 // maxAge is how old a request may be to be answered: longer than the xds-server waits. Nobody would take the certificate of
 // an older one, and after an outage each retry of an edge would have used up its token once more.
 const maxAge = 30 * time.Second
 
-// maxHost bounds the label that a machine gives itself: as long as a DNS name.
-const maxHost = 253
-
-// Reasons for which a CertificateSigningRequest is denied.
 const (
-	reasonWrongUser      = "WrongUser"
-	reasonTooOld         = "TooOld"
-	reasonInvalidRequest = "InvalidRequest"
-	reasonWrongUsage     = "WrongUsage"
-	reasonInvalidName    = "InvalidName"
-	reasonUnknownTunnel  = "UnknownTunnel"
-	reasonTunnelEnded    = "TunnelEnded"
-	reasonUnknownToken   = "UnknownToken"
-	reasonTokenExpired   = "TokenExpired"
-	reasonTokenUsedUp    = "TokenUsedUp"
+	// maxHost bounds the label that a machine gives itself: as long as a DNS name.
+	maxHost = 253
+	// maxRequestPEM is room for certs.MaxCSR bytes in PEM, which are a third more, and its frame.
+	maxRequestPEM = 2 * certs.MaxCSR
+)
+
+// Reasons for which a CertificateSigningRequest is denied. Whoever asked reads them, so they stay what they are.
+const (
+	reasonWrongUser      = "WrongUser"      // it was not the xds-server that made the request
+	reasonTooOld         = "TooOld"         // nobody waits for the answer any more
+	reasonInvalidRequest = "InvalidRequest" // the signing request is garbage, or its key is of a kind that is not taken
+	reasonWrongUsage     = "WrongUsage"     // the profile has no such usage
+	reasonInvalidName    = "InvalidName"    // an annotation is not what it has to be
+	reasonUnknownTunnel  = "UnknownTunnel"  // there is no such Tunnel: it may have been moved
+	reasonTunnelEnded    = "TunnelEnded"    // the Tunnel is another one by now, or its Cluster is gone
+	reasonRevoked        = "Revoked"        // the edge is one of spec.revokedEdges, or one of those came by the same token
+	reasonUnknownToken   = "UnknownToken"   // the Tunnel has no record of the token: it has ended, or is another Tunnel's
+	reasonTokenExpired   = "TokenExpired"   // the token was not used in time
+	reasonTokenUsedUp    = "TokenUsedUp"    // the token was used as often as it may be
 )
 
 // refusal is an answer that no repetition would change.
@@ -82,7 +88,8 @@ type request struct {
 	notAfter  time.Time
 }
 
-// readRequest checks everything of a CertificateSigningRequest that needs no other object. Its error is a *refusal.
+// readRequest checks everything of a CertificateSigningRequest that needs no other object. Its error is a *refusal. Now is
+// by the clock that has dated the request.
 func (c Config) readRequest(csr *certificatesv1.CertificateSigningRequest, now time.Time) (request, error) {
 	if csr.Spec.Username != c.XDSServerUser {
 		return request{}, refuseRequest(reasonWrongUser, "user %q is not the xds-server", csr.Spec.Username)
@@ -95,6 +102,9 @@ func (c Config) readRequest(csr *certificatesv1.CertificateSigningRequest, now t
 		if !q.profile.allows(usage) {
 			return request{}, refuseRequest(reasonWrongUsage, "%s gives no certificates for %q", csr.Spec.SignerName, usage)
 		}
+	}
+	if len(csr.Spec.Request) > maxRequestPEM {
+		return request{}, refuseRequest(reasonInvalidRequest, "spec.request has %d bytes, more than %d", len(csr.Spec.Request), maxRequestPEM)
 	}
 	block, rest := pem.Decode(csr.Spec.Request)
 	if block == nil || len(strings.TrimSpace(string(rest))) > 0 {
@@ -145,13 +155,14 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 		return refuseRequest(reasonInvalidName, "%q is no node name of an edge", q.subject.Node)
 	case model.ValidateID(q.subject.ID) != nil:
 		return refuseRequest(reasonInvalidName, "%q is no tunnel id", q.subject.ID)
-	case len(q.host) > maxHost:
-		return refuseRequest(reasonInvalidName, "the host's name has %d bytes, more than %d", len(q.host), maxHost)
+	case len(q.host) > maxHost || strings.ContainsFunc(q.host, func(r rune) bool { return r < ' ' || r > '~' }):
+		return refuseRequest(reasonInvalidName, "the host's name has more than %d bytes, or something else than printable ASCII", maxHost)
 	}
 	return nil
 }
 
-// checkTunnel says no if the tunnel of an edge is not there, is another one by now, or has ended.
+// checkTunnel says no if the tunnel of an edge is not there, is another one by now, or has ended, or if the edge or its token
+// is revoked.
 func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) *refusal {
 	switch {
 	case tunnel == nil:
@@ -160,6 +171,10 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 		return refuseRequest(reasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID)
 	case cluster == nil || !metav1.IsControlledBy(tunnel, cluster):
 		return refuseRequest(reasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
+	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):
+		return refuseRequest(reasonRevoked, "the edge %s is revoked in Tunnel %s", q.subject.Node, q.tunnel)
+	case q.tokenHash != "" && source.TokenRevoked(tunnel, q.tokenHash):
+		return refuseRequest(reasonRevoked, "an edge that came by the same token is revoked in Tunnel %s", q.tunnel)
 	}
 	return nil
 }
@@ -176,7 +191,8 @@ func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
 		}
 	}
 	status.Edges = liveEdges(putEdge(status.Edges, v1alpha1.EdgeStatus{
-		NodeID: nodeID, Host: q.host, EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(q.notAfter.Truncate(time.Second)),
+		NodeID: nodeID, Host: q.host, TokenSHA256: q.tokenHash,
+		EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(q.notAfter.Truncate(time.Second)),
 	}), now)
 	return nil
 }

@@ -107,9 +107,13 @@ func TestReadRequestRefuses(t *testing.T) {
 		"no tunnel id":                     {annotate(v1alpha1.RequestTunnelIDAnnotation, ""), reasonInvalidName},
 		"no node":                          {annotate(v1alpha1.RequestNodeAnnotation, ""), reasonInvalidName},
 		"an edge with a gateway's name":    {annotate(v1alpha1.RequestNodeAnnotation, "gateway-0"), reasonInvalidName},
-		"a host without end":               {annotate(v1alpha1.RequestHostAnnotation, strings.Repeat("h", 254)), reasonInvalidName},
-		"a gateway with an edge's name":    {gateway(testNode), reasonInvalidName},
-		"a gateway without number":         {gateway("gateway"), reasonInvalidName},
+		"a host with a line break":         {annotate(v1alpha1.RequestHostAnnotation, "a\nb"), reasonInvalidName},
+		"a request without end": {func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.Request = append(r.Spec.Request, make([]byte, maxRequestPEM)...)
+		}, reasonInvalidRequest},
+		"a host without end":            {annotate(v1alpha1.RequestHostAnnotation, strings.Repeat("h", 254)), reasonInvalidName},
+		"a gateway with an edge's name": {gateway(testNode), reasonInvalidName},
+		"a gateway without number":      {gateway("gateway"), reasonInvalidName},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

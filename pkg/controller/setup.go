@@ -2,17 +2,22 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,17 +25,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 const (
 	// Workers: a lookup of a hostname or a slow answer of the apiserver holds up one of them.
 	tunnelWorkers = 16
+	liveWorkers   = 8
 	signerWorkers = 4
 	// Retries of one object, which never wait for those of another.
 	firstRetry, lastRetry = 200 * time.Millisecond, 5 * time.Minute
@@ -52,26 +60,67 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 	if err := config.Validate(); err != nil {
 		return err
 	}
-	recorder := mgr.GetEventRecorder("fairlead.dev/controller")
-	resolver := &resolver{mode: config.DNS, lookup: net.DefaultResolver.LookupHost, now: time.Now}
-	live := mgr.GetAPIReader()
-	t := &tunnels{config: config, client: mgr.GetClient(), live: live, recorder: recorder, log: log, now: time.Now, resolver: resolver}
-	if err := t.setup(mgr); err != nil {
-		return fmt.Errorf("setting up tunnels: %w", err)
+	parts := parts{
+		config: config, client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(),
 	}
-	s := &signer{config: config, client: mgr.GetClient(), live: live, log: log, now: time.Now}
-	if err := s.setup(mgr); err != nil {
-		return fmt.Errorf("setting up signer: %w", err)
+	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}
+	return errors.Join(
+		wrap("setting up tunnels", parts.tunnels(ended).setup(mgr)),
+		wrap("setting up live status", parts.setupLive(mgr, ended)),
+		wrap("setting up signer", (&signer{config: config, client: parts.client, live: parts.live, log: log, now: parts.now}).setup(mgr)),
+		wrap("setting up installation", parts.installation(ended).setup(mgr)),
+	)
+}
+
+// parts are what the controllers are made of.
+type parts struct {
+	config   Config
+	client   client.Client // reads come from the cache
+	live     client.Reader // reads come from the apiserver
+	recorder events.EventRecorder
+	log      *slog.Logger
+	now      func() time.Time
+}
+
+func (p parts) tunnels(ended *endedTunnels) *tunnels {
+	// The resolver's pauses are measured on this machine alone.
+	resolver := &resolver{mode: p.config.DNS, lookup: net.DefaultResolver.LookupHost, now: time.Now}
+	return &tunnels{
+		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, resolver: resolver, ended: ended,
+		clusterStatus: clusterStatus{p.client},
 	}
-	i := &installation{config: config, client: mgr.GetClient(), live: live, log: log, now: time.Now}
-	if err := i.setup(mgr); err != nil {
-		return fmt.Errorf("setting up installation: %w", err)
+}
+
+func (p parts) installation(ended *endedTunnels) *installation {
+	return &installation{config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, ended: ended}
+}
+
+func (p parts) liveStatus(view liveView, ended *endedTunnels) *liveStatus {
+	return &liveStatus{
+		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, view: view, ended: ended,
+		clusterStatus: clusterStatus{p.client},
 	}
-	return nil
+}
+
+// setupLive adds the controller of live state, and what it asks, if there is somebody to ask.
+func (p parts) setupLive(mgr ctrl.Manager, ended *endedTunnels) error {
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Tunnel{}, tunnelIDIndex, tunnelIDOf); err != nil {
+		return fmt.Errorf("indexing ids of Tunnels: %w", err)
+	}
+	changed := workqueue.NewTyped[string]()
+	if p.config.XDSServer == (model.Endpoint{}) {
+		p.log.Warn("no xds-server is named: nothing will be known of the state of tunnels")
+		return p.liveStatus(nil, ended).setup(mgr, changed)
+	}
+	view := newView(p.config, p.client, p.live, p.log, changed)
+	if err := mgr.Add(leading{view.Run}); err != nil {
+		return fmt.Errorf("adding view of xds-servers: %w", err)
+	}
+	return p.liveStatus(view, ended).setup(mgr, changed)
 }
 
 func (r *tunnels) setup(mgr ctrl.Manager) error {
-	bootstraps, err := bootstrapCache(mgr)
+	bootstraps, err := secretCache(mgr, cache.ByObject{Label: mustSelect(v1alpha1.BootstrapLabel)})
 	if err != nil {
 		return err
 	}
@@ -80,7 +129,7 @@ func (r *tunnels) setup(mgr ctrl.Manager) error {
 		// Cluster API writes the status of a Cluster often, and nothing here depends on it.
 		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}).
+		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(moreThanLiveChanged())).
 		Watches(&corev1.Secret{}, byName(kubeconfigSuffix)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel), builder.WithPredicates(named(r.config.Namespace, v1alpha1.InstallationConfigMapName))).
 		WatchesRawSource(source.Kind[client.Object](bootstraps, secretMetadata(), byName(v1alpha1.BootstrapSecretSuffix))).
@@ -90,6 +139,45 @@ func (r *tunnels) setup(mgr ctrl.Manager) error {
 		})).
 		WithOptions(options(tunnelWorkers, "cluster", r.log)).
 		Complete(r)
+}
+
+func (r *liveStatus) setup(mgr ctrl.Manager, changed workqueue.TypedInterface[string]) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("live").
+		For(&v1alpha1.Tunnel{}).
+		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, ourConditionChanged()))).
+		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			go r.wake(ctx, changed, queue)
+			return nil
+		})).
+		WithOptions(options(liveWorkers, "cluster", r.log)).
+		Complete(r)
+}
+
+// moreThanLiveChanged says that something else of a Tunnel has changed than its live state, which changes often.
+func moreThanLiveChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, okBefore := e.ObjectOld.(*v1alpha1.Tunnel)
+		after, okAfter := e.ObjectNew.(*v1alpha1.Tunnel)
+		return okBefore && okAfter && !equality.Semantic.DeepEqual(withoutLive(before), withoutLive(after))
+	}}
+}
+
+func withoutLive(tunnel *v1alpha1.Tunnel) *v1alpha1.Tunnel {
+	t := *tunnel // nothing that it shares with the original is changed
+	t.ResourceVersion, t.Status.Edges = "", nil
+	t.Status.Conditions = slices.DeleteFunc(slices.Clone(t.Status.Conditions), func(c metav1.Condition) bool { return isLive(c.Type) })
+	return &t
+}
+
+// ourConditionChanged says that somebody has touched the condition that is ours on a Cluster: the cache keeps no other.
+func ourConditionChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, okBefore := e.ObjectOld.(*clusterv1.Cluster)
+		after, okAfter := e.ObjectNew.(*clusterv1.Cluster)
+		return okBefore && okAfter && !equality.Semantic.DeepEqual(before.Status.Conditions, after.Status.Conditions)
+	}}
 }
 
 func (r *signer) setup(mgr ctrl.Manager) error {
@@ -105,9 +193,19 @@ func (r *signer) setup(mgr ctrl.Manager) error {
 
 func (r *installation) setup(mgr ctrl.Manager) error {
 	key := client.ObjectKey{Namespace: r.config.Namespace, Name: v1alpha1.InstallationConfigMapName}
+	sources, err := secretCache(mgr, cache.ByObject{Namespaces: map[string]cache.Config{
+		key.Namespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.CASecretName)},
+	}})
+	if err != nil {
+		return err
+	}
+	toInstallation := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: key}}
+	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("installation").
 		For(&corev1.ConfigMap{}, builder.WithPredicates(named(key.Namespace, key.Name))).
+		WatchesRawSource(source.Kind[client.Object](sources, secretMetadata(), toInstallation)).
 		// The first time there is no ConfigMap that could be seen.
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			queue.Add(reconcile.Request{NamespacedName: key})
@@ -167,16 +265,16 @@ func secretMetadata() *metav1.PartialObjectMetadata {
 	return o
 }
 
-// bootstrapCache is a cache of its own for bootstrap Secrets, because a cache has one selector for one kind. It holds their
-// metadata alone: enough to see that somebody has changed one.
-func bootstrapCache(mgr ctrl.Manager) (cache.Cache, error) {
+// secretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their metadata
+// alone: enough to see that somebody has changed one, and no key.
+func secretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
 	c, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		ByObject:         map[client.Object]cache.ByObject{secretMetadata(): {Label: mustSelect(v1alpha1.BootstrapLabel)}},
+		ByObject:         map[client.Object]cache.ByObject{secretMetadata(): which},
 		DefaultTransform: cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making cache of bootstrap Secrets: %w", err)
+		return nil, fmt.Errorf("making cache of Secrets: %w", err)
 	}
 	return c, mgr.Add(c)
 }

@@ -61,10 +61,7 @@ func hasCondition(csr *certificatesv1.CertificateSigningRequest, kind certificat
 // answer denies a request, or counts, approves and signs it. Each step can be repeated: whoever comes after a crash goes on
 // where the last one stopped.
 func (r *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
-	wanted, err := r.config.readRequest(csr, r.now())
-	if err == nil && wanted.subject.Role == model.RoleEdge {
-		err = r.admitEdge(ctx, wanted)
-	}
+	wanted, ca, err := r.check(ctx, csr)
 	var no *refusal
 	if errors.As(err, &no) {
 		return r.deny(ctx, csr, no)
@@ -72,14 +69,31 @@ func (r *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSign
 	if err != nil {
 		return err
 	}
-	ca, err := loadCA(ctx, r.live, r.config.Namespace)
-	if err != nil {
-		return err
-	}
 	if err := r.approve(ctx, csr); err != nil {
 		return err
 	}
 	return r.sign(ctx, csr, ca, wanted)
+}
+
+// check reads a request and notes it where it has to be noted, or says no with a *refusal.
+func (r *signer) check(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (request, *issuer, error) {
+	now := r.now()
+	wanted, err := r.config.readRequest(csr, now)
+	if err != nil {
+		return request{}, nil, err
+	}
+	// Before anything is counted.
+	ca, err := r.config.loadCA(ctx, r.live, wanted.subject.Role, now)
+	if err != nil {
+		return request{}, nil, err
+	}
+	if end := ca.NotAfter(); wanted.notAfter.After(end) {
+		wanted.notAfter = end
+	}
+	if wanted.subject.Role == model.RoleEdge {
+		err = r.admitEdge(ctx, wanted)
+	}
+	return wanted, ca, err
 }
 
 // admitEdge checks that the tunnel of an edge lives and that its token is good, and notes the edge: in one write that fails
@@ -120,13 +134,13 @@ func (r *signer) approve(ctx context.Context, csr *certificatesv1.CertificateSig
 }
 
 // sign issues the leaf. All that it says comes from the request that was checked, nothing from the CSR but its key.
-func (r *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *certs.CA, wanted request) error {
+func (r *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *issuer, wanted request) error {
 	chain, err := ca.Issue(wanted.key, certs.Leaf{
 		CommonName: wanted.subject.Node,
 		DNSNames:   r.config.Domain.DNSNames(wanted.subject),
 		Server:     true,
 		Client:     wanted.profile.client,
-		NotBefore:  r.now().Add(-certs.ClockSkew),
+		NotBefore:  csr.CreationTimestamp.Add(-certs.ClockSkew),
 		NotAfter:   wanted.notAfter,
 	})
 	if err != nil {
@@ -137,7 +151,7 @@ func (r *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSignin
 		return wrap("signing CertificateSigningRequest", err)
 	}
 	r.log.Info("leaf issued", "request", csr.Name, "role", string(wanted.subject.Role), "node", wanted.subject.Node,
-		"cluster", wanted.tunnel.String(), "tunnel", wanted.subject.ID, "not_after", wanted.notAfter)
+		"cluster", wanted.tunnel.String(), "tunnel", wanted.subject.ID, "not_after", wanted.notAfter, "ca", ca.Serial())
 	return nil
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/signing"
 )
 
-// pausedTunnel makes a Tunnel with one token of three uses, which nobody but the signer writes to.
+// pausedTunnel makes a Tunnel with one token of three uses, to which nothing but its status is written.
 func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
@@ -42,10 +42,13 @@ func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 
 func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v1alpha1.TokenStatus) {
 	t.Helper()
-	tunnel.Status.Tokens = tokens
-	if err := m.Status().Update(t.Context(), tunnel); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, func() error {
+		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
+			return err
+		}
+		tunnel.Status.Tokens = tokens
+		return m.Status().Update(t.Context(), tunnel)
+	})
 }
 
 // answered sends a request as the xds-server and waits for the answer.

@@ -50,7 +50,9 @@ func started(t *testing.T, cached client.Client, live client.Reader) *tunnels {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	t.Cleanup(queue.ShutDown)
 	config := testConfig()
+	ended := &endedTunnels{client: cached, live: live, namespace: config.Namespace, now: time.Now}
 	return &tunnels{
+		ended: ended, clusterStatus: clusterStatus{cached},
 		config: config, client: cached, live: live, log: slog.New(slog.DiscardHandler), now: time.Now, queue: queue,
 		recorder: events.NewFakeRecorder(10), resolver: &resolver{mode: config.DNS, now: time.Now},
 	}

@@ -19,9 +19,6 @@ import (
 const (
 	// maxMessage keeps a message readable, and far below what the apiserver takes (32 KiB): it quotes what users wrote.
 	maxMessage = 1024
-	// edgeGrace is how long an edge stays in the status after its certificate has ended: for so long it may come back
-	// with the key of that certificate.
-	edgeGrace = 90 * 24 * time.Hour
 	// maxEdges bounds the list of edges of one Tunnel.
 	maxEdges = 100
 )
@@ -95,26 +92,36 @@ func kubeconfigReady(served bool, secret *corev1.Secret, cluster, server string,
 }
 
 // transition is a change of a condition that somebody may want to know of.
-type transition struct{ eventType, reason, message string }
+type transition struct{ condition, eventType, reason, message string }
 
 // setConditions writes conditions into a status, and returns an event for each whose status or reason is another than
-// before. Messages alone make no event.
+// before. Messages alone make no event, nor does that a new Tunnel has no edge yet.
 func setConditions(status *v1alpha1.TunnelStatus, generation int64, conditions ...metav1.Condition) []transition {
 	var events []transition
 	for _, c := range conditions {
 		c.ObservedGeneration, c.Message = generation, shorten(c.Message)
 		was := apimeta.FindStatusCondition(status.Conditions, c.Type)
-		if was == nil || was.Status != c.Status || was.Reason != c.Reason {
-			events = append(events, transition{eventType(c), c.Reason, c.Message})
+		begins := was == nil && c.Status != metav1.ConditionTrue && isLive(c.Type)
+		if (was == nil || was.Status != c.Status || was.Reason != c.Reason) && !begins {
+			events = append(events, transition{c.Type, eventType(c), c.Reason, c.Message})
 		}
 		apimeta.SetStatusCondition(&status.Conditions, c)
 	}
 	return events
 }
 
-// eventType is a warning only where a person has to do something.
+// isLive says whether a condition is about what is alive.
+func isLive(kind string) bool {
+	switch kind {
+	case v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady:
+		return true
+	}
+	return false
+}
+
+// eventType is a warning only where a person has to do something. What is in the way of Ready has an event of its own.
 func eventType(c metav1.Condition) string {
-	if c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonWaitingForSecret {
+	if c.Status != metav1.ConditionFalse || c.Reason == v1alpha1.ReasonWaitingForSecret || c.Type == v1alpha1.ConditionReady {
 		return corev1.EventTypeNormal
 	}
 	return corev1.EventTypeWarning
@@ -134,7 +141,7 @@ func shorten(s string) string {
 
 // liveEdges drops the edges that can't come back, and those that were away for longest where there are too many.
 func liveEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeStatus {
-	left := slices.DeleteFunc(slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(edgeGrace)) })
+	left := slices.DeleteFunc(slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(graceTime)) })
 	if len(left) <= maxEdges {
 		return left
 	}

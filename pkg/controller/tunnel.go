@@ -33,6 +33,9 @@ type tunnels struct {
 	log      *slog.Logger
 	now      func() time.Time
 	resolver *resolver
+	ended    *endedTunnels
+
+	clusterStatus clusterStatus
 
 	names   model.Names
 	claims  sync.Mutex
@@ -215,16 +218,26 @@ func (r *tunnels) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v
 	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
 		return nil
 	}
-	want := tunnel.DeepCopy()
-	want.Status = *status
-	if err := r.client.Status().Patch(ctx, want, lockedPatch(tunnel)); err != nil {
-		return wrap("writing status of Tunnel", err)
+	if err := writeStatus(ctx, r.client, tunnel, *status); err != nil {
+		return err
 	}
-	for _, t := range transitions {
-		r.recorder.Eventf(tunnel, nil, t.eventType, t.reason, "Reconcile", "%s", t.message)
-		r.log.Info("condition changed", "cluster", client.ObjectKeyFromObject(tunnel).String(), "reason", t.reason, "message", t.message)
-	}
+	tell(r.recorder, r.log, tunnel, transitions)
 	return nil
+}
+
+// writeStatus writes a Tunnel's status, and fails if somebody else has changed the Tunnel since it was read.
+func writeStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus) error {
+	want := tunnel.DeepCopy()
+	want.Status = status
+	return wrap("writing status of Tunnel", to.Status().Patch(ctx, want, lockedPatch(tunnel)))
+}
+
+// tell makes events of transitions.
+func tell(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tunnel, transitions []transition) {
+	for _, t := range transitions {
+		recorder.Eventf(tunnel, nil, t.eventType, t.reason, "Reconcile", "%s", t.message)
+		log.Info("condition changed", "cluster", client.ObjectKeyFromObject(tunnel).String(), "condition", t.condition, "reason", t.reason, "message", t.message)
+	}
 }
 
 // refuse says that a Tunnel belongs to somebody else.

@@ -166,7 +166,7 @@ func TestATunnelThatAUserMakesIsTakenOver(t *testing.T) {
 	if tunnel.UID != mine.UID || !metav1.IsControlledBy(tunnel, cluster) || !hasFinalizer(tunnel) || tunnel.Spec.ID == "" {
 		t.Errorf("not taken over: %+v", tunnel.ObjectMeta)
 	}
-	if want := (v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 6443}); tunnel.Spec.APIServer != want {
+	if want := (v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 6443}); !cmp.Equal(tunnel.Spec.APIServer, want) {
 		t.Errorf("apiServer %+v, want %+v", tunnel.Spec.APIServer, want)
 	}
 	entry := entryOf(t, read(t, m, secret))
@@ -182,14 +182,14 @@ func TestTheEndpointIsFilledInOnceItIsKnown(t *testing.T) {
 	cluster.Spec = clusterv1.ClusterSpec{ClusterNetwork: clusterv1.ClusterNetwork{APIServerPort: 7443}}
 	create(t, m, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
-	if tunnel.Spec.APIServer != (v1alpha1.APIServerSpec{}) {
+	if !cmp.Equal(tunnel.Spec.APIServer, v1alpha1.APIServerSpec{}) {
 		t.Errorf("apiServer %+v before there is an endpoint", tunnel.Spec.APIServer)
 	}
 	edit(t, m, cluster, func(c *clusterv1.Cluster) {
 		c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "api.example.org", Port: 443}
 	})
 	eventually(t, func() error {
-		if got := read(t, m, tunnel).Spec.APIServer; got != (v1alpha1.APIServerSpec{Address: "api.example.org", Port: 443}) {
+		if got := read(t, m, tunnel).Spec.APIServer; !cmp.Equal(got, v1alpha1.APIServerSpec{Address: "api.example.org", Port: 443}) {
 			return fmt.Errorf("apiServer %+v", got)
 		}
 		return nil

@@ -2,6 +2,7 @@ package enrol
 
 import (
 	"context"
+	"crypto/x509"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -19,62 +20,55 @@ const (
 	maxHost = 253
 	// maxServiceAccountToken is room for a JWT with many claims. Usual ones have about 1 KiB.
 	maxServiceAccountToken = 16 << 10
-	// notRenewable is what Renew says of a leaf that will never be renewed again, and of nothing else: an agent then enrols
-	// anew, as another node, and so cuts its tunnels and uses up its token. After any other code it goes on asking.
+	// notRenewable is what the control channel says of an identity that is over for good, and of nothing else: an agent then
+	// enrols anew, as another node, and so cuts its tunnels and uses up its token. After any other code it goes on asking.
 	notRenewable = codes.FailedPrecondition
 )
 
-// edge checks the request of a new edge. Its token decides the tunnel, the server the node name.
-func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (IssueRequest, error) {
-	if err := checkCSR(r.GetCsr()); err != nil {
-		return IssueRequest{}, err
-	}
+// edge checks the request of a new edge. Its token decides the tunnel, the server the node name. The token comes first: to look
+// for it is cheap, the proof in a signing request is not.
+func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 	if err := checkToken(r.GetToken()); err != nil {
-		return IssueRequest{}, err
-	}
-	if !printable(r.GetHost()) {
-		return IssueRequest{}, status.Errorf(codes.InvalidArgument, "the host name is longer than %d bytes or holds something else than printable ASCII", maxHost)
+		return attempt{}, err
 	}
 	hash := HashToken(r.GetToken())
 	grant, err := s.config.Tokens.EdgeToken(hash)
 	if err != nil {
-		return IssueRequest{}, outcome(err, "tokens can't be checked at the moment")
+		return attempt{}, outcome(err, "tokens can't be checked at the moment")
 	}
-	return IssueRequest{
+	if !printable(r.GetHost()) {
+		return attempt{}, status.Errorf(codes.InvalidArgument, "the host name is longer than %d bytes or holds something else than printable ASCII", maxHost)
+	}
+	if err := checkCSR(r.GetCsr()); err != nil {
+		return attempt{}, err
+	}
+	return attempt{IssueRequest{
 		Subject:   model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: grant.ID},
 		Tunnel:    grant.Tunnel,
 		CSR:       r.GetCsr(),
 		TokenHash: hash,
 		Host:      r.GetHost(),
-	}, nil
+	}, hash, tokenRate}, nil
 }
 
 // gateway checks the request of a gateway, with either of its credentials.
-func (s *Server) gateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (IssueRequest, error) {
-	if err := checkCSR(r.GetCsr()); err != nil {
-		return IssueRequest{}, err
-	}
+func (s *Server) gateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (attempt, error) {
 	if err := model.ValidateGatewayName(r.GetGateway()); err != nil {
-		return IssueRequest{}, status.Error(codes.InvalidArgument, err.Error())
+		return attempt{}, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err := s.gatewayCredential(ctx, r); err != nil {
-		return IssueRequest{}, err
+		return attempt{}, err
 	}
-	return IssueRequest{Subject: model.Subject{Role: model.RoleGateway, Node: r.GetGateway()}, CSR: r.GetCsr()}, nil
+	if err := checkCSR(r.GetCsr()); err != nil {
+		return attempt{}, err
+	}
+	subject := model.Subject{Role: model.RoleGateway, Node: r.GetGateway()}
+	return attempt{IssueRequest{Subject: subject, CSR: r.GetCsr()}, "first " + subject.NodeID(), gatewayRate}, nil
 }
 
 func (s *Server) gatewayCredential(ctx context.Context, r *enrolv1.EnrolGatewayRequest) error {
 	if token := r.GetServiceAccountToken(); token != "" {
-		if s.config.Reviewer == nil {
-			return status.Error(codes.Unauthenticated, "this server takes no ServiceAccount tokens")
-		}
-		if len(token) > maxServiceAccountToken {
-			return status.Errorf(codes.InvalidArgument, "the ServiceAccount token is longer than %d bytes", maxServiceAccountToken)
-		}
-		if err := s.config.Reviewer.ReviewGateway(ctx, token, r.GetGateway()); err != nil {
-			return outcome(err, "ServiceAccount tokens can't be checked at the moment")
-		}
-		return nil
+		return s.serviceAccount(ctx, token, r.GetGateway())
 	}
 	if err := checkToken(r.GetToken()); err != nil {
 		return err
@@ -85,50 +79,58 @@ func (s *Server) gatewayCredential(ctx context.Context, r *enrolv1.EnrolGatewayR
 	return nil
 }
 
-// renewal checks who renews: the holder of the connection's certificate, which TLS has verified. It may have expired.
-func (s *Server) renewal(ctx context.Context, r *enrolv1.RenewRequest) (IssueRequest, error) {
-	if err := checkCSR(r.GetCsr()); err != nil {
-		return IssueRequest{}, err
+func (s *Server) serviceAccount(ctx context.Context, token, gateway string) error {
+	if s.config.Reviewer == nil {
+		return status.Error(codes.Unauthenticated, "this server takes no ServiceAccount tokens")
 	}
-	subject, err := s.caller(ctx)
-	if err != nil {
-		return IssueRequest{}, err
+	// Two dots are what every JWT has: nothing else is worth a question.
+	if len(token) > maxServiceAccountToken || strings.Count(token, ".") != 2 {
+		return status.Errorf(codes.InvalidArgument, "the ServiceAccount token is longer than %d bytes, or no JWT", maxServiceAccountToken)
 	}
-	request := IssueRequest{Subject: subject, CSR: r.GetCsr()}
-	switch subject.Role {
-	case model.RoleGateway:
-		return request, nil
-	case model.RoleEdge:
-		if !s.config.Renewals.Published() { // asked first: it may become true between the two questions
-			return IssueRequest{}, status.Error(codes.Unavailable, "the server does not know the tunnels yet")
-		}
-		var ok bool
-		if request.Tunnel, ok = s.config.Renewals.Tunnel(subject.ID); ok {
-			return request, nil
-		}
-		return IssueRequest{}, status.Errorf(notRenewable, "the tunnel %s has ended", subject.ID)
+	if err := s.limits.review(address(ctx)); err != nil {
+		return err
 	}
-	return IssueRequest{}, status.Errorf(codes.PermissionDenied, "a certificate of the role %s is not renewed here", subject.Role)
+	if err := s.config.Reviewer.ReviewGateway(ctx, token, gateway); err != nil {
+		return outcome(err, "ServiceAccount tokens can't be checked at the moment")
+	}
+	return nil
 }
 
-func (s *Server) caller(ctx context.Context) (model.Subject, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return model.Subject{}, status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error())
+// renewal checks the request of one who holds a certificate that TLS has verified. It may have expired.
+func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subject model.Subject) (attempt, error) {
+	a := attempt{IssueRequest{Subject: subject, CSR: r.GetCsr()}, subject.NodeID(), renewalRate(leaf)}
+	switch subject.Role {
+	case model.RoleGateway, model.RoleEdge:
+	default:
+		return attempt{}, status.Errorf(codes.PermissionDenied, "a certificate of the role %s is not renewed here", subject.Role)
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok {
-		return model.Subject{}, status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error())
+	if err := s.config.Renewals.Admit(subject); err != nil {
+		return attempt{}, err
+	}
+	if subject.Role == model.RoleEdge {
+		var ok bool
+		if a.Tunnel, ok = s.config.Renewals.Tunnel(subject.ID); !ok {
+			return attempt{}, status.Errorf(codes.Unavailable, "the tunnel %s is not known any more", subject.ID)
+		}
+	}
+	return a, checkCSR(r.GetCsr())
+}
+
+// caller is who holds the connection's certificate.
+func (s *Server) caller(ctx context.Context) (*x509.Certificate, model.Subject, error) {
+	var info credentials.TLSInfo
+	if p, ok := peer.FromContext(ctx); ok {
+		info, _ = p.AuthInfo.(credentials.TLSInfo) // without TLS there is no certificate either
 	}
 	leaf, err := certs.Peer(info.State)
 	if err != nil {
-		return model.Subject{}, status.Error(codes.Unauthenticated, err.Error())
+		return nil, model.Subject{}, status.Error(codes.Unauthenticated, err.Error())
 	}
 	subject, err := s.config.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
 	if err != nil {
-		return model.Subject{}, status.Error(codes.PermissionDenied, err.Error())
+		return nil, model.Subject{}, status.Error(codes.PermissionDenied, err.Error())
 	}
-	return subject, nil
+	return leaf, subject, nil
 }
 
 func checkCSR(der []byte) error {

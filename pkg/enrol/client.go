@@ -2,19 +2,17 @@ package enrol
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -22,24 +20,32 @@ import (
 // maxAttempt is longer than the server takes at most, so that its reason arrives.
 const maxAttempt = maxServing + 5*time.Second
 
-var (
-	// ErrNotRenewable is wrapped by an error of Renew, beside certs.ErrRefused, when the server says that this leaf will
-	// never be renewed again.
-	ErrNotRenewable = errors.New("not renewable")
-	// ErrNoAnswer is wrapped by an error of Renew when there was no connection by which the server could have answered:
-	// there is no way to it, or one end did not take the other's certificate. The server takes none that expired too long
-	// ago, or whose CA is gone.
-	ErrNoAnswer = errors.New("no connection")
-)
+// ErrNotRenewable is wrapped by an error of Renew, beside certs.ErrRefused, when the server says that this leaf will never be
+// renewed again: it expired too long ago, its CA is gone, the node is revoked, or its tunnel has ended.
+var ErrNotRenewable = errors.New("not renewable")
 
 // Client asks for certificates. Each call makes a new key and a connection of its own, has a deadline, and tries once. It
 // returns the new identity and the trust bundle (PEM) to use with it. An error that wraps certs.ErrRefused is the
-// server's last word; after any other it is worth trying again.
+// server's last word; after any other it is worth trying again, and a *LimitError says how soon.
 type Client struct {
-	Address model.Endpoint // the gateways' public port for an edge, the xds-server for a gateway
-	Domain  model.TunnelDomain
-	Trust   certs.TrustSource // whom to take for the xds-server
+	Way    *dial.Way // the gateways' public port for an edge, the xds-server for a gateway
+	Domain model.TunnelDomain
+	Trust  certs.TrustSource // whom to take for the xds-server
 }
+
+// LimitError says that the server has had too many attempts of one kind.
+type LimitError struct {
+	Message string
+	After   time.Duration // when to try again; 0: the server does not say
+}
+
+// Error is what the server says. It holds no times, so that an attempt that is limited again is nothing new in a log.
+func (e *LimitError) Error() string {
+	return "the control channel takes no more at the moment: " + e.Message
+}
+
+// RetryAfter is for how long it is of no use to try again.
+func (e *LimitError) RetryAfter() time.Duration { return e.After }
 
 // EnrolEdge enrols as an edge of the tunnel that the bootstrap token is for. The host is what the machine calls itself;
 // one that can't be a label is left out.
@@ -76,29 +82,30 @@ func (c Client) EnrolGateway(ctx context.Context, name string, credential Gatewa
 }
 
 // Renew gets a leaf with the same names for a new key. The current leaf may have expired: how long ago is the server's
-// choice. Its errors tell besides whether it is of use to ask again: see ErrNotRenewable and ErrNoAnswer.
+// choice. Its errors tell besides whether it is of use to ask again: see ErrNotRenewable.
 func (c Client) Renew(ctx context.Context, current certs.Identity) (certs.Identity, []byte, error) {
-	certificate := current.TLSCertificate()
-	var server peer.Peer
-	identity, bundle, err := c.call(ctx, &certificate, func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
-		return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr}, grpc.Peer(&server))
+	identity, bundle, err := c.call(ctx, holder{current}, func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
+		return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr})
 	})
-	if err != nil && server.Addr == nil {
-		err = fmt.Errorf("%w: %w", ErrNoAnswer, err)
-	}
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("renewing certificate of %s: %w", current.Leaf().Subject.CommonName, err)
 	}
 	return identity, bundle, nil
 }
 
-// call makes a key, sends its signing request, and joins the key with the answer. No current certificate: nil.
-func (c Client) call(ctx context.Context, current *tls.Certificate,
+// holder is a Source of one identity.
+type holder struct{ identity certs.Identity }
+
+// Identity implements certs.Source.
+func (h holder) Identity() (certs.Identity, error) { return h.identity, nil }
+
+// call makes a key, sends its signing request, and joins the key with the answer. No current identity: nil.
+func (c Client) call(ctx context.Context, current certs.Source,
 	send func(context.Context, enrolv1.EnrolmentClient, []byte) (*enrolv1.Certificate, error),
 ) (certs.Identity, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxAttempt)
 	defer cancel()
-	conn, err := c.dial(current)
+	conn, err := dial.Conn(c.Way, c.Domain, c.Trust, current)
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
@@ -120,25 +127,6 @@ func (c Client) call(ctx context.Context, current *tls.Certificate,
 		return certs.Identity{}, nil, err
 	}
 	return identity, answer.GetTrustBundle(), c.verify(identity.Leaf(), answer.GetTrustBundle())
-}
-
-func (c Client) dial(current *tls.Certificate) (*grpc.ClientConn, error) {
-	roots, err := c.Trust.Roots()
-	if err != nil {
-		return nil, err
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: c.Domain.Control(), RootCAs: roots}
-	if current != nil {
-		// Not Certificates: crypto/tls would hold back one that the server's list of CAs seems not to fit.
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return current, nil }
-	}
-	// passthrough: the name is looked up by the dial itself, at each attempt. No proxy of the environment: Envoy, which
-	// takes the same way, knows none.
-	conn, err := grpc.NewClient("passthrough:///"+c.Address.String(), grpc.WithNoProxy(), grpc.WithTransportCredentials(credentials.NewTLS(config)))
-	if err != nil {
-		return nil, fmt.Errorf("dialling the control channel at %s: %w", c.Address, err)
-	}
-	return conn, nil
 }
 
 // verify makes sure that Envoy will be able to use what came, before it replaces what it has.
@@ -164,8 +152,20 @@ func reason(err error) error {
 		return fmt.Errorf("%w: %s", certs.ErrRefused, s.Message())
 	case notRenewable:
 		return fmt.Errorf("%w: %w: %s", certs.ErrRefused, ErrNotRenewable, s.Message())
+	case codes.ResourceExhausted:
+		return &LimitError{Message: s.Message(), After: retryDelay(s)}
 	case codes.DeadlineExceeded, codes.Canceled:
 		return fmt.Errorf("no answer from the control channel: %s", s.Message())
 	}
 	return fmt.Errorf("the control channel is not usable: %s", s.Message())
+}
+
+// retryDelay is what a status says about when to try again, 0 if nothing.
+func retryDelay(s *status.Status) time.Duration {
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration()
+		}
+	}
+	return 0
 }

@@ -1,17 +1,21 @@
 package enrol_test
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -26,24 +30,25 @@ var (
 
 // management is the other end: tokens, tunnels and a signer that signs with a real CA.
 type management struct {
-	t    *testing.T
+	t    testing.TB
 	ca   *certs.CA
 	edge string // a good bootstrap token
 	gate string // the gateway token
+	log  journal
 
 	mu      sync.Mutex
 	life    time.Duration
 	begin   time.Duration // of leaves, relative to now
 	err     error         // of the signer
 	hold    chan struct{} // the signer waits for it
-	ended   bool          // the tunnel
-	starts  bool          // the server, and so knows no tunnels yet
+	admit   error         // of everybody who renews
 	trust   []byte
 	names   func(enrol.IssueRequest) (string, []string) // what the signer writes
 	request enrol.IssueRequest                          // the last one
+	reviews int                                         // of ServiceAccount tokens
 }
 
-func newManagement(t *testing.T) *management {
+func newManagement(t testing.TB) *management {
 	t.Helper()
 	ca, err := certs.NewCA("test CA", time.Now().Add(-240*time.Hour), 480*time.Hour)
 	if err != nil {
@@ -60,6 +65,8 @@ func newManagement(t *testing.T) *management {
 }
 
 func (m *management) EdgeToken(hash string) (enrol.Grant, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if hash != enrol.HashToken(m.edge) {
 		return enrol.Grant{}, enrol.ErrUnknownToken
 	}
@@ -74,22 +81,22 @@ func (m *management) GatewayToken(hash string) error {
 }
 
 func (m *management) ReviewGateway(_ context.Context, token, gateway string) error {
-	if token != "service account token of "+gateway {
+	m.set(func() { m.reviews++ })
+	if token != "service.account.token-of-"+gateway {
 		return enrol.ErrDenied
 	}
 	return nil
 }
 
-func (m *management) Tunnel(asked string) (model.Key, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return tunnel, asked == id && !m.ended && !m.starts
-}
+func (m *management) Tunnel(asked string) (model.Key, bool) { return tunnel, asked == id }
 
-func (m *management) Published() bool {
+func (m *management) Admit(subject model.Subject) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.starts
+	if m.admit == nil && subject.Role == model.RoleEdge && subject.ID != id {
+		return status.Error(codes.Unavailable, "no tunnel has this id")
+	}
+	return m.admit
 }
 
 func (m *management) Issue(ctx context.Context, r enrol.IssueRequest) ([]byte, error) {
@@ -147,32 +154,60 @@ func (m *management) identity(name string, dnsNames ...string) certs.Identity {
 	return identity
 }
 
+// aged is an edge's leaf that begins, relative to now, and lives as long as said.
+func (m *management) aged(begin, life time.Duration) certs.Identity {
+	m.t.Helper()
+	key, err := certs.NewKey()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	from := time.Now().Add(begin)
+	chain, err := m.ca.Issue(key.Public(), certs.Leaf{
+		CommonName: "edge-a", DNSNames: []string{domain.TunnelID(id)}, Server: true, Client: true, NotBefore: from, NotAfter: from.Add(life),
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	identity, err := certs.NewIdentity(chain, key)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return identity
+}
+
 type fixed struct{ identity certs.Identity }
 
 func (f fixed) Identity() (certs.Identity, error) { return f.identity, nil }
 
-// serve runs the service over TLS until the test ends, and returns a client of it.
+// serve runs the service on a channel over TLS until the test ends, and returns a client of it.
 func (m *management) serve() enrol.Client {
 	m.t.Helper()
 	service := enrol.NewServer(enrol.Config{
-		Domain: domain, Tokens: m, Reviewer: m, Issuer: m, Renewals: m, Log: slog.New(slog.DiscardHandler),
+		Domain: domain, Tokens: m, Reviewer: m, Issuer: m, Renewals: m, Log: slog.New(slog.NewTextHandler(&m.log, nil)),
 		Trust: func() []byte {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			return m.trust
 		},
 	})
-	control := fixed{m.identity("control", domain.Control())}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(certs.ServerTLS(control, certs.Bundle(m.ca.CertPEM()), 48*time.Hour))))
-	enrolv1.RegisterEnrolmentServer(server, service)
+	c := channel.New(channel.Config{
+		Domain:    domain,
+		TLS:       certs.ServerTLS(fixed{m.identity("control", domain.Control())}, certs.Bundle(m.ca.CertPEM()), 48*time.Hour),
+		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
+		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},
+		Inside:    []string{enrolv1.Enrolment_EnrolGateway_FullMethodName},
+		Log:       slog.New(slog.DiscardHandler),
+	})
+	enrolv1.RegisterEnrolmentServer(c, service)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- server.Serve(listener) }()
+	go func() { done <- c.Serve(ctx, listener) }()
 	m.t.Cleanup(func() {
-		server.Stop()
+		cancel()
 		if err := <-done; err != nil {
 			m.t.Error(err)
 		}
@@ -181,5 +216,30 @@ func (m *management) serve() enrol.Client {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return enrol.Client{Address: address, Domain: domain, Trust: certs.Bundle(m.ca.CertPEM())}
+	return enrol.Client{Way: &dial.Way{Addresses: []model.Endpoint{address}}, Domain: domain, Trust: certs.Bundle(m.ca.CertPEM())}
+}
+
+// journal is a log that a test can look at.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// count is how many lines hold a word.
+func (j *journal) count(word string) (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for line := range strings.Lines(j.text.String()) {
+		if strings.Contains(line, word) {
+			n++
+		}
+	}
+	return n
 }

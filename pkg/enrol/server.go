@@ -13,13 +13,14 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/limit"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 var (
 	// ErrUnknownToken is what Tokens returns for a token that is not there, has expired or is used up.
-	ErrUnknownToken = errors.New("the token is unknown, has expired or is used up")
+	ErrUnknownToken = errors.New("the token is unknown, has expired or is used up: take the newest one")
 	// ErrDenied is wrapped by the errors of an Issuer or Reviewer that says no; the caller is told the whole error. Any
 	// other error means that it could not be asked, and the caller should try again.
 	ErrDenied = errors.New("denied")
@@ -56,19 +57,17 @@ type Issuer interface {
 	Issue(ctx context.Context, request IssueRequest) (chainPEM []byte, err error)
 }
 
-// Renewals knows which tunnels there are now: a leaf of one that has ended is not renewed. Before Published is true it knows
-// nothing, and that it has no tunnel does not say that the tunnel has ended.
+// Renewals decides whose leaf is renewed.
 type Renewals interface {
-	Published() bool
+	// Admit returns nil, or a gRPC status for the caller: codes.FailedPrecondition where it will never be let in again,
+	// codes.Unavailable where that is not known.
+	Admit(subject model.Subject) error
+	// Tunnel returns whose tunnel has an id, false if nobody's.
 	Tunnel(id string) (model.Key, bool)
 }
 
-const (
-	// maxInFlight bounds what callers, whom anybody on the internet may be, can have us hold at a time.
-	maxInFlight = 64
-	// maxServing is longer than an Issuer waits for its signer, so that the caller hears the reason.
-	maxServing = 20 * time.Second
-)
+// maxServing is longer than an Issuer waits for its signer, so that the caller hears the reason.
+const maxServing = 20 * time.Second
 
 // Config is what a Server stands on. All fields are needed; Reviewer may be nil where no gateway runs in Kubernetes.
 type Config struct {
@@ -84,54 +83,88 @@ type Config struct {
 // Server implements the service. It is safe for concurrent use.
 type Server struct {
 	enrolv1.UnimplementedEnrolmentServer
-	config   Config
-	inFlight chan struct{}
+	config Config
+	limits *limits
 }
 
 // NewServer returns a server for a gRPC server whose TLS is certs.ServerTLS.
 func NewServer(config Config) *Server {
-	return &Server{config: config, inFlight: make(chan struct{}, maxInFlight)}
+	return &Server{config: config, limits: newLimits()}
 }
 
 // EnrolEdge implements the service.
 func (s *Server) EnrolEdge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (*enrolv1.Certificate, error) {
-	return s.serve(ctx, func() (IssueRequest, error) { return s.edge(r) })
+	return s.serve(ctx, address(ctx), func(context.Context) (attempt, error) { return s.edge(r) })
 }
 
 // EnrolGateway implements the service.
 func (s *Server) EnrolGateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (*enrolv1.Certificate, error) {
-	return s.serve(ctx, func() (IssueRequest, error) { return s.gateway(ctx, r) })
+	return s.serve(ctx, address(ctx), func(ctx context.Context) (attempt, error) { return s.gateway(ctx, r) })
 }
 
 // Renew implements the service.
 func (s *Server) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.Certificate, error) {
-	return s.serve(ctx, func() (IssueRequest, error) { return s.renewal(ctx, r) })
+	leaf, subject, err := s.caller(ctx)
+	if err != nil {
+		return s.serve(ctx, address(ctx), func(context.Context) (attempt, error) { return attempt{}, err })
+	}
+	// Of one whom TLS has verified the name counts, not the address, which it may share with many.
+	return s.serve(ctx, subject.NodeID(), func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) })
 }
 
-// serve bounds and logs what check and the Issuer do.
-func (s *Server) serve(ctx context.Context, check func() (IssueRequest, error)) (*enrolv1.Certificate, error) {
-	select {
-	case s.inFlight <- struct{}{}:
-		defer func() { <-s.inFlight }()
-	default:
-		return nil, status.Error(codes.ResourceExhausted, "the server has too many requests at the moment")
+// attempt is a request whose credential was checked.
+type attempt struct {
+	IssueRequest
+	key  string // what its rate is counted by: a token's hash or a node id
+	rate limit.Rate
+}
+
+// serve bounds and logs what check and the Issuer do for a caller.
+func (s *Server) serve(ctx context.Context, caller string, check func(context.Context) (attempt, error)) (*enrolv1.Certificate, error) {
+	done := s.limits.inFlight.Take(caller)
+	if done == nil {
+		return nil, tooMany("the server has too many requests at the moment", busyTime)
 	}
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, maxServing)
 	defer cancel()
 	log := s.config.Log.With("address", remote(ctx))
-	request, err := check()
+	request, err := check(ctx)
 	if err != nil {
-		log.Warn("enrolment refused", "error", err)
-		return nil, err
+		return nil, s.refuse(log, caller, err)
+	}
+	if wait := s.limits.attempts.Take(request.key, request.rate); wait > 0 {
+		return nil, tooMany("too many certificates for one token or node", wait)
 	}
 	log = log.With("role", request.Subject.Role, "node", request.Subject.Node, "cluster", request.Tunnel.String())
-	certificate, err := s.issue(ctx, request)
+	certificate, err := s.issue(ctx, request.IssueRequest)
 	if err != nil {
-		log.Warn("no certificate issued", "error", err)
+		if s.limits.said.Take(request.key, sayRate) == 0 {
+			log.Warn("no certificate issued", "error", err)
+		}
 		return nil, outcome(err, "a signature can't be had at the moment")
 	}
 	log.Info("certificate issued")
 	return certificate, nil
+}
+
+// refuse counts and logs a refusal, and returns what the caller hears of it. Whoever is refused again and again hears only
+// that, and fills no log. It keeps nobody away who has the right credential: that is looked at first.
+func (s *Server) refuse(log *slog.Logger, caller string, err error) error {
+	switch status.Code(err) {
+	case codes.ResourceExhausted:
+		return err
+	case codes.Unavailable: // whoever waits for a tunnel asks often
+		if s.limits.said.Take(caller, sayRate) > 0 {
+			return err
+		}
+	default:
+		if wait := s.limits.refusals.Take(caller, refusalRate); wait > 0 {
+			return tooMany("too many attempts were refused", wait)
+		}
+	}
+	log.Warn("enrolment refused", "error", err)
+	return err
 }
 
 func (s *Server) issue(ctx context.Context, request IssueRequest) (*enrolv1.Certificate, error) {
@@ -158,9 +191,17 @@ func outcome(err error, otherwise string) error {
 	return status.Error(codes.Unavailable, otherwise)
 }
 
+// remote is the caller's address for people, address that by which it is counted.
 func remote(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()
+	}
+	return ""
+}
+
+func address(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return limit.Address(p.Addr)
 	}
 	return ""
 }

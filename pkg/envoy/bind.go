@@ -26,6 +26,10 @@ func (b GatewayBind) Metadata() *structpb.Struct {
 	for _, l := range b.listeners() {
 		fields[l.name] = structpb.NewStringValue(l.at.String())
 	}
+	return ownMetadata(fields)
+}
+
+func ownMetadata(fields map[string]*structpb.Value) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{
 		metadataKey: structpb.NewStructValue(&structpb.Struct{Fields: fields}),
 	}}

@@ -1,12 +1,12 @@
 package envoy
 
 import (
-	"fmt"
-
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	fileaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/downstream_socket_interface/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/upstream_socket_interface/v3"
 	"google.golang.org/protobuf/proto"
@@ -16,98 +16,78 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// GatewayConfig is what the bootstrap of a gateway is made from.
-type GatewayConfig struct {
-	Domain    model.TunnelDomain
-	Name      string // gateway-<i>
-	XDSServer model.Endpoint
-	Bind      GatewayBind
+// BootstrapConfig is what differs between the bootstraps of two Envoys of one role. Its zero value is usable.
+type BootstrapConfig struct {
+	MaxHeap        uint64 // bytes of memory that Envoy keeps below; 0: a default that depends on the role
+	MaxConnections uint64 // of clients and edges to it; 0: a default
 }
 
-// EdgeConfig is what the bootstrap of an edge is made from.
-type EdgeConfig struct {
-	Domain  model.TunnelDomain
-	Node    string         // the node name
-	ID      string         // of the Tunnel
-	Gateway model.Endpoint // the gateways' public port, behind which the xds-server is too
-}
-
-// Validate checks every field; GatewayBootstrap needs all of them.
-func (c GatewayConfig) Validate() error {
-	if err := c.Domain.Validate(); err != nil {
-		return err
-	}
-	if err := model.ValidateGatewayName(c.Name); err != nil {
-		return err
-	}
-	if err := c.XDSServer.Validate(); err != nil {
-		return fmt.Errorf("checking address of the xds-server: %w", err)
-	}
-	return c.Bind.Validate()
-}
-
-// Validate checks every field; EdgeBootstrap needs all of them.
-func (c EdgeConfig) Validate() error {
-	if err := c.Domain.Validate(); err != nil {
-		return err
-	}
-	if err := model.ValidateNodeName(c.Node); err != nil {
-		return err
-	}
-	if err := model.ValidateID(c.ID); err != nil {
-		return err
-	}
-	if err := c.Gateway.Validate(); err != nil {
-		return fmt.Errorf("checking address of the gateways: %w", err)
-	}
-	return nil
-}
-
-// GatewayBootstrap is what the Envoy of a gateway starts with. All else comes over ADS from the xds-server.
-func GatewayBootstrap(c GatewayConfig) *bootstrapv3.Bootstrap {
-	b := bootstrap(
-		&corev3.Node{Id: model.NodeID(c.Name), Cluster: string(model.RoleGateway), Metadata: c.Bind.Metadata()},
-		xdsCluster(c.Domain, c.XDSServer),
-		&corev3.TypedExtensionConfig{
-			Name:        "envoy.bootstrap.reverse_tunnel.upstream_socket_interface",
-			TypedConfig: pack(&upstreamv3.UpstreamReverseConnectionSocketInterface{StatPrefix: "reverse_tunnel"}),
-		},
-	)
-	b.LayeredRuntime = keepLastBytes()
+// GatewayBootstrap is what the Envoy of a gateway starts with. All else comes from its agent.
+func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
+	b := bootstrap(model.RoleGateway, &corev3.TypedExtensionConfig{
+		Name: "envoy.bootstrap.reverse_tunnel.upstream_socket_interface",
+		TypedConfig: pack(&upstreamv3.UpstreamReverseConnectionSocketInterface{
+			StatPrefix: "reverse_tunnel",
+			AccessLog:  []*accesslogv3.AccessLog{tunnelLog()},
+		}),
+	})
+	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c)}}
+	b.OverloadManager = gatewayOverload(c)
 	return b
+}
+
+// tunnelLog writes a line of JSON when a tunnel is set up, is used for the first time, or ends. It is a file, because a
+// gRPC access log in this place crashes Envoy 1.40, and the agent may be away for a while.
+func tunnelLog() *accesslogv3.AccessLog {
+	fields := map[string]*structpb.Value{
+		"time":   structpb.NewStringValue("%START_TIME%"),
+		"peer":   structpb.NewStringValue("%DOWNSTREAM_REMOTE_ADDRESS%"), // the two ends of the tunnel's TCP connection
+		"local":  structpb.NewStringValue("%DOWNSTREAM_LOCAL_ADDRESS%"),
+		"tunnel": structpb.NewStringValue("%DYNAMIC_METADATA(envoy.reverse_tunnel.lifecycle)%"),
+	}
+	return &accesslogv3.AccessLog{
+		Name: "envoy.access_loggers.file",
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&fileaccesslogv3.FileAccessLog{
+			Path: TunnelLog,
+			AccessLogFormat: &fileaccesslogv3.FileAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
+				Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: fields}},
+			}},
+		})},
+	}
 }
 
 // keepLastBytes has clients of a gateway read what it still holds for them when a stream in a tunnel is reset. Envoy 1.40
 // would reset their connections too, and the kernel then drops what it has not delivered: see docs/rationale.md.
-func keepLastBytes() *bootstrapv3.LayeredRuntime {
+func keepLastBytes() *bootstrapv3.RuntimeLayer {
 	off := structpb.NewBoolValue(false)
-	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
-		Name: "keep_last_bytes",
-		LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
-			"envoy.reloadable_features.map_http_stream_reset_to_tcp_rst":                  off,
-			"envoy.reloadable_features.propagate_upstream_rst_through_tunneled_tcp_proxy": off,
-		}}},
-	}}}
+	return staticLayer("keep_last_bytes", map[string]*structpb.Value{
+		"envoy.reloadable_features.map_http_stream_reset_to_tcp_rst":                  off,
+		"envoy.reloadable_features.propagate_upstream_rst_through_tunneled_tcp_proxy": off,
+	})
 }
 
-// EdgeBootstrap is what the Envoy of an edge starts with. All else comes over ADS from the xds-server, which it reaches
-// through the gateways' public port.
-func EdgeBootstrap(c EdgeConfig) *bootstrapv3.Bootstrap {
-	return bootstrap(
-		&corev3.Node{Id: model.NodeID(c.Node), Cluster: c.Domain.TunnelID(c.ID)},
-		xdsCluster(c.Domain, c.Gateway),
-		&corev3.TypedExtensionConfig{
-			Name: "envoy.bootstrap.reverse_tunnel.downstream_socket_interface",
-			TypedConfig: pack(&downstreamv3.DownstreamReverseConnectionSocketInterface{
-				StatPrefix:          "reverse_tunnel",
-				MaintainInterval:    durationpb.New(maintainInterval),
-				MaxReconnectBackoff: durationpb.New(maxReconnectBackoff),
-			}),
-		},
-	)
+func staticLayer(name string, fields map[string]*structpb.Value) *bootstrapv3.RuntimeLayer {
+	return &bootstrapv3.RuntimeLayer{
+		Name:           name,
+		LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: fields}},
+	}
 }
 
-// Static returns a copy of a bootstrap that has the resources in itself and asks no xds-server for any.
+// EdgeBootstrap is what the Envoy of an edge starts with. All else comes from its agent.
+func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
+	b := bootstrap(model.RoleEdge, &corev3.TypedExtensionConfig{
+		Name: "envoy.bootstrap.reverse_tunnel.downstream_socket_interface",
+		TypedConfig: pack(&downstreamv3.DownstreamReverseConnectionSocketInterface{
+			StatPrefix:          "reverse_tunnel",
+			MaintainInterval:    durationpb.New(maintainInterval),
+			MaxReconnectBackoff: durationpb.New(maxReconnectBackoff),
+		}),
+	})
+	b.OverloadManager = edgeOverload(c)
+	return b
+}
+
+// Static returns a copy of a bootstrap that has the resources in itself and asks its agent for secrets alone.
 func Static(b *bootstrapv3.Bootstrap, listeners []*listenerv3.Listener, clusters []*clusterv3.Cluster) *bootstrapv3.Bootstrap {
 	b = proto.CloneOf(b)
 	b.DynamicResources = nil
@@ -116,9 +96,10 @@ func Static(b *bootstrapv3.Bootstrap, listeners []*listenerv3.Listener, clusters
 	return b
 }
 
-func bootstrap(node *corev3.Node, xdsServer *clusterv3.Cluster, extension *corev3.TypedExtensionConfig) *bootstrapv3.Bootstrap {
+// bootstrap knows nothing of the installation. The node is whom Envoy's own agent serves, and that serves nobody else.
+func bootstrap(role model.Role, extension *corev3.TypedExtensionConfig) *bootstrapv3.Bootstrap {
 	return &bootstrapv3.Bootstrap{
-		Node: node,
+		Node: &corev3.Node{Id: string(role), Cluster: string(role)},
 		Admin: &bootstrapv3.Admin{Address: &corev3.Address{
 			Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: AdminSocket, Mode: 0o600}},
 		}},
@@ -130,10 +111,10 @@ func bootstrap(node *corev3.Node, xdsServer *clusterv3.Cluster, extension *corev
 				ApiType:                   corev3.ApiConfigSource_DELTA_GRPC,
 				TransportApiVersion:       corev3.ApiVersion_V3,
 				SetNodeOnFirstMessageOnly: true,
-				GrpcServices:              []*corev3.GrpcService{grpcService(xdsServerCluster)},
+				GrpcServices:              []*corev3.GrpcService{agentService()},
 			},
 		},
-		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{agentSocketCluster(), xdsServer}},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{agentSocketCluster()}},
 	}
 }
 
@@ -146,10 +127,10 @@ func overADS() *corev3.ConfigSource {
 	}
 }
 
-// grpcService is a gRPC service in an Envoy cluster, that is dialled again soon after it went away.
-func grpcService(cluster string) *corev3.GrpcService {
+// agentService is the agent's gRPC, which is dialled again soon after it went away.
+func agentService() *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
-		ClusterName: cluster,
+		ClusterName: agentCluster,
 		RetryPolicy: &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
 			BaseInterval: durationpb.New(configBackoffBase),
 			MaxInterval:  durationpb.New(configBackoff),

@@ -20,8 +20,7 @@ var (
 )
 
 func TestGatewayBindGoesThroughTheNode(t *testing.T) {
-	b := envoy.GatewayBootstrap(envoy.GatewayConfig{Domain: domain, Name: "gateway-0", XDSServer: anyAddress, Bind: allBound})
-	got, err := envoy.ParseGatewayBind(b.GetNode())
+	got, err := envoy.ParseGatewayBind(&corev3.Node{Metadata: allBound.Metadata()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,34 +60,10 @@ func TestParseGatewayBindRefuses(t *testing.T) {
 
 func TestAListenerOnAllIPv6AddressesTakesIPv4(t *testing.T) {
 	for i, want := range []bool{false, true, false} {
-		l := envoy.GatewayListeners(model.Installation{Domain: domain}, "gateway-0", allBound)[i]
+		l := envoy.GatewayListeners(model.Installation{Domain: domain}, "gateway-0", allBound, model.Denied{})[i]
 		if got := l.GetAddress().GetSocketAddress().GetIpv4Compat(); got != want {
 			t.Errorf("%s: got %v, want %v", l.GetName(), got, want)
 		}
-	}
-}
-
-func TestConfigsAreChecked(t *testing.T) {
-	id := model.NewID()
-	gateway := envoy.GatewayConfig{Domain: domain, Name: "gateway-0", XDSServer: anyAddress, Bind: allBound}
-	edge := envoy.EdgeConfig{Domain: domain, Node: "edge-a", ID: id, Gateway: anyAddress}
-	tests := map[string]struct {
-		in      interface{ Validate() error }
-		wantErr string
-	}{
-		"a gateway":                       {in: gateway},
-		"an edge":                         {in: edge},
-		"a gateway without a domain":      {in: envoy.GatewayConfig{Name: "gateway-0", XDSServer: anyAddress, Bind: allBound}, wantErr: "tunnel domain"},
-		"a gateway with an edge's name":   {in: envoy.GatewayConfig{Domain: domain, Name: "edge-a", XDSServer: anyAddress, Bind: allBound}, wantErr: "gateway name"},
-		"a gateway without xds-server":    {in: envoy.GatewayConfig{Domain: domain, Name: "gateway-0", Bind: allBound}, wantErr: "xds-server"},
-		"a gateway without listeners":     {in: envoy.GatewayConfig{Domain: domain, Name: "gateway-0", XDSServer: anyAddress}, wantErr: "listener"},
-		"an edge without a domain":        {in: envoy.EdgeConfig{Node: "edge-a", ID: id, Gateway: anyAddress}, wantErr: "tunnel domain"},
-		"an edge whose name breaks rc://": {in: envoy.EdgeConfig{Domain: domain, Node: "a:b", ID: id, Gateway: anyAddress}, wantErr: "node name"},
-		"an edge without an id":           {in: envoy.EdgeConfig{Domain: domain, Node: "edge-a", Gateway: anyAddress}, wantErr: "tunnel id"},
-		"an edge without gateways":        {in: envoy.EdgeConfig{Domain: domain, Node: "edge-a", ID: id}, wantErr: "address of the gateways"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) { checkError(t, tc.in.Validate(), tc.wantErr) })
 	}
 }
 
@@ -96,7 +71,7 @@ func TestOnlyTunnelsHaveNamesThatClientsCanSend(t *testing.T) {
 	inst := model.Installation{Domain: domain, Public: anyAddress, Control: anyAddress, Gateways: []model.Gateway{
 		{Name: "gateway-0", Peer: anyAddress}, {Name: "gateway-1", Peer: anyAddress},
 	}}
-	clusters := envoy.GatewayBootstrap(envoy.GatewayConfig{Domain: domain, XDSServer: anyAddress}).GetStaticResources().GetClusters()
+	clusters := envoy.GatewayBootstrap(envoy.BootstrapConfig{}).GetStaticResources().GetClusters()
 	for _, c := range append(clusters, envoy.GatewayClusters(inst)...) {
 		if strings.Contains(c.GetName(), ".") || net.ParseIP(c.GetName()) != nil {
 			t.Errorf("Envoy cluster %s has a name that a client may send", c.GetName())
@@ -110,21 +85,22 @@ func TestOnlyTunnelsHaveNamesThatClientsCanSend(t *testing.T) {
 }
 
 func TestSecretsHoldWhatTheyAreGiven(t *testing.T) {
-	identity := envoy.IdentitySecret([]byte("chain"), []byte("key")).GetTlsCertificate()
-	trust := envoy.TrustSecret([]byte("bundle")).GetValidationContext()
+	identity, trust := envoy.IdentitySecret("a", []byte("chain"), []byte("key")), envoy.TrustSecret("b", []byte("bundle"))
 	got := []string{
-		string(identity.GetCertificateChain().GetInlineBytes()), string(identity.GetPrivateKey().GetInlineBytes()), string(trust.GetTrustedCa().GetInlineBytes()),
+		identity.GetName(), string(identity.GetTlsCertificate().GetCertificateChain().GetInlineBytes()),
+		string(identity.GetTlsCertificate().GetPrivateKey().GetInlineBytes()),
+		trust.GetName(), string(trust.GetValidationContext().GetTrustedCa().GetInlineBytes()),
 	}
-	if diff := cmp.Diff([]string{"chain", "key", "bundle"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"a", "chain", "key", "b", "bundle"}, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestEqualMessagesGiveEqualYAML(t *testing.T) {
-	config := envoy.GatewayConfig{Domain: domain, Name: "gateway-0", XDSServer: anyAddress, Bind: allBound}
-	first := string(marshal(t, envoy.GatewayBootstrap(config)))
+	b := envoy.GatewayBootstrap(envoy.BootstrapConfig{})
+	first := string(marshal(t, b))
 	for range 10 {
-		if diff := cmp.Diff(first, string(marshal(t, envoy.GatewayBootstrap(config)))); diff != "" {
+		if diff := cmp.Diff(first, string(marshal(t, b))); diff != "" {
 			t.Fatal(diff)
 		}
 	}

@@ -2,11 +2,14 @@ package envoy
 
 import (
 	"net"
+	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	reverseclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/reverse_connection/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -21,10 +24,10 @@ func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepali
 		Name:                      name,
 		ClusterDiscoveryType:      &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:            durationpb.New(dialTimeout),
-		LoadAssignment:            assignment(name, socketAddress(to)),
+		LoadAssignment:            assignment(name, endpoints(to)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive},
 	}
-	if net.ParseIP(to.Host) == nil {
+	if isName(to) {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_LOGICAL_DNS}
 		c.DnsLookupFamily = clusterv3.Cluster_ALL
 	}
@@ -34,21 +37,30 @@ func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepali
 // agentSocketCluster is the agent beside this Envoy. It is not verified: whoever can make this socket in Envoy's own
 // folder can replace Envoy as well.
 func agentSocketCluster() *clusterv3.Cluster {
-	address := &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: AgentSocket}}}
+	socket := lbEndpoint(&corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: AgentSocket}}})
 	return &clusterv3.Cluster{
 		Name:                          agentCluster,
 		ClusterDiscoveryType:          &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:                durationpb.New(dialTimeout),
-		LoadAssignment:                assignment(agentCluster, address),
+		LoadAssignment:                assignment(agentCluster, []*endpointv3.LbEndpoint{socket}),
 		TypedExtensionProtocolOptions: http2(&corev3.Http2ProtocolOptions{}),
 	}
 }
 
-// xdsCluster is the xds-server at an address, verified by the name of the control channel.
-func xdsCluster(d model.TunnelDomain, at model.Endpoint) *clusterv3.Cluster {
-	c := dialledCluster(xdsServerCluster, at, tunnelKeepalive())
-	c.TransportSocket = clientTLS(d.Control(), "h2")
-	c.TypedExtensionProtocolOptions = http2(&corev3.Http2ProtocolOptions{ConnectionKeepalive: http2Keepalive(controlPing)})
+// controlChannel passes the control channel on to the xds-server, and tells it ahead of each connection whose it is (PROXY
+// protocol, version 2), which it could not see otherwise. TLS is between the edge and the xds-server.
+func controlChannel(at model.Endpoint) *clusterv3.Cluster {
+	c := dialledCluster(controlCluster, at, clientKeepalive())
+	c.TransportSocket = &corev3.TransportSocket{
+		Name: "envoy.transport_sockets.upstream_proxy_protocol",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
+			Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_V2},
+			TransportSocket: &corev3.TransportSocket{
+				Name:       "envoy.transport_sockets.raw_buffer",
+				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawbufferv3.RawBuffer{})},
+			},
+		})},
+	}
 	return c
 }
 
@@ -64,7 +76,7 @@ func tunnelCluster(name, tunnelID string) *clusterv3.Cluster {
 		LbPolicy:                      clusterv3.Cluster_CLUSTER_PROVIDED,
 		ConnectTimeout:                durationpb.New(tunnelConnectTimeout),
 		CircuitBreakers:               breaker(&clusterv3.CircuitBreakers_Thresholds{MaxRetries: wrapperspb.UInt32(waitingPerTunnel)}),
-		TransportSocket:               clientTLS(tunnelID, "h2"),
+		TransportSocket:               clientTLS(model.Subject{Role: model.RoleGateway}, tunnelID, "h2"),
 		TypedExtensionProtocolOptions: http2(tunnelHTTP2()),
 	}
 }
@@ -94,16 +106,37 @@ func http2(options *corev3.Http2ProtocolOptions) map[string]*anypb.Any {
 	}
 }
 
-func assignment(cluster string, address *corev3.Address) *endpointv3.ClusterLoadAssignment {
-	return &endpointv3.ClusterLoadAssignment{
-		ClusterName: cluster,
-		Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			LbEndpoints: []*endpointv3.LbEndpoint{{
-				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
-			}},
-		}},
+// assignment gives an Envoy cluster its endpoints: one group for each priority, the best first.
+func assignment(cluster string, groups ...[]*endpointv3.LbEndpoint) *endpointv3.ClusterLoadAssignment {
+	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
+	for i, group := range groups {
+		a.Endpoints = append(a.Endpoints, &endpointv3.LocalityLbEndpoints{Priority: uint32(i), LbEndpoints: group})
+	}
+	return a
+}
+
+func endpoints(at ...model.Endpoint) []*endpointv3.LbEndpoint {
+	var group []*endpointv3.LbEndpoint
+	for _, e := range at {
+		group = append(group, lbEndpoint(socketAddress(e)))
+	}
+	return group
+}
+
+func lbEndpoint(at *corev3.Address) *endpointv3.LbEndpoint {
+	return &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}}}
+}
+
+// discoverAll makes every address of every endpoint, of either family, a host of its own that is dialled for itself.
+func discoverAll(c *clusterv3.Cluster, at []model.Endpoint) {
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	if slices.ContainsFunc(at, isName) {
+		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+		c.DnsLookupFamily = clusterv3.Cluster_ALL
 	}
 }
+
+func isName(e model.Endpoint) bool { return net.ParseIP(e.Host) == nil }
 
 func socketAddress(e model.Endpoint) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -33,16 +34,17 @@ type installation struct {
 	public   *relay            // leads to the first gateway's public listener
 	peers    map[string]*relay // by gateway: lead to its public listener
 	control  *doorbell
-	xds      *doorbell // dialled by nobody, as no Envoy of these tests asks for its configuration
+	said     chan []byte // the first bytes of a connection to control
+	stray    *doorbell   // dialled by nobody
 	gateways []*gateway
 }
 
 type gateway struct {
 	*envoytest.Envoy
-	bind   envoy.GatewayBind
-	agent  *doorbell
-	config []byte
-	dir    string
+	name  string
+	bind  envoy.GatewayBind
+	agent *agent
+	log   string // its lifecycle events
 }
 
 // newInstallation starts gateways for workload clusters. Edges are for startEdge.
@@ -50,9 +52,20 @@ func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadClust
 	t.Helper()
 	envoytest.Path(t)
 	hangUp := func(conn net.Conn) { _ = conn.Close() }
+	said := make(chan []byte, 64)
+	listen := func(conn net.Conn) {
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+		first := make([]byte, 4096)
+		n, _ := conn.Read(first)
+		select {
+		case said <- first[:n]:
+		default:
+		}
+	}
 	in := &installation{
 		ca: newAuthority(t), workload: newAuthority(t), clusters: clusters, peers: map[string]*relay{},
-		public: newRelay(t), control: newDoorbell(t, "tcp", "127.0.0.1:0", hangUp), xds: newDoorbell(t, "tcp", "127.0.0.1:0", hangUp),
+		public: newRelay(t), control: newDoorbell(t, "tcp", "127.0.0.1:0", listen), said: said, stray: newDoorbell(t, "tcp", "127.0.0.1:0", hangUp),
 	}
 	// A name instead of an address: its addresses are 127.0.0.1 and ::1, and only one of them is listened on.
 	public := model.Endpoint{Host: "localhost", Port: in.public.endpoint(t).Port}
@@ -63,30 +76,40 @@ func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadClust
 		in.Gateways = append(in.Gateways, model.Gateway{Name: name, Peer: in.peers[name].endpoint(t)})
 	}
 	for _, g := range in.Gateways {
-		in.startGateway(t, g.Name)
+		in.startGateway(t, g.Name, envoy.BootstrapConfig{})
 	}
 	in.public.lead(in.gateways[0].bind.Public.String())
 	return in
 }
 
-func (in *installation) startGateway(t *testing.T, name string) {
+func (in *installation) startGateway(t *testing.T, name string, config envoy.BootstrapConfig) {
 	t.Helper()
-	bind := envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}
-	fleet := model.Fleet{Installation: in.Installation, Clusters: in.clusters}
-	config := responder(envoy.GatewayConfig{Domain: domain, Name: name, XDSServer: in.xds.endpoint(t), Bind: bind}, fleet)
+	g := &gateway{name: name, bind: envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}}
+	dir := envoytest.Dir(t)
 	// Beside the real ones: a name without a dot that no code of ours knows, but somebody may add.
-	config.StaticResources.Clusters = append(config.StaticResources.Clusters, strayCluster(in.xds))
-	g := &gateway{bind: bind, config: marshal(t, config), dir: envoytest.Dir(t)}
-	g.agent = serveSecrets(t, g.dir, in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: name}), in.ca.ca.CertPEM())
-	g.Envoy = envoytest.Start(t, g.dir, g.config, "--component-log-level", envoy.ComponentLogLevel)
-	in.peers[name].lead(bind.Public.String())
+	clusters := append(gatewayClusters(in.fleet()), strayCluster(in.stray))
+	g.agent = in.serveAgent(t, dir, clusters, model.Subject{Role: model.RoleGateway, Node: name})
+	g.deny(t, in, model.Denied{})
+	g.Envoy = envoytest.Start(t, dir, marshal(t, envoy.GatewayBootstrap(config)), "--component-log-level", envoy.ComponentLogLevel, "--file-flush-interval-msec", "200")
+	g.log = filepath.Join(dir, envoy.TunnelLog)
+	in.peers[name].lead(g.bind.Public.String())
 	in.gateways = append(in.gateways, g)
+}
+
+// deny sends the gateway its listeners anew.
+func (g *gateway) deny(t *testing.T, in *installation, denied model.Denied) {
+	t.Helper()
+	g.agent.listen(t, envoy.GatewayListeners(in.Installation, g.name, g.bind, denied))
+}
+
+func (in *installation) fleet() model.Fleet {
+	return model.Fleet{Installation: in.Installation, Clusters: in.clusters}
 }
 
 // strayCluster is an Envoy cluster with the name of a machine: one label.
 func strayCluster(to *doorbell) *clusterv3.Cluster {
-	clusters := envoy.GatewayClusters(model.Installation{Control: model.Endpoint{Host: "127.0.0.1", Port: uint16(to.Addr().(*net.TCPAddr).Port)}})
-	stray := clusters[1]
+	at := model.Endpoint{Host: "127.0.0.1", Port: uint16(to.Addr().(*net.TCPAddr).Port)}
+	stray := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}})[2]
 	stray.Name, stray.LoadAssignment.ClusterName = "localhost", "localhost"
 	return stray
 }
@@ -94,12 +117,16 @@ func strayCluster(to *doorbell) *clusterv3.Cluster {
 // startEdge starts an edge of a workload cluster, and returns without waiting for its tunnels.
 func (in *installation) startEdge(t *testing.T, wc model.WorkloadCluster) *envoytest.Envoy {
 	t.Helper()
+	return in.startDialling(t, wc, envoy.EdgeDial{})
+}
+
+// startDialling starts an edge that dials addresses of its own.
+func (in *installation) startDialling(t *testing.T, wc model.WorkloadCluster, dial envoy.EdgeDial) *envoytest.Envoy {
+	t.Helper()
 	s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
-	config := initiator(envoy.EdgeConfig{Domain: domain, Node: s.Node, ID: wc.ID, Gateway: in.Public},
-		model.Fleet{Installation: in.Installation, Clusters: []model.WorkloadCluster{wc}})
 	dir := envoytest.Dir(t)
-	serveSecrets(t, dir, in.ca.issue(t, s), in.ca.ca.CertPEM())
-	return envoytest.Start(t, dir, marshal(t, config), "--drain-time-s", "3")
+	in.serveAgent(t, dir, nil, s)
+	return envoytest.Start(t, dir, marshal(t, edgeConfig(in.Installation, wc, s.Node, dial)), "--component-log-level", envoy.ComponentLogLevel, "--drain-time-s", "3")
 }
 
 // cluster is a workload cluster that is found at an apiserver.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/proto"
 
@@ -25,8 +26,8 @@ func TestGolden(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			fleet := parse(t, c.Input())
 			c.Check(t,
-				txtar.File{Name: responderFile, Data: marshal(t, responder(gatewayOf(fleet), fleet))},
-				txtar.File{Name: initiatorFile, Data: marshal(t, initiator(edgeOf(fleet), fleet))})
+				txtar.File{Name: responderFile, Data: marshal(t, responder(fleet))},
+				txtar.File{Name: initiatorFile, Data: marshal(t, initiator(fleet))})
 		})
 	}
 }
@@ -47,8 +48,8 @@ func TestEveryReferenceOfAGoldenExists(t *testing.T) {
 	for _, c := range golden.Cases(t, "testdata/*.txtar", modelFile) {
 		fleet := parse(t, c.Input())
 		for name, b := range map[string]*bootstrapv3.Bootstrap{
-			responderFile: responder(gatewayOf(fleet), fleet),
-			initiatorFile: initiator(edgeOf(fleet), fleet),
+			responderFile: responder(fleet),
+			initiatorFile: initiator(fleet),
 		} {
 			checkReferences(t, c.Name+"/"+name, b)
 		}
@@ -65,33 +66,37 @@ func parse(t *testing.T, data []byte) model.Fleet {
 	return fleet
 }
 
-// gatewayOf is the last gateway of a fleet, edgeOf an edge of its first workload cluster.
-func gatewayOf(f model.Fleet) envoy.GatewayConfig {
-	inst := f.Installation
-	return envoy.GatewayConfig{Domain: inst.Domain, Name: inst.Gateways[len(inst.Gateways)-1].Name, XDSServer: inst.Control, Bind: envoy.GatewayBind{
+// responder is the whole configuration of the last gateway of a fleet, in one bootstrap.
+func responder(f model.Fleet) *bootstrapv3.Bootstrap {
+	name := f.Installation.Gateways[len(f.Installation.Gateways)-1].Name
+	bind := envoy.GatewayBind{
 		Public:    model.Endpoint{Host: "0.0.0.0", Port: 443},
 		APIServer: model.Endpoint{Host: "0.0.0.0", Port: 6443},
 		Connect:   model.Endpoint{Host: "0.0.0.0", Port: 3128},
-	}}
+	}
+	var denied model.Denied
+	for _, wc := range f.Clusters {
+		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
+	}
+	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(f.Installation, name, bind, denied), gatewayClusters(f))
 }
 
-func edgeOf(f model.Fleet) envoy.EdgeConfig {
-	return envoy.EdgeConfig{Domain: f.Installation.Domain, Node: "edge-example", ID: f.Clusters[0].ID, Gateway: f.Installation.Public}
+// initiator is the whole configuration of an edge of the first workload cluster, in one bootstrap.
+func initiator(f model.Fleet) *bootstrapv3.Bootstrap {
+	return edgeConfig(f.Installation, f.Clusters[0], "edge-example", envoy.EdgeDial{})
 }
 
-// responder is the whole configuration of a gateway, in one bootstrap.
-func responder(c envoy.GatewayConfig, f model.Fleet) *bootstrapv3.Bootstrap {
+// gatewayClusters are all Envoy clusters of a gateway.
+func gatewayClusters(f model.Fleet) []*clusterv3.Cluster {
 	clusters := envoy.GatewayClusters(f.Installation)
 	for _, wc := range f.Clusters {
 		clusters = append(clusters, envoy.TunnelClusters(f.Installation, wc)...)
 	}
-	return envoy.Static(envoy.GatewayBootstrap(c), envoy.GatewayListeners(f.Installation, c.Name, c.Bind), clusters)
+	return clusters
 }
 
-// initiator is the whole configuration of an edge of the first workload cluster, in one bootstrap.
-func initiator(c envoy.EdgeConfig, f model.Fleet) *bootstrapv3.Bootstrap {
-	wc := f.Clusters[0]
-	return envoy.Static(envoy.EdgeBootstrap(c), envoy.EdgeListeners(f.Installation, wc, c.Node), envoy.EdgeClusters(f.Installation, wc))
+func edgeConfig(inst model.Installation, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) *bootstrapv3.Bootstrap {
+	return envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node), envoy.EdgeClusters(inst, wc, node, dial))
 }
 
 func endpoint(t *testing.T, s string) model.Endpoint {

@@ -91,7 +91,11 @@ func TestOnlyALeafOfAnEdgeOpensATunnel(t *testing.T) {
 // end of the test.
 func handshake(t *testing.T, in *installation, identity certs.Identity, c claim) (status int, err error) {
 	t.Helper()
-	conn := dialPublic(t, in, identity)
+	return greet(dialPublic(t, in, identity), c)
+}
+
+// greet sends the handshake of an edge, and returns what the gateway answers.
+func greet(conn net.Conn, c claim) (status int, err error) {
 	if _, err := fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\n%s%s%s\r\n",
 		header("node-id", c.node), header("cluster-id", c.tunnel), header("tenant-id", model.TenantID)); err != nil {
 		return 0, err

@@ -7,20 +7,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Envoy clusters that are no tunnels. The names of tunnels are DNS names with at least one dot; these have none, so that
-// no name which a client sends as SNI or CONNECT authority leads to one of them: see dnsNamePattern.
+// Envoy clusters that are no tunnels. The names of tunnels are DNS names with at least one dot; those that a gateway has
+// beside them have none, so that no name which a client sends as SNI or CONNECT authority leads to one of them: see
+// dnsNamePattern.
 const (
-	xdsServerCluster = "xds_server" // in every bootstrap: the xds-server
-	agentCluster     = "agent"      // in every bootstrap: the agent beside this Envoy, for its certificates
+	agentCluster = "agent" // in every bootstrap: the agent beside this Envoy
 
 	controlCluster      = "control_channel" // gateway: where the control channel of edges is passed to
 	noSuchTunnelCluster = "no_such_tunnel"  // gateway: leads nowhere
 	peerClusterPrefix   = "peer_"           // gateway: followed by the name of another replica
 
-	apiserverCluster = "apiserver" // edge: the workload cluster's apiserver; its gateways are called gateway-<i>
+	apiserverClusterPrefix = "apiserver_" // edge: followed by its node name; its gateways are called gateway-<i>_<node name>
 )
 
-// Listeners of a gateway, and the prefix of those of an edge, which is followed by the name of a gateway.
+// Listeners of a gateway, and the prefix of those of an edge, which is followed by its node name and the name of a gateway.
 const (
 	publicListener       = "public"
 	apiserverListener    = "apiserver"
@@ -28,24 +28,41 @@ const (
 	tunnelListenerPrefix = "tunnel_"
 )
 
-// SDS secrets that the agent serves, and the Unix sockets between it and Envoy. The sockets are relative to Envoy's
-// working folder, because the path of a Unix socket may have no more than 107 bytes.
+// Files between the agent and Envoy, relative to Envoy's working folder, because the path of a Unix socket may have no more
+// than 107 bytes.
 const (
-	IdentitySecretName = "identity" // leaf and key
-	TrustSecretName    = "trust"    // trust bundle
-	AgentSocket        = "agent.sock"
-	AdminSocket        = "admin.sock"
+	AgentSocket = "agent.sock"  // of the agent: ADS and SDS
+	AdminSocket = "admin.sock"  // of Envoy
+	TunnelLog   = "tunnels.log" // to which the Envoy of a gateway appends a line of JSON when a tunnel opens or ends
 )
+
+// SecretNames are the names of the SDS secrets by which Envoy knows a subject: its leaf and key, and the trust bundle. The
+// Envoy of an edge may have several, one for each of its enrolments, so there the node name is part of them.
+func SecretNames(s model.Subject) (identity, trust string) {
+	if s.Role != model.RoleEdge {
+		return "identity", "trust"
+	}
+	return "identity_" + s.Node, "trust_" + s.Node
+}
 
 // StaticClusters are the names of the Envoy clusters that every bootstrap has, in order. Resources that are sent later
 // may refer to them, and must not have their names.
-func StaticClusters() []string { return []string{agentCluster, xdsServerCluster} }
+func StaticClusters() []string { return []string{agentCluster} }
 
 // dnsNamePattern is a regular expression (RE2) for whole names with a dot. Both routes of a gateway take the name of an
 // Envoy cluster from what a client sends; they look only at names of this form, which no Envoy cluster has but tunnels.
 const dnsNamePattern = `[a-z0-9-]+(\.[a-z0-9-]+)+`
 
 func peerCluster(gateway string) string { return peerClusterPrefix + gateway }
+
+// An Envoy may have the resources of several edges, so the name of each has the edge's node name in it.
+func apiserverCluster(node string) string { return apiserverClusterPrefix + node }
+
+func gatewayCluster(gateway, node string) string { return gateway + "_" + node }
+
+func tunnelListenerName(gateway, node string) string {
+	return tunnelListenerPrefix + node + "_" + gateway
+}
 
 // reverseAddress is the address of an edge's listener: Envoy dials the Envoy cluster behind the @ instead of listening.
 func reverseAddress(edge model.Subject, d model.TunnelDomain, cluster string) string {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -105,17 +106,17 @@ func checkOddNames(t *testing.T, in *installation) {
 	g := in.gateways[0]
 	agent, control, peer := g.agent.rings.Load(), in.control.rings.Load(), in.peers["gateway-1"].rings.Load()
 	for _, name := range []string{
-		"xds_server", "agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "apiserver", "localhost",
+		"agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "gateway-0_edge-a", "apiserver_edge-a", "apiserver", "localhost",
 		"AGENT", ".agent", "agent.", "a..b", "-a.b", "a b.c", "a/b.c", "*.example.com", "a_b.c", "%REQUESTED_SERVER_NAME%",
-		"xds_server\x00.example.com", "control_channel\n.example.com", "\xff.example.com",
+		"agent\x00.example.com", "control_channel\n.example.com", "\xff.example.com",
 	} {
 		if held := heldFor(t, g.bind.APIServer, name); held > 300*time.Millisecond {
 			t.Errorf("SNI %q was held for %s, want closed at once", name, held)
 		}
 	}
 	for _, name := range []string{
-		"xds_server", "agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "localhost", "AGENT", "agent.",
-		"[::1]", "127.0.0.1", "a_b.c", "-a.b", "*.example.com", "xds_server@a.b",
+		"agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "localhost", "AGENT", "agent.",
+		"[::1]", "127.0.0.1", "a_b.c", "-a.b", "*.example.com", "agent@a.b",
 	} {
 		for _, port := range []string{"", ":0", ":443", ":6443"} {
 			if got := connectStatus(t, g, name+port); got != http.StatusNotFound && got != http.StatusBadRequest {
@@ -124,7 +125,7 @@ func checkOddNames(t *testing.T, in *installation) {
 		}
 	}
 	for what, dialled := range map[string]int64{
-		"xds-server or stray cluster": in.xds.rings.Load(), "agent": g.agent.rings.Load() - agent,
+		"stray cluster": in.stray.rings.Load(), "agent": g.agent.rings.Load() - agent,
 		"control channel": in.control.rings.Load() - control, "peer": in.peers["gateway-1"].rings.Load() - peer,
 	} {
 		if dialled != 0 {
@@ -136,7 +137,7 @@ func checkOddNames(t *testing.T, in *installation) {
 func checkPublic(t *testing.T, in *installation, c1 model.WorkloadCluster) {
 	t.Helper()
 	public := in.gateways[0].bind.Public
-	for _, name := range []string{"", c1.Hostname, c1.ExtraNames[0], domain.Gateway(), domain.TunnelID(c1.ID), domain.GatewayReplica("gateway-9"), "x." + domain.Control(), "xds_server"} {
+	for _, name := range []string{"", c1.Hostname, c1.ExtraNames[0], domain.Gateway(), domain.TunnelID(c1.ID), domain.GatewayReplica("gateway-9"), "x." + domain.Control(), "agent"} {
 		if held := heldFor(t, public, name); held > 300*time.Millisecond {
 			t.Errorf("SNI %q was held for %s, want closed at once", name, held)
 		}
@@ -144,10 +145,29 @@ func checkPublic(t *testing.T, in *installation, c1 model.WorkloadCluster) {
 	if got := answerTo(t, public, "GET / HTTP/1.1\r\nHost: "+c1.Hostname+"\r\n\r\n"); got != "" {
 		t.Errorf("HTTP without TLS was answered %q, want nothing", got)
 	}
+	checkControl(t, in, public)
+}
+
+// checkControl dials the control channel. The xds-server is told by whom, ahead of everything that he says.
+func checkControl(t *testing.T, in *installation, public model.Endpoint) {
+	t.Helper()
 	before := in.control.rings.Load()
-	_ = heldFor(t, public, domain.Control())
+	conn, err := net.DialTimeout("tcp", public.String(), envoytest.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	_ = tls.Client(conn, &tls.Config{ServerName: domain.Control(), InsecureSkipVerify: true}).HandshakeContext(t.Context())
 	if got := in.control.rings.Load() - before; got != 1 {
 		t.Errorf("the control channel was dialled %d times, want once", got)
+	}
+	// PROXY protocol, version 2: signature, a connection (PROXY) of TCP over IPv4, 12 bytes, two addresses, two ports.
+	from, to := conn.LocalAddr().(*net.TCPAddr).AddrPort(), conn.RemoteAddr().(*net.TCPAddr).AddrPort()
+	want := slices.Concat([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c"), from.Addr().AsSlice(), to.Addr().AsSlice(),
+		[]byte{byte(from.Port() >> 8), byte(from.Port()), byte(to.Port() >> 8), byte(to.Port())})
+	if got := <-in.said; !bytes.HasPrefix(got, want) {
+		t.Errorf("the xds-server was told %q, want %q", got, want)
 	}
 }
 

@@ -2,27 +2,17 @@ package envoy_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"google.golang.org/grpc"
-
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -155,27 +145,6 @@ func (r *relay) bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return bytes.Clone(r.seen.Bytes())
-}
-
-// serveSecrets plays the agent: it gives the Envoy of a folder its identity and trust bundle.
-func serveSecrets(t *testing.T, dir string, identity certs.Identity, bundle []byte) *doorbell {
-	t.Helper()
-	key, err := identity.KeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache := cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(map[string]types.Resource{
-		envoy.IdentitySecretName: envoy.IdentitySecret(identity.ChainPEM(), key),
-		envoy.TrustSecretName:    envoy.TrustSecret(bundle),
-	}))
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	server := grpc.NewServer()
-	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, cache, nil))
-	socket := newDoorbell(t, "unix", filepath.Join(dir, envoy.AgentSocket), nil)
-	go func() { _ = server.Serve(socket) }()
-	t.Cleanup(server.Stop)
-	return socket
 }
 
 // newAPIServer plays a workload cluster's apiserver: it answers with its name and the SNI that reached it.

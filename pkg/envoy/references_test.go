@@ -21,7 +21,7 @@ func TestReferences(t *testing.T) {
 		},
 	}
 	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", Hostname: "c1.prod.tunnels.example.com"}
-	gateway := envoy.GatewayListeners(inst, "gateway-0", envoy.GatewayBind{})
+	gateway := envoy.GatewayListeners(inst, "gateway-0", envoy.GatewayBind{}, model.Denied{})
 	edge := envoy.EdgeListeners(inst, wc, "edge-a")
 	tests := map[string]struct {
 		in   proto.Message
@@ -30,9 +30,9 @@ func TestReferences(t *testing.T) {
 		"a gateway's public listener names the control channel, the other replicas and the agent": {in: gateway[0], want: []string{"agent", "control_channel", "peer_gateway-1"}},
 		"its apiserver listener leads nowhere by itself":                                          {in: gateway[1], want: []string{"no_such_tunnel"}},
 		"its connect listener names nothing":                                                      {in: gateway[2]},
-		"an edge's listener dials its gateway and serves its apiserver":                           {in: edge[1], want: []string{"agent", "apiserver", "gateway-1"}},
+		"an edge's listener dials its gateway and serves its apiserver":                           {in: edge[1], want: []string{"agent", "apiserver_edge-a", "gateway-1_edge-a"}},
 		"a tunnel gets its certificates from the agent":                                           {in: envoy.TunnelClusters(inst, wc)[0], want: []string{"agent"}},
-		"a bootstrap names the xds-server":                                                        {in: envoy.EdgeBootstrap(envoy.EdgeConfig{}), want: []string{"agent", "xds_server"}},
+		"a bootstrap names the agent":                                                             {in: envoy.EdgeBootstrap(envoy.BootstrapConfig{}), want: []string{"agent"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -49,8 +49,8 @@ func TestReferences(t *testing.T) {
 
 func TestStaticClustersAreThoseOfEveryBootstrap(t *testing.T) {
 	for name, b := range map[string]*bootstrapv3.Bootstrap{
-		"gateway": envoy.GatewayBootstrap(envoy.GatewayConfig{}),
-		"edge":    envoy.EdgeBootstrap(envoy.EdgeConfig{}),
+		"gateway": envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
+		"edge":    envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
 	} {
 		var got []string
 		for _, c := range b.GetStaticResources().GetClusters() {

@@ -16,11 +16,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// GatewayListeners are the three listeners of one gateway, in constant order. They depend on the installation alone:
-// workload clusters come and go without a change. The gateway need not be among the installation's.
-func GatewayListeners(inst model.Installation, gateway string, bind GatewayBind) []*listenerv3.Listener {
+// GatewayListeners are the three listeners of one gateway, in constant order. They depend on the installation and on who is
+// denied alone: workload clusters come and go without a change. The gateway need not be among the installation's.
+func GatewayListeners(inst model.Installation, gateway string, bind GatewayBind, denied model.Denied) []*listenerv3.Listener {
 	return []*listenerv3.Listener{
-		gatewayPublic(inst, gateway, bind.Public),
+		gatewayPublic(inst, gateway, bind.Public, denied),
 		gatewayAPIServer(bind.APIServer),
 		gatewayConnect(bind.Connect),
 	}
@@ -30,7 +30,7 @@ func GatewayListeners(inst model.Installation, gateway string, bind GatewayBind)
 func GatewayClusters(inst model.Installation) []*clusterv3.Cluster {
 	clusters := []*clusterv3.Cluster{
 		nowhere(noSuchTunnelCluster),
-		dialledCluster(controlCluster, inst.Control, clientKeepalive()),
+		controlChannel(inst.Control),
 	}
 	for _, g := range inst.Gateways {
 		if g.Peer != (model.Endpoint{}) {
@@ -52,13 +52,16 @@ func TunnelClusters(inst model.Installation, wc model.WorkloadCluster) []*cluste
 
 // gatewayPublic is all that workload networks can dial. It gives no access to any apiserver: edges open tunnels here, go
 // on to another replica, or to the xds-server; every other connection is closed.
-func gatewayPublic(inst model.Installation, me string, at model.Endpoint) *listenerv3.Listener {
+func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied model.Denied) *listenerv3.Listener {
 	l := listening(publicListener, at, tunnelKeepalive())
 	l.ListenerFilters = tlsInspector()
-	own := chainFor(inst.Domain.GatewayReplica(me), filter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
+	l.ListenerFiltersTimeout = durationpb.New(helloTimeout)
+	own := chainFor(inst.Domain.GatewayReplica(me),
+		filter("envoy.filters.network.rbac", deny(inst.Domain, denied)),
+		filter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
 	// Only the leaves of edges have names that end so. A regular expression would do for short tunnel domains alone: Envoy
 	// refuses large ones, and that only once the trust bundle arrives.
-	own.TransportSocket = serverTLS(endingWith(inst.Domain.TunnelIDSuffix()))
+	own.TransportSocket = serverTLS(model.Subject{Role: model.RoleGateway, Node: me}, endingWith(inst.Domain.TunnelIDSuffix()))
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
 	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(tcpProxy("control", controlCluster)))}
 	for _, g := range inst.Gateways {

@@ -6,24 +6,27 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// serverTLS accepts a peer whose leaf was issued under the trust bundle and has a DNS name that matches.
-func serverTLS(peer *matcherv3.StringMatcher, alpn ...string) *corev3.TransportSocket {
+// serverTLS has a subject accept a peer whose leaf was issued under its trust bundle and has a DNS name that matches.
+func serverTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn ...string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.DownstreamTlsContext{
 		RequireClientCertificate: wrapperspb.Bool(true),
-		CommonTlsContext:         commonTLS(peer, alpn),
+		CommonTlsContext:         commonTLS(self, peer, alpn),
 		// A resumed session is not verified again: a leaf would go on to serve after its end.
 		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
 		DisableStatefulSessionResumption: true,
 	})
 }
 
-// clientTLS asks for a server by SNI, and accepts it if its leaf was issued under the trust bundle and has that name.
-func clientTLS(server string, alpn ...string) *corev3.TransportSocket {
+// clientTLS has a subject ask for a server by SNI, and accept it if its leaf was issued under the trust bundle and has that
+// name.
+func clientTLS(self model.Subject, server string, alpn ...string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.UpstreamTlsContext{
 		Sni:              server,
-		CommonTlsContext: commonTLS(exactly(server), alpn),
+		CommonTlsContext: commonTLS(self, exactly(server), alpn),
 		MaxSessionKeys:   wrapperspb.UInt32(0), // no resumption, as above
 	})
 }
@@ -37,7 +40,8 @@ func tlsSocket(context proto.Message) *corev3.TransportSocket {
 
 // commonTLS is what both sides of every connection between our own programs have. Envoy keeps one copy of each secret,
 // however many TLS contexts name it.
-func commonTLS(peer *matcherv3.StringMatcher, alpn []string) *tlsv3.CommonTlsContext {
+func commonTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn []string) *tlsv3.CommonTlsContext {
+	identity, trust := SecretNames(self)
 	return &tlsv3.CommonTlsContext{
 		// Nobody but our own programs is on the other side, and they all speak the newest version. As a client, Envoy does
 		// so only if the maximum says it too.
@@ -46,13 +50,13 @@ func commonTLS(peer *matcherv3.StringMatcher, alpn []string) *tlsv3.CommonTlsCon
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 		},
 		AlpnProtocols:                  alpn,
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secretFromAgent(IdentitySecretName)},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secretFromAgent(identity)},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext: &tlsv3.CertificateValidationContext{
 					MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: peer}},
 				},
-				ValidationContextSdsSecretConfig: secretFromAgent(TrustSecretName),
+				ValidationContextSdsSecretConfig: secretFromAgent(trust),
 			},
 		},
 	}
@@ -64,7 +68,7 @@ func secretFromAgent(name string) *tlsv3.SdsSecretConfig {
 		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
 			ApiType:             corev3.ApiConfigSource_GRPC,
 			TransportApiVersion: corev3.ApiVersion_V3,
-			GrpcServices:        []*corev3.GrpcService{grpcService(agentCluster)},
+			GrpcServices:        []*corev3.GrpcService{agentService()},
 		}},
 	}}
 }
@@ -77,18 +81,18 @@ func endingWith(suffix string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}}
 }
 
-// IdentitySecret is the SDS secret that every TLS context presents: a leaf with the certificates above it, and its key,
-// both in PEM. The result holds the key: it is for the agent's own Envoy, and never for a log.
-func IdentitySecret(chain, key []byte) *tlsv3.Secret {
-	return &tlsv3.Secret{Name: IdentitySecretName, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+// IdentitySecret is the SDS secret that a TLS context presents: a leaf with the certificates above it, and its key, both
+// in PEM. The result holds the key: it is for the agent's own Envoy, and never for a log.
+func IdentitySecret(name string, chain, key []byte) *tlsv3.Secret {
+	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 		CertificateChain: inline(chain),
 		PrivateKey:       inline(key),
 	}}}
 }
 
-// TrustSecret is the SDS secret that every TLS context verifies its peer with: the certificates of CAs, in PEM.
-func TrustSecret(bundle []byte) *tlsv3.Secret {
-	return &tlsv3.Secret{Name: TrustSecretName, Type: &tlsv3.Secret_ValidationContext{
+// TrustSecret is the SDS secret that a TLS context verifies its peer with: the certificates of CAs, in PEM.
+func TrustSecret(name string, bundle []byte) *tlsv3.Secret {
+	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{
 		ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(bundle)},
 	}}
 }

@@ -9,8 +9,9 @@ import (
 )
 
 // ComponentLogLevel is for Envoy's --component-log-level. A look-up of a tunnel that is down logs the error "cluster to
-// node mapping changed", which is neither true nor of any use, at each attempt of each client.
-const ComponentLogLevel = "filter:critical"
+// node mapping changed", which is neither true nor of any use, at each attempt of each client. A gateway address that
+// can't be reached logs "Connection closed", without a reason, several times a second; the agent says why.
+const ComponentLogLevel = "filter:critical,io:critical"
 
 const (
 	// tunnelsPerGateway is how many tunnels an edge keeps to each worker of a gateway: one may break and the other serves
@@ -57,24 +58,50 @@ const (
 	// tunnelConnectTimeout bounds the TLS handshake inside a tunnel that proves to be dead, so that the next tunnel is
 	// tried before the 5 s are over for which Cluster API's probe waits.
 	tunnelConnectTimeout = 2 * time.Second
-	// apiserverTimeout is for an edge's connections to an apiserver nearby. By SNI, an apiserver that does not answer costs
-	// all connectAttempts: together they must be less than the 30 s for which client-go dials.
-	apiserverTimeout = 2 * time.Second
+	// apiserverTimeout is for an edge's connections to an apiserver, a single round trip: who comes in the 2 s before a health
+	// check finds that one of several is gone waits no longer than that. By SNI, an apiserver that does not answer costs all
+	// apiserverAttempts at each of connectAttempts: together they must be less than the 30 s for which client-go dials.
+	apiserverTimeout  = 400 * time.Millisecond
+	apiserverAttempts = 5
+	apiserverBackoff  = 10 * time.Millisecond
+	// apiserverConnections is no limit: that is what an edge's tunnels can carry.
+	apiserverConnections = 1 << 20
+
+	// healthInterval and healthTimeout find an apiserver that accepts connections and does not answer after 2 s at most, which
+	// nothing else does. A healthy one is asked once a second on one open connection. One failure is enough, because to take another
+	// apiserver costs nothing, and healthyThreshold answers in a row to go back, so that one that comes and goes is left alone.
+	healthInterval   = time.Second
+	healthTimeout    = time.Second
+	healthyThreshold = 3
 	// dialTimeout is for all other connections, some of them over the internet.
 	dialTimeout = 5 * time.Second
 
 	// handshakeTimeout is how long somebody may take for the TLS handshake on the public port. An edge takes three round
 	// trips; who says nothing would hold a connection for ever.
 	handshakeTimeout = 10 * time.Second
+	// helloTimeout is how long somebody may take for the first message of that, by Envoy's default 15 s.
+	helloTimeout = 5 * time.Second
 
 	// idleTimeout ends a connection on which nobody has said anything. It is what Envoy's TCP proxy has by default; its
 	// HTTP connection manager would end a silent `kubectl exec` after 5 minutes.
 	idleTimeout = time.Hour
 
-	// configBackoff is the longest wait before the xds-server is dialled again: Envoy's own maximum is 30 s, for which a
-	// gateway that starts together with it would have no listeners.
+	// configBackoff is the longest wait before the agent is dialled again: Envoy's own maximum is 30 s, for which an Envoy
+	// that starts before its agent listens would have no listeners.
 	configBackoffBase = 500 * time.Millisecond
 	configBackoff     = 2 * time.Second
+
+	// gatewayHeap is enough for 10,000 workload clusters at 50 KB and as many clients, edgeHeap for what the windows of the
+	// streams of an edge let in.
+	gatewayHeap = 2 << 30
+	edgeHeap    = 512 << 20
+	// shrinkAt and refuseAt are parts of the heap. Between them memory that is free is given back to the kernel.
+	shrinkAt = 0.85
+	refuseAt = 0.95
+	// overloadInterval is how often memory is looked at: 10 Gbit/s fill 300 MB meanwhile.
+	overloadInterval = 250 * time.Millisecond
+	// maxConnections is far more than one gateway has: two tunnels each of 10,000 edges, and their clients.
+	maxConnections = 50_000
 )
 
 // tunnelKeepalive lets the kernel find dead idle tunnels: 5 s + 3 × 2 s.

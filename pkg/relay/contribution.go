@@ -70,7 +70,7 @@ func bounded(text string) string {
 	return strings.ToValidUTF8(text, "?")
 }
 
-// vet drops of what was loaded that which a check refuses: it may have been written under another.
+// vet drops of what was loaded that which a check refuses, in both generations: it may have been written under another.
 func (c *contribution) vet(check func(string, *anypb.Any) error) {
 	if check == nil {
 		return
@@ -85,9 +85,13 @@ func (c *contribution) vet(check func(string, *anypb.Any) error) {
 			c.relay.log.Error("resource refused", "upstream", c.name, "type_url", s.kind.typeURL(), "name", name, "error", err)
 			s.refuse(set{name: res}, newStatus(codes.InvalidArgument, err.Error()), false, set{})
 			s.accept(name, nil)
-			delete(c.good[k], name)
-			s.goodUnwritten = c.good[k] != nil
+			c.proving = nil
 		}
+		maps.DeleteFunc(c.good[k], func(name string, res *resource) bool {
+			refused := check(s.kind.typeURL(), res.message.GetResource()) != nil
+			s.goodUnwritten = s.goodUnwritten || refused
+			return refused
+		})
 	}
 	c.relay.wake()
 }
@@ -102,6 +106,7 @@ func (c *contribution) forget() {
 			if s.of != c {
 				return false
 			}
+			r.dropped[k][name] = true
 			if t := r.table(kind(k)); t != nil {
 				t.todo[name] = true
 			}

@@ -50,6 +50,7 @@ func (r *Relay) load() error {
 	for _, c := range r.sorted() {
 		c.restore()
 	}
+	r.loadTrials()
 	return nil
 }
 

@@ -242,3 +242,24 @@ func TestRunRefusesANameThatIsNoFile(t *testing.T) {
 		}
 	}
 }
+
+func TestWhoTakesBackWhatAnotherHasIsAnswered(t *testing.T) {
+	owner := newServer(t, named(cluster("taken", 1)), nil)
+	bed := newBed(t, t.TempDir())
+	bed.follow(t, "owner", owner, nil)
+	e := bed.envoy(t, nil)
+	e.subscribe(t, cds, lds)
+	e.until(t, cds, "taken")
+	s := newServer(t, named(cluster("taken", 2), cluster("mine", 1)), nil)
+	bed.follow(t, "thief", s, nil)
+	for s.next(t, cds).GetErrorDetail() == nil {
+	}
+	if err := s.caches[cds].DeleteResource("taken"); err != nil {
+		t.Fatal(err)
+	}
+	e.until(t, cds, "mine", "taken")
+	if ack := s.next(t, cds); ack.GetErrorDetail() != nil {
+		t.Errorf("the answer is %v", ack)
+	}
+	expect(t, "state", bed.State("thief").Refused, "")
+}

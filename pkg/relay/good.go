@@ -45,45 +45,50 @@ type proof struct {
 // refuses the new ones upstream. Crashed returns whether it went back now. An end of an Envoy that got no resources since
 // the last end is not their fault.
 func (r *Relay) Crashed() bool {
+	defer r.record()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.disprove()
-	if r.session != nil {
-		// What it said last may still be on its way, and is true no more. One that has started since comes back.
-		r.session.end(errGone)
-		r.session = nil
-	}
+	r.cut()
 	if !r.served {
 		return false
 	}
 	r.served = false
-	suspects := map[*contribution][kinds]set{}
-	for _, c := range r.contributions {
-		if to, ok := c.fallback(); ok {
-			suspects[c] = to
-		}
-	}
+	suspects := r.suspects()
 	if len(suspects) == 0 {
+		r.trials.open = false
 		return false
 	}
-	if r.crashes++; r.crashes < crashLimit {
+	if !r.trials.open {
+		r.trials.begin() // with what was new to an Envoy that another agent had, say
+	}
+	r.trials.open = false
+	if r.trials.count < crashLimit {
 		return false
 	}
-	r.crashes = 0
-	for c, to := range suspects {
-		c.rollBack(to)
-	}
-	r.wake()
-	r.signal()
+	r.trials.over()
+	r.takeBack(suspects)
 	return true
+}
+
+// cut ends the session of an Envoy that has ended. What it said last may still be on its way, and is true no more. One that
+// has started since comes back.
+func (r *Relay) cut() {
+	r.disprove()
+	if r.session != nil {
+		r.session.end(errGone)
+		r.session = nil
+	}
 }
 
 // Ran is told that Envoy has run for a while: see Crashed. It may be called again and again. Without it, what Envoy has is
 // good when it has had it for a longer while.
 func (r *Relay) Ran() {
+	defer r.record()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.crashes = 0
+	if !r.trials.open || time.Since(r.trials.began) >= r.times.settled {
+		r.trials.over()
+	}
 	for _, c := range r.contributions {
 		if c.unproven && c.stable() && time.Since(c.accepted) >= r.times.settled {
 			c.promote(c.snapshot())
@@ -126,7 +131,9 @@ func (c *contribution) prove() time.Duration {
 		if age := time.Since(p.at); age < span {
 			return span - age
 		}
-		c.relay.crashes = 0
+		if trials := &c.relay.trials; !trials.open || !p.at.Before(trials.began) {
+			trials.over() // the caller records it
+		}
 		if c.promote(p); !c.unproven {
 			return 0
 		}
@@ -140,7 +147,7 @@ func (c *contribution) prove() time.Duration {
 // stable says whether there is an Envoy, which is not in the middle of a change: it could have the Envoy clusters and not yet
 // the listeners.
 func (c *contribution) stable() bool {
-	changing := func(s *share) bool { return !s.whole || len(s.pending.waiting) > 0 }
+	changing := func(s *share) bool { return !s.whole || len(s.pending.waiting) > 0 || s.outdated() }
 	return c.relay.session != nil && !slices.ContainsFunc(c.shares[:], changing)
 }
 
@@ -155,14 +162,19 @@ func (c *contribution) fallback() (to [kinds]set, ok bool) {
 		}
 		ok = ok || len(differing(to[k], s.offered)) > 0
 	}
-	if !ok && !c.proven() {
-		for _, other := range c.relay.contributions {
-			if other.proven() {
-				return [kinds]set{{}, {}}, true
-			}
-		}
+	if !ok && !c.proven() && c.othersProven() {
+		return [kinds]set{{}, {}}, true
 	}
 	return to, ok
+}
+
+func (c *contribution) othersProven() bool {
+	for _, other := range c.relay.contributions {
+		if other != c && other.proven() {
+			return true
+		}
+	}
+	return false
 }
 
 // proven says whether Envoy has ever run with something of it.

@@ -28,6 +28,7 @@ func (c *contribution) keep(ctx context.Context) {
 		c.relay.mu.Lock()
 		again := c.prove()
 		c.relay.mu.Unlock()
+		c.relay.record()
 		if !ok {
 			continue
 		}

@@ -9,8 +9,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// next is what Envoy is to be sent now; nil: nothing, until something wakes the session. What is added goes in the order
-// of types, so that an Envoy cluster is there before the listener that refers to it; what is removed, the other way round.
+// next is what Envoy is to be sent now; nil: nothing, until something wakes the session.
 func (s *session) next() *discoveryv3.DeltaDiscoveryResponse {
 	r := s.relay
 	r.mu.Lock()
@@ -18,21 +17,34 @@ func (s *session) next() *discoveryv3.DeltaDiscoveryResponse {
 	if r.session != s {
 		return nil
 	}
+	k, b := s.choose()
+	for b != nil && !s.dares(k, b) {
+		k, b = s.choose()
+	}
+	if b == nil {
+		return nil
+	}
+	return s.send(k, b)
+}
+
+// choose returns the next batch; nil: there is none. What is added goes in the order of types, so that an Envoy cluster is
+// there before the listener that refers to it; what is removed, the other way round.
+func (s *session) choose() (kind, *batch) {
 	for k, t := range s.tables {
 		if t == nil {
 			continue
 		}
 		if t.flight != nil || !t.answered && !s.ready(kind(k)) {
-			return nil
+			return 0, nil
 		}
 		if b := s.part(kind(k)); b != nil {
-			return s.send(kind(k), b)
+			return kind(k), b
 		}
 		if b := s.additions(kind(k)); b != nil || !t.answered {
 			if b == nil {
 				b = &batch{} // Envoy waits for an answer, even if it has everything
 			}
-			return s.send(kind(k), b)
+			return kind(k), b
 		}
 	}
 	for k, t := range slices.Backward(s.tables[:]) {
@@ -40,10 +52,35 @@ func (s *session) next() *discoveryv3.DeltaDiscoveryResponse {
 			continue
 		}
 		if b := s.removals(kind(k)); b != nil {
-			return s.send(kind(k), b)
+			return kind(k), b
 		}
 	}
-	return nil
+	return 0, nil
+}
+
+// held says whether Envoy keeps what it has under a name of an upstream that has not answered yet. An Envoy that outlived its
+// agent may have something newer than the disk. What is known to be refused it does not keep.
+func (t *table) held(o *share, name string) bool {
+	have, has := t.have[name]
+	if !has || o.asked {
+		return false
+	}
+	r := o.refused[name]
+	return r == nil || r.version != have
+}
+
+// outdated says whether Envoy has other versions than those that it accepted last as far as is known here.
+func (s *share) outdated() bool {
+	t := s.of.relay.table(s.kind)
+	if t == nil || s.asked {
+		return false
+	}
+	for name, res := range s.accepted {
+		if have, has := t.have[name]; has && have != res.version() {
+			return true
+		}
+	}
+	return false
 }
 
 // ready says whether there is enough for a first answer. Envoy waits for it without a limit, and takes what is not in it for
@@ -104,7 +141,7 @@ func (s *session) additions(k kind) *batch {
 		}
 		if o.offered[name].version() == t.have[name] {
 			delete(t.todo, name)
-		} else if o.of.ready(k) {
+		} else if o.of.ready(k) && !t.held(o, name) {
 			byShare[o] = append(byShare[o], name)
 		}
 	}
@@ -112,9 +149,10 @@ func (s *session) additions(k kind) *batch {
 }
 
 // removals are what Envoy has that an upstream has no more, or nobody has; nil: there is none. What is nobody's may be that
-// of an upstream which has not answered yet, and stays until all have.
+// of an upstream which has not answered yet, and stays until all have; unless it was that of one that is forgotten.
 func (s *session) removals(k kind) *batch {
 	r, t := s.relay, s.tables[k]
+	complete, asked := r.complete(k), r.asked(k)
 	byShare := map[*share][]string{}
 	for name := range t.todo {
 		o := r.owners[k][name]
@@ -123,7 +161,7 @@ func (s *session) removals(k kind) *batch {
 		}
 		if _, has := t.have[name]; !has {
 			delete(t.todo, name)
-		} else if o != nil && o.of.ready(k) || o == nil && r.complete(k) {
+		} else if o != nil && o.of.ready(k) && !t.held(o, name) || o == nil && complete && (asked || r.dropped[k][name]) {
 			byShare[o] = append(byShare[o], name)
 		}
 	}
@@ -138,6 +176,16 @@ func (r *Relay) complete(k kind) bool {
 		}
 	}
 	return len(r.contributions) > 0 || r.forgot
+}
+
+// asked says whether every upstream has answered since the start of the agent.
+func (r *Relay) asked(k kind) bool {
+	for _, c := range r.contributions {
+		if !c.shares[k].asked {
+			return false
+		}
+	}
+	return true
 }
 
 // first makes a batch of the changes of one upstream: the first by name.

@@ -89,7 +89,7 @@ func innerName(data []byte) (name string, err error) {
 // receive takes over a response of the xds-server, and answers it if nothing has to wait for Envoy.
 func (s *share) receive(got set, nonce string) {
 	touched := s.take(got)
-	s.known, s.nonce = true, nonce
+	s.known, s.asked, s.nonce = true, true, nonce
 	s.pending.nonces = append(s.pending.nonces, nonce)
 	s.release(touched)
 	s.admit(touched)
@@ -137,7 +137,10 @@ func (s *share) release(touched map[string]bool) {
 			if other := s.refused[name]; other != nil && other.group == r.group {
 				delete(s.refused, name)
 				touched[name] = true
-				s.unwritten = s.unwritten || r.crashy
+				if r.crashy {
+					s.unwritten = true
+					poke(s.of.wake)
+				}
 			}
 		}
 	}
@@ -152,6 +155,9 @@ func (s *share) admit(touched map[string]bool) {
 		if r := s.refused[name]; r != nil {
 			s.object(r.why)
 			continue
+		}
+		if owner := s.owners()[name]; s.newest[name] == nil && owner != nil && owner != s {
+			continue // it takes back what it was refused, Envoy has nothing to do
 		}
 		changes[name] = s.newest[name]
 		if err := s.fault(name); err != nil {

@@ -69,8 +69,13 @@ type Relay struct {
 	owners        [kinds]map[string]*share // by the name of a resource: whose it is
 	session       *session                 // of the Envoy that connected last; nil: none is connected
 	served        bool                     // Envoy got resources since it ended last
-	crashes       int                      // in a row, with resources that are not known to be good
-	forgot        bool                     // there was a Forget: Envoy may have resources of nobody
+	trials        trials
+	forgot        bool                   // there was a Forget: Envoy may have resources of nobody
+	dropped       [kinds]map[string]bool // names of what was forgotten, that Envoy may have
+
+	recording   sync.Mutex // held while the record of trials is written, before mu; it guards what follows
+	recorded    int        // the count that is on disk
+	recordFails bool
 }
 
 // New returns a relay that keeps its cache in a folder, and loads what is there. A file that can't be used is put aside, with
@@ -78,7 +83,7 @@ type Relay struct {
 func New(dir string, log *slog.Logger) (*Relay, error) {
 	r := &Relay{dir: dir, log: log, times: usual, changed: make(chan struct{}, 1), contributions: map[string]*contribution{}}
 	for k := range r.owners {
-		r.owners[k] = map[string]*share{}
+		r.owners[k], r.dropped[k] = map[string]*share{}, map[string]bool{}
 	}
 	if err := r.load(); err != nil {
 		return nil, fmt.Errorf("loading cache of resources: %w", err)
@@ -140,7 +145,7 @@ func (r *Relay) Forget(name string) {
 type State struct {
 	Connected bool      // the xds-server has answered on the stream that is open
 	Since     time.Time // when Connected became what it is, at the earliest the start
-	Cached    bool      // Envoy has what was on disk at the start, nothing newer
+	Cached    bool      // there was something on disk at the start, and nothing has come since: Envoy has that, or what it had
 	Refused   string    // why Envoy, Check or a roll-back refused the newest resources; empty: it did not
 }
 

@@ -54,6 +54,7 @@ func (r *Relay) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySer
 	go s.read(conn) // until gRPC ends the stream, after the return
 	for {
 		if response := s.next(); response != nil {
+			r.record() // first: what is sent may be the end of this agent
 			if err := conn.Send(response); err != nil {
 				return err
 			}
@@ -157,7 +158,13 @@ func (s *session) subscribe(k kind, have map[string]string) {
 		t.have = map[string]string{}
 	}
 	s.tables[k] = t
-	r.served = r.served || len(have) > 0
+	if len(have) > 0 {
+		r.served = true
+		if r.trials.count > 0 && !r.trials.open {
+			r.trials.open, r.trials.began = true, time.Now() // only the agent had ended
+		}
+	}
+	maps.DeleteFunc(r.dropped[k], func(name string, _ bool) bool { return t.have[name] == "" })
 	for name := range have {
 		t.todo[name] = true
 	}
@@ -184,6 +191,7 @@ func (s *session) ack(k kind, f *batch) {
 	for name, res := range f.changes {
 		if res == nil {
 			delete(t.have, name)
+			delete(s.relay.dropped[k], name)
 		} else {
 			t.have[name] = res.version()
 		}

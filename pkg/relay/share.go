@@ -50,6 +50,7 @@ type share struct {
 	of    *contribution
 	kind  kind
 	known bool // it was on disk, or the xds-server has answered: that there is nothing, perhaps
+	asked bool // the xds-server has answered since the start of the agent
 	whole bool // Envoy has had a whole answer, or what was on disk: a part of it is not worth writing
 
 	newest   set                 // what the xds-server believes that is here; nil: no answer yet
@@ -161,7 +162,10 @@ func (s *share) refuse(changes set, why *statusv1.Status, crashy bool, instead s
 		delete(s.pending.waiting, name)
 		s.offer(name, instead[name])
 	}
-	s.unwritten = s.unwritten || crashy
+	if crashy {
+		s.unwritten = true
+		poke(s.of.wake)
+	}
 	s.object(why)
 }
 

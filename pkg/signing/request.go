@@ -29,7 +29,8 @@ import (
 const maxWait = 15 * time.Second
 
 // Requests implements enrol.Issuer: it makes CertificateSigningRequests and waits until the controller has signed them.
-// It leaves them there as a record, because it may delete none; kube-controller-manager removes them after an hour.
+// It leaves them there as a record, because it may delete none; kube-controller-manager removes those that were answered after
+// an hour, and those that nobody answered after a day. So callers of whom there may be any number need a Breaker in front.
 type Requests struct{ Client kubernetes.Interface }
 
 // Issue implements enrol.Issuer. An error that wraps enrol.ErrDenied holds what the signer says; any other one means that
@@ -52,7 +53,8 @@ func (r Requests) Issue(ctx context.Context, request enrol.IssueRequest) (chainP
 	return chain, nil
 }
 
-// newRequest says for whom the leaf is in annotations, because the controller reads nothing of a CSR but its key.
+// newRequest says for whom the leaf is in annotations, because the controller reads nothing of a CSR but its key. It asks for
+// no lifetime: that is the controller's choice, and may be less than the 10 minutes that Kubernetes lets one ask for.
 func newRequest(request enrol.IssueRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	annotations := map[string]string{v1alpha1.RequestNodeAnnotation: request.Subject.Node}

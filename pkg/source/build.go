@@ -34,6 +34,8 @@ func Candidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candi
 		ID:         tunnel.Spec.ID,
 		ExtraNames: tunnel.Spec.ExtraNames,
 		APIServer:  apiServer(cluster, tunnel),
+		Others:     others(cluster, tunnel),
+		Revoked:    tunnel.Spec.RevokedEdges,
 		Held:       held(tunnel.Status),
 	}, true
 }
@@ -46,15 +48,30 @@ func held(status v1alpha1.TunnelStatus) []string {
 	return append(slices.Clone(status.Names), status.ID)
 }
 
-// apiServer fills what the Tunnel leaves open, as the comments of v1alpha1.APIServerSpec promise. Clouds write names as
-// DNS would take them, in upper case and with the dot of the root; everything from here on knows one form.
+// apiServer fills what the Tunnel leaves open, as the comments of v1alpha1.APIServerSpec promise.
 func apiServer(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) model.Endpoint {
 	endpoint := cluster.Spec.ControlPlaneEndpoint
 	return model.Endpoint{
-		Host: strings.ToLower(strings.TrimSuffix(cmp.Or(tunnel.Spec.APIServer.Address, endpoint.Host, defaultAddress), ".")),
+		Host: canonical(cmp.Or(tunnel.Spec.APIServer.Address, endpoint.Host, defaultAddress)),
 		Port: uint16(cmp.Or(tunnel.Spec.APIServer.Port, endpoint.Port, cluster.Spec.ClusterNetwork.APIServerPort, defaultPort)),
 	}
 }
+
+// others are the further apiservers, by default on the port of the first.
+func others(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) []model.Endpoint {
+	var all []model.Endpoint
+	for _, other := range tunnel.Spec.APIServer.Others {
+		all = append(all, model.Endpoint{
+			Host: canonical(other.Address),
+			Port: cmp.Or(uint16(other.Port), apiServer(cluster, tunnel).Port),
+		})
+	}
+	return all
+}
+
+// canonical is the one form of an address that everything from here on knows. Clouds write names as DNS would take them, in
+// upper case and with the dot of the root.
+func canonical(address string) string { return strings.ToLower(strings.TrimSuffix(address, ".")) }
 
 // Build resolves several candidates together, so that the result does not depend on their order: resolution i is that of
 // candidate i. The names stay claimed.

@@ -139,6 +139,22 @@ func TestACandidateHoldsWhatIsOnRecord(t *testing.T) {
 	}
 }
 
+func TestACandidateHasAllAPIServersAndRevokedEdges(t *testing.T) {
+	tunnel := newTunnel("c1", id("a"), "u1")
+	tunnel.Spec.APIServer = v1alpha1.APIServerSpec{
+		Address: "10.0.0.1", Port: 7443, Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}},
+	}
+	tunnel.Spec.RevokedEdges = []string{"edge-b", "edge-a"}
+	got, _ := source.Candidate(newCluster("c1", "u1"), tunnel)
+	want := []model.Endpoint{{Host: "10.0.0.2", Port: 7443}, {Host: "api.example.com", Port: 443}}
+	if diff := cmp.Diff(want, got.Others); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(tunnel.Spec.RevokedEdges, got.Revoked); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestTwoDotsAreNoAddress(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	for _, address := range []string{"api.example.com..", ".", "a b"} {

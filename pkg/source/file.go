@@ -28,7 +28,9 @@ type fileCluster struct {
 	Name       string   `json:"name"`
 	ID         string   `json:"id"`
 	APIServer  string   `json:"apiServer"`
+	Others     []string `json:"others"`
 	ExtraNames []string `json:"extraNames"`
+	Revoked    []string `json:"revoked"`
 }
 
 // Parse reads a fleet from YAML. Unlike what is watched, a file must be good as a whole: the error joins everything that
@@ -75,8 +77,13 @@ func (f file) installation() (model.Installation, []error) {
 
 func (f file) candidates() (candidates []model.Candidate, errs []error) {
 	for _, c := range f.Clusters {
-		candidate := model.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames}
+		candidate := model.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames, Revoked: c.Revoked}
 		candidate.APIServer, errs = parseAddress(c.APIServer, errs)
+		for _, other := range c.Others {
+			var e model.Endpoint
+			e, errs = parseAddress(other, errs)
+			candidate.Others = append(candidate.Others, e)
+		}
 		candidates = append(candidates, candidate)
 	}
 	return candidates, errs

@@ -22,6 +22,8 @@ clusters:
   name: c1
   id: aaaaaaaaaaaaaaaaaaaa
   apiServer: "[fd00::1]:6443"
+  others: [10.0.0.2:6443]
+  revoked: [edge-stolen]
   extraNames: [api.example.com]
 `
 
@@ -41,6 +43,7 @@ func TestParse(t *testing.T) {
 			Key: model.Key{Namespace: "prod", Name: "c1"}, ID: "aaaaaaaaaaaaaaaaaaaa",
 			Hostname: "c1.prod.tunnels.example.com", ExtraNames: []string{"api.example.com"},
 			APIServer: model.Endpoint{Host: "fd00::1", Port: 6443},
+			Others:    []model.Endpoint{{Host: "10.0.0.2", Port: 6443}}, Revoked: []string{"edge-stolen"},
 		}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -60,6 +63,9 @@ func TestParseNamesEveryFault(t *testing.T) {
 		"a missing address":         {old: "control: 10.0.0.9:18000", new: "", wantErr: []string{"address of the xds-server"}},
 		"an id that is none":        {old: "id: aaaaaaaaaaaaaaaaaaaa", new: "id: A", wantErr: []string{"prod/c1", "spec.id"}},
 		"a bad extra name":          {old: "[api.example.com]", new: "[api.example.com, 192.0.2.1]", wantErr: []string{"prod/c1", "spec.extraNames[1]"}},
+		"a further apiserver":       {old: "[10.0.0.2:6443]", new: "[10.0.0.2]", wantErr: []string{`"10.0.0.2" is not host:port`}},
+		"no further apiserver":      {old: "[10.0.0.2:6443]", new: `[""]`, wantErr: []string{"prod/c1", "spec.apiServer.others[0]"}},
+		"a bad revoked edge":        {old: "edge-stolen", new: "edge_stolen", wantErr: []string{"prod/c1", "spec.revokedEdges[0]"}},
 		"several faults": {
 			old: "10.0.0.9:18000\ngateways:\n- name: gateway-0\n  peer: 10.0.0.1:443", new: "x\ngateways:\n- name: gateway-0\n  peer: z",
 			wantErr: []string{`"x"`, `"z"`},

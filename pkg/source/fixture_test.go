@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"testing"
@@ -25,16 +26,24 @@ type update struct {
 	key     model.Key
 	cluster *model.WorkloadCluster
 	served  map[string][]string
+	revoked map[string][]string
+	ended   map[string]time.Time // the record of ended tunnels, and nothing else; nil: not it
 }
 
 // Replace implements source.Publisher.
 func (p publisher) Replace(clusters []model.WorkloadCluster) {
-	served := map[string][]string{}
+	served, revoked := map[string][]string{}, map[string][]string{}
 	for _, c := range clusters {
-		served[c.Key.Name] = c.Names()
+		if !c.Withheld {
+			served[c.Key.Name] = c.Names()
+		}
+		revoked[c.Key.Name] = c.Revoked
 	}
-	p.updates <- update{all: true, served: served}
+	p.updates <- update{all: true, served: served, revoked: revoked}
 }
+
+// Ended implements source.Publisher.
+func (p publisher) Ended(ids map[string]time.Time) { p.updates <- update{ended: ids} }
 
 // Publish implements source.Publisher.
 func (p publisher) Publish(key model.Key, cluster *model.WorkloadCluster) {
@@ -49,6 +58,9 @@ type bed struct {
 	updates   chan update
 	served    map[string][]string // by name: the names that are served now
 	addresses map[string]string   // by name: the apiserver that its edges dial
+	revoked   map[string][]string // by name: its revoked edges
+	ended     map[string]time.Time
+	log       *slog.Logger
 }
 
 // newBed makes a namespace; run starts the source. What other tests left behind in the apiserver is removed first.
@@ -58,7 +70,10 @@ func newBed(t *testing.T) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{Client: admin, updates: make(chan update, 64), served: map[string][]string{}, addresses: map[string]string{}}
+	b := &bed{
+		Client: admin, updates: make(chan update, 64), served: map[string][]string{}, addresses: map[string]string{},
+		revoked: map[string][]string{}, log: slog.New(slog.DiscardHandler),
+	}
 	b.namespace = kubetest.NewNamespace(t, b)
 	t.Cleanup(func() {
 		for _, kind := range []client.Object{&v1alpha1.Tunnel{}, &clusterv1.Cluster{}} {
@@ -73,7 +88,7 @@ func newBed(t *testing.T) *bed {
 func (b *bed) run(t *testing.T) {
 	t.Helper()
 	kube, err := source.NewKube(server.Config(t), source.KubeConfig{
-		Domain: domain, Namespace: b.namespace, Publisher: publisher{b.updates}, Log: slog.New(slog.DiscardHandler),
+		Domain: domain, Namespace: b.namespace, Publisher: publisher{b.updates}, Log: b.log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -163,31 +178,40 @@ func (b *bed) await(t *testing.T, want map[string][]string) {
 func (b *bed) take(t *testing.T, u update) {
 	t.Helper()
 	switch {
+	case u.ended != nil:
+		b.ended = u.ended
 	case u.all:
-		b.served = u.served
+		b.served, b.revoked = u.served, u.revoked
 	case u.key.Namespace != b.namespace:
 	case u.cluster == nil:
 		delete(b.served, u.key.Name)
+		delete(b.revoked, u.key.Name)
+	case u.cluster.Withheld:
+		delete(b.served, u.key.Name)
+		b.revoked[u.key.Name] = u.cluster.Revoked
 	default:
 		if u.cluster.Key != u.key {
 			t.Errorf("%s was published as %s", u.cluster.Key, u.key)
 		}
 		b.served[u.key.Name] = u.cluster.Names()
-		b.addresses[u.key.Name] = u.cluster.APIServer.String()
+		b.addresses[u.key.Name] = fmt.Sprint(append([]model.Endpoint{u.cluster.APIServer}, u.cluster.Others...))
+		b.revoked[u.key.Name] = u.cluster.Revoked
 	}
 }
 
-// first waits for the first update, which must be all there is.
+// first waits for the first updates, which must be all that has ended, and then all there is.
 func (b *bed) first(t *testing.T, want map[string][]string) {
 	t.Helper()
-	select {
-	case u := <-b.updates:
-		if !u.all {
-			t.Fatalf("%s was published before the first Replace", u.key)
+	for _, all := range []bool{false, true} {
+		select {
+		case u := <-b.updates:
+			if u.all != all || (u.ended != nil) == all {
+				t.Fatalf("got %+v first, want the record of ended tunnels, and then all workload clusters", u)
+			}
+			b.take(t, u)
+		case <-time.After(kubetest.Patience):
+			t.Fatal("nothing was published")
 		}
-		b.take(t, u)
-	case <-time.After(kubetest.Patience):
-		t.Fatal("nothing was published")
 	}
 	b.await(t, want)
 }

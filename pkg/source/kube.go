@@ -23,10 +23,13 @@ import (
 
 // Publisher takes what comes out of this package.
 type Publisher interface {
-	// Replace is called once, with all workload clusters that are served.
+	// Replace is called once, with all workload clusters: those that are served, and those that are withheld.
 	Replace(clusters []model.WorkloadCluster)
-	// Publish is called for each one that may have changed since; nil: it is not served.
+	// Publish is called for each one that may have changed since; nil: there is none.
 	Publish(key model.Key, cluster *model.WorkloadCluster)
+	// Ended is called before Replace, and whenever the record of ended tunnels may have changed, with all of it: the ids, and
+	// until when certificates of their edges may be valid.
+	Ended(ids map[string]time.Time)
 }
 
 // KubeConfig is what a Kube stands on. All fields but Now are needed.
@@ -42,12 +45,14 @@ type KubeConfig struct {
 type Kube struct {
 	KubeConfig
 	objects cache.Cache
+	record  cache.Cache                         // of ended tunnels
 	queue   workqueue.TypedInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
 	read    chan struct{}                       // closed when all objects have been read once
 
 	// Only the one goroutine of Run uses these.
-	names model.Names
-	said  map[model.Key]string // what was logged last about a workload cluster
+	names     model.Names
+	said      map[model.Key]string // what was logged last about a workload cluster
+	saidEnded map[string]string    // entries of the record that were logged
 }
 
 // NewKube returns a source that reads with a client configuration; Run starts it.
@@ -61,22 +66,31 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&clusterv1.Cluster{}: {Transform: stripCluster},
-			// Only this one: the xds-server may read no other.
-			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{config.Namespace: {
-				FieldSelector: fields.OneTermEqualSelector("metadata.name", v1alpha1.InstallationConfigMapName),
-			}}},
+			&corev1.ConfigMap{}:  only(config.Namespace, v1alpha1.InstallationConfigMapName),
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("preparing to watch objects: %w", err)
 	}
+	record, err := cache.New(rest, cache.Options{
+		Scheme:   scheme,
+		ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: only(config.Namespace, v1alpha1.EndedTunnelsConfigMapName)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("preparing to watch the record of ended tunnels: %w", err)
+	}
 	if config.Now == nil {
 		config.Now = time.Now
 	}
 	return &Kube{
-		KubeConfig: config, objects: objects, queue: workqueue.NewTyped[model.Key](),
+		KubeConfig: config, objects: objects, record: record, queue: workqueue.NewTyped[model.Key](),
 		read: make(chan struct{}), said: map[model.Key]string{},
 	}, nil
+}
+
+// only watches a single object: the xds-server may read no other. So each ConfigMap needs a cache of its own.
+func only(namespace, name string) cache.ByObject {
+	return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", name)}}}
 }
 
 // stripCluster keeps of a Cluster what Candidate reads: there may be 10,000, with a topology each.
@@ -100,22 +114,31 @@ func (k *Kube) Run(ctx context.Context) error {
 	if err := k.watch(ctx); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- k.objects.Start(ctx) }()
+	caches := []cache.Cache{k.objects, k.record}
+	ended := make(chan error, len(caches))
+	for _, c := range caches {
+		go func() { ended <- c.Start(ctx) }()
+	}
 	err := k.serve(ctx)
 	cancel()
-	if watching := <-ended; watching != nil {
-		err = errors.Join(err, fmt.Errorf("watching objects: %w", watching))
+	for range caches {
+		if watching := <-ended; watching != nil {
+			err = errors.Join(err, fmt.Errorf("watching objects: %w", watching))
+		}
 	}
 	return err
 }
 
 // serve returns when ctx has ended, or if not even the first reading succeeds.
 func (k *Kube) serve(ctx context.Context) error {
-	if !k.objects.WaitForCacheSync(ctx) {
+	if !k.objects.WaitForCacheSync(ctx) || !k.record.WaitForCacheSync(ctx) {
 		return nil
 	}
 	close(k.read)
+	// Before anything is served: nobody who is denied slips in.
+	if err := k.publishEnded(ctx); err != nil {
+		return err
+	}
 	if err := k.replace(ctx); err != nil {
 		return err
 	}
@@ -146,7 +169,7 @@ func (k *Kube) watch(ctx context.Context) error {
 	if _, err := k.objects.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false)); err != nil {
 		return fmt.Errorf("watching the ConfigMap %s: %w", v1alpha1.InstallationConfigMapName, err)
 	}
-	return nil
+	return k.watchEnded(ctx)
 }
 
 func (k *Kube) enqueue(object any) {
@@ -164,24 +187,28 @@ func (k *Kube) replace(ctx context.Context) error {
 		return fmt.Errorf("listing Tunnels: %w", err)
 	}
 	var candidates []model.Candidate
+	var all []model.WorkloadCluster
 	for _, t := range tunnels.Items {
-		c, ok, err := k.candidate(ctx, model.Key{Namespace: t.Namespace, Name: t.Name})
-		if err != nil {
+		c, withheld, err := k.look(ctx, model.Key{Namespace: t.Namespace, Name: t.Name})
+		switch {
+		case err != nil:
 			return err
-		}
-		if ok {
-			candidates = append(candidates, c)
+		case c != nil:
+			candidates = append(candidates, *c)
+		case withheld != nil:
+			all = append(all, *withheld)
 		}
 	}
-	var served []model.WorkloadCluster
+	served := 0
 	for _, r := range Build(k.Domain, &k.names, candidates) {
 		k.say(r)
+		all = append(all, r.Cluster)
 		if r.Fatal == nil {
-			served = append(served, r.Cluster)
+			served++
 		}
 	}
-	k.Publisher.Replace(served)
-	k.Log.Info("all objects read", "tunnels", len(tunnels.Items), "served", len(served))
+	k.Publisher.Replace(all)
+	k.Log.Info("all objects read", "tunnels", len(tunnels.Items), "served", served)
 	return nil
 }
 
@@ -192,7 +219,11 @@ func (k *Kube) work(ctx context.Context) {
 		if end {
 			return
 		}
-		if err := k.settle(ctx, key); err != nil && ctx.Err() == nil {
+		if key == recordKey {
+			if err := k.publishEnded(ctx); err != nil && ctx.Err() == nil {
+				k.Log.Error("record of ended tunnels not looked at", "error", err)
+			}
+		} else if err := k.settle(ctx, key); err != nil && ctx.Err() == nil {
 			k.Log.Error("workload cluster not looked at", "cluster", key.String(), "error", err)
 		}
 		k.queue.Done(key)

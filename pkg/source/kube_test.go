@@ -2,6 +2,10 @@ package source_test
 
 import (
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
 func TestWhatIsThereAtTheStartComesAtOnce(t *testing.T) {
@@ -23,11 +27,18 @@ func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
 	cluster := b.cluster(t, "c1", "test.fairlead.dev/hold")
 	tunnel := b.tunnel(t, cluster, "a")
 	b.await(t, map[string][]string{"c1": none})
-	if got := b.addresses["c1"]; got != "10.0.0.1:6443" {
-		t.Errorf("its edges dial %s", got)
-	}
-	b.update(t, tunnel, func() { tunnel.Spec.ExtraNames = []string{"api.example.com"} })
+	b.update(t, tunnel, func() {
+		tunnel.Spec.ExtraNames = []string{"api.example.com"}
+		tunnel.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}, {Address: "a b"}}
+		tunnel.Spec.RevokedEdges = []string{"edge-stolen"}
+	})
 	b.await(t, map[string][]string{"c1": {"api.example.com"}})
+	if diff := cmp.Diff("[10.0.0.1:6443 10.0.0.2:6443 api.example.com:443]", b.addresses["c1"]); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"edge-stolen"}, b.revoked["c1"]); diff != "" {
+		t.Error(diff)
+	}
 
 	paused := true
 	b.update(t, cluster, func() { cluster.Spec.Paused = &paused })
@@ -61,6 +72,36 @@ func TestATunnelOfAnEarlierClusterIsNotServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.await(t, map[string][]string{"c2": none})
+}
+
+func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
+	b := newBed(t)
+	cluster, tunnel := b.pair(t, "c1", "a")
+	_, broken := b.pair(t, "c2", "b")
+	for _, o := range []*v1alpha1.Tunnel{tunnel, broken} {
+		b.update(t, o, func() { o.Spec.RevokedEdges = []string{"edge-stolen"} })
+	}
+	b.update(t, broken, func() { broken.Spec.APIServer.Address = "a b" })
+	b.run(t)
+	b.first(t, map[string][]string{"c1": none})
+	want := map[string][]string{"c1": {"edge-stolen"}, "c2": {"edge-stolen"}}
+	if diff := cmp.Diff(want, b.revoked); diff != "" {
+		t.Errorf("at the start:\n%s", diff)
+	}
+	b.update(t, tunnel, func() { tunnel.Spec.APIServer.Address = "a b" })
+	b.await(t, map[string][]string{})
+	if diff := cmp.Diff(want, b.revoked); diff != "" {
+		t.Errorf("since its apiserver is no address:\n%s", diff)
+	}
+	b.update(t, tunnel, func() { tunnel.Spec.APIServer.Address = "" })
+	b.await(t, map[string][]string{"c1": none})
+	if err := b.Delete(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, map[string][]string{})
+	if diff := cmp.Diff(want, b.revoked); diff != "" {
+		t.Errorf("without its Cluster:\n%s", diff)
+	}
 }
 
 func TestOthersAreLookedAtAgain(t *testing.T) {

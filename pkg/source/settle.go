@@ -18,7 +18,7 @@ func (k *Kube) settle(ctx context.Context, key model.Key) error {
 	var (
 		seen       = map[model.Key]bool{}
 		candidates []model.Candidate
-		gone       []model.Key
+		gone       = map[model.Key]*model.WorkloadCluster{}
 	)
 	// First all of them claim what they claim now: the objects of those affected may have changed as well.
 	for todo := []model.Key{key}; len(todo) > 0; todo = todo[1:] {
@@ -27,35 +27,28 @@ func (k *Kube) settle(ctx context.Context, key model.Key) error {
 			continue
 		}
 		seen[next] = true
-		c, ok, err := k.candidate(ctx, next)
+		c, withheld, err := k.look(ctx, next)
 		switch {
 		case err != nil:
 			return err
-		case ok:
-			todo = append(todo, k.names.Resolve(k.Domain, c).Affected...)
-			candidates = append(candidates, c)
+		case c != nil:
+			todo = append(todo, k.names.Resolve(k.Domain, *c).Affected...)
+			candidates = append(candidates, *c)
 		default:
 			todo = append(todo, k.names.Release(next)...)
-			gone = append(gone, next)
+			gone[next] = withheld
 		}
 	}
-	for _, key := range gone {
+	for key, withheld := range gone {
 		delete(k.said, key)
-		k.Publisher.Publish(key, nil)
+		k.Publisher.Publish(key, withheld)
 	}
 	for _, c := range candidates {
-		k.publish(k.names.Resolve(k.Domain, c))
+		r := k.names.Resolve(k.Domain, c)
+		k.say(r)
+		k.Publisher.Publish(r.Cluster.Key, &r.Cluster)
 	}
 	return nil
-}
-
-func (k *Kube) publish(r model.Resolution) {
-	k.say(r)
-	if r.Fatal != nil {
-		k.Publisher.Publish(r.Cluster.Key, nil)
-		return
-	}
-	k.Publisher.Publish(r.Cluster.Key, &r.Cluster)
 }
 
 // say logs what is left out of a workload cluster, once. Its users read it in the Tunnel's condition.
@@ -77,18 +70,30 @@ func (k *Kube) say(r model.Resolution) {
 
 // candidate reads the objects of one workload cluster, and returns false if it is not to be served.
 func (k *Kube) candidate(ctx context.Context, key model.Key) (model.Candidate, bool, error) {
-	var (
-		tunnel  v1alpha1.Tunnel
-		cluster clusterv1.Cluster
-		at      = client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
-	)
-	for _, object := range []client.Object{&tunnel, &cluster} {
-		if err := k.objects.Get(ctx, at, object); apierrors.IsNotFound(err) {
-			return model.Candidate{}, false, nil
-		} else if err != nil {
-			return model.Candidate{}, false, fmt.Errorf("reading %T %s: %w", object, key, err)
-		}
+	c, _, err := k.look(ctx, key)
+	if c == nil {
+		return model.Candidate{}, false, err
 	}
-	c, ok := Candidate(&cluster, &tunnel)
-	return c, ok, nil
+	return *c, true, nil
+}
+
+// look reads the objects of one workload cluster. One that is not to be served is withheld, or both are nil if it has no
+// Tunnel.
+func (k *Kube) look(ctx context.Context, key model.Key) (*model.Candidate, *model.WorkloadCluster, error) {
+	tunnel, cluster := &v1alpha1.Tunnel{}, &clusterv1.Cluster{}
+	at := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
+	if err := k.objects.Get(ctx, at, tunnel); apierrors.IsNotFound(err) {
+		return nil, nil, nil
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("reading Tunnel %s: %w", key, err)
+	}
+	if err := k.objects.Get(ctx, at, cluster); apierrors.IsNotFound(err) {
+		cluster = nil
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("reading Cluster %s: %w", key, err)
+	}
+	if c, ok := Candidate(cluster, tunnel); ok {
+		return &c, nil, nil
+	}
+	return nil, &model.WorkloadCluster{Key: key, ID: tunnel.Spec.ID, Revoked: tunnel.Spec.RevokedEdges, Withheld: true}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,8 +34,17 @@ func tokenHashes(object client.Object) []string {
 	return hashes
 }
 
-// EdgeToken implements enrol.Tokens. A token is good while it has not expired, has uses left, and its Tunnel belongs to a
-// Cluster. The signer looks again, at the object itself.
+// TokenRevoked says whether an edge that came by this token is revoked. The token's own record is removed a moment after
+// that, and the revoked edge must not come back by it meanwhile.
+func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
+	return slices.ContainsFunc(tunnel.Status.Edges, func(e v1alpha1.EdgeStatus) bool {
+		node, _ := model.ParseNodeID(e.NodeID)
+		return e.TokenSHA256 == hash && slices.Contains(tunnel.Spec.RevokedEdges, node)
+	})
+}
+
+// EdgeToken implements enrol.Tokens. A token is good while it has not expired, has uses left, its Tunnel belongs to a
+// Cluster, and no edge that came by it is revoked. The signer looks again, at the object itself.
 func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 	if !k.hasRead() {
 		return enrol.Grant{}, errNotRead
@@ -45,7 +55,7 @@ func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 		return enrol.Grant{}, fmt.Errorf("looking for token: %w", err)
 	}
 	for _, tunnel := range found.Items {
-		if !k.usable(tunnel.Status.Tokens, hash) {
+		if !k.usable(tunnel.Status.Tokens, hash) || TokenRevoked(&tunnel, hash) {
 			continue
 		}
 		c, ok, err := k.candidate(ctx, model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name})

@@ -71,6 +71,34 @@ func TestTokensOfEdges(t *testing.T) {
 	})
 }
 
+func TestTheTokenOfARevokedEdge(t *testing.T) {
+	b := newBed(t)
+	_, tunnel := b.pair(t, "c1", "a")
+	for _, token := range []string{"stolen", "other"} {
+		tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), MaxUses: 9, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour))})
+		tunnel.Status.Edges = append(tunnel.Status.Edges, v1alpha1.EdgeStatus{
+			NodeID: model.NodeID("edge-" + token), TokenSHA256: enrol.HashToken(token), EnrolledAt: metav1.Now(), CertificateNotAfter: metav1.Now(),
+		})
+	}
+	if err := b.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.first(t, map[string][]string{"c1": none})
+	if _, err := b.EdgeToken(enrol.HashToken("stolen")); err != nil {
+		t.Fatal(err)
+	}
+	// Nobody has written the status since.
+	b.update(t, tunnel, func() { tunnel.Spec.RevokedEdges = []string{"edge-stolen"} })
+	eventually(t, "the revocation", func() bool {
+		_, err := b.EdgeToken(enrol.HashToken("stolen"))
+		return errors.Is(err, enrol.ErrUnknownToken)
+	})
+	if _, err := b.EdgeToken(enrol.HashToken("other")); err != nil {
+		t.Errorf("the token of another edge: %v", err)
+	}
+}
+
 func TestNothingIsKnownBeforeAllIsRead(t *testing.T) {
 	kube, err := source.NewKube(server.Config(t), source.KubeConfig{Namespace: "x"})
 	if err != nil {

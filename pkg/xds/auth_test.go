@@ -8,8 +8,10 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -31,10 +33,11 @@ func TestWhoIsRefused(t *testing.T) {
 		"an edge that claims a gateway":       {is: &edge, claims: &corev3.Node{Id: "CN=gateway-0", Cluster: "gateway", Metadata: bind.Metadata()}, want: codes.PermissionDenied},
 		"a gateway that claims an edge":       {is: &gateway, claims: &corev3.Node{Id: "CN=edge-a"}, want: codes.PermissionDenied},
 		"nobody claimed":                      {is: &edge, want: codes.PermissionDenied},
-		"an edge of a tunnel that is not":     {is: &stranger, claims: &corev3.Node{Id: "CN=edge-a"}, want: codes.PermissionDenied},
+		"an edge of a tunnel that is not":     {is: &stranger, claims: &corev3.Node{Id: "CN=edge-a"}, want: codes.Unavailable},
 		"the xds-server's own certificate":    {is: ptr(model.ControlSubject()), claims: &corev3.Node{Id: "CN=control"}, want: codes.PermissionDenied},
 		"a gateway that listens nowhere":      {is: &gateway, claims: &corev3.Node{Id: "CN=gateway-0"}, want: codes.InvalidArgument},
 		"a type that is not served":           {is: &edge, claims: &corev3.Node{Id: "CN=edge-a"}, in: &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"}, want: codes.InvalidArgument},
+		"an edge that dials nonsense":         {is: &edge, claims: &corev3.Node{Id: "CN=edge-a", Metadata: nonsense()}, want: codes.InvalidArgument},
 		"no type":                             {is: &edge, claims: &corev3.Node{Id: "CN=edge-a"}, in: &discoveryv3.DeltaDiscoveryRequest{}, want: codes.InvalidArgument},
 		"resources by name":                   {is: &edge, claims: &corev3.Node{Id: "CN=edge-a"}, in: &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesSubscribe: []string{"c1.prod.tunnels.example.com"}}, want: codes.InvalidArgument},
 		"a certificate of no profile of ours": {is: &model.Subject{Role: model.RoleEdge, Node: "gateway-0", ID: c1.ID}, claims: &corev3.Node{Id: "CN=gateway-0"}, want: codes.PermissionDenied},
@@ -65,6 +68,11 @@ func TestWhoIsRefused(t *testing.T) {
 	}
 }
 
+// nonsense are gateways that are no addresses, under the key that an edge's agent uses.
+func nonsense() *structpb.Struct {
+	return envoy.EdgeDial{Gateways: []model.Endpoint{{Host: "a b", Port: 1}}}.Metadata()
+}
+
 func ptr[T any](v T) *T { return &v }
 
 func TestALaterRequestMustNotClaimAnother(t *testing.T) {
@@ -84,7 +92,7 @@ func TestAnEdgeGetsItsOwnWhateverItsNodeSays(t *testing.T) {
 	identity := b.identity(t, edgeOf(c1), time.Now().Add(time.Hour))
 	a := b.claim(t, &identity, &corev3.Node{Id: "CN=edge-a", Cluster: "gateway", Metadata: bind.Metadata()})
 	a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesSubscribe: []string{"*"}})
-	expect(t, "Envoy clusters", names(a.next(t)), []string{"apiserver", "gateway-0", "gateway-1"})
+	expect(t, "Envoy clusters", names(a.next(t)), edgeClusters)
 }
 
 func TestStateOfTheWorldIsRefused(t *testing.T) {
@@ -102,14 +110,14 @@ func TestStateOfTheWorldIsRefused(t *testing.T) {
 	}
 }
 
-func TestAForeignCertificateGetsNoConnection(t *testing.T) {
+func TestAForeignCertificateGetsNothing(t *testing.T) {
 	b, foreign := newBed(t), newBed(t)
 	identity := foreign.identity(t, gateway, time.Now().Add(time.Hour))
 	stream, err := b.dial(t, &identity).DeltaAggregatedResources(t.Context())
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if status.Code(err) != codes.Unavailable {
+	if status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("got %v", err)
 	}
 }

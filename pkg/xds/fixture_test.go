@@ -1,7 +1,6 @@
 package xds_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/channel"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds"
@@ -51,6 +51,9 @@ var (
 	}
 	// The Envoy clusters that every gateway has.
 	common = []string{"control_channel", "no_such_tunnel", "peer_gateway-0", "peer_gateway-1"}
+	// What an edge has.
+	edgeClusters  = []string{"apiserver_edge-a", "gateway-0_edge-a", "gateway-1_edge-a"}
+	edgeListeners = []string{"tunnel_edge-a_gateway-0", "tunnel_edge-a_gateway-1"}
 )
 
 func workload(name string, extra ...string) model.WorkloadCluster {
@@ -96,11 +99,14 @@ func newEmptyBed(t *testing.T) *bed {
 	}
 	b.address = listener.Addr().String()
 	control := fixed{b.identity(t, model.ControlSubject(), time.Now().Add(time.Hour))}
-	g := xds.NewGRPC(certs.ServerTLS(control, certs.Bundle(ca.CertPEM()), time.Hour))
-	b.Register(g)
+	c := channel.New(channel.Config{
+		Domain: domain, TLS: certs.ServerTLS(control, certs.Bundle(ca.CertPEM()), time.Hour),
+		Closing: b.Close, Log: slog.New(slog.DiscardHandler),
+	})
+	b.Register(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- b.Serve(ctx, g, listener) }()
+	go func() { ended <- c.Serve(ctx, listener) }()
 	b.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() {
 		if err := b.stop(); err != nil {
@@ -153,7 +159,7 @@ func (b *bed) dial(t *testing.T, identity *certs.Identity) discoveryv3.Aggregate
 	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 }
 
-// ads is what an Envoy does: it subscribes, and acknowledges what comes.
+// ads is what an agent does for its Envoy: it subscribes, and acknowledges what comes.
 type ads struct {
 	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	node *corev3.Node // of the next request; nil after the first
@@ -161,11 +167,19 @@ type ads struct {
 	end  chan error
 }
 
+// nodeOf is what the agent of a subject says of its Envoy.
+func nodeOf(s model.Subject) *corev3.Node {
+	if s.Role == model.RoleGateway {
+		return &corev3.Node{Id: s.NodeID(), Metadata: bind.Metadata()}
+	}
+	return &corev3.Node{Id: s.NodeID()}
+}
+
 // envoy opens a stream for a subject that claims its own node id.
 func (b *bed) envoy(t *testing.T, s model.Subject) *ads {
 	t.Helper()
 	identity := b.identity(t, s, time.Now().Add(time.Hour))
-	return b.claim(t, &identity, &corev3.Node{Id: s.NodeID(), Metadata: bind.Metadata()})
+	return b.claim(t, &identity, nodeOf(s))
 }
 
 // claim opens a stream for a certificate that claims to be some node.
@@ -250,31 +264,6 @@ func versions(r *discoveryv3.DeltaDiscoveryResponse) map[string]string {
 
 func names(r *discoveryv3.DeltaDiscoveryResponse) []string {
 	return slices.Sorted(maps.Keys(versions(r)))
-}
-
-// journal is a log that a test can wait for.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-// line returns the first line that holds all of the words.
-func (j *journal) line(words ...string) string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for line := range strings.Lines(j.text.String()) {
-		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
-			return line
-		}
-	}
-	return ""
 }
 
 const (

@@ -1,18 +1,21 @@
-// Package xds publishes Envoy resources to gateways and edges over delta ADS. Workload clusters go in, each as a whole;
-// out go the resources that differ from what an Envoy has, and nothing to Envoys that they do not concern. It does not know
-// where workload clusters come from or what the resources mean.
+// Package xds publishes Envoy resources to gateways and edges over delta ADS, and decides who is still let in. Workload
+// clusters go in, each as a whole, and tunnels that have ended; out go the resources that differ from what an Envoy has, and
+// nothing to Envoys that they do not concern. It does not know where workload clusters come from or what the resources mean.
+//
+// Those that ask are agents, each for its Envoy: what is said here of an Envoy is what its agent passes on.
 //
 // Trade-offs. All gateways share one set of Envoy clusters, so a change costs memory once and one message for each gateway;
-// finding it costs a look at every version. An edge's few resources are built for each stream and forgotten with it, so
-// an xds-server keeps nothing of an edge that is away, and an edge that comes back says itself what it has. Only delta
-// ADS is served: state of the world would send 10,000 Envoy clusters at each change. Versions are hashes of the resources,
-// so that an Envoy can go from one xds-server to another and is sent nothing.
+// finding it costs a look at every version. An edge's few resources are built for each stream and forgotten with it, as are a
+// gateway's listeners, so an xds-server keeps nothing of one that is away, and one that comes back says itself what it
+// has. Only delta ADS is served: state of the world would send 10,000 Envoy clusters at each change. Versions are hashes of
+// the resources, so that an agent can go from one xds-server to another and is sent nothing.
 package xds
 
 import (
 	"context"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,14 +26,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-var (
-	errTunnelEnded = status.Error(codes.PermissionDenied, "the tunnel of the certificate does not exist, or has ended")
-	errShutdown    = status.Error(codes.Unavailable, "the server is shutting down")
-)
+var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
 
 // Server holds what is published. It is safe for concurrent use.
 type Server struct {
@@ -44,11 +45,16 @@ type Server struct {
 	published chan struct{}        // closed by the first Replace
 	open      context.Context      // ends at shutdown, and with it every stream
 	close     context.CancelFunc
+	said      *limit.Rates // what was logged about whom
 
-	mu       sync.Mutex
-	clusters map[model.Key]model.WorkloadCluster
+	mu       sync.RWMutex
+	clusters map[model.Key]model.WorkloadCluster // that are served
+	withheld withheld
 	holders  map[string]model.Key // by Envoy cluster of a tunnel: who published it last
 	tunnels  map[string]*tunnel   // by Tunnel.spec.id
+	edges    map[*stream]bool     // the streams of all edges
+	hosts    map[*stream]bool     // the streams of gateways that have said where they listen
+	denials  denials
 }
 
 // tunnel is a tunnel that exists, and the streams of its edges.
@@ -57,8 +63,8 @@ type tunnel struct {
 	streams map[*stream]bool
 }
 
-// NewServer returns a server for an installation, which must be valid. It serves nobody before the first Replace: an Envoy
-// that reconnects would take what is not published yet for removed.
+// NewServer returns a server for an installation, which must be valid. It serves nobody before the first Replace: who
+// reconnects would take what is not published yet for removed.
 func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	static := set(envoy.StaticClusters())
 	// They all depend on the installation alone, and refer to nothing.
@@ -71,9 +77,14 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		published: make(chan struct{}),
 		open:      open,
 		close:     closeAll,
+		said:      limit.NewRates(maxSaid),
 		clusters:  map[model.Key]model.WorkloadCluster{},
+		withheld:  newWithheld(),
 		holders:   map[string]model.Key{},
 		tunnels:   map[string]*tunnel{},
+		edges:     map[*stream]bool{},
+		hosts:     map[*stream]bool{},
+		denials:   newDenials(),
 	}
 	s.leftOut(resourcev3.ClusterType, errs)
 	return s
@@ -87,6 +98,9 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 	for key := range s.clusters {
 		gone[key] = true
 	}
+	for key := range s.withheld.ids {
+		gone[key] = true
+	}
 	changes := changes{}
 	for _, wc := range clusters {
 		delete(gone, wc.Key)
@@ -96,6 +110,7 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 		s.remove(key, changes)
 	}
 	s.send(changes)
+	s.deny()
 	select {
 	case <-s.published:
 	default:
@@ -115,6 +130,15 @@ func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 		s.put(*cluster, changes)
 	}
 	s.send(changes)
+	s.deny()
+}
+
+// Close ends all streams, which would never end by themselves, and lets no new one in.
+func (s *Server) Close() {
+	s.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denials.stop()
 }
 
 // Published says whether there was a Replace.
@@ -129,8 +153,8 @@ func (s *Server) Published() bool {
 
 // Tunnel returns whose tunnel has an id, and false if there is none: its edges get no leaf and no configuration.
 func (s *Server) Tunnel(id string) (model.Key, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	t, ok := s.tunnels[id]
 	if !ok {
 		return model.Key{}, false
@@ -143,11 +167,17 @@ type changes map[string]types.Resource
 
 // put records a workload cluster and tells its edges.
 func (s *Server) put(wc model.WorkloadCluster, changes changes) {
+	if wc.Withheld {
+		s.withhold(wc, changes)
+		return
+	}
 	old, had := s.clusters[wc.Key]
 	if had && reflect.DeepEqual(old, wc) {
 		return
 	}
 	s.clusters[wc.Key] = wc
+	s.withheld.remove(wc.Key)
+	s.doubt(old, wc)
 	good, errs := check(envoy.TunnelClusters(s.inst, wc), s.common, s.common)
 	s.leftOut(resourcev3.ClusterType, errs, "cluster", wc.Key.String())
 	for name, r := range good {
@@ -161,15 +191,39 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	s.follow(wc)
 }
 
+// withhold ends the tunnel of a workload cluster, if it has one, and keeps what it revokes.
+func (s *Server) withhold(wc model.WorkloadCluster, changes changes) {
+	if s.withheld.put(wc) {
+		s.denials.stale = true
+	}
+	s.unserve(wc.Key, changes)
+}
+
 // remove forgets a workload cluster and ends its tunnel.
 func (s *Server) remove(key model.Key, changes changes) {
+	if s.withheld.remove(key) {
+		s.denials.stale = true
+	}
+	s.unserve(key, changes)
+}
+
+// unserve ends the tunnel of a workload cluster.
+func (s *Server) unserve(key model.Key, changes changes) {
 	old, had := s.clusters[key]
 	if !had {
 		return
 	}
 	delete(s.clusters, key)
+	s.doubt(old)
 	s.release(old, nil, changes)
 	s.end(old)
+}
+
+// doubt has the denials looked at anew if these workload clusters, which changed, may have a say in them.
+func (s *Server) doubt(changed ...model.WorkloadCluster) {
+	if len(s.withheld.ids) > 0 || slices.ContainsFunc(changed, func(wc model.WorkloadCluster) bool { return len(wc.Revoked) > 0 }) {
+		s.denials.stale = true
+	}
 }
 
 // release removes the Envoy clusters that a workload cluster had, but those that it keeps or that are another's by now.
@@ -194,7 +248,7 @@ func (s *Server) follow(wc model.WorkloadCluster) {
 	}
 	t.cluster = wc
 	for st := range t.streams {
-		st.set(s.edgeResources(wc, st.subject.Node))
+		st.set(s.edgeResources(wc, st))
 	}
 }
 
@@ -206,7 +260,7 @@ func (s *Server) end(wc model.WorkloadCluster) {
 	}
 	delete(s.tunnels, wc.ID)
 	for st := range t.streams {
-		st.end(errTunnelEnded)
+		st.end(s.admit(st.subject))
 	}
 }
 

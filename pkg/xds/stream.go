@@ -3,7 +3,9 @@ package xds
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -12,15 +14,28 @@ import (
 	controllog "github.com/envoyproxy/go-control-plane/pkg/log"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxDetail is how much of an Envoy's words is logged.
-const maxDetail = 2 << 10
+const (
+	// maxDetail is how much is logged of what an Envoy, or its agent, says about resources that it refuses.
+	maxDetail = 2 << 10
+	// maxSaid is how many nodes and reasons are remembered, so that each is logged once in a while.
+	maxSaid = 4096
+)
+
+var (
+	// sayRate is how often the same refusal is logged. Those who wait for a tunnel that is not known ask every minute.
+	sayRate = limit.Rate{Every: time.Hour, Burst: 1}
+	// refusalRate is how often it is logged that a node refuses resources: each may be about others.
+	refusalRate = limit.Rate{Every: time.Minute, Burst: 10}
+)
 
 // stream is one ADS stream. It tells go-control-plane what it may send: the caches are chosen by the certificate, and
 // nothing in a request can lead to others.
@@ -30,7 +45,9 @@ type stream struct {
 	log     *slog.Logger
 	end     context.CancelCauseFunc
 	named   bool                            // the node id was checked
-	caches  map[string]*cachev3.LinearCache // by type URL
+	bind    envoy.GatewayBind               // of a gateway: where it listens
+	dial    envoy.EdgeDial                  // of an edge: whom it dials
+	caches  map[string]*cachev3.LinearCache // by type URL; those that depend on bind or dial are there with the first request
 }
 
 // resources are those of one Envoy, by type URL and name.
@@ -42,10 +59,25 @@ func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySe
 	if err == nil {
 		err = s.stream(conn, subject)
 	}
-	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.InvalidArgument {
+	s.refused(subject, err)
+	return err
+}
+
+// refused logs why a stream was refused or cut off: once in a while for each node, because whoever is refused comes back.
+func (s *Server) refused(subject model.Subject, err error) {
+	code := status.Code(err)
+	switch code {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition:
+	case codes.Unavailable:
+		if s.open.Err() != nil {
+			return // everybody's streams end now
+		}
+	default:
+		return
+	}
+	if s.said.Take(subject.Node+" "+code.String(), sayRate) == 0 {
 		s.log.Warn("stream refused", "node", subject.Node, "error", err)
 	}
-	return err
 }
 
 // stream serves a stream to its end.
@@ -81,62 +113,81 @@ func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (
 		log:    s.log.With("node", subject.Node),
 		caches: map[string]*cachev3.LinearCache{},
 	}
-	if subject.Role == model.RoleGateway {
-		st.caches[resourcev3.ClusterType] = s.gateways // its listeners come when it has said where they listen
-		return st, nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, ok := s.tunnels[subject.ID]
-	if !ok {
-		return nil, errTunnelEnded
+	if err := s.admit(subject); err != nil {
+		return nil, err
 	}
-	for typeURL, r := range s.edgeResources(t.cluster, subject.Node) {
-		st.caches[typeURL] = newCache(typeURL, r, s.log)
+	if subject.Role == model.RoleGateway {
+		st.caches[resourcev3.ClusterType] = s.gateways
+	} else {
+		s.edges[st] = true
+		s.tunnels[subject.ID].streams[st] = true
 	}
-	t.streams[st] = true
 	return st, nil
 }
 
 func (s *Server) forget(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.edges, st)
+	delete(s.hosts, st)
 	if t, ok := s.tunnels[st.subject.ID]; ok {
 		delete(t.streams, st)
 	}
 }
 
 // edgeResources are all resources of one edge.
-func (s *Server) edgeResources(wc model.WorkloadCluster, node string) resources {
-	static := set(envoy.StaticClusters())
-	clusters, errs := check(envoy.EdgeClusters(s.inst, wc), static, static)
+func (s *Server) edgeResources(wc model.WorkloadCluster, st *stream) resources {
+	static, node := set(envoy.StaticClusters()), st.subject.Node
+	clusters, errs := check(envoy.EdgeClusters(s.inst, wc, node, st.dial), static, static)
 	s.leftOut(resourcev3.ClusterType, errs, "node", node)
 	listeners, errs := check(envoy.EdgeListeners(s.inst, wc, node), nil, namesOf(clusters, static))
 	s.leftOut(resourcev3.ListenerType, errs, "node", node)
 	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
 }
 
-// set replaces the resources of an edge; those that are equal are not sent.
-func (st *stream) set(all resources) {
+// gatewayListeners are all listeners of one gateway.
+func (s *Server) gatewayListeners(st *stream) resources {
+	listeners, errs := check(envoy.GatewayListeners(s.inst, st.subject.Node, st.bind, s.denials.filter), nil, s.common)
+	s.leftOut(resourcev3.ListenerType, errs, "node", st.subject.Node)
+	return resources{resourcev3.ListenerType: listeners}
+}
+
+// order is that in which types are sent: listeners refer to Envoy clusters.
+var order = []string{resourcev3.ClusterType, resourcev3.ListenerType}
+
+// make makes the caches of a stream.
+func (st *stream) make(all resources) {
 	for typeURL, r := range all {
-		st.caches[typeURL].SetResources(r)
+		st.caches[typeURL] = newCache(typeURL, r, st.server.log)
+	}
+}
+
+// set replaces resources of a stream that has caches for them; those that are equal are not sent.
+func (st *stream) set(all resources) {
+	for _, typeURL := range order {
+		r, there := all[typeURL]
+		if cache := st.caches[typeURL]; there && cache != nil {
+			cache.SetResources(r)
+		}
 	}
 }
 
 // OnStreamDeltaRequest implements delta.Callbacks: it looks at each request before anything is done with it.
 func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
-	if detail := r.GetErrorDetail(); detail != nil {
+	if detail := r.GetErrorDetail(); detail != nil && st.server.said.Take(st.subject.Node+" resources", refusalRate) == 0 {
 		text := detail.GetMessage()
-		st.log.Error("resources refused by Envoy", "type_url", r.GetTypeUrl(), "error", text[:min(len(text), maxDetail)])
+		st.log.Error("resources refused", "type_url", r.GetTypeUrl(), "error", text[:min(len(text), maxDetail)])
 	}
-	// Envoy names its node in the first request only; more often is allowed, but not another.
+	// The node is named in the first request only; more often is allowed, but not another.
 	if r.GetNode() != nil || !st.named {
 		if err := checkNode(r.GetNode(), st.subject); err != nil {
 			return err
 		}
 	}
-	if !st.named && st.subject.Role == model.RoleGateway {
-		if err := st.listen(r.GetNode()); err != nil {
+	if !st.named {
+		if err := st.begin(r.GetNode()); err != nil {
 			return err
 		}
 	}
@@ -149,16 +200,28 @@ func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryReq
 	return nil
 }
 
-// listen makes the listeners of a gateway.
-func (st *stream) listen(node *corev3.Node) error {
-	bind, err := envoy.ParseGatewayBind(node)
+// begin makes what depends on what an agent says of its node.
+func (st *stream) begin(node *corev3.Node) (err error) {
+	if st.subject.Role == model.RoleGateway {
+		st.bind, err = envoy.ParseGatewayBind(node)
+	} else {
+		st.dial, err = envoy.ParseEdgeDial(node)
+	}
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := st.server
-	listeners, errs := check(envoy.GatewayListeners(s.inst, st.subject.Node, bind), nil, s.common)
-	s.leftOut(resourcev3.ListenerType, errs, "node", st.subject.Node)
-	st.caches[resourcev3.ListenerType] = newCache(resourcev3.ListenerType, listeners, s.log)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.subject.Role == model.RoleGateway {
+		st.make(s.gatewayListeners(st))
+		s.hosts[st] = true
+		return nil
+	}
+	if err := s.admit(st.subject); err != nil {
+		return err
+	}
+	st.make(s.edgeResources(s.tunnels[st.subject.ID].cluster, st))
 	return nil
 }
 
@@ -195,4 +258,14 @@ func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logge
 		WarnFunc:  func(format string, args ...any) { logf(log, slog.LevelWarn, format, args) },
 		ErrorFunc: func(format string, args ...any) { logf(log, slog.LevelError, format, args) },
 	}))
+}
+
+// logf is the adapter for go-control-plane, which formats its messages.
+func logf(log *slog.Logger, level slog.Level, format string, args []any) {
+	log.Log(context.Background(), level, "trouble in go-control-plane", "error", fmt.Sprintf(format, args...))
+}
+
+// Register adds ADS to a gRPC server.
+func (s *Server) Register(g grpc.ServiceRegistrar) {
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s)
 }

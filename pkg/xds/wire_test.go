@@ -129,12 +129,12 @@ func TestEdgeSeesOnlyItsOwn(t *testing.T) {
 	b := newBed(t, c1, c2)
 	a := b.envoy(t, edgeOf(c1))
 	a.subscribe(t, cds, nil)
-	expect(t, "Envoy clusters", names(a.next(t)), []string{"apiserver", "gateway-0", "gateway-1"})
+	expect(t, "Envoy clusters", names(a.next(t)), edgeClusters)
 	a.subscribe(t, lds, nil)
 	r := a.next(t)
-	expect(t, "listeners", names(r), []string{"tunnel_gateway-0", "tunnel_gateway-1"})
+	expect(t, "listeners", names(r), edgeListeners)
 	other := b.envoy(t, edgeOf(c2)).fetch(t, lds)
-	if versions(r)["tunnel_gateway-0"] == other["tunnel_gateway-0"] {
+	if versions(r)[edgeListeners[0]] == other[edgeListeners[0]] {
 		t.Error("edges of two tunnels have the same listener")
 	}
 
@@ -144,13 +144,13 @@ func TestEdgeSeesOnlyItsOwn(t *testing.T) {
 	c1.APIServer.Port = 8443
 	b.publish(c1)
 	r = a.next(t)
-	expect(t, "sent for its own change", names(r), []string{"apiserver"})
+	expect(t, "sent for its own change", names(r), []string{"apiserver_edge-a"})
 	if r.GetTypeUrl() != cds {
 		t.Errorf("sent %s", r.GetTypeUrl())
 	}
 }
 
-func TestTheStreamsOfAnEndedTunnelAreClosed(t *testing.T) {
+func TestTheStreamsOfATunnelThatIsGoneAreClosed(t *testing.T) {
 	c1 := workload("c1")
 	again := workload("c1") // the Cluster was deleted and made again
 	again.ID = "another0000000000000"
@@ -166,12 +166,12 @@ func TestTheStreamsOfAnEndedTunnelAreClosed(t *testing.T) {
 			a.fetch(t, cds)
 			other.fetch(t, cds)
 			end(b)
-			if code := a.refusal(t); code != codes.PermissionDenied {
+			if code := a.refusal(t); code != codes.Unavailable {
 				t.Errorf("the stream ended with %s", code)
 			}
 			a = b.envoy(t, edgeOf(c1))
 			a.subscribe(t, cds, nil)
-			if code := a.refusal(t); code != codes.PermissionDenied {
+			if code := a.refusal(t); code != codes.Unavailable {
 				t.Errorf("a new stream ended with %s", code)
 			}
 			other.fetch(t, lds) // still open
@@ -203,9 +203,9 @@ func TestNothingIsServedBeforeTheFirstReplace(t *testing.T) {
 
 func TestWhatIsWrongIsLeftOut(t *testing.T) {
 	b := newBed(t)
-	b.publish(workload("c1", "control_channel", "xds_server", "api.example.com", "api.example.com"))
+	b.publish(workload("c1", "control_channel", "agent", "api.example.com", "api.example.com"))
 	expect(t, "Envoy clusters", names(firstOf(t, b.envoy(t, gateway))), sorted("c1.prod.tunnels.example.com", "api.example.com"))
-	for _, name := range []string{"control_channel", "xds_server", "api.example.com"} {
+	for _, name := range []string{"control_channel", "agent", "api.example.com"} {
 		if b.log.line("level=ERROR", "cluster=prod/c1", name, "type_url="+cds) == "" {
 			t.Errorf("nothing was logged about %s", name)
 		}

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"testing"
+
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // attacks proves that what a certificate doesn't say, nobody gets: point 9.
@@ -12,5 +14,5 @@ func (w *world) attacks(t *testing.T) {
 	w.falseGateway(t)
 	w.routesToNoTunnel(t)
 	w.publicPort(t)
-	promise(t, "after all attacks every kubeconfig works", func(t *testing.T) { must(t, w.worksFor(t.Context(), short)) })
+	promise.That(t, "after all attacks every kubeconfig works", func(t *testing.T) { must(t, w.worksFor(t.Context(), short)) })
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 const (
@@ -37,8 +38,8 @@ func (w *world) download(t *testing.T) {
 	f := w.startFiles(t)
 	for _, route := range []string{"sni", "connect"} {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
-			promise(t, fmt.Sprintf("a download of 200 MB arrives whole over %s by %s", proto, route), func(t *testing.T) { f.download(t, route, proto) })
-			promise(t, fmt.Sprintf("20 MB sent to an echo over %s by %s come back as they were", proto, route), func(t *testing.T) { f.echo(t, route, proto) })
+			promise.That(t, fmt.Sprintf("a download of 200 MB arrives whole over %s by %s", proto, route), func(t *testing.T) { f.download(t, route, proto) })
+			promise.That(t, fmt.Sprintf("20 MB sent to an echo over %s by %s come back as they were", proto, route), func(t *testing.T) { f.echo(t, route, proto) })
 		}
 	}
 }
@@ -148,7 +149,7 @@ func (f *files) download(t *testing.T, route, proto string) {
 	if size != downloadSize || string(sum) != string(f.sum) {
 		t.Errorf("%d bytes with hash %x arrived, want %d with %x", size, sum, downloadSize, f.sum)
 	}
-	figures.set("download_mb_s", downloadSize/1e6/time.Since(start).Seconds())
+	promise.Measured("download_mb_s", downloadSize/1e6/time.Since(start).Seconds())
 }
 
 func (f *files) echo(t *testing.T, route, proto string) {

@@ -11,11 +11,12 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // enrolment proves what edges and gateways have got: points 4 and 5.
 func (w *world) enrolment(t *testing.T) {
-	promise(t, "an edge's leaf says only its node and its tunnel id", func(t *testing.T) {
+	promise.That(t, "an edge's leaf says only its node and its tunnel id", func(t *testing.T) {
 		tunnel := w.tunnel(t, w.berlin.Cluster)
 		subject := subjectOf(t, w.berlin.edge.StateDir)
 		want := model.Subject{Role: model.RoleEdge, Node: subject.Node, ID: tunnel.Spec.ID}
@@ -23,13 +24,13 @@ func (w *world) enrolment(t *testing.T) {
 			t.Errorf("subject is %+v, want %+v", subject, want)
 		}
 	})
-	promise(t, "the gateway's leaf came by the ServiceAccount token of its Pod", func(t *testing.T) {
+	promise.That(t, "the gateway's leaf came by the ServiceAccount token of its Pod", func(t *testing.T) {
 		want := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
-		if subject := subjectOf(t, w.Gateway.StateDir); subject != want {
+		if subject := subjectOf(t, w.Gateways[0].StateDir); subject != want {
 			t.Errorf("subject is %+v, want %+v", subject, want)
 		}
 	})
-	promise(t, "the Tunnel's status names the edge and counts the token's use", func(t *testing.T) {
+	promise.That(t, "the Tunnel's status names the edge and counts the token's use", func(t *testing.T) {
 		tunnel := w.tunnel(t, w.berlin.Cluster)
 		if node := subjectOf(t, w.berlin.edge.StateDir).NodeID(); len(tunnel.Status.Edges) != 1 || tunnel.Status.Edges[0].NodeID != node {
 			t.Errorf("edges are %+v, want one, %s", tunnel.Status.Edges, node)
@@ -42,12 +43,12 @@ func (w *world) enrolment(t *testing.T) {
 			t.Errorf("tokens were used %d times, want once", uses)
 		}
 	})
-	promise(t, "every file with a key is for its owner alone", func(t *testing.T) {
-		for _, dir := range []string{w.berlin.edge.StateDir, w.Gateway.StateDir, w.file("xds-server")} {
+	promise.That(t, "every file with a key is for its owner alone", func(t *testing.T) {
+		for _, dir := range []string{w.berlin.edge.StateDir, w.Gateways[0].StateDir, w.file("xds-server")} {
 			checkKeyFiles(t, dir)
 		}
 	})
-	promise(t, "the command in the bootstrap Secret brings an edge up on a new machine", w.bootstrapCommand)
+	promise.That(t, "the command in the bootstrap Secret brings an edge up on a new machine", w.bootstrapCommand)
 }
 
 // bootstrapCommand runs the command, then takes the first edge away: the second one must carry everything.

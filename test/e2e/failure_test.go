@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // maxOutage is how long a kubeconfig may be of no use after any one process was killed.
@@ -26,14 +27,14 @@ func (w *world) failure(t *testing.T) {
 	}{
 		{"edge_envoy", w.berlin.edge.KillEnvoy, false, w.berlin.edge.Ready},
 		{"edge_agent", killed(w.berlin.edge.Service), true, w.berlin.edge.Ready},
-		{"gateway_envoy", w.Gateway.KillEnvoy, false, w.Gateway.Ready},
-		{"gateway_agent", killed(w.Gateway.Service), true, w.Gateway.Ready},
-		{"xds_server", killed(w.XDSServer), true, w.XDSServerReady},
+		{"gateway_envoy", w.Gateways[0].KillEnvoy, false, w.Gateways[0].Ready},
+		{"gateway_agent", killed(w.Gateways[0].Service), true, w.Gateways[0].Ready},
+		{"xds_server", killed(w.XDSServers[0]), true, w.XDSServerReady},
 		{"controller", killed(w.Controller), true, w.ControllerReady},
 	} {
-		promise(t, "after kill -9 of the "+victim.name+" the same kubeconfigs work again in under 5 s", func(t *testing.T) {
+		promise.That(t, "after kill -9 of the "+victim.name+" the same kubeconfigs work again in under 5 s", func(t *testing.T) {
 			outage := w.outage(t, victim.kill)
-			figures.set("recovery_"+victim.name+"_s", outage.length.Seconds())
+			promise.Measured("recovery_"+victim.name+"_s", outage.length.Seconds())
 			if outage.length > maxOutage {
 				t.Errorf("it took %s", outage.length)
 			}
@@ -43,10 +44,10 @@ func (w *world) failure(t *testing.T) {
 			eventually(t, victim.back)
 		})
 	}
-	promise(t, "watches live through the death of agents, xds-server and controller", w.watchesSurvive)
-	promise(t, "an agent that comes back takes its Envoy over", w.envoyTakenOver)
-	promise(t, "while the xds-server is down tunnels and requests go on", w.xdsServerDown)
-	promise(t, "while the controller is down tunnels and requests go on", w.controllerDown)
+	promise.That(t, "watches live through the death of agents, xds-server and controller", w.watchesSurvive)
+	promise.That(t, "an agent that comes back takes its Envoy over", w.envoyTakenOver)
+	promise.That(t, "while the xds-server is down tunnels and requests go on", w.xdsServerDown)
+	promise.That(t, "while the controller is down tunnels and requests go on", w.controllerDown)
 }
 
 // killed is kill -9 of a service.
@@ -102,7 +103,7 @@ func (w *world) watchesSurvive(t *testing.T) {
 		must(t, err)
 		watches[m] = next
 	}
-	for _, service := range []*lab.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateway.Service, w.XDSServer, w.Controller} {
+	for _, service := range []*lab.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateways[0].Service, w.XDSServers[0], w.Controller} {
 		service.Kill()
 	}
 	for m, next := range watches {
@@ -110,7 +111,7 @@ func (w *world) watchesSurvive(t *testing.T) {
 			t.Errorf("%s: %v", m, err)
 		}
 	}
-	for _, back := range []func(context.Context) error{w.paris.edge.Ready, w.tokyo.edge.Ready, w.Gateway.Ready, w.XDSServerReady, w.ControllerReady} {
+	for _, back := range []func(context.Context) error{w.paris.edge.Ready, w.tokyo.edge.Ready, w.Gateways[0].Ready, w.XDSServerReady, w.ControllerReady} {
 		eventually(t, back)
 	}
 	for m, next := range watches {
@@ -121,7 +122,7 @@ func (w *world) watchesSurvive(t *testing.T) {
 }
 
 func (w *world) envoyTakenOver(t *testing.T) {
-	for name, agent := range map[string]*lab.Agent{"edge": w.berlin.edge, "gateway": w.Gateway} {
+	for name, agent := range map[string]*lab.Agent{"edge": w.berlin.edge, "gateway": w.Gateways[0]} {
 		before, err := agent.EnvoyPID()
 		must(t, err)
 		agent.Kill()
@@ -137,12 +138,12 @@ func (w *world) envoyTakenOver(t *testing.T) {
 func (w *world) xdsServerDown(t *testing.T) {
 	next, err := watchFor(t.Context(), w.tokyo)
 	must(t, err)
-	w.XDSServer.Hold()
-	defer w.XDSServer.Resume()
+	w.XDSServers[0].Hold()
+	defer w.XDSServers[0].Resume()
 	must(t, w.worksFor(t.Context(), short))
 	_, err = next(t.Context())
 	must(t, err)
-	w.XDSServer.Resume()
+	w.XDSServers[0].Resume()
 	eventually(t, w.XDSServerReady)
 	must(t, w.worksFor(t.Context(), short))
 }

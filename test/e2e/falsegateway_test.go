@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // falseGatewayAddress is where the public name leads for an edge whose DNS somebody else holds.
@@ -32,9 +33,9 @@ func (w *world) falseGateway(t *testing.T) {
 	listener, err := w.Network.Workload.Listen(t.Context(), falseGatewayAddress.String())
 	must(t, err)
 	defer func() { _ = listener.Close() }()
-	gateway, _ := identityOf(t, w.Gateway.StateDir)
+	gateway, _ := identityOf(t, w.Gateways[0].StateDir)
 	tokyo, _ := identityOf(t, w.tokyo.edge.StateDir)
-	foreign := foreignIdentity(t, subjectOf(t, w.Gateway.StateDir))
+	foreign := foreignIdentity(t, subjectOf(t, w.Gateways[0].StateDir))
 
 	f := &falseGateway{in: w.Network.Workload}
 	f.certificate.Store(&tokyo)
@@ -42,7 +43,9 @@ func (w *world) falseGateway(t *testing.T) {
 	cluster := w.bareCluster(t, lab.ClusterSpec{Name: "misled"})
 	bootstrap, err := cluster.Bootstrap(t.Context())
 	must(t, err)
-	_, err = w.StartMisledEdge("edge-misled", bootstrap, lab.PublicName, falseGatewayAddress.Addr())
+	_, err = w.RunEdge(lab.EdgeSpec{
+		Name: "edge-misled", Bootstraps: [][]byte{bootstrap}, Hosts: map[string]netip.Addr{lab.PublicName: falseGatewayAddress.Addr()},
+	})
 	must(t, err)
 
 	for _, attack := range []struct {
@@ -52,7 +55,7 @@ func (w *world) falseGateway(t *testing.T) {
 		{"an edge refuses a gateway that shows an edge's certificate", tokyo},
 		{"an edge refuses a gateway that shows a certificate of another CA", foreign},
 	} {
-		promise(t, attack.name, func(t *testing.T) {
+		promise.That(t, attack.name, func(t *testing.T) {
 			f.show(&attack.certificate)
 			eventually(t, func(context.Context) error { return atLeast(&f.refused, 3) })
 			if n := f.accepted.Load(); n > 0 {
@@ -60,7 +63,7 @@ func (w *world) falseGateway(t *testing.T) {
 			}
 		})
 	}
-	promise(t, "the same edge accepts the gateway's own certificate", func(t *testing.T) {
+	promise.That(t, "the same edge accepts the gateway's own certificate", func(t *testing.T) {
 		f.show(&gateway)
 		eventually(t, func(context.Context) error { return atLeast(&f.accepted, 1) })
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -11,25 +12,26 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // forgedEnvoy runs a real Envoy with a bootstrap that its owner has written: it takes berlin's identity from berlin's
 // agent, and claims a tunnel id of its choice.
 func (w *world) forgedEnvoy(t *testing.T) {
 	berlin, tokyo := subjectOf(t, w.berlin.edge.StateDir), subjectOf(t, w.tokyo.edge.StateDir)
-	promise(t, "an Envoy with a bootstrap of our own making carries the traffic of the tunnel that its certificate names", func(t *testing.T) {
+	promise.That(t, "an Envoy with a bootstrap of our own making carries the traffic of the tunnel that its certificate names", func(t *testing.T) {
 		forged := w.startForged(t, berlin.Node, berlin.ID, w.SNI)
 		defer forged.Kill()
 		must(t, w.berlin.edge.KillEnvoy()) // its tunnels are gone, the forged Envoy's are there at once
 		w.brokenNow()
 		eventually(t, w.berlin.works)
 	})
-	promise(t, "an Envoy that claims another tunnel id than its certificate names carries nothing", func(t *testing.T) {
+	promise.That(t, "an Envoy that claims another tunnel id than its certificate names carries nothing", func(t *testing.T) {
 		forged := w.startForged(t, berlin.Node, tokyo.ID, w.Connect)
 		defer forged.Kill()
 		w.downWithout(t, w.tokyo)
 	})
-	promise(t, "an Envoy that claims both ids of another edge carries nothing", func(t *testing.T) {
+	promise.That(t, "an Envoy that claims both ids of another edge carries nothing", func(t *testing.T) {
 		forged := w.startForged(t, tokyo.Node, tokyo.ID, w.Connect)
 		defer forged.Kill()
 		w.downWithout(t, w.tokyo)
@@ -42,11 +44,15 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *lab.APISer
 	public := model.Endpoint{Host: lab.PublicName, Port: lab.PublicPort}
 	installation := model.Installation{Domain: domain, Public: public, Gateways: []model.Gateway{{Name: "gateway-0"}}}
 	victim := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: apiServer.Endpoint.Addr().String(), Port: apiServer.Endpoint.Port()}}
-	bootstrap := envoy.Static(envoy.EdgeBootstrap(envoy.EdgeConfig{Domain: domain, Node: node, ID: id, Gateway: public}),
-		envoy.EdgeListeners(installation, victim, node), envoy.EdgeClusters(installation, victim))
+	bootstrap := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
+		envoy.EdgeListeners(installation, victim, node), envoy.EdgeClusters(installation, victim, node, envoy.EdgeDial{}))
 	bootstrap.Admin = nil
 	data, err := protojson.Marshal(bootstrap)
 	must(t, err)
+	// Whoever it claims to be, berlin's agent has berlin's secrets alone.
+	claimed, trusted := envoy.SecretNames(model.Subject{Role: model.RoleEdge, Node: node, ID: id})
+	own, trust := envoy.SecretNames(subjectOf(t, w.berlin.edge.StateDir))
+	data = []byte(strings.NewReplacer(claimed, own, trusted, trust).Replace(string(data)))
 	file := filepath.Join(t.TempDir(), "forged.json")
 	must(t, os.WriteFile(file, data, 0o600))
 	forged, err := lab.Start(lab.Spec{

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // kubeconfigs proves what becomes of the Secret that Cluster API reads: point 6.
@@ -34,17 +35,17 @@ func (w *world) kubeconfigs(t *testing.T) {
 			ProxyURL: "http://" + hostPort(lab.GatewayName, lab.ConnectPort),
 		}},
 	} {
-		promise(t, name, func(t *testing.T) { checkKubeconfig(t, tc.of, tc.want) })
+		promise.That(t, name, func(t *testing.T) { checkKubeconfig(t, tc.of, tc.want) })
 	}
-	promise(t, "the original server is kept in an annotation", func(t *testing.T) {
+	promise.That(t, "the original server is kept in an annotation", func(t *testing.T) {
 		secret, err := w.tokyo.Secret(t.Context(), "-kubeconfig")
 		must(t, err)
 		if original := secret.Annotations[v1alpha1.OriginalServerAnnotation]; original != w.Connect.URL() {
 			t.Errorf("it holds %q, want %q", original, w.Connect.URL())
 		}
 	})
-	promise(t, "opting out brings the original back, and removes Tunnel and bootstrap Secret", w.optingOut)
-	promise(t, "a provider that writes the Secret again does not take the tunnel away", w.rewrittenByProvider)
+	promise.That(t, "opting out brings the original back, and removes Tunnel and bootstrap Secret", w.optingOut)
+	promise.That(t, "a provider that writes the Secret again does not take the tunnel away", w.rewrittenByProvider)
 }
 
 // checkKubeconfig compares a kubeconfig with the one that the provider wrote: it must differ in the wanted three fields

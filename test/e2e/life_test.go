@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // holdFinalizer keeps a Cluster that is being deleted, as a provider does that still needs it.
@@ -16,15 +17,15 @@ const holdFinalizer = "e2e.fairlead.dev/hold"
 
 // lifeOfACluster proves what becomes of a tunnel when its Cluster is paused, deleted and made again: points 3, 8 and 9.
 func (w *world) lifeOfACluster(t *testing.T) {
-	promise(t, "a paused Cluster keeps its route", func(t *testing.T) {
+	promise.That(t, "a paused Cluster keeps its route", func(t *testing.T) {
 		must(t, w.paris.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
 		must(t, w.worksFor(t.Context(), short))
 		must(t, w.paris.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": false}}))
 	})
 	old, err := w.join(t.Context(), "rome", w.SNI, nil)
 	must(t, err)
-	promise(t, "a Cluster that is being deleted keeps its route until it is gone", func(t *testing.T) { w.deleting(t, old) })
-	promise(t, "when it is gone its route is gone", func(t *testing.T) {
+	promise.That(t, "a Cluster that is being deleted keeps its route until it is gone", func(t *testing.T) { w.deleting(t, old) })
+	promise.That(t, "when it is gone its route is gone", func(t *testing.T) {
 		must(t, old.Patch(t.Context(), finalizers(nil)))
 		eventually(t, func(ctx context.Context) error { return gone(ctx, old.Cluster) })
 		eventually(t, func(ctx context.Context) error {
@@ -34,11 +35,11 @@ func (w *world) lifeOfACluster(t *testing.T) {
 			return nil
 		})
 	})
-	promise(t, "an edge whose Cluster is gone gets no configuration", func(t *testing.T) {
+	promise.That(t, "an edge whose Cluster is gone gets no configuration", func(t *testing.T) {
 		certificate, roots := identityOf(t, old.edge.StateDir)
 		w.refusedConfiguration(t, roots, &certificate, subjectOf(t, old.edge.StateDir).NodeID())
 	})
-	promise(t, "a Cluster made again under the same name gives the old edge nothing", func(t *testing.T) { w.madeAgain(t, old) })
+	promise.That(t, "a Cluster made again under the same name gives the old edge nothing", func(t *testing.T) { w.madeAgain(t, old) })
 }
 
 // finalizers is a change that leaves only the given ones.

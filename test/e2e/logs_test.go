@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // logs proves things about every process of ours by what it wrote, from its start to now.
 func (w *world) logs(t *testing.T) {
-	promise(t, "no log holds a token or a key", func(t *testing.T) {
+	promise.That(t, "no log holds a token or a key", func(t *testing.T) {
 		hidden := []string{"PRIVATE KEY", "BEGIN CERTIFICATE"}
 		for _, m := range w.members() {
 			secret, err := m.Secret(t.Context(), v1alpha1.BootstrapSecretSuffix)
@@ -20,7 +21,7 @@ func (w *world) logs(t *testing.T) {
 		}
 		w.noLogHolds(t, hidden...)
 	})
-	promise(t, "no process reports a data race or a panic", func(t *testing.T) {
+	promise.That(t, "no process reports a data race or a panic", func(t *testing.T) {
 		w.noLogHolds(t, "WARNING: DATA RACE", "panic: ", "fatal error: ", "Segmentation fault")
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // domain is so long that a Cluster and a namespace with the longest possible names give a hostname that is too long.
@@ -43,7 +44,7 @@ func runAll(m *testing.M) int {
 		fmt.Println("building the lab:", err)
 		return 1
 	}
-	figures.set("lab_s", time.Since(start).Seconds())
+	promise.Measured("lab_s", time.Since(start).Seconds())
 	installation = l
 	finished := context.AfterFunc(ctx, func() {
 		l.Close(context.WithoutCancel(ctx))
@@ -55,8 +56,8 @@ func runAll(m *testing.M) int {
 		keepLogs(l)
 	}
 	l.Close(context.Background())
-	figures.set("total_s", time.Since(start).Seconds())
-	fmt.Println(summary())
+	promise.Measured("total_s", time.Since(start).Seconds())
+	fmt.Println(promise.Summary("verify main"))
 	return code
 }
 

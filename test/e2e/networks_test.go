@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // networks proves that the lab's walls stand: without them nothing else here would prove anything.
@@ -26,7 +27,7 @@ func (w *world) networks(t *testing.T) {
 		"the management network can dial the gateway's connect port":           {w.Network.Management, hostPort(lab.GatewayName, lab.ConnectPort), true},
 		"the gateway's public port is not open towards the management network": {w.Network.Management, hostPort(lab.GatewayName, lab.PublicPort), false},
 	} {
-		promise(t, name, func(t *testing.T) {
+		promise.That(t, name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			conn, err := tc.from.DialContext(ctx, "tcp", tc.address)

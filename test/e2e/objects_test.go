@@ -13,12 +13,13 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // badObjects proves that what is wrong with one object is said there, and harms no other: point 8.
 func (w *world) badObjects(t *testing.T) {
 	before := w.versions(t)
-	promise(t, "a Cluster whose hostname would be over 253 bytes gets a condition that names the field", w.hostnameTooLong)
+	promise.That(t, "a Cluster whose hostname would be over 253 bytes gets a condition that names the field", w.hostnameTooLong)
 	victim := w.bareCluster(t, lab.ClusterSpec{Name: "victim"})
 	_, err := victim.WaitKubeconfig(t.Context())
 	must(t, err)
@@ -39,28 +40,28 @@ func (w *world) badObjects(t *testing.T) {
 			map[string]any{"extraNames": []any{hostname("paris")}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]"},
 		},
 	} {
-		promise(t, name, func(t *testing.T) {
+		promise.That(t, name, func(t *testing.T) {
 			must(t, victim.PatchTunnel(t.Context(), tc.spec))
 			eventually(t, refusedWith(victim, tc.says...))
 			must(t, w.allWork(t.Context()))
 		})
 	}
-	promise(t, "a corrected object is served again", func(t *testing.T) {
+	promise.That(t, "a corrected object is served again", func(t *testing.T) {
 		must(t, victim.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"good.example.org"}}))
 		eventually(t, acceptedAs(victim, "good.example.org"))
 	})
-	promise(t, "no other Cluster is touched by any of these", func(t *testing.T) {
+	promise.That(t, "no other Cluster is touched by any of these", func(t *testing.T) {
 		for name, version := range w.versions(t) {
 			if version != before[name] {
-				t.Errorf("%s changed", name)
+				t.Errorf("%s changed from %s to %s", name, before[name], version)
 			}
 		}
 		must(t, w.worksFor(t.Context(), short))
 	})
-	promise(t, "an extra name leads to the workload cluster of the Tunnel that has it", func(t *testing.T) {
+	promise.That(t, "an extra name leads to the workload cluster of the Tunnel that has it", func(t *testing.T) {
 		must(t, w.reachByName(t.Context(), w.berlin, berlinExtraName))
 	})
-	promise(t, "an older Tunnel can't take a name that a younger one serves", func(t *testing.T) { w.noTakingByAge(t, victim) })
+	promise.That(t, "an older Tunnel can't take a name that a younger one serves", func(t *testing.T) { w.noTakingByAge(t, victim) })
 	must(t, victim.Delete(t.Context()))
 }
 
@@ -82,12 +83,15 @@ func (w *world) noTakingByAge(t *testing.T, younger *lab.Cluster) {
 	eventually(t, acceptedAs(older.Cluster))
 }
 
-// versions are the resource versions of everything that the controller keeps for the members.
+// versions tell apart all states of what the controller keeps for the members: their Secrets, and of their Tunnels what is
+// served. How their edges are may change at any time.
 func (w *world) versions(t *testing.T) map[string]string {
 	t.Helper()
 	versions := map[string]string{}
 	for _, m := range w.members() {
-		versions["Tunnel "+m.Name] = w.tunnel(t, m.Cluster).ResourceVersion
+		tunnel := w.tunnel(t, m.Cluster)
+		versions["Tunnel "+m.Name] = fmt.Sprint(tunnel.Spec, tunnel.Status.Names, tunnel.Status.ID,
+			meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted), meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady))
 		for _, suffix := range []string{"-kubeconfig", v1alpha1.BootstrapSecretSuffix} {
 			secret, err := m.Secret(t.Context(), suffix)
 			must(t, err)

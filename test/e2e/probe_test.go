@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // probes are Cluster API's own view of the workload clusters.
@@ -29,7 +30,7 @@ func (w *world) watchProbes(t *testing.T) *probes {
 	}
 	for _, m := range p.members {
 		eventually(t, m.RemoteConnectionProbe)
-		figures.set("remote_connection_probe_s", time.Since(m.Created).Seconds())
+		promise.Measured("remote_connection_probe_s", time.Since(m.Created).Seconds())
 		condition, err := probeOf(t.Context(), m)
 		must(t, err)
 		p.connected[m] = condition
@@ -53,11 +54,11 @@ func (w *world) early(t *testing.T) *member {
 
 // reachedLate proves that Cluster API reaches the Cluster of early in the end.
 func reachedLate(t *testing.T, m *member) {
-	promise(t, "Cluster API reaches a Cluster whose tunnel came up after its first try", func(t *testing.T) {
+	promise.That(t, "Cluster API reaches a Cluster whose tunnel came up after its first try", func(t *testing.T) {
 		eventually(t, m.RemoteConnectionProbe)
 		condition, err := probeOf(t.Context(), m)
 		must(t, err)
-		figures.set("remote_connection_probe_after_a_failed_try_s", condition.LastTransitionTime.Sub(m.Created).Seconds())
+		promise.Measured("remote_connection_probe_after_a_failed_try_s", condition.LastTransitionTime.Sub(m.Created).Seconds())
 	})
 }
 
@@ -77,7 +78,7 @@ func probeOf(ctx context.Context, m *member) (metav1.Condition, error) {
 // a later transition time. What broke last must be so long ago that Cluster API would have noticed.
 func (p *probes) check(t *testing.T, broken time.Time) {
 	for _, m := range p.members {
-		promise(t, fmt.Sprintf("RemoteConnectionProbe of %s was True all the time", m.Name), func(t *testing.T) {
+		promise.That(t, fmt.Sprintf("RemoteConnectionProbe of %s was True all the time", m.Name), func(t *testing.T) {
 			must(t, p.waitForVerdict(t.Context(), m, broken))
 		})
 	}

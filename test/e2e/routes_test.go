@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // namesOfNoTunnel are names that a client could send, but that must not lead anywhere: those of Envoy clusters that are
@@ -26,12 +27,12 @@ func (w *world) namesOfNoTunnel(t *testing.T) []string {
 // routesToNoTunnel proves that the gateway's two routes lead to tunnels alone.
 func (w *world) routesToNoTunnel(t *testing.T) {
 	for _, name := range w.namesOfNoTunnel(t) {
-		promise(t, "an SNI of "+shortName(name)+" leads nowhere", func(t *testing.T) {
+		promise.That(t, "an SNI of "+shortName(name)+" leads nowhere", func(t *testing.T) {
 			if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), name); err == nil {
 				t.Error("somebody answered the TLS handshake")
 			}
 		})
-		promise(t, "an authority of "+shortName(name)+" leads nowhere", func(t *testing.T) {
+		promise.That(t, "an authority of "+shortName(name)+" leads nowhere", func(t *testing.T) {
 			status, err := w.connectTo(t.Context(), name)
 			// Envoy itself takes some of these names for no authority at all.
 			if must(t, err); status != http.StatusNotFound && status != http.StatusBadRequest {
@@ -39,7 +40,7 @@ func (w *world) routesToNoTunnel(t *testing.T) {
 			}
 		})
 	}
-	promise(t, "a client that sends no SNI gets nowhere", func(t *testing.T) {
+	promise.That(t, "a client that sends no SNI gets nowhere", func(t *testing.T) {
 		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), ""); err == nil {
 			t.Error("somebody answered the TLS handshake")
 		}
@@ -52,10 +53,10 @@ func (w *world) routesToTunnels(t *testing.T) {
 	down := w.bareCluster(t, lab.ClusterSpec{Name: "down"})
 	_, err := down.WaitKubeconfig(t.Context())
 	must(t, err)
-	promise(t, "the SNI of a tunnel that is up leads to its apiserver", func(t *testing.T) {
+	promise.That(t, "the SNI of a tunnel that is up leads to its apiserver", func(t *testing.T) {
 		must(t, w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), hostname("berlin")))
 	})
-	promise(t, "the SNI of a tunnel that is down is reset, within two seconds", func(t *testing.T) {
+	promise.That(t, "the SNI of a tunnel that is down is reset, within two seconds", func(t *testing.T) {
 		start := time.Now()
 		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), hostname("down")); err == nil {
 			t.Error("somebody answered the TLS handshake")
@@ -72,7 +73,7 @@ func (w *world) routesToTunnels(t *testing.T) {
 		"CONNECT to a tunnel that is down is answered with 503": {"down", http.StatusServiceUnavailable},
 		"CONNECT to an unknown tunnel is answered with 404":     {"unknown", http.StatusNotFound},
 	} {
-		promise(t, name, func(t *testing.T) {
+		promise.That(t, name, func(t *testing.T) {
 			status, err := w.connectTo(t.Context(), hostname(tc.cluster))
 			if must(t, err); status != tc.want {
 				t.Errorf("status %d, want %d", status, tc.want)
@@ -132,13 +133,13 @@ func shortName(name string) string {
 func (w *world) publicPort(t *testing.T) {
 	public := hostPort(lab.PublicName, lab.PublicPort)
 	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes", "localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {
-		promise(t, "on the public port an SNI of \""+shortName(name)+"\" leads nowhere", func(t *testing.T) {
+		promise.That(t, "on the public port an SNI of \""+shortName(name)+"\" leads nowhere", func(t *testing.T) {
 			if err := w.helloAt(t.Context(), w.Network.Workload, public, name); err == nil {
 				t.Error("somebody answered the TLS handshake")
 			}
 		})
 	}
-	promise(t, "the public port is no HTTP proxy", func(t *testing.T) {
+	promise.That(t, "the public port is no HTTP proxy", func(t *testing.T) {
 		conn, err := w.Network.Workload.DialContext(t.Context(), "tcp", public)
 		must(t, err)
 		defer func() { _ = conn.Close() }()
@@ -149,7 +150,7 @@ func (w *world) publicPort(t *testing.T) {
 			t.Errorf("it answers %q", answer)
 		}
 	})
-	promise(t, "the control channel is no apiserver, not even for an edge", w.controlIsNoAPIServer)
+	promise.That(t, "the control channel is no apiserver, not even for an edge", w.controlIsNoAPIServer)
 }
 
 func (w *world) controlIsNoAPIServer(t *testing.T) {

@@ -15,13 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // traffic proves that what clients do works through the tunnel, in both modes: point 9.
 func (w *world) traffic(t *testing.T) {
 	must(t, w.StartKubelet(t.Context()))
 	for _, m := range w.members() {
-		promise(t, "kubectl get namespaces answers from the workload apiserver of "+m.Name, func(t *testing.T) {
+		promise.That(t, "kubectl get namespaces answers from the workload apiserver of "+m.Name, func(t *testing.T) {
 			out, err := w.Kubectl(t.Context(), m.kubeconfig, "get", "namespaces")
 			if err != nil || !strings.Contains(out, metav1.NamespaceSystem) {
 				t.Errorf("%v: %s", err, out)
@@ -30,9 +31,9 @@ func (w *world) traffic(t *testing.T) {
 		})
 	}
 	for _, m := range []*member{w.berlin, w.tokyo} {
-		promise(t, "a watch on "+m.Name+" brings an event at once", func(t *testing.T) { w.watch(t, m) })
-		promise(t, "kubectl exec on "+m.Name+" echoes over WebSocket", func(t *testing.T) { w.exec(t, m, "true") })
-		promise(t, "kubectl exec on "+m.Name+" echoes over SPDY", func(t *testing.T) { w.exec(t, m, "false") })
+		promise.That(t, "a watch on "+m.Name+" brings an event at once", func(t *testing.T) { w.watch(t, m) })
+		promise.That(t, "kubectl exec on "+m.Name+" echoes over WebSocket", func(t *testing.T) { w.exec(t, m, "true") })
+		promise.That(t, "kubectl exec on "+m.Name+" echoes over SPDY", func(t *testing.T) { w.exec(t, m, "false") })
 	}
 }
 
@@ -81,7 +82,7 @@ func (w *world) watch(t *testing.T, m *member) {
 	for range 3 {
 		delay, err := next(t.Context())
 		must(t, err)
-		figures.set("watch_ms", float64(delay.Microseconds())/1000)
+		promise.Measured("watch_ms", float64(delay.Microseconds())/1000)
 	}
 }
 

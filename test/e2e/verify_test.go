@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // TestOneTunnelledCluster proves that Cluster API manages workload clusters that it can't dial, and keeps doing so when
@@ -47,7 +49,7 @@ func (w *world) measureMemory(t *testing.T) {
 	memory, err := w.Memory()
 	must(t, err)
 	for _, m := range memory {
-		figures.set(fmt.Sprintf("rss_%s_mib", m.Name), float64(m.Bytes)/(1<<20))
+		promise.Measured(fmt.Sprintf("rss_%s_mib", m.Name), float64(m.Bytes)/(1<<20))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // Texts that would show that somebody on the path could read a tunnel, and so inject streams into it.
@@ -17,8 +18,8 @@ const (
 
 // wire proves that tunnels are encrypted all of their life, not only during the handshake: point 9.
 func (w *world) wire(t *testing.T) {
-	between := startCapture(t, w.Network.Gateway, "work0", preface, connectMethod)
-	inside := startCapture(t, w.Network.Gateway, "mgmt0", preface, connectMethod)
+	between := startCapture(t, w.Network.Gateways[0], "work0", preface, connectMethod)
+	inside := startCapture(t, w.Network.Gateways[0], "mgmt0", preface, connectMethod)
 
 	// New tunnels, and new connections through each of them.
 	for _, m := range w.members() {
@@ -34,12 +35,12 @@ func (w *world) wire(t *testing.T) {
 
 	between.end(t)
 	inside.end(t)
-	promise(t, "the bytes between edge and gateway hold neither an HTTP/2 preface nor a CONNECT", func(t *testing.T) {
+	promise.That(t, "the bytes between edge and gateway hold neither an HTTP/2 preface nor a CONNECT", func(t *testing.T) {
 		if between.found[preface] > 0 || between.found[connectMethod] > 0 {
 			t.Errorf("found %v", between.found)
 		}
 	})
-	promise(t, "the capture sees such texts where they are", func(t *testing.T) {
+	promise.That(t, "the capture sees such texts where they are", func(t *testing.T) {
 		if inside.found[preface] == 0 || inside.found[connectMethod] == 0 {
 			t.Errorf("found only %v in the management network", inside.found)
 		}

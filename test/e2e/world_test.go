@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 const (
@@ -109,7 +110,7 @@ func (w *world) join(ctx context.Context, name string, apiServer *lab.APIServer,
 	if err := lab.Wait(ctx, patience, m.works); err != nil {
 		return nil, fmt.Errorf("waiting for the tunnel of %s: %w\n%s", name, err, lab.Tail(w.LogFile("edge-"+name), 20))
 	}
-	figures.set("tunnel_s", time.Since(cluster.Created).Seconds())
+	promise.Measured("tunnel_s", time.Since(cluster.Created).Seconds())
 	return m, nil
 }
 

@@ -46,6 +46,9 @@ func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) error {
 		return err
 	}
 	close(installed)
+	if l.options.Lean {
+		return nil // a Cluster is an object like any other then
+	}
 	webhooks, err := l.capiWebhooks(authority.CertPEM)
 	if err != nil {
 		return err

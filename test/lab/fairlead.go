@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -12,16 +11,12 @@ import (
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
 // Namespace and users of the installation: those of deploy/kubernetes.
@@ -33,14 +28,10 @@ const (
 	gatewayAccount    = "gateway"
 
 	controllerHealth = "127.0.0.1:8081"
-	xdsServerHealth  = "127.0.0.1:8083"
 )
 
-// gatewayReplica is the one gateway of a lab.
-const gatewayReplica = "gateway-0"
-
-// startFairlead installs Fairlead in the management cluster, starts its three parts that don't belong to an edge, and
-// waits until they are ready. Cluster API's types must be served before the controllers look for them.
+// startFairlead installs Fairlead in the management cluster, starts all of it that doesn't belong to an edge, and waits
+// until it is ready. Cluster API's types must be served before the controllers look for them.
 func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	if err := l.installFairlead(ctx); err != nil {
 		return err
@@ -50,10 +41,24 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if l.options.Prepare != nil {
+		if err := l.options.Prepare(ctx, l); err != nil {
+			return err
+		}
+	}
+	l.XDSServers, l.Gateways = make([]*Service, l.options.XDSServers), make([]*Agent, l.options.Gateways)
 	group, ctx := errgroup.WithContext(ctx)
+	for i := range l.XDSServers {
+		address, err := l.Network.addXDSServer(ctx, i)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return l.startXDSServer(ctx, i, address) })
+	}
 	group.Go(func() error { return l.startController(ctx) })
-	group.Go(func() error { return l.startXDSServer(ctx) })
-	group.Go(func() error { return l.startGateway(ctx) })
+	for i := range l.Gateways {
+		group.Go(func() error { return l.startGateway(ctx, i) })
+	}
 	return group.Wait()
 }
 
@@ -79,105 +84,78 @@ func (l *Lab) installFairlead(ctx context.Context) error {
 }
 
 func (l *Lab) startController(ctx context.Context) (err error) {
-	l.Controller, err = l.startManaged(ctx, "controller", controllerAccount, controllerHealth,
-		"--tunnel-domain="+l.Domain, "--namespace="+InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s", "--metrics-listen=127.0.0.1:8082",
-		"--public-address="+host(PublicName, PublicPort), "--apiserver-address="+host(GatewayName, APIServerPort),
-		"--connect-address="+host(GatewayName, ConnectPort), "--tunnel-dns=auto", "--xds-server-user="+user(xdsServerAccount))
+	l.Controller, err = l.startManaged(ctx, managed{
+		name: "controller", program: "controller", account: controllerAccount, health: controllerHealth,
+		args: append([]string{
+			"--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s", "--metrics-listen=127.0.0.1:8082",
+			"--public-address=" + host(PublicName, PublicPort), "--apiserver-address=" + host(GatewayName, APIServerPort),
+			"--connect-address=" + host(GatewayName, ConnectPort), "--tunnel-dns=auto", "--xds-server-user=" + user(xdsServerAccount),
+			"--xds-server=" + host(xdsServerName, xdsPort),
+		}, l.options.ControllerFlags...),
+	})
 	return err
 }
 
-func (l *Lab) startXDSServer(ctx context.Context) (err error) {
-	l.XDSServer, err = l.startManaged(ctx, "xds-server", xdsServerAccount, xdsServerHealth,
-		"--listen="+netip.AddrPortFrom(managementAddress, xdsPort).String(), "--tunnel-domain="+l.Domain, "--namespace="+InstallationNamespace,
-		"--public-address="+host(PublicName, PublicPort), "--control-address="+host(xdsServerName, xdsPort),
-		"--gateway="+gatewayReplica, "--gateway-user="+user(gatewayAccount), "--state-dir="+l.file("xds-server"))
-	return err
-}
-
-// startManaged starts a program that works on the management cluster with a ServiceAccount's permissions, and waits
-// until it says that it is ready.
-func (l *Lab) startManaged(ctx context.Context, name, account, health string, args ...string) (*Service, error) {
-	if err := os.MkdirAll(l.file(name), 0o700); err != nil {
-		return nil, fmt.Errorf("making a folder for %s: %w", name, err)
+func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (err error) {
+	name := xdsServer(i)
+	args := []string{
+		"--listen=" + netip.AddrPortFrom(address, xdsPort).String(), "--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace,
+		"--public-address=" + host(PublicName, PublicPort), "--control-address=" + host(xdsServerName, xdsPort),
+		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.file(name),
 	}
+	for j := range l.options.Gateways {
+		gateway := "--gateway=" + gatewayReplica(j)
+		if l.options.Gateways > 1 {
+			gateway += "=" + host(PublicAddress(j).String(), PublicPort)
+		}
+		args = append(args, gateway)
+	}
+	l.XDSServers[i], err = l.startManaged(ctx, managed{name: name, program: "xds-server", account: xdsServerAccount, health: xdsServerHealth(i), args: args})
+	return err
+}
+
+// xdsServer is the name of one xds-server: of its log and its folder.
+func xdsServer(i int) string {
+	if i == 0 {
+		return "xds-server"
+	}
+	return "xds-server-" + strconv.Itoa(i)
+}
+
+func xdsServerHealth(i int) string { return host("127.0.0.1", 8083+i) }
+
+// managed is a program that works on the management cluster with a ServiceAccount's permissions.
+type managed struct {
+	name, program, account, health string
+	args                           []string
+}
+
+// startManaged starts a program, and waits until it says that it is ready.
+func (l *Lab) startManaged(ctx context.Context, m managed) (*Service, error) {
+	if err := os.MkdirAll(l.file(m.name), 0o700); err != nil {
+		return nil, fmt.Errorf("making a folder for %s: %w", m.name, err)
+	}
+	kubeconfig, err := l.AccountKubeconfig(ctx, m.account)
+	if err := writeKubeconfig(l.file(m.name, "kubeconfig"), kubeconfig, err); err != nil {
+		return nil, err
+	}
+	service, err := l.supervise(Spec{
+		Name: m.name, Namespace: l.Network.Management, Program: l.parts.fairlead(m.program),
+		Args: append([]string{"--kubeconfig=" + l.file(m.name, "kubeconfig"), "--health-listen=" + m.health, "--log-level=debug"}, m.args...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return service, service.WaitReady(ctx, startTimeout, ready(l.Network.Management, m.health))
+}
+
+// AccountKubeconfig is a kubeconfig of the management cluster with the permissions of a ServiceAccount of the installation.
+func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, error) {
 	token, err := l.Management.token(ctx, account, authenticationv1.TokenRequestSpec{})
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := Kubeconfig("management", l.Management.URL(), l.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: token})
-	if err := writeKubeconfig(l.file(name, "kubeconfig"), kubeconfig, err); err != nil {
-		return nil, err
-	}
-	service, err := l.supervise(Spec{
-		Name: name, Namespace: l.Network.Management, Program: l.parts.fairlead(name),
-		Args: append([]string{"--kubeconfig=" + l.file(name, "kubeconfig"), "--health-listen=" + health, "--log-level=debug"}, args...),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return service, service.WaitReady(ctx, startTimeout, ready(l.Network.Management, health))
-}
-
-// startGateway starts the gateway as soon as the controller has made its credentials.
-func (l *Lab) startGateway(ctx context.Context) error {
-	dir := l.file(gatewayReplica)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making a folder for the gateway: %w", err)
-	}
-	secret, err := l.waitSecret(ctx, types.NamespacedName{Namespace: InstallationNamespace, Name: v1alpha1.GatewaySecretName}, v1alpha1.BootstrapTokenKey)
-	if err != nil {
-		return err
-	}
-	credential := "--token-file=" + filepath.Join(dir, "token")
-	token := string(secret.Data[v1alpha1.BootstrapTokenKey])
-	if l.options.GatewayPod {
-		credential = "--service-account-token-file=" + filepath.Join(dir, "token")
-		if token, err = l.gatewayPodToken(ctx); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600),
-		os.WriteFile(filepath.Join(dir, "ca.crt"), secret.Data[v1alpha1.BootstrapCAKey], 0o644)); err != nil {
-		return fmt.Errorf("writing the gateway's credentials: %w", err)
-	}
-	const health = "127.0.0.1:8080"
-	l.Gateway, err = l.startAgent(ctx, agentSpec{
-		name: gatewayReplica, program: "gateway-agent", namespace: l.Network.Gateway, dir: filepath.Join(dir, "state"), health: health,
-		args: []string{
-			"--name=" + gatewayReplica, "--xds-server=" + host(xdsServerName, xdsPort), "--tunnel-domain=" + l.Domain,
-			"--ca-file=" + filepath.Join(dir, "ca.crt"), credential,
-			"--public-listen=" + netip.AddrPortFrom(gatewayPublic, PublicPort).String(),
-			"--apiserver-listen=" + netip.AddrPortFrom(gatewayInside, APIServerPort).String(),
-			"--connect-listen=" + netip.AddrPortFrom(gatewayInside, ConnectPort).String(),
-		},
-	})
-	return err
-}
-
-// gatewayPodToken makes the Pod of the gateway out of the installation's own manifest, and the token that a kubelet would
-// mount into it.
-func (l *Lab) gatewayPodToken(ctx context.Context) (string, error) {
-	objects, err := readObjects(filepath.Join(l.parts.Root, "deploy", "kubernetes", "gateway.yaml"))
-	if err != nil {
-		return "", err
-	}
-	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "StatefulSet" })
-	if i < 0 {
-		return "", errors.New("making the gateway's Pod: there is no StatefulSet in its manifest")
-	}
-	set := &appsv1.StatefulSet{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, set); err != nil {
-		return "", fmt.Errorf("making the gateway's Pod: %w", err)
-	}
-	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
-	pod.Namespace, pod.Name = set.Namespace, gatewayReplica
-	if err := l.Management.Client.Create(ctx, pod); err != nil {
-		return "", fmt.Errorf("creating the gateway's Pod: %w", err)
-	}
-	return l.Management.token(ctx, gatewayAccount, authenticationv1.TokenRequestSpec{
-		Audiences:      []string{"fairlead.dev"},
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-	})
+	return Kubeconfig("management", l.Management.URL(), l.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: token})
 }
 
 // token asks for a token of a ServiceAccount of the installation.
@@ -225,7 +203,12 @@ func (l *Lab) ControllerReady(ctx context.Context) error {
 	return ready(l.Network.Management, controllerHealth)(ctx)
 }
 
-// XDSServerReady is the condition that the xds-server calls itself ready.
+// XDSServerReady is the condition that every xds-server calls itself ready.
 func (l *Lab) XDSServerReady(ctx context.Context) error {
-	return ready(l.Network.Management, xdsServerHealth)(ctx)
+	for i := range l.XDSServers {
+		if err := ready(l.Network.Management, xdsServerHealth(i))(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }

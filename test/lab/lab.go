@@ -1,6 +1,7 @@
-// Package lab builds a whole installation on one machine for tests and the demo: three network namespaces, real
-// apiservers, Cluster API's core manager, Fairlead's programs. Programs and options go in; a running installation, and
-// clients that stand in its networks, come out. It needs root, and leaves nothing behind. It knows no test framework.
+// Package lab builds a whole installation on one machine for tests and the demo: network namespaces, real apiservers,
+// Cluster API's core manager, Fairlead's programs. Programs and options go in; a running installation, and clients that
+// stand in its networks, come out. It needs root, and leaves nothing behind. Labs don't see each other. It knows no test
+// framework.
 package lab
 
 import (
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -18,10 +20,19 @@ import (
 type Options struct {
 	// TunnelDomain is the domain below which all tunnel names lie; tunnels.example.test by default.
 	TunnelDomain string
-	// GatewayPod makes the gateway enrol with the ServiceAccount token of a Pod, not with the gateway token.
+	// GatewayPod makes gateways enrol with the ServiceAccount token of a Pod, not with the gateway token.
 	GatewayPod bool
 	// ServingNames are further names in the serving certificate of the SNI apiserver.
 	ServingNames []string
+	// Gateways and XDSServers are how many there are; one by default.
+	Gateways, XDSServers int
+	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
+	Lean bool
+	// ControllerFlags are added to those of the controller.
+	ControllerFlags []string
+	// Prepare is called when the management cluster is there with all types and permissions, before any program of
+	// Fairlead starts; it may be nil.
+	Prepare func(context.Context, *Lab) error
 }
 
 // Lab is an installation. Its fields are set by New and Start, and don't change afterwards.
@@ -29,12 +40,12 @@ type Lab struct {
 	Network    *Network
 	Management *APIServer
 	SNI        *APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames
-	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it
+	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab
 
 	Controller *Service
-	XDSServer  *Service
-	Gateway    *Agent
-	CAPI       *Process
+	XDSServers []*Service
+	Gateways   []*Agent
+	CAPI       *Process // nil in a lean lab
 
 	Dir     string
 	Domain  string
@@ -43,8 +54,10 @@ type Lab struct {
 
 	mu          sync.Mutex
 	closers     []func(context.Context) // run last to first
-	edges       []*Agent                // that StartEdge has started
+	services    []*Service              // of ours
+	edges       []*Agent                // that RunEdge has started
 	healthPorts int                     // how many were given out
+	sites       int                     // likewise
 }
 
 // New finds the programs, removes what killed labs left behind, and makes the networks. The lab must be closed, also
@@ -67,11 +80,12 @@ func New(ctx context.Context, options Options) (*Lab, error) {
 	if options.TunnelDomain == "" {
 		options.TunnelDomain = "tunnels.example.test"
 	}
+	options.Gateways, options.XDSServers = max(options.Gateways, 1), max(options.XDSServers, 1)
 	l := &Lab{Dir: filepath.Join(os.TempDir(), name), Domain: options.TunnelDomain, parts: parts, options: options}
 	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
 		return nil, fmt.Errorf("making the lab's folder: %w", err)
 	}
-	if l.Network, err = newNetwork(ctx, name); err != nil {
+	if l.Network, err = newNetwork(ctx, name, options.Gateways); err != nil {
 		l.Close(context.WithoutCancel(ctx))
 		return nil, err
 	}
@@ -86,7 +100,7 @@ func (l *Lab) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// startManagement starts everything in the management and the gateway network.
+// startManagement starts everything in the management and the gateway networks.
 func (l *Lab) startManagement(ctx context.Context) error {
 	etcd, err := l.startEtcd(ctx, l.Network.Management)
 	if err != nil {
@@ -105,7 +119,7 @@ func (l *Lab) startManagement(ctx context.Context) error {
 	return group.Wait()
 }
 
-// startWorkload starts the two workload apiservers.
+// startWorkload starts the workload apiservers.
 func (l *Lab) startWorkload(ctx context.Context) error {
 	etcd, err := l.startEtcd(ctx, l.Network.Workload)
 	if err != nil {
@@ -118,6 +132,9 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 		})
 		return err
 	})
+	if l.options.Lean {
+		return group.Wait()
+	}
 	group.Go(func() (err error) {
 		l.Connect, err = l.startAPIServer(ctx, apiServerSpec{
 			name: "workload-connect", namespace: l.Network.Workload, address: workloadAddress, port: 7443, etcd: etcd, prefix: "/connect",
@@ -140,8 +157,9 @@ func (l *Lab) Close(ctx context.Context) {
 	steps := l.closers
 	l.closers = nil
 	l.mu.Unlock()
-	for i := len(steps) - 1; i >= 0; i-- {
-		steps[i](ctx)
+	l.stopServices()
+	for _, step := range slices.Backward(steps) {
+		step(ctx)
 	}
 	if l.Network != nil {
 		l.Network.close(ctx)

@@ -43,6 +43,7 @@ func removeLeftovers(ctx context.Context) error {
 			return err
 		}
 		for _, name := range names {
+			unmountBelow(filepath.Join(dir, name))
 			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 				return fmt.Errorf("removing what a killed lab left: %w", err)
 			}

@@ -33,7 +33,7 @@ func liveUntilKilled(ctx context.Context) error {
 	if err := os.Mkdir(filepath.Join(os.TempDir(), name), 0o755); err != nil {
 		return err
 	}
-	network, err := newNetwork(ctx, name)
+	network, err := newNetwork(ctx, name, 1)
 	if err != nil {
 		return err
 	}

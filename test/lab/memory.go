@@ -13,13 +13,13 @@ type Memory struct {
 	Bytes uint64
 }
 
-// Memory measures every process of ours, in the order of their names: of the edges the one that was started first.
+// Memory measures every process of ours, in the order of their names: of several of a kind the one that was started first.
 func (l *Lab) Memory() ([]Memory, error) {
-	agents := map[string]*Agent{"gateway": l.Gateway}
+	agents := map[string]*Agent{"gateway": l.Gateways[0]}
 	if edge := l.firstEdge(); edge != nil {
 		agents["edge"] = edge
 	}
-	pids := map[string]int{"controller": l.Controller.Process().PID(), "xds_server": l.XDSServer.Process().PID()}
+	pids := map[string]int{"controller": l.Controller.Process().PID(), "xds_server": l.XDSServers[0].Process().PID()}
 	for name, agent := range agents {
 		envoy, err := agent.EnvoyPID()
 		if err != nil {

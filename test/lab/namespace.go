@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,11 +31,11 @@ type Namespace struct {
 	Name string // as ip netns knows it
 
 	mu    sync.Mutex
-	hosts map[string]netip.Addr
+	hosts map[string][]netip.Addr
 }
 
 func newNamespace(ctx context.Context, name string) (*Namespace, error) {
-	n := &Namespace{Name: name, hosts: map[string]netip.Addr{}}
+	n := &Namespace{Name: name, hosts: map[string][]netip.Addr{}}
 	etc := filepath.Join(etcDir, name)
 	if err := os.MkdirAll(etc, 0o755); err != nil {
 		return nil, fmt.Errorf("making namespace %s: %w", name, err)
@@ -78,20 +80,40 @@ func namespacePIDs(ctx context.Context, name string) []int {
 	return pids
 }
 
-// AddHost makes a name resolve, also for processes that run already: the file is mounted into them, so it may grow but
-// not be replaced.
+// AddHost makes a name resolve to one more address, also for processes that run already.
 func (n *Namespace) AddHost(name string, address netip.Addr) error {
-	file, err := os.OpenFile(filepath.Join(etcDir, n.Name, "hosts"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return fmt.Errorf("adding host %s to %s: %w", name, n.Name, err)
-	}
-	_, err = fmt.Fprintf(file, "%s %s\n", address, name)
-	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("adding host %s to %s: %w", name, n.Name, err)
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.hosts[name] = address
+	n.hosts[name] = append(n.hosts[name], address)
+	return n.writeHosts()
+}
+
+// SetHost makes a name resolve to these addresses and no others, also for processes that run already. Without any it
+// doesn't exist.
+func (n *Namespace) SetHost(name string, addresses ...netip.Addr) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hosts[name] = addresses
+	return n.writeHosts()
+}
+
+// writeHosts writes the file in place: it is mounted into processes, so a new one would not be seen. One write makes it
+// shorter or longer at once, so that nobody reads an empty one.
+func (n *Namespace) writeHosts() error {
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(n.hosts)) {
+		for _, address := range n.hosts[name] {
+			_, _ = fmt.Fprintf(&text, "%s %s\n", address, name)
+		}
+	}
+	file, err := os.OpenFile(filepath.Join(etcDir, n.Name, "hosts"), os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing the hosts of %s: %w", n.Name, err)
+	}
+	_, err = file.WriteAt([]byte(text.String()), 0)
+	if err := errors.Join(err, file.Truncate(int64(text.Len())), file.Close()); err != nil {
+		return fmt.Errorf("writing the hosts of %s: %w", n.Name, err)
+	}
 	return nil
 }
 
@@ -124,18 +146,23 @@ func (n *Namespace) enter(f func() error) error {
 	return f()
 }
 
-// DialContext dials as a process inside of the namespace would, with the namespace's names. The address must be
-// host:port.
+// DialContext dials as a process inside of the namespace would, with the namespace's names: one address of a name after
+// the other. The address must be host:port.
 func (n *Namespace) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	resolved, err := n.resolve(address)
 	if err != nil {
 		return nil, err
 	}
-	err = n.Do(func() error {
-		dialer := net.Dialer{Timeout: 10 * time.Second}
-		conn, err = dialer.DialContext(ctx, network, resolved)
-		return err
-	})
+	for _, one := range resolved {
+		err = n.Do(func() error {
+			dialer := net.Dialer{Timeout: 10 * time.Second}
+			conn, err = dialer.DialContext(ctx, network, one)
+			return err
+		})
+		if err == nil {
+			break
+		}
+	}
 	return conn, err
 }
 
@@ -148,21 +175,24 @@ func (n *Namespace) Listen(ctx context.Context, address string) (listener net.Li
 	return listener, err
 }
 
-func (n *Namespace) resolve(address string) (string, error) {
+func (n *Namespace) resolve(address string) ([]string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return address, nil
+		return []string{address}, nil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	found, ok := n.hosts[host]
-	if !ok {
-		return "", fmt.Errorf("resolving %s in %s: %w", host, n.Name, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true})
+	var found []string
+	for _, one := range n.hosts[host] {
+		found = append(found, net.JoinHostPort(one.String(), port))
 	}
-	return net.JoinHostPort(found.String(), port), nil
+	if len(found) == 0 {
+		return nil, fmt.Errorf("resolving %s in %s: %w", host, n.Name, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true})
+	}
+	return found, nil
 }
 
 // Command is a command that runs inside of the namespace, with its hosts file. The pid of the process is the program's

@@ -4,15 +4,18 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
 )
 
 // Names and addresses. Each lab has its own namespaces, so all labs use the same ones.
 const (
-	// GatewayName is the gateway's name in the management network.
+	// GatewayName is the gateways' name in the management network.
 	GatewayName = "gateway.mgmt.test"
-	// PublicName is the gateway's name in the workload network.
+	// PublicName is the gateways' name in the workload network.
 	PublicName = "gateway.public.test"
-	// xdsServerName is the xds-server's name in the management and the gateway network.
+	// xdsServerName is the xds-servers' name in the management and the gateway networks.
 	xdsServerName = "xds.mgmt.test"
 
 	// PublicPort, APIServerPort and ConnectPort are those of the gateway's three listeners.
@@ -20,120 +23,191 @@ const (
 	APIServerPort = 6443
 	ConnectPort   = 3128
 	xdsPort       = 18000
+
+	// gatewayInside is a gateway's leg in the management network, gatewayPublic that in the workload network.
+	gatewayInside = "mgmt0"
+	gatewayPublic = "work0"
 )
 
 var (
 	managementAddress = netip.MustParseAddr("10.111.1.10")
-	gatewayInside     = netip.MustParseAddr("10.111.1.1") // the gateway's leg in the management network
-	gatewayPublic     = netip.MustParseAddr("10.111.2.1") // the gateway's leg in the workload network
 	workloadAddress   = netip.MustParseAddr("10.111.2.10")
 	managementPrefix  = netip.MustParsePrefix("10.111.1.0/24")
 	workloadPrefix    = netip.MustParsePrefix("10.111.2.0/24")
 )
 
-// Network is two networks that can't reach each other, and a gateway with a leg in each that forwards nothing.
-type Network struct {
-	Management, Gateway, Workload *Namespace
+// InsideAddress is the address of a gateway in the management network.
+func InsideAddress(gateway int) netip.Addr { return addressAt(managementPrefix, 1+gateway) }
+
+// PublicAddress is the address of a gateway in the workload network.
+func PublicAddress(gateway int) netip.Addr { return addressAt(workloadPrefix, 1+gateway) }
+
+// addressAt is an address of a /24.
+func addressAt(prefix netip.Prefix, host int) netip.Addr {
+	bytes := prefix.Addr().As4()
+	bytes[3] = byte(host)
+	return netip.AddrFrom4(bytes)
 }
 
-// newNetwork makes the namespaces <name>-management, <name>-gateway and <name>-workload.
-func newNetwork(ctx context.Context, name string) (*Network, error) {
-	n := &Network{}
-	for role, target := range map[string]**Namespace{"management": &n.Management, "gateway": &n.Gateway, "workload": &n.Workload} {
-		namespace, err := newNamespace(ctx, name+"-"+role)
-		if err != nil {
-			n.close(context.WithoutCancel(ctx))
-			return nil, err
-		}
-		*target = namespace
-	}
-	if err := n.connect(ctx); err != nil {
+// Network is two networks that can't reach each other, and gateways with a leg in each that forward nothing. Each of the
+// two is a switch inside of its namespace.
+type Network struct {
+	Management, Workload *Namespace
+	Gateways             []*Namespace
+
+	name string
+
+	mu  sync.Mutex
+	all []*Namespace // in the order in which they were made
+}
+
+// newNetwork makes the namespaces <name>-management, <name>-workload and <name>-gateway-<i>.
+func newNetwork(ctx context.Context, name string, gateways int) (*Network, error) {
+	n := &Network{name: name}
+	if err := n.build(ctx, gateways); err != nil {
 		n.close(context.WithoutCancel(ctx))
 		return nil, err
 	}
 	return n, nil
 }
 
-// connect lays the two cables, gives out addresses and names, and shuts the gateway's back door.
-func (n *Network) connect(ctx context.Context) error {
-	legs := []struct {
-		outer     *Namespace
-		leg       string // the interface on both sides
-		addresses [2]netip.Addr
-		bits      int
-	}{
-		{n.Management, "mgmt0", [2]netip.Addr{managementAddress, gatewayInside}, managementPrefix.Bits()},
-		{n.Workload, "work0", [2]netip.Addr{workloadAddress, gatewayPublic}, workloadPrefix.Bits()},
-	}
-	for _, l := range legs {
-		if err := ip(ctx, "link", "add", "name", l.leg, "netns", l.outer.Name, "type", "veth", "peer", "name", l.leg, "netns", n.Gateway.Name); err != nil {
-			return err
-		}
-		for i, namespace := range []*Namespace{l.outer, n.Gateway} {
-			address := netip.PrefixFrom(l.addresses[i], l.bits).String()
-			if err := namespace.ip(ctx, "address", "add", address, "dev", l.leg); err != nil {
-				return err
-			}
-			if err := namespace.ip(ctx, "link", "set", l.leg, "up"); err != nil {
-				return err
-			}
-		}
-	}
-	if err := n.closeBackDoors(ctx); err != nil {
+func (n *Network) build(ctx context.Context, gateways int) (err error) {
+	if n.Management, err = n.addSwitch(ctx, "management", "mgmt", netip.PrefixFrom(managementAddress, managementPrefix.Bits())); err != nil {
 		return err
 	}
-	return n.addHosts()
+	if n.Workload, err = n.addSwitch(ctx, "workload", "work", netip.PrefixFrom(workloadAddress, workloadPrefix.Bits())); err != nil {
+		return err
+	}
+	for i := range gateways {
+		gateway, err := n.add(ctx, "gateway-"+strconv.Itoa(i))
+		if err != nil {
+			return err
+		}
+		n.Gateways = append(n.Gateways, gateway)
+		if err := n.connectGateway(ctx, i, gateway); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// closeBackDoors makes the gateway refuse packets for the address of its other leg. Linux accepts them by default on
+// add makes a namespace that is removed with the network.
+func (n *Network) add(ctx context.Context, role string) (*Namespace, error) {
+	namespace, err := newNamespace(ctx, n.name+"-"+role)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, namespace)
+	return namespace, nil
+}
+
+// addSwitch makes a namespace with a switch in it, on which the namespace itself has an address.
+func (n *Network) addSwitch(ctx context.Context, role, device string, address netip.Prefix) (*Namespace, error) {
+	namespace, err := n.add(ctx, role)
+	if err != nil {
+		return nil, err
+	}
+	if err := namespace.ip(ctx, "link", "add", device, "type", "bridge"); err != nil {
+		return nil, err
+	}
+	return namespace, namespace.addAddress(ctx, device, address)
+}
+
+// connectGateway gives a gateway its two legs and everybody its names, and shuts its back door.
+func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace) error {
+	port := "gw" + strconv.Itoa(i)
+	inside, public := InsideAddress(i), PublicAddress(i)
+	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management, "mgmt", port}); err != nil {
+		return err
+	}
+	if err := plug(ctx, cable{gateway, gatewayPublic, netip.PrefixFrom(public, workloadPrefix.Bits()), n.Workload, "work", port}); err != nil {
+		return err
+	}
+	if err := closeBackDoors(ctx, gateway); err != nil {
+		return err
+	}
+	if err := n.Management.AddHost(GatewayName, inside); err != nil {
+		return err
+	}
+	return n.Workload.AddHost(PublicName, public)
+}
+
+// cable joins a device of a namespace, and the address that it is to have, with a port of the switch in another one.
+type cable struct {
+	of      *Namespace
+	device  string
+	address netip.Prefix
+	at      *Namespace
+	bridge  string
+	port    string
+}
+
+func plug(ctx context.Context, c cable) error {
+	if err := ip(ctx, "link", "add", "name", c.device, "netns", c.of.Name, "type", "veth", "peer", "name", c.port, "netns", c.at.Name); err != nil {
+		return err
+	}
+	if err := c.at.ip(ctx, "link", "set", c.port, "master", c.bridge, "up"); err != nil {
+		return err
+	}
+	return c.of.addAddress(ctx, c.device, c.address)
+}
+
+// addAddress gives a device an address and switches it on.
+func (n *Namespace) addAddress(ctx context.Context, device string, address netip.Prefix) error {
+	if err := n.ip(ctx, "address", "add", address.String(), "dev", device); err != nil {
+		return err
+	}
+	return n.ip(ctx, "link", "set", device, "up")
+}
+
+// closeBackDoors makes a gateway refuse packets for the address of its other leg. Linux accepts them by default on
 // any interface (the weak host model), so a machine that adds a route would reach the listeners of the other network.
 // The rules must stand before the table of local addresses, which is moved down for it.
-func (n *Network) closeBackDoors(ctx context.Context) error {
+func closeBackDoors(ctx context.Context, gateway *Namespace) error {
 	rules := [][]string{
 		{"add", "preference", "10", "lookup", "local"},
-		{"add", "preference", "1", "iif", "work0", "to", managementPrefix.String(), "prohibit"},
-		{"add", "preference", "2", "iif", "mgmt0", "to", workloadPrefix.String(), "prohibit"},
+		{"add", "preference", "1", "iif", gatewayPublic, "to", managementPrefix.String(), "prohibit"},
+		{"add", "preference", "2", "iif", gatewayInside, "to", workloadPrefix.String(), "prohibit"},
 		{"delete", "preference", "0"},
 	}
 	for _, rule := range rules {
-		if err := n.Gateway.ip(ctx, append([]string{"rule"}, rule...)...); err != nil {
+		if err := gateway.ip(ctx, append([]string{"rule"}, rule...)...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (n *Network) addHosts() error {
-	hosts := []struct {
-		in      *Namespace
-		name    string
-		address netip.Addr
-	}{
-		{n.Management, GatewayName, gatewayInside},
-		{n.Management, xdsServerName, managementAddress},
-		{n.Gateway, xdsServerName, managementAddress},
-		{n.Workload, PublicName, gatewayPublic},
-	}
-	for _, h := range hosts {
-		if err := h.in.AddHost(h.name, h.address); err != nil {
-			return err
+// addXDSServer gives the xds-servers' name one more address.
+func (n *Network) addXDSServer(ctx context.Context, i int) (netip.Addr, error) {
+	address := addressAt(managementPrefix, 10+i)
+	if i > 0 {
+		if err := n.Management.addAddress(ctx, "mgmt", netip.PrefixFrom(address, managementPrefix.Bits())); err != nil {
+			return address, err
 		}
 	}
-	return nil
+	for _, in := range append([]*Namespace{n.Management}, n.Gateways...) {
+		if err := in.AddHost(xdsServerName, address); err != nil {
+			return address, err
+		}
+	}
+	return address, nil
 }
 
 // AddGatewayAlias makes a further name of the gateway resolve in the management network, as DNS would.
 func (n *Network) AddGatewayAlias(name string) error {
-	if err := n.Management.AddHost(name, gatewayInside); err != nil {
+	if err := n.Management.AddHost(name, InsideAddress(0)); err != nil {
 		return fmt.Errorf("adding an alias of the gateway: %w", err)
 	}
 	return nil
 }
 
 func (n *Network) close(ctx context.Context) {
-	for _, namespace := range []*Namespace{n.Workload, n.Gateway, n.Management} {
-		if namespace != nil {
-			removeNamespace(ctx, namespace.Name)
-		}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, namespace := range slices.Backward(n.all) {
+		removeNamespace(ctx, namespace.Name)
 	}
 }

@@ -30,7 +30,7 @@ func testNetwork(t *testing.T) *Network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	network, err := newNetwork(t.Context(), name)
+	network, err := newNetwork(t.Context(), name, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,19 +78,19 @@ func dial(t *testing.T, from *Namespace, address string) error {
 
 func TestTheGatewayIsTheOnlyThingBothNetworksReach(t *testing.T) {
 	n := testNetwork(t)
-	inside, public := net.JoinHostPort(gatewayInside.String(), "6443"), net.JoinHostPort(gatewayPublic.String(), "443")
+	inside, public := net.JoinHostPort(InsideAddress(0).String(), "6443"), net.JoinHostPort(PublicAddress(0).String(), "443")
 	management, workload := net.JoinHostPort(managementAddress.String(), "6443"), net.JoinHostPort(workloadAddress.String(), "6443")
-	greet(t, n.Gateway, inside)
-	greet(t, n.Gateway, public)
+	greet(t, n.Gateways[0], inside)
+	greet(t, n.Gateways[0], public)
 	greet(t, n.Management, management)
 	greet(t, n.Workload, workload)
 
 	for _, routed := range []bool{false, true} {
 		if routed { // whoever holds a machine there can add a route
-			if err := n.Workload.ip(t.Context(), "route", "add", managementPrefix.String(), "via", gatewayPublic.String()); err != nil {
+			if err := n.Workload.ip(t.Context(), "route", "add", managementPrefix.String(), "via", PublicAddress(0).String()); err != nil {
 				t.Fatal(err)
 			}
-			if err := n.Management.ip(t.Context(), "route", "add", workloadPrefix.String(), "via", gatewayInside.String()); err != nil {
+			if err := n.Management.ip(t.Context(), "route", "add", workloadPrefix.String(), "via", InsideAddress(0).String()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -107,8 +107,8 @@ func TestTheGatewayIsTheOnlyThingBothNetworksReach(t *testing.T) {
 			"from the management network the gateway's public leg":     {n.Management, public, false},
 			"from the workload network the management network":         {n.Workload, management, false},
 			"from the management network the workload network":         {n.Management, workload, false},
-			"from the gateway the workload network":                    {n.Gateway, workload, true},
-			"from the gateway the management network":                  {n.Gateway, management, true},
+			"from the gateway the workload network":                    {n.Gateways[0], workload, true},
+			"from the gateway the management network":                  {n.Gateways[0], management, true},
 		}
 		for name, tc := range tests {
 			t.Run(fmt.Sprintf("routes %v, %s", routed, name), func(t *testing.T) {

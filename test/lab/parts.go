@@ -31,7 +31,7 @@ func FindParts() (Parts, error) {
 	}
 	errs := []error{
 		missing(p.Real, "make tools", "envoy", "etcd", "kube-apiserver", "kubectl", "capi-core", "capi-config", "fake-kubelet"),
-		missing(p.Fairlead, "make build", "controller", "xds-server", "gateway-agent", "edge-agent"),
+		missing(p.Fairlead, "make build", "controller", "xds-server", "gateway-agent", "edge-agent", "fairlead"),
 	}
 	return p, errors.Join(errs...)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -79,6 +80,12 @@ func (p *Process) Stop() {
 	}
 }
 
+// Freeze stops the process in its tracks, as a machine is that hangs; Thaw lets it go on.
+func (p *Process) Freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Thaw lets a process go on that Freeze has stopped.
+func (p *Process) Thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+
 // WaitReady waits until a condition holds. It fails when the time is over or the process ends, and then shows the end
 // of the log.
 func (p *Process) WaitReady(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
@@ -145,9 +152,9 @@ func RSS(pid int) (uint64, error) {
 	return 0, fmt.Errorf("reading the memory of process %d: it has none", pid)
 }
 
-// findProcess finds the one process that runs a program in a working directory: how a child of a child is known, which
+// FindProcess finds the one process that runs a program in a working directory: how a child of a child is known, which
 // may have lost its parent.
-func findProcess(program, dir string) (int, error) {
+func FindProcess(program, dir string) (int, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
 	if err != nil {
 		return 0, err
@@ -178,4 +185,28 @@ func HasText(file, text string) error {
 		return fmt.Errorf("%s doesn't say %q yet", filepath.Base(file), text)
 	}
 	return nil
+}
+
+// HasLine is no error if a line of a file holds all of some texts.
+func HasLine(file string, texts ...string) error {
+	lines, err := Lines(file, texts...)
+	if err == nil && len(lines) == 0 {
+		err = fmt.Errorf("%s has no line with %q yet", filepath.Base(file), texts)
+	}
+	return err
+}
+
+// Lines are the lines of a file that hold all of some texts.
+func Lines(file string, texts ...string) ([]string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("looking for %q: %w", texts, err)
+	}
+	var found []string
+	for line := range strings.Lines(string(data)) {
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+			found = append(found, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return found, nil
 }

@@ -2,8 +2,10 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -12,11 +14,11 @@ const restartDelay = 100 * time.Millisecond
 
 // Service is a program that is started again whenever it ends, as systemd does with Restart=always.
 type Service struct {
-	spec   Spec
 	cancel context.CancelFunc
 	ended  chan struct{}
 
 	mu      sync.Mutex
+	spec    Spec
 	current *Process
 	resume  chan struct{} // not nil while held: closed by Resume
 }
@@ -46,7 +48,10 @@ func (s *Service) run(ctx context.Context) {
 		if !s.waitForRestart(ctx) {
 			return
 		}
-		next, err := Start(s.spec)
+		s.mu.Lock()
+		spec := s.spec
+		s.mu.Unlock()
+		next, err := Start(spec)
 		if err != nil {
 			continue // the process that ended is looked at again, after another delay
 		}
@@ -88,12 +93,16 @@ func (s *Service) Kill() { s.Process().Kill() }
 
 // Hold ends the process as kill -9 does, and keeps it down until Resume.
 func (s *Service) Hold() {
+	s.hold()
+	s.Kill()
+}
+
+func (s *Service) hold() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.resume == nil {
 		s.resume = make(chan struct{})
 	}
-	s.mu.Unlock()
-	s.Kill()
 }
 
 // Resume starts a service that is held.
@@ -106,6 +115,26 @@ func (s *Service) Resume() {
 	}
 }
 
+// Change changes what is started next time. The process that runs now goes on as it is.
+func (s *Service) Change(change func(*Spec)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.spec)
+}
+
+// Terminate asks the process to end, as systemd does, keeps it down until Resume, and returns when it has ended.
+func (s *Service) Terminate(patience time.Duration) error {
+	s.hold()
+	process := s.Process()
+	_ = process.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-process.done:
+		return nil
+	case <-time.After(patience):
+		return fmt.Errorf("ending %s: it still runs %s after SIGTERM", s.spec.Name, patience)
+	}
+}
+
 // Stop ends the service for good.
 func (s *Service) Stop() {
 	s.cancel()
@@ -115,7 +144,19 @@ func (s *Service) Stop() {
 // WaitReady waits until a condition holds, however often the program is started. The error shows the end of its log.
 func (s *Service) WaitReady(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
 	if err := Wait(ctx, timeout, condition); err != nil {
-		return fmt.Errorf("waiting for %s: %w\n%s", s.spec.Name, err, Tail(s.spec.Log, 20))
+		spec := s.Process().Spec
+		return fmt.Errorf("waiting for %s: %w\n%s", spec.Name, err, Tail(spec.Log, 20))
 	}
 	return nil
+}
+
+// Alive is no error while the process that runs now has not ended.
+func (s *Service) Alive() error {
+	process := s.Process()
+	select {
+	case <-process.done:
+		return fmt.Errorf("%s has ended: %w\n%s", process.Name, errors.Join(process.err), Tail(process.Log, 20))
+	default:
+		return nil
+	}
 }

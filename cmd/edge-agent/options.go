@@ -1,0 +1,195 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// options are the flags. What is given as a flag wins over the bootstrap file.
+type options struct {
+	logging    logging.Flags
+	log        *slog.Logger
+	agent      agent.Config
+	bootstraps []string
+	gateways   []string
+
+	// Instead of a bootstrap file, or of what is in the only one.
+	id, domain, tokenFile, caFile string
+
+	proxy, noProxy, proxyCredentials string
+	proxyGiven                       bool // also as "", which is none
+
+	apiservers, targets []string
+}
+
+func (o *options) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&o.bootstraps, "bootstrap", nil, "bootstrap file: id, gateway, tunnelDomain, token and ca; repeat it for several Clusters")
+	flags.StringArrayVar(&o.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
+	flags.StringVar(&o.id, "id", "", "id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is not used")
+	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain, instead of the file's")
+	flags.StringVar(&o.tokenFile, "token-file", "", "file with the bootstrap token, instead of the bootstrap file's")
+	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM), instead of the bootstrap file's")
+	flags.StringVar(&o.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
+	flags.StringVar(&o.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
+	flags.StringVar(&o.proxyCredentials, "proxy-credentials-file", "", "file with a line user:password for the proxy; read again at each use")
+	flags.StringArrayVar(&o.apiservers, "local-apiserver", nil, "host:port of an apiserver nearby, dialled before those that the Tunnel names; repeat it for several")
+	flags.StringArrayVar(&o.targets, "allow-target", nil, "host:port of an apiserver that may be dialled; repeat it for several (default: what the Tunnel names)")
+	flags.BoolVar(&o.agent.External, "envoy-external", false, `Envoy runs in another container that shares the runtime folder: see "edge-agent bootstrap"`)
+	o.agent.AddFlags(flags, stateDir)
+	o.logging.AddTo(flags)
+}
+
+// edges are the enrolments. It checks what has to be there at the start. A credential is read when it is needed: a leaf on disk
+// does without.
+func (o *options) edges() ([]agent.Edge, error) {
+	if len(o.bootstraps) > 1 && (o.id != "" || o.domain != "" || o.tokenFile != "" || o.caFile != "") {
+		return nil, errors.New("--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: leave them out with several --bootstrap files")
+	}
+	proxy, err := o.proxyOf()
+	if err != nil {
+		return nil, err
+	}
+	paths := o.bootstraps
+	if len(paths) == 0 {
+		paths = []string{""}
+	}
+	var edges []agent.Edge
+	for _, path := range paths {
+		edge, err := o.edge(path, proxy)
+		if err != nil {
+			return nil, err
+		}
+		if len(o.gateways) > 0 && len(edges) > 0 && edge.Domain != edges[0].Domain {
+			return nil, fmt.Errorf("--gateway is for one installation, the bootstrap files are of %s and %s", edges[0].Domain, edge.Domain)
+		}
+		edges = append(edges, edge)
+	}
+	return edges, nil
+}
+
+func (o *options) edge(path string, proxy dial.Proxy) (agent.Edge, error) {
+	file, err := o.file(path)
+	if err != nil {
+		return agent.Edge{}, err
+	}
+	if file.gone != nil {
+		o.log.Warn("the bootstrap file is of no use: starting with what it said before, which is enough for an edge that has enrolled", "file", path, "error", file.gone)
+	}
+	var unwritten sync.Once
+	edge := agent.Edge{Domain: model.TunnelDomain(file.TunnelDomain), Credential: func() (agent.EdgeCredential, error) {
+		return o.credential(path, &unwritten)
+	}}
+	gateways, err := endpoints("address of the gateways", file.addresses())
+	if err != nil {
+		return agent.Edge{}, err
+	}
+	edge.Way = &dial.Way{Addresses: gateways, Proxy: proxy}
+	if len(gateways) > 1 || len(o.gateways) > 0 {
+		edge.Gateways = gateways // else Envoy follows the installation, should its address change
+	}
+	if edge.APIServers, err = endpoints("--local-apiserver", o.apiservers); err != nil {
+		return agent.Edge{}, err
+	}
+	edge.Targets, err = endpoints("--allow-target", o.targets)
+	return edge, err
+}
+
+func endpoints(what string, addresses []string) ([]model.Endpoint, error) {
+	var all []model.Endpoint
+	for _, a := range addresses {
+		e, err := model.ParseEndpoint(a)
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", what, err)
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+func (o *options) proxyOf() (dial.Proxy, error) {
+	var credentials func() (user, password string, err error)
+	if o.proxyCredentials != "" {
+		credentials = dial.CredentialsFile(o.proxyCredentials)
+	}
+	switch {
+	case !o.proxyGiven:
+		return dial.ProxyFromEnvironment(credentials)
+	case o.proxy == "":
+		return dial.Proxy{}, nil
+	}
+	return dial.ParseProxy(o.proxy, o.noProxy, credentials)
+}
+
+// file is a bootstrap file with what flags say instead of it, or what is known of one that is not there any more, or not whole.
+// An empty path: the flags alone.
+func (o *options) file(path string) (bootstrapFile, error) {
+	if path == "" {
+		f := o.overrule(agent.BootstrapFile{})
+		return f, f.check()
+	}
+	said, err := agent.ReadBootstrapFile(path)
+	f := o.overrule(said)
+	if err == nil {
+		err = f.check()
+	}
+	if err == nil {
+		return f, nil
+	}
+	said, unknown := knownOf(o.agent.StateDir, path).recall()
+	if f = o.overrule(said); unknown != nil || f.check() != nil {
+		return bootstrapFile{}, err
+	}
+	f.gone = err
+	return f, nil
+}
+
+// overrule puts what flags say in place of what a file says.
+func (o *options) overrule(said agent.BootstrapFile) bootstrapFile {
+	file := bootstrapFile{BootstrapFile: said, said: said}
+	if o.id != "" {
+		file.ID = o.id
+	}
+	if len(o.gateways) > 0 {
+		file.Gateway, file.Gateways = o.gateways, nil
+	}
+	if o.domain != "" {
+		file.TunnelDomain = o.domain
+	}
+	return file
+}
+
+// credential reads the credential. It remembers what the file says beside it; unwritten is for saying once that it can't.
+func (o *options) credential(path string, unwritten *sync.Once) (agent.EdgeCredential, error) {
+	file, err := o.file(path)
+	if err != nil {
+		return agent.EdgeCredential{}, err
+	}
+	if path != "" && file.gone == nil {
+		if err := knownOf(o.agent.StateDir, path).remember(file.said); err != nil {
+			unwritten.Do(func() { o.log.Warn("without its bootstrap file this edge could not start again", "error", err) })
+		}
+	}
+	for path, value := range map[string]*string{o.tokenFile: &file.Token, o.caFile: &file.CA} {
+		if path == "" {
+			continue
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return agent.EdgeCredential{}, fmt.Errorf("reading credential: %w", err)
+		}
+		*value = string(data)
+	}
+	return agent.EdgeCredential{Token: strings.TrimSpace(file.Token), ID: file.ID, CA: []byte(file.CA)}, nil
+}

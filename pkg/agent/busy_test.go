@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestABusyEnvoyIsNotReplaced(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	gateway.serve()
+	gateway.agent()
+	first := edge.agent()
+	edge.works(a)
+	pid := edge.ready()
+	first.end(t, syscall.SIGKILL)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // as its main thread is with much configuration
+		t.Fatal(err)
+	}
+	time.AfterFunc(2*adminTimeout, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	edge.agent()
+	if now := edge.ready(); now != pid {
+		t.Errorf("Envoy %d was replaced by %d", pid, now)
+	}
+	edge.logged("taking it over", 1)
+	edge.works(a)
+}
+
+func TestAnAgentThatIsToStopStartsNoEnvoy(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	const long = 25 * time.Second
+	edge.child.Drain = long
+	gateway.serve()
+	gateway.agent()
+	first := edge.agent()
+	edge.works(a)
+	edge.ready()
+	_ = edge.stream(a, long)
+	first.end(t, syscall.SIGHUP)
+	edge.child.Memory = 300 << 20
+	second := edge.agent()
+	edge.logged("started otherwise", 1)
+	began := time.Now()
+	second.end(t, syscall.SIGTERM)
+	if took := time.Since(began); took > long/2 {
+		t.Errorf("it took %v", took)
+	}
+	edge.logged("Envoy started", 1)
+	if pid, err := edge.admin().pid(); err == nil {
+		t.Errorf("Envoy %d was left", pid)
+	}
+}
+
+func TestAnEnvoyThatCannotBeStartedIsReported(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	program := edge.child.Envoy
+	edge.child.Envoy = filepath.Join(filepath.Dir(edge.child.StateDir), "envoy")
+	link := func() {
+		t.Helper()
+		if err := os.Symlink(program, edge.child.Envoy); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link()
+	gateway.serve()
+	gateway.agent()
+	edge.agent()
+	pid := edge.ready()
+	if err := errors.Join(os.Remove(edge.child.Envoy), syscall.Kill(pid, syscall.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	edge.state("it says so", func(s state) error {
+		if !strings.Contains(s.Memberships[0].LastError, aboutStart) {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	link()
+	edge.works(a)
+	edge.state("it is over", func(s state) error {
+		if strings.Contains(s.Memberships[0].LastError, aboutStart) {
+			return errors.New("it is not over")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+)
+
+// complete sets defaults, and checks what can be checked before anything starts.
+func (c *Config) complete() error {
+	if c.EnvoyLogLevel == "" {
+		c.EnvoyLogLevel = "warning"
+	}
+	if c.Concurrency == 0 {
+		c.Concurrency = 1
+	}
+	if c.Concurrency < 0 {
+		return fmt.Errorf("checking number of workers: %d is less than 1", c.Concurrency)
+	}
+	if c.DrainTimeout < 0 {
+		return fmt.Errorf("checking time to drain: %s is less than nothing", c.DrainTimeout)
+	}
+	if (c.Gateway == nil) == (len(c.Edges) == 0) {
+		return errors.New("checking configuration: an agent is either an edge's or a gateway's")
+	}
+	if err := c.completeFolders(); err != nil {
+		return err
+	}
+	if !c.External {
+		// Before a token is used up for an Envoy that can't run.
+		if _, err := exec.LookPath(c.Envoy); err != nil {
+			return fmt.Errorf("looking for Envoy: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *Config) completeFolders() error {
+	dir, err := filepath.Abs(c.StateDir)
+	if err != nil || c.StateDir == "" {
+		return fmt.Errorf("checking state folder %q: it is no path", c.StateDir)
+	}
+	c.StateDir = dir
+	if c.RuntimeDir == "" {
+		c.RuntimeDir = dir
+	}
+	if c.RuntimeDir, err = filepath.Abs(c.RuntimeDir); err != nil {
+		return fmt.Errorf("checking runtime folder: %w", err)
+	}
+	// sun_path has 108 bytes, the last of which is 0: unix(7).
+	if n := len(c.path(envoy.AgentSocket)); n > 107 {
+		return fmt.Errorf("checking folder of sockets: %s is too long by %d bytes for the sockets in it", c.RuntimeDir, n-107)
+	}
+	return nil
+}
+
+// makeFolders makes the folders, and closes them to others: whoever can open a socket in them gets the keys.
+func (c Config) makeFolders() error {
+	for _, dir := range []string{c.StateDir, c.RuntimeDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("making folder: %w", err)
+		}
+		info, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("making folder: %w", err)
+		}
+		if info.Mode().Perm() == 0o700 {
+			continue // and the disk may be read-only
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return fmt.Errorf("closing folder to others: %w", err)
+		}
+	}
+	if err := unix.Access(c.RuntimeDir, unix.W_OK); errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("checking folder of sockets: %s is on a read-only disk: give another one by --runtime-dir, such as /run/fairlead, and everything else goes on without writing", c.RuntimeDir)
+	}
+	return nil
+}
+
+// lock makes sure that the folders have one agent.
+func (c Config) lock() (unlock func(), err error) {
+	state, err := lock(c.StateDir)
+	if err != nil || c.RuntimeDir == c.StateDir {
+		return state, err
+	}
+	runtime, err := lock(c.RuntimeDir)
+	if err != nil {
+		state()
+		return nil, err
+	}
+	return func() { runtime(); state() }, nil
+}

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestWhatIsOpenEndsInPeace(t *testing.T) {
+	tests := map[string]struct {
+		life, drain time.Duration
+		stops       func(gateway, edge *agentProcess) *agentProcess
+		cut         bool
+	}{
+		"when the edge is told to stop":           {life: 4 * time.Second, drain: 10 * time.Second, stops: func(_, edge *agentProcess) *agentProcess { return edge }},
+		"when the gateway is told to stop":        {life: 6 * time.Second, drain: 12 * time.Second, stops: func(gateway, _ *agentProcess) *agentProcess { return gateway }},
+		"unless it takes longer than it may take": {life: 10 * time.Second, drain: 2 * time.Second, stops: func(_, edge *agentProcess) *agentProcess { return edge }, cut: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			gateway, edge, a := newPair(t)
+			gateway.child.Drain, edge.child.Drain = tc.drain, tc.drain
+			gateway.serve()
+			g, e := gateway.agent(), edge.agent()
+			edge.works(a)
+			edge.ready()
+			wait := edge.stream(a, tc.life)
+			began := time.Now()
+			tc.stops(g, e).end(t, syscall.SIGTERM)
+			took := time.Since(began)
+			if err := wait(); (err != nil) != tc.cut {
+				t.Errorf("the stream ended with %v", err)
+			}
+			least, most := tc.life, tc.life+4*time.Second
+			if tc.cut {
+				least, most = tc.drain, tc.life-2*time.Second
+			}
+			if took < least-time.Second || took > most {
+				t.Errorf("it took %v, want about %v", took, least)
+			}
+		})
+	}
+}
+
+// TestNoRequestFailsWhileOneOfTwoEdgesDrains has a client that does not try again. The gateway does: Envoy goes on to look for a
+// tunnel of the edge that drains for as long as one is in use, and finds one of the other edge 0.1 to 0.4 s later.
+func TestNoRequestFailsWhileOneOfTwoEdgesDrains(t *testing.T) {
+	gateway, first, a := newPair(t)
+	second := newEdge(gateway.control)
+	gateway.serve()
+	gateway.agent()
+	agents := map[*place]*agentProcess{first: first.agent(), second: second.agent()}
+	first.ready()
+	second.ready()
+	first.works(a)
+	waits := []func() error{first.stream(a, 5*time.Second), first.stream(a, 5*time.Second)}
+	ending := first
+	if n, err := first.admin().sum(t.Context(), openInEdge); err != nil {
+		t.Fatal(err)
+	} else if n == 0 {
+		ending = second // the streams are in one of its tunnels
+	}
+	began, ended := time.Now(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		agents[ending].end(t, syscall.SIGTERM)
+	}()
+	requests := 0
+	for tick := time.NewTicker(10 * time.Millisecond); ; requests++ {
+		select {
+		case <-ended:
+			t.Logf("%d requests", requests)
+			if took := time.Since(began); took < 4*time.Second || requests < 10 {
+				t.Errorf("it drained for %v only, with %d requests", took, requests)
+			}
+			for _, wait := range waits {
+				if err := wait(); err != nil {
+					t.Error(err)
+				}
+			}
+			return
+		case <-tick.C:
+			if err := first.once(t.Context(), a); err != nil {
+				t.Fatalf("request %d: %v", requests, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// container plays the container of an Envoy that somebody else starts: whenever it ends it is started again.
+func (p *place) container() {
+	p.t.Helper()
+	stop, done := make(chan struct{}), make(chan struct{})
+	log, err := os.OpenFile(p.child.EnvoyLog, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	go func() {
+		defer close(done)
+		defer log.Close()
+		for {
+			cmd := exec.Command(p.child.Envoy, ExternalArguments()...)
+			cmd.Dir, cmd.Stdout, cmd.Stderr = p.child.StateDir, log, log
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			if err := cmd.Start(); err != nil {
+				p.t.Error(err)
+				return
+			}
+			ended := make(chan struct{})
+			go func() { _ = cmd.Wait(); close(ended) }()
+			select {
+			case <-ended:
+			case <-stop:
+				_ = cmd.Process.Kill()
+				<-ended
+				return
+			}
+		}
+	}()
+	p.t.Cleanup(func() { close(stop); <-done })
+}
+
+func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	edge.child.External = true
+	if err := WriteBootstrap(Config{StateDir: edge.child.StateDir}); err != nil {
+		t.Fatal(err)
+	}
+	gateway.serve()
+	gateway.agent()
+	edge.container()
+	first := edge.agent()
+	edge.works(a)
+	pid := edge.ready()
+
+	// Envoy goes on while its agent is away.
+	first.end(t, syscall.SIGKILL)
+	edge.works(a)
+	second := edge.agent()
+	if now := edge.ready(); now != pid {
+		t.Errorf("Envoy is %d, not %d", now, pid)
+	}
+	edge.logged("holding on to it", 2)
+
+	// A crash is noticed, and reported.
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	now := edge.ready(pid)
+	edge.works(a)
+	edge.state("the status has the crash", func(s state) error {
+		if !strings.Contains(s.Memberships[0].LastError, "its container alone knows how") {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+
+	// With another bootstrap it is started again.
+	second.end(t, syscall.SIGHUP)
+	edge.child.Memory = 300 << 20
+	third := edge.agent()
+	edge.logged("its bootstrap changed", 1)
+	edge.ready(pid, now)
+	edge.logged("holding on to it", 4)
+	edge.works(a)
+
+	// It is told to end with its agent; its container's end is somebody else's business.
+	third.end(t, syscall.SIGTERM)
+	edge.logged("stopping Envoy", 1)
+}
+
+func TestABootstrapThatIsRightStaysAsItIs(t *testing.T) {
+	c := Config{StateDir: envoytest.Dir(t)}
+	if err := WriteBootstrap(c); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(c.StateDir + "/" + BootstrapFileName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := WriteBootstrap(c); err != nil {
+			t.Fatal(err)
+		}
+		after, err := os.Stat(c.StateDir + "/" + BootstrapFileName)
+		if err != nil || !os.SameFile(before, after) {
+			t.Errorf("it was written again: %v", err)
+		}
+	}
+}

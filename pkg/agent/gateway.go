@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+// Gateway is the enrolment beside the management cluster.
+type Gateway struct {
+	Domain model.TunnelDomain
+	Name   string    // gateway-<i>
+	Way    *dial.Way // to the xds-server
+	Bind   envoy.GatewayBind
+	// Credential reads what the gateway enrols with, and the CA (PEM) of the control channel.
+	Credential func() (credential enrol.GatewayCredential, ca []byte, err error)
+}
+
+// gatewayRole is a Gateway at work.
+type gatewayRole struct {
+	Gateway
+	table *tunnels.Table
+	log   *slog.Logger
+}
+
+// enrol implements role.
+func (g *gatewayRole) enrol(ctx context.Context) (certs.Identity, []byte, error) {
+	credential, ca, err := g.Credential()
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	return enrol.Client{Way: g.Way, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
+}
+
+// cure implements role.
+func (*gatewayRole) cure() string {
+	return "give the gateway the present token, of the Secret fairlead-gateway-bootstrap or of its ServiceAccount: it is read at each attempt"
+}
+
+// expected implements role.
+func (g *gatewayRole) expected() (id string, ca []byte, err error) {
+	_, ca, err = g.Credential()
+	return "", ca, err
+}
+
+// control implements role.
+func (g *gatewayRole) control() (model.TunnelDomain, *dial.Way) { return g.Domain, g.Way }
+
+// owns implements role.
+func (g *gatewayRole) owns(subject model.Subject) error {
+	if subject.Role != model.RoleGateway || subject.Node != g.Name {
+		return fmt.Errorf("using identity of %s: the certificate is that of the %s %s", g.Name, subject.Role, subject.Node)
+	}
+	return nil
+}
+
+// node implements role.
+func (g *gatewayRole) node(subject model.Subject) *corev3.Node {
+	return &corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: g.Bind.Metadata()}
+}
+
+// check implements role.
+func (g *gatewayRole) check(subject model.Subject) func(string, *anypb.Any) error {
+	forms := envoy.FormsOf(g.Domain, subject)
+	return func(_ string, resource *anypb.Any) error { return forms.Check(resource) }
+}
+
+// over implements role.
+func (*gatewayRole) over() {}
+
+// report implements role.
+func (g *gatewayRole) report(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return report.SendGateway(ctx, conn, g.table, g.log)
+}
+
+// newTable makes the table of live tunnels. To cut a tunnel takes the right to destroy sockets: a gateway without it would
+// leave revoked edges connected, so it does not start.
+func (a *Agent) newTable() (*tunnels.Table, error) {
+	if err := tunnels.Permitted(); err != nil {
+		return nil, fmt.Errorf("checking rights: a gateway cuts the tunnels of revoked edges, for which it needs CAP_NET_ADMIN "+
+			"(systemd: AmbientCapabilities=CAP_NET_ADMIN; Kubernetes: capabilities add NET_ADMIN, and the program has the file capability where it does not run as root): %w", err)
+	}
+	return tunnels.New(tunnels.Config{
+		Domain: a.config.Gateway.Domain,
+		Log:    a.config.path(envoy.TunnelLog),
+		Reopen: func(ctx context.Context) error { return a.config.admin().post(ctx, "/reopen_logs") },
+		Logger: a.log,
+	}), nil
+}

@@ -1,0 +1,268 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/relay"
+)
+
+// longLife is how long an identity must have been good for its end to be no reason to wait before the next one is asked for.
+const longLife = 10 * time.Minute
+
+// Between identities that end one after the other: each may use up a token.
+var successions = certs.Backoff{Min: 10 * time.Second, Max: 5 * time.Minute}
+
+// errOver says that the xds-server will never serve an identity again.
+var errOver = errors.New("this identity is over")
+
+// membership is one enrolment: an identity that is kept valid, and what is done with it.
+type membership struct {
+	role
+	store      *certs.Store
+	identities *identities
+	relay      *relay.Relay
+	sds        *secretServer
+	status     *status
+	log        *slog.Logger
+	parts      []func(ctx context.Context) error // what runs beside, whatever the identity
+
+	subjects chan model.Subject // holds the newest that apply has seen
+
+	mu       sync.Mutex
+	subject  model.Subject // whose secrets Envoy has; zero: nobody's
+	notAfter time.Time     // of that identity
+	served   bool          // Envoy has got resources for it
+}
+
+// recover is called before Envoy can ask. It drops an identity that is of no use, and returns the upstream of which the relay may
+// have resources.
+func (m *membership) recover() []relay.Upstream {
+	m.identities.forgetForeign()
+	subject, err := m.current()
+	if err != nil {
+		return nil
+	}
+	return []relay.Upstream{{Name: subject.Node, Check: m.check(subject)}}
+}
+
+// current is whose identity the store has.
+func (m *membership) current() (model.Subject, error) {
+	identity, err := m.store.Identity()
+	if err != nil {
+		return model.Subject{}, err
+	}
+	domain, _ := m.control()
+	return parseSubject(domain, identity)
+}
+
+// run keeps the membership going until ctx ends.
+func (m *membership) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, part := range m.parts {
+		group.Go(func() error { return part(ctx) })
+	}
+	group.Go(func() error { m.live(ctx); return nil })
+	return group.Wait()
+}
+
+// live has one identity after the other.
+func (m *membership) live(ctx context.Context) {
+	for ends := 0; ctx.Err() == nil; {
+		began := time.Now()
+		err := m.liveOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > longLife {
+			ends = 0
+		}
+		if errors.Is(err, errOver) {
+			m.bury(err)
+		} else {
+			m.log.Error("membership failed, trying again", "error", err)
+			ends = max(ends, 1)
+		}
+		if ends > 0 {
+			_ = certs.Sleep(ctx, successions.Wait(ends-1))
+		}
+		ends++
+	}
+}
+
+// liveOnce keeps an identity valid and uses it, until ctx ends or the xds-server says that it is over.
+func (m *membership) liveOnce(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	rotation := &certs.Rotation{Store: m.store, Renew: m.renew, Changed: m.apply, Written: m.written, Log: m.log}
+	group.Go(func() error { return rotation.Run(ctx) })
+	group.Go(func() error { return m.attend(ctx) })
+	return group.Wait()
+}
+
+// bury ends an identity that is over: Envoy dials with it no more, and the next one has to be got by the credential.
+func (m *membership) bury(err error) {
+	m.mu.Lock()
+	subject := m.subject
+	m.subject, m.notAfter, m.served = model.Subject{}, time.Time{}, false
+	m.status.reset()
+	m.mu.Unlock()
+	m.over()
+	m.log.Error("the xds-server serves this identity no more, enrolling anew if the credential allows it", "node", subject.Node, "error", err)
+	m.status.trouble(aboutCertificate, err.Error())
+	m.relay.Forget(subject.Node)
+	if err := m.sds.drop(m); err != nil {
+		m.log.Error("secrets not taken from Envoy", "error", err)
+	}
+	m.store.Forget()
+	select {
+	case <-m.subjects: // of the identity that is over
+	default:
+	}
+}
+
+// renew is Rotation.Renew, and keeps its trouble on record.
+func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) {
+	identity, bundle, err := m.identities.renew(ctx)
+	switch {
+	case err == nil:
+		m.status.over(aboutCertificate)
+	case ctx.Err() == nil:
+		m.status.trouble(aboutCertificate, err.Error())
+	}
+	return identity, bundle, err
+}
+
+// written is Rotation.Written.
+func (m *membership) written(err error) {
+	if err == nil {
+		m.status.over(aboutDisk)
+		return
+	}
+	m.status.trouble(aboutDisk, "the new certificate is in use, but not written down: "+err.Error())
+}
+
+// apply is Rotation.Changed: it gives Envoy the identity in the store. After an error it is called again.
+func (m *membership) apply() error {
+	identity, err := m.store.Identity()
+	if err != nil {
+		return err
+	}
+	subject, err := m.current()
+	if err != nil {
+		return err
+	}
+	if err := m.sds.set(m, subject, identity, m.store.Bundle()); err != nil {
+		return err
+	}
+	m.status.certificate(subject, identity)
+	m.mu.Lock()
+	same := m.subject == subject
+	// A connection that was made with a leaf which has expired is of no use, however long it lasts.
+	expired := time.Now().After(m.notAfter)
+	if !same {
+		m.subject, m.served = subject, false
+	}
+	m.notAfter = identity.NotAfter()
+	m.mu.Unlock()
+	if same && !expired {
+		return nil
+	}
+	m.lookAtRelay() // which may have something for it since long ago
+	select {
+	case <-m.subjects: // nobody needs it any more
+	default:
+	}
+	m.subjects <- subject // has room: this is the only sender
+	return nil
+}
+
+// attend is at the xds-server as whoever the identity is for, until ctx ends or that is over.
+func (m *membership) attend(ctx context.Context) error {
+	var subject model.Subject
+	select {
+	case subject = <-m.subjects:
+	case <-ctx.Done():
+		return nil
+	}
+	for {
+		next, err := m.session(ctx, subject)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		if next.Node != subject.Node {
+			m.relay.Forget(subject.Node)
+		}
+		subject = next
+	}
+}
+
+// session is at the xds-server as one subject, until there is another, or a leaf after one that had expired, which it returns.
+func (m *membership) session(ctx context.Context, subject model.Subject) (next model.Subject, err error) {
+	domain, way := m.control()
+	conn, err := dial.Conn(way, domain, m.store, m.store)
+	if err != nil {
+		return model.Subject{}, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return asOver(m.relay.Run(ctx, relay.Upstream{
+			Name: subject.Node, Conn: conn, Check: m.check(subject), Node: m.nodeOf(subject),
+		}))
+	})
+	group.Go(func() error { return asOver(m.report(ctx, conn)) })
+	group.Go(func() error {
+		select {
+		case next = <-m.subjects:
+			cancel()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	err = group.Wait()
+	return next, err // in this order: next is set by then
+}
+
+// asOver marks the errors of streams that say that an identity is over.
+func asOver(err error) error {
+	if errors.Is(err, relay.ErrOver) || errors.Is(err, certs.ErrRefused) {
+		return fmt.Errorf("%w: %w", errOver, err)
+	}
+	return err
+}
+
+// lookAtRelay records how Envoy's configuration is.
+func (m *membership) lookAtRelay() {
+	m.mu.Lock() // all the time: after bury there is nothing to record
+	defer m.mu.Unlock()
+	if m.subject == (model.Subject{}) {
+		return
+	}
+	state := m.relay.State(m.subject.Node)
+	m.served = m.served || state.Connected || state.Cached
+	m.status.configuration(state)
+}
+
+// ready returns why this membership can't carry tunnels yet.
+func (m *membership) ready() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.subject == (model.Subject{}):
+		return errors.New("there is no certificate yet")
+	case !m.served:
+		return fmt.Errorf("%s has no configuration yet", m.subject.Node)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/xds"
+)
+
+// serve runs the control channel until the test ends, or until the result is called.
+func (c *control) serve() (stop func()) {
+	c.t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	server := xds.NewServer(model.Installation{Domain: domain, Public: c.bind.Public, Control: c.address, Gateways: []model.Gateway{{Name: name}}}, log)
+	c.set(func() {
+		server.Ended(maps.Clone(c.gone))
+		server.Replace(slices.Collect(maps.Values(c.clusters)))
+		c.server = server
+	})
+	hub := report.NewHub(domain, server, log)
+	front := channel.New(channel.Config{
+		Domain: domain, TLS: certs.ServerTLS(c, certs.Bundle(c.ca.CertPEM()), 24*time.Hour), Log: log,
+		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
+		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},
+		Closing:   func() { server.Close(); hub.Close() },
+	})
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(front, server)
+	enrolv1.RegisterEnrolmentServer(front, enrol.NewServer(enrol.Config{Domain: domain, Tokens: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: log}))
+	reportv1.RegisterReportServer(front, &recording{Hub: hub, to: c.edges})
+	listener, err := net.Listen("tcp", c.address.String())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- front.Serve(ctx, listener) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Error(err)
+		}
+	})
+	c.t.Cleanup(stop)
+	return stop
+}
+
+// recorder has the newest report of each stream of edges.
+type recorder struct {
+	mu      sync.Mutex
+	reports []*reportv1.EdgeReport
+}
+
+// last is the newest report of all.
+func (r *recorder) last() (*reportv1.EdgeReport, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.reports) == 0 {
+		return nil, errors.New("no edge has reported")
+	}
+	return r.reports[len(r.reports)-1], nil
+}
+
+// recording is a hub whose reports of edges are recorded on their way.
+type recording struct {
+	*report.Hub
+	to *recorder
+}
+
+// Edge implements the service.
+func (r *recording) Edge(stream reportv1.Report_EdgeServer) error {
+	return r.Hub.Edge(&recordingStream{stream, r.to})
+}
+
+type recordingStream struct {
+	reportv1.Report_EdgeServer
+	to *recorder
+}
+
+// Recv implements the stream.
+func (s *recordingStream) Recv() (*reportv1.EdgeReport, error) {
+	report, err := s.Report_EdgeServer.Recv()
+	if err == nil {
+		s.to.mu.Lock()
+		s.to.reports = append(s.to.reports, report)
+		s.to.mu.Unlock()
+	}
+	return report, err
+}
+
+// served is the serial number of the leaf that the gateway's public port shows to an edge.
+func (c *control) served() (string, error) {
+	roots, err := certs.Bundle(c.ca.CertPEM()).Roots()
+	if err != nil {
+		return "", err
+	}
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{
+		ServerName: domain.GatewayReplica(name), RootCAs: roots, Certificates: []tls.Certificate{c.fresh(edgeSubject).TLSCertificate()},
+	}}
+	conn, err := dialer.DialContext(c.t.Context(), "tcp", c.bind.Public.String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.Text(16), nil
+}

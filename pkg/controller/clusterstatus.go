@@ -1,0 +1,57 @@
+package controller
+
+import (
+	"context"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// statusOwner is the field manager of what is ours in the status of a Cluster.
+const statusOwner = "fairlead-controller"
+
+// clusterStatus writes the one condition that is ours on a Cluster. It applies on the server side, so it owns that condition and no other;
+// Cluster API's own controllers patch the conditions that they own and leave others as they find them.
+type clusterStatus struct{ client client.Client }
+
+// set writes the condition, if it is not there already. The time of its last transition changes with its status alone.
+func (s clusterStatus) set(ctx context.Context, cluster *clusterv1.Cluster, condition metav1.Condition) error {
+	condition.Type, condition.ObservedGeneration, condition.Message = v1alpha1.ClusterConditionTunnelReady, cluster.Generation, shorten(condition.Message)
+	want := append([]metav1.Condition(nil), cluster.Status.Conditions...)
+	if !apimeta.SetStatusCondition(&want, condition) {
+		return nil
+	}
+	return s.apply(ctx, cluster, []metav1.Condition{*apimeta.FindStatusCondition(want, condition.Type)})
+}
+
+// remove takes the condition away, where there is one.
+func (s clusterStatus) remove(ctx context.Context, cluster *clusterv1.Cluster) error {
+	if apimeta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady) == nil {
+		return nil
+	}
+	return s.apply(ctx, cluster, nil)
+}
+
+func (s clusterStatus) apply(ctx context.Context, cluster *clusterv1.Cluster, conditions []metav1.Condition) error {
+	all := []any{} // and not nothing: the apiserver would make null of a status that has only our condition
+	for _, c := range conditions {
+		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
+		if err != nil {
+			return wrap("writing condition of Cluster", err)
+		}
+		all = append(all, o)
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": all}}}
+	o.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Cluster"))
+	o.SetNamespace(cluster.Namespace)
+	o.SetName(cluster.Name)
+	o.SetUID(cluster.UID) // another Cluster of the same name is a conflict
+	err := s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(statusOwner), client.ForceOwnership)
+	return client.IgnoreNotFound(wrap("writing condition of Cluster", err))
+}

@@ -1,0 +1,159 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+)
+
+// enrolled is the condition that says whether an edge holds a certificate.
+func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
+	count := 0
+	for _, e := range edges {
+		if e.RevokedAt == nil && now.Before(e.CertificateNotAfter.Time) {
+			count++
+		}
+	}
+	if count == 0 {
+		return metav1.Condition{
+			Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoEdge,
+			Message: "no edge has a certificate that is valid: run edge-agent with the file in the Cluster's bootstrap Secret",
+		}
+	}
+	return metav1.Condition{
+		Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonEnrolled,
+		Message: fmt.Sprintf("%s a valid certificate", counted(count, "edge has", "edges have")),
+	}
+}
+
+// tunnelReady is the condition that says whether there are tunnels. What is absent counts only if all is known.
+func tunnelReady(live report.Live, revoked []string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
+	edges, tunnels, complete := 0, 0, false
+	for i := range live.Edges {
+		edge := &live.Edges[i]
+		if n := countTunnels(edge); n > 0 && !slices.Contains(revoked, edge.Node) {
+			edges, tunnels = edges+1, tunnels+n
+			complete = complete || !slices.ContainsFunc(live.Gateways, func(name string) bool { return edge.Gateways[name] == 0 })
+		}
+	}
+	switch {
+	case tunnels == 0 && !live.Known:
+		return unknownCondition(c.Type, "no xds-server has told what the gateways report")
+	case tunnels == 0 && len(live.Gateways) == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, "no gateway is up"
+	case tunnels == 0:
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel
+		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
+	case complete:
+		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf("%s connected to every gateway", counted(edges, "edge is", "edges are"))
+	default:
+		c.Reason = v1alpha1.ReasonPartlyConnected
+		c.Message = fmt.Sprintf("%s connected, but none to all of the gateways %s", counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))
+	}
+	return c
+}
+
+// apiServerReachable is the condition that says whether an edge reaches the apiserver: only an edge can tell.
+func apiServerReachable(live report.Live, revoked []string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionAPIServerReachable}
+	var healthy int
+	var problems []string
+	for i := range live.Edges {
+		edge := &live.Edges[i]
+		server := edge.Report.GetApiServer()
+		switch {
+		case !edge.Connected || server == nil || slices.Contains(revoked, edge.Node):
+		case server.GetHealthy():
+			healthy++
+		default:
+			problems = append(problems, fmt.Sprintf("%s: %s: %s", edge.Node, bounded(server.GetAddress(), maxReported), bounded(server.GetMessage(), maxReported)))
+		}
+	}
+	switch {
+	case healthy > 0:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonReachable
+		c.Message = fmt.Sprintf("%s the apiserver", counted(healthy, "edge reaches", "edges reach"))
+	case len(problems) == 0:
+		return unknownCondition(c.Type, "no edge is connected that could tell")
+	case !live.Known:
+		return unknownCondition(c.Type, "not all edges could be asked; "+strings.Join(problems, "; "))
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonUnreachable, strings.Join(problems, "; ")
+	}
+	return c
+}
+
+// summary are the conditions on which Ready depends, in the order in which a request meets what they are about.
+var summary = []string{
+	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
+}
+
+// ready is the condition that sums up the others. False weighs more than unknown.
+func ready(conditions []metav1.Condition) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: "clients reach the apiserver"}
+	for _, kind := range summary {
+		found := apimeta.FindStatusCondition(conditions, kind)
+		switch {
+		case found != nil && found.Status == metav1.ConditionFalse:
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNotReady, kind+": "+found.Message
+			return c
+		case c.Status != metav1.ConditionTrue:
+		case found == nil:
+			c = unknownCondition(c.Type, kind+": not known yet")
+		case found.Status == metav1.ConditionUnknown:
+			c = unknownCondition(c.Type, kind+": "+found.Message)
+		}
+	}
+	return c
+}
+
+func unknownCondition(kind, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonUnknown, Message: message}
+}
+
+// keepKnown returns what was said before instead of a condition that is unknown, as long as there is still doubt: a restart of
+// an xds-server or of the controller says nothing about tunnels.
+func keepKnown(before []metav1.Condition, c metav1.Condition, doubt bool) metav1.Condition {
+	was := apimeta.FindStatusCondition(before, c.Type)
+	if c.Status != metav1.ConditionUnknown || !doubt || was == nil || was.Status == metav1.ConditionUnknown {
+		return c
+	}
+	return *was
+}
+
+// firstEnd is when the first certificate of an edge ends that is still valid; zero: never.
+func firstEnd(edges []v1alpha1.EdgeStatus, now time.Time) (end time.Time) {
+	for _, e := range edges {
+		if at := e.CertificateNotAfter.Time; at.After(now) && (end.IsZero() || at.Before(end)) {
+			end = at
+		}
+	}
+	return end
+}
+
+// counted is a number and what there is of it, in singular or plural.
+func counted(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, more)
+}
+
+// ofNode finds an edge by its node name; nil: there is none.
+func ofNode(edges []v1alpha1.EdgeStatus, node string) *v1alpha1.EdgeStatus {
+	for i := range edges {
+		if edges[i].NodeID == model.NodeID(node) {
+			return &edges[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package controller
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+)
+
+// TestARevokedEdgeDoesNotComeBackByItsToken asks before the status can have been written again.
+func TestARevokedEdgeDoesNotComeBackByItsToken(t *testing.T) {
+	m := apiserver(t)
+	tunnel := pausedTunnel(t, m)
+	first := answered(t, m, edgeRequest(t, tunnel.Namespace+"/c1"))
+	if len(first.Status.Certificate) == 0 {
+		t.Fatalf("not enrolled: %s", denialOf(first))
+	}
+	eventually(t, func() error { // the live state was just written
+		if e := ofNode(read(t, m, tunnel).Status.Edges, testNode); e == nil {
+			return errors.New("the edge is not on record")
+		}
+		return nil
+	})
+	edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{testNode} })
+	again := edgeRequest(t, tunnel.Namespace+"/c1")
+	again.Annotations[v1alpha1.RequestNodeAnnotation] = "edge-again"
+	if got := denialOf(answered(t, m, again)); got != reasonRevoked && got != reasonUnknownToken {
+		t.Errorf("the revoked edge is back as another: %q", got)
+	}
+}
+
+// TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself: whatever the status says.
+func TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself(t *testing.T) {
+	cluster, tunnel := served("c1", 1000)
+	tunnel.Spec.RevokedEdges = []string{"edge-a"}
+	for _, node := range []string{"edge-a", "edge-b"} {
+		e := recorded(node, time.Now())
+		e.TokenSHA256 = enrol.HashToken(node)
+		tunnel.Status.Edges = append(tunnel.Status.Edges, e)
+		tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: e.TokenSHA256, MaxUses: 9, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour))})
+	}
+	api := fakeAPI(t, cluster, tunnel)
+	r := &signer{config: testConfig(), client: api, live: api, now: time.Now}
+	for token, want := range map[string]string{"edge-a": reasonRevoked, "edge-b": ""} {
+		err := r.admitEdge(t.Context(), request{
+			subject: model.Subject{Role: model.RoleEdge, Node: "edge-new", ID: tunnel.Spec.ID}, tunnel: model.Key{Namespace: "prod", Name: "c1"},
+			tokenHash: enrol.HashToken(token), notAfter: time.Now().Add(time.Hour),
+		})
+		var no *refusal
+		if errors.As(err, &no); (want == "") != (err == nil) || (no != nil && no.reason != want) {
+			t.Errorf("by the token of %s: %v", token, err)
+		}
+	}
+}
+
+func (w *liveWorld) revoke(nodes ...string) {
+	w.t.Helper()
+	edit(w.t, w.m, tunnelNamed(w.cluster), func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = nodes })
+}
+
+func TestARevocationIsNotedAtOnce(t *testing.T) {
+	w := newLiveWorld(t)
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{connected("edge-a", "gateway-0")}}
+	w.settle(0)
+	w.revoke("edge-a")
+	tunnel := w.settle(0) // within the interval
+	if e := ofNode(tunnel.Status.Edges, "edge-a"); e == nil || e.RevokedAt == nil {
+		t.Fatalf("%+v", e)
+	}
+	if got := w.settle(writeInterval / 4).ResourceVersion; got != tunnel.ResourceVersion {
+		t.Error("everything is written at once after a revocation")
+	}
+}
+
+// TestOnlyTheGatewayItselfSaysThatTunnelsAreCut: one that is silent for long is held to be down, but may have them still.
+func TestOnlyTheGatewayItselfSaysThatTunnelsAreCut(t *testing.T) {
+	w := newLiveWorld(t)
+	both := []string{"gateway-0", "gateway-1"}
+	w.view.live = report.Live{Known: true, Gateways: both, Edges: []report.Edge{connected("edge-a", both...)}}
+	w.settle(0)
+	w.revoke("edge-a")
+	w.settle(2 * time.Second)
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}} // and gateway-1 is down
+	edge := ofNode(w.settle(2*time.Second).Status.Edges, "edge-a")
+	if len(edge.Gateways) != 1 || edge.Gateways[0].Name != "gateway-1" || edge.CutAt != nil {
+		t.Fatalf("gateway-1 has not said anything: %+v", edge)
+	}
+	w.view.live = report.Live{Known: true, Gateways: both}
+	if edge = ofNode(w.settle(2*time.Second).Status.Edges, "edge-a"); len(edge.Gateways) != 0 || edge.CutAt == nil {
+		t.Errorf("all gateways have said that there is none: %+v", edge)
+	}
+	w.revoke()
+	if edge = ofNode(w.settle(2*time.Second).Status.Edges, "edge-a"); edge.CutAt != nil || edge.RevokedAt != nil {
+		t.Errorf("a revocation that was taken back: %+v", edge)
+	}
+}
+
+func TestTunnelsAreCutOnlyIfAllIsKnown(t *testing.T) {
+	w := newLiveWorld(t)
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{connected("edge-a")}}
+	w.settle(0)
+	w.revoke("edge-a")
+	w.view.live = report.Live{} // as after a start of the controller
+	for range 2 {
+		if e := ofNode(w.settle(2*time.Second).Status.Edges, "edge-a"); e.RevokedAt == nil || e.CutAt != nil {
+			t.Fatalf("%+v", e)
+		}
+	}
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}}
+	if e := ofNode(w.settle(2*time.Second).Status.Edges, "edge-a"); e.CutAt == nil {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestEachConditionIsDoubtedByItself(t *testing.T) {
+	w := newLiveWorld(t)
+	edge := connected("edge-a", "gateway-0")
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{edge}}
+	w.settle(0)
+	edge.Report = nil // its agent is away for long, and its tunnels are not
+	w.view.live.Edges = []report.Edge{edge}
+	w.settle(2 * time.Second)
+	w.check(w.settle(patience+time.Second), v1alpha1.ConditionAPIServerReachable, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+	w.view.live = report.Live{} // only now
+	w.check(w.settle(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
+	w.check(w.settle(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+}

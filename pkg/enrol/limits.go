@@ -1,0 +1,83 @@
+package enrol
+
+import (
+	"crypto/x509"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/pkg/certs"
+)
+
+const (
+	// maxInFlight bounds what callers, whom anybody on the internet may be, can have us hold at a time, and
+	// maxInFlightEach what one of them can: an address, or one that has a certificate.
+	maxInFlight, maxInFlightEach = 512, 32
+	// maxKeys bounds what is remembered of each kind: about 300 bytes for a key.
+	maxKeys = 16_384
+	// busyTime is when to come back if the server is busy: a signature takes far less.
+	busyTime = time.Second
+	// renewals is how many times a node may renew in the life of a leaf, beyond renewalBurst: enough for one that asks again
+	// and again while no signer is there.
+	renewals, renewalBurst = 300, 30
+	// minRenewal bounds that for leaves of seconds.
+	minRenewal = 500 * time.Millisecond
+)
+
+var (
+	// refusalRate is for refused attempts of one address. Agents that are refused ask again after 10 s or more.
+	refusalRate = limit.Rate{Every: 3 * time.Second, Burst: 20}
+	// tokenRate is for one token: a hundred machines that join together are done within half a minute.
+	tokenRate = limit.Rate{Every: 250 * time.Millisecond, Burst: 64}
+	// gatewayRate is for the first leaves of one gateway.
+	gatewayRate = limit.Rate{Every: 10 * time.Second, Burst: 10}
+	// reviewRate is for questions to the apiserver about ServiceAccount tokens: anybody inside may have us ask.
+	reviewRate    = limit.Rate{Every: 2 * time.Second, Burst: 20}
+	allReviewRate = limit.Rate{Every: 100 * time.Millisecond, Burst: 100}
+	// sayRate is how often the same trouble of the same caller is logged.
+	sayRate = limit.Rate{Every: 10 * time.Minute, Burst: 1}
+)
+
+// limits is what a Server remembers of its callers.
+type limits struct {
+	inFlight                          *limit.Slots
+	refusals, attempts, reviews, said *limit.Rates
+}
+
+func newLimits() *limits {
+	return &limits{
+		inFlight: limit.NewSlots(maxInFlight, maxInFlightEach),
+		refusals: limit.NewRates(maxKeys), attempts: limit.NewRates(maxKeys), reviews: limit.NewRates(maxKeys), said: limit.NewRates(maxKeys),
+	}
+}
+
+// renewalRate is relative to how long the leaf lives that is renewed, so that leaves of seconds can be used.
+func renewalRate(leaf *x509.Certificate) limit.Rate {
+	life := leaf.NotAfter.Sub(leaf.NotBefore) - certs.ClockSkew // by which leaves begin earlier
+	return limit.Rate{Every: max(life/renewals, minRenewal), Burst: renewalBurst}
+}
+
+// review counts a question to the apiserver, of one address and of all.
+func (l *limits) review(address string) error {
+	const text = "too many ServiceAccount tokens"
+	if wait := l.reviews.Take(address, reviewRate); wait > 0 {
+		return tooMany(text, wait)
+	}
+	if wait := l.reviews.Take("all", allReviewRate); wait > 0 {
+		return tooMany(text, wait)
+	}
+	return nil
+}
+
+// tooMany is a gRPC status that says when to try again.
+func tooMany(text string, wait time.Duration) error {
+	s, err := status.New(codes.ResourceExhausted, text+", try again later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
+	if err != nil {
+		return status.Error(codes.ResourceExhausted, text)
+	}
+	return s.Err()
+}

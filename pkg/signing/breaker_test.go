@@ -1,0 +1,134 @@
+package signing_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/signing"
+)
+
+// controller answers requests while it runs. Otherwise each waits for 15 s, or for it to start, as those in an apiserver do.
+type controller struct {
+	mu      sync.Mutex
+	running chan struct{} // closed while it runs
+	made    int
+	answer  error // of a request; nil: a leaf
+}
+
+func (c *controller) Issue(ctx context.Context, _ enrol.IssueRequest) ([]byte, error) {
+	c.mu.Lock()
+	c.made++
+	running := c.running
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	select {
+	case <-running:
+		return []byte("leaf"), c.answer
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *controller) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made
+}
+
+// callers try again and again until the end, each of them for as long as it is patient.
+func callers(t *testing.T, n int, patience time.Duration, issuer enrol.Issuer) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				mine, done := context.WithTimeout(ctx, patience)
+				_, _ = issuer.Issue(mine, enrol.IssueRequest{})
+				done()
+				time.Sleep(4 * time.Second) // the time of the test's bubble
+			}
+		})
+	}
+	return func() { cancel(); all.Wait() }
+}
+
+func TestRequestsDoNotPileUpWhileNobodyAnswers(t *testing.T) {
+	for name, patience := range map[string]time.Duration{"of callers who wait": 20 * time.Second, "of callers who hang up soon": 100 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				c := &controller{running: make(chan struct{})}
+				b := signing.NewBreaker(c, slog.New(slog.NewTextHandler(&log, nil)))
+				stop := callers(t, 300, patience, b)
+				time.Sleep(time.Minute)
+				first := c.count()
+				time.Sleep(5 * time.Minute)
+				if more := c.count() - first; first > 300 || more > 90 || more < 15 {
+					t.Errorf("%d requests were made in the first minute and %d in the next 5", first, more)
+				}
+				stop()
+				close(c.running)
+				synctest.Wait()
+				if _, err := b.Issue(t.Context(), enrol.IssueRequest{}); err != nil {
+					t.Error(err)
+				}
+				if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "signed again") {
+					t.Errorf("the log is\n%s", log.String())
+				}
+			})
+		})
+	}
+}
+
+func TestEverybodyIsServedAsSoonAsSomebodyAnswers(t *testing.T) {
+	for name, answer := range map[string]error{"with a leaf": nil, "with a no": fmt.Errorf("%w: used up", enrol.ErrDenied)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &controller{running: make(chan struct{}), answer: answer}
+				b := signing.NewBreaker(c, slog.New(slog.DiscardHandler))
+				stop := callers(t, 200, 20*time.Second, b)
+				time.Sleep(5 * time.Minute)
+				close(c.running)
+				synctest.Wait()
+				var all sync.WaitGroup
+				for range 300 {
+					all.Go(func() {
+						if _, err := b.Issue(t.Context(), enrol.IssueRequest{}); !errors.Is(err, answer) {
+							t.Errorf("got %v", err)
+						}
+					})
+				}
+				all.Wait()
+				stop()
+			})
+		})
+	}
+}
+
+func TestSomeWithoutAnAnswerEndNothingForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &controller{running: make(chan struct{})}
+		b := signing.NewBreaker(c, slog.New(slog.DiscardHandler))
+		close(c.running)
+		for i := range 100 {
+			c.answer = nil
+			if i%2 == 0 {
+				c.answer = errors.New("a conflict")
+			}
+			if _, err := b.Issue(t.Context(), enrol.IssueRequest{}); !errors.Is(err, c.answer) {
+				t.Errorf("number %d: %v", i, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// recordKey stands for the record of ended tunnels in the queue. No workload cluster has an empty name.
+var recordKey model.Key
+
+// forever is beyond the end of every certificate.
+var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
+
+// watchEnded prepares the watch of the record.
+func (k *Kube) watchEnded(ctx context.Context) error {
+	look := func() { k.queue.Add(recordKey) }
+	informer, err := k.record.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false))
+	if err == nil {
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { look() }, UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() },
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("watching the ConfigMap %s: %w", v1alpha1.EndedTunnelsConfigMapName, err)
+	}
+	return nil
+}
+
+// publishEnded hands the record of ended tunnels over.
+func (k *Kube) publishEnded(ctx context.Context) error {
+	var found corev1.ConfigMap
+	at := client.ObjectKey{Namespace: k.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
+	if err := k.record.Get(ctx, at, &found); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading ConfigMap %s: %w", at, err)
+	}
+	k.Publisher.Ended(k.ended(found.Data))
+	return nil
+}
+
+// ended reads the record. An entry that can't be read is logged when it appears, and left out, but for one whose id is good:
+// that tunnel has ended, and only the time is not known, so it counts for as long as it is there.
+func (k *Kube) ended(data map[string]string) map[string]time.Time {
+	ended, bad := map[string]time.Time{}, map[string]string{}
+	for id, until := range data {
+		err := model.ValidateID(id)
+		if err == nil {
+			if ended[id], err = time.Parse(time.RFC3339, until); err != nil {
+				ended[id] = forever
+			}
+		}
+		if err == nil {
+			continue
+		}
+		bad[id] = until
+		if was, known := k.saidEnded[id]; !known || was != until {
+			k.Log.Warn("entry of an ended tunnel can't be read", "configmap", v1alpha1.EndedTunnelsConfigMapName, "id", id, "error", err)
+		}
+	}
+	k.saidEnded = bad
+	return ended
+}

@@ -1,0 +1,102 @@
+package source_test
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
+)
+
+func TestTheRecordOfEndedTunnels(t *testing.T) {
+	b := newBed(t)
+	var said syncBuffer
+	b.log = slog.New(slog.NewTextHandler(&said, nil))
+	until := time.Date(2027, time.March, 1, 12, 0, 0, 0, time.UTC)
+	record := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: v1alpha1.EndedTunnelsConfigMapName},
+		Data:       map[string]string{id("a"): until.Format(time.RFC3339)},
+	}
+	if err := b.Create(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.first(t, map[string][]string{})
+	b.awaitEnded(t, map[string]time.Time{id("a"): until})
+
+	b.update(t, record, func() {
+		record.Data = map[string]string{id("b"): until.Format(time.RFC3339), "Short": "x", id("c"): "tomorrow"}
+	})
+	forever := time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
+	b.awaitEnded(t, map[string]time.Time{id("b"): until, id("c"): forever})
+	b.update(t, record, func() { delete(record.Data, id("b")) })
+	b.awaitEnded(t, map[string]time.Time{id("c"): forever})
+	for _, bad := range []string{"Short", id("c")} {
+		if got := strings.Count(said.String(), "id="+bad); got != 1 {
+			t.Errorf("%s was logged %d times, want once:\n%s", bad, got, said.String())
+		}
+	}
+
+	if err := b.Delete(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitEnded(t, map[string]time.Time{})
+}
+
+func TestWithoutARecordNothingHasEnded(t *testing.T) {
+	b := newBed(t)
+	other := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: "another"}, Data: map[string]string{id("a"): "x"},
+	}
+	if err := b.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.first(t, map[string][]string{})
+	b.awaitEnded(t, map[string]time.Time{})
+}
+
+// awaitEnded takes updates until exactly these tunnels have ended.
+func (b *bed) awaitEnded(t *testing.T, want map[string]time.Time) {
+	t.Helper()
+	timeout := time.After(kubetest.Patience)
+	for {
+		diff := cmp.Diff(want, b.ended)
+		if diff == "" {
+			return
+		}
+		select {
+		case u := <-b.updates:
+			b.take(t, u)
+		case <-timeout:
+			t.Fatalf("not published:\n%s", diff)
+		}
+	}
+}
+
+// syncBuffer is a log that may be read while it is written.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String is all so far.
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}

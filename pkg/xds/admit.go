@@ -1,0 +1,155 @@
+package xds
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// denials are those that are let in no more.
+type denials struct {
+	ended   map[string]time.Time // tunnel ids, and until when their edges may have a certificate that is valid
+	denied  model.Denied         // all, sorted: a tunnel outlives the certificate by which it was opened
+	filter  model.Denied         // what Envoys are told: denied without ids of whom nobody can have a valid leaf
+	changed chan struct{}        // closed when denied changes
+	timer   *time.Timer          // for the next id to leave filter; nil: there is none
+	stopped bool
+	stale   bool // denied and filter may differ from what the tunnels and ended say
+}
+
+func newDenials() denials {
+	return denials{ended: map[string]time.Time{}, changed: make(chan struct{})}
+}
+
+// settle brings denied and filter up to date, and says whether filter changed. next is when it will change by itself, zero:
+// never.
+func (d *denials) settle(now time.Time, revoked []model.EdgeRef) (changed bool, next time.Time) {
+	d.stale = false
+	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: revoked}
+	for _, id := range denied.IDs {
+		until := d.ended[id]
+		if !until.After(now) {
+			continue
+		}
+		filter.IDs = append(filter.IDs, id)
+		if next.IsZero() || until.Before(next) {
+			next = until
+		}
+	}
+	if !equal(denied, d.denied) {
+		d.denied = denied
+		close(d.changed)
+		d.changed = make(chan struct{})
+	}
+	changed = !equal(filter, d.filter)
+	d.filter = filter
+	return changed, next
+}
+
+func equal(a, b model.Denied) bool {
+	return slices.Equal(a.Edges, b.Edges) && slices.Equal(a.IDs, b.IDs)
+}
+
+func (d *denials) stop() {
+	d.stopped = true
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// Ended replaces the ids of the tunnels that are on record as ended, each with the time until which its edges may have a
+// certificate that is valid. Until then gateways' Envoys are told to deny it; agents are, and here it is refused, for as long as
+// it is on record.
+func (s *Server) Ended(ids map[string]time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denials.ended, s.denials.stale = maps.Clone(ids), true
+	s.deny()
+}
+
+// deny acts on a change of who is let in, if there is one: it tells gateways and ends the streams of edges.
+func (s *Server) deny() {
+	if !s.denials.stale {
+		return
+	}
+	now := s.now()
+	before := s.denials.changed
+	changed, next := s.denials.settle(now, s.revoked())
+	s.again(now, next)
+	if changed {
+		for st := range s.hosts {
+			st.set(s.gatewayListeners(st))
+		}
+	}
+	if s.denials.changed == before {
+		return
+	}
+	s.log.Info("denied changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs))
+	for st := range s.edges {
+		if err := s.admit(st.subject); err != nil {
+			st.end(err)
+		}
+	}
+}
+
+// again looks at the denials once more at a time, zero: never.
+func (s *Server) again(now, next time.Time) {
+	d := &s.denials
+	if d.stopped {
+		return
+	}
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	if next.IsZero() {
+		return
+	}
+	d.timer = time.AfterFunc(next.Sub(now), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.denials.stale = true
+		s.deny()
+	})
+}
+
+// Admit says whether a subject, whom a certificate that is valid names, is still let in: nil, or a gRPC status.
+// codes.FailedPrecondition: an edge that is revoked, or whose tunnel is on record as ended, for good. codes.Unavailable: a tunnel
+// that is not known; its edge keeps what it has and asks again. Others than edges are let in. Before the first Replace
+// codes.Unavailable is for all, because who would be denied is not known either.
+func (s *Server) Admit(subject model.Subject) error {
+	if !s.Published() {
+		return status.Error(codes.Unavailable, "the server does not know the tunnels yet")
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.admit(subject)
+}
+
+func (s *Server) admit(subject model.Subject) error {
+	if subject.Role != model.RoleEdge {
+		return nil
+	}
+	if s.revokes(subject) {
+		return status.Errorf(codes.FailedPrecondition, "%s is revoked: it is let in no more, and has to enrol anew by a token that was not used for it", subject.Node)
+	}
+	if _, ended := s.denials.ended[subject.ID]; ended {
+		return status.Errorf(codes.FailedPrecondition, "the tunnel %s has ended: its Cluster is gone, or has opted out", subject.ID)
+	}
+	if s.tunnels[subject.ID] == nil {
+		return status.Errorf(codes.Unavailable, "no tunnel has the id %s here: its Cluster may be about to come, be moved or have a condition that says why", subject.ID)
+	}
+	return nil
+}
+
+// Denied returns who is let in no more, those too of whom nobody can have a certificate that is valid, and a channel that is closed when that changes.
+func (s *Server) Denied() (model.Denied, <-chan struct{}) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.denials.denied, s.denials.changed
+}

@@ -1,0 +1,273 @@
+package xds_test
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds"
+)
+
+// node is an edge of a workload cluster.
+func node(wc model.WorkloadCluster, name string) model.Subject {
+	return model.Subject{Role: model.RoleEdge, Node: name, ID: wc.ID}
+}
+
+func TestAdmit(t *testing.T) {
+	c1, c2 := workload("c1"), workload("c2")
+	c1.Revoked = []string{"edge-b", "gateway-0", "NO NAME"}
+	tests := map[string]struct {
+		before func(s *xds.Server)
+		in     model.Subject
+		want   codes.Code
+	}{
+		"an edge":                                       {in: node(c1, "edge-a")},
+		"an edge, before anything was published":        {before: func(*xds.Server) {}, in: node(c1, "edge-a"), want: codes.Unavailable},
+		"a gateway, before anything was published":      {before: func(*xds.Server) {}, in: gateway, want: codes.Unavailable},
+		"a revoked edge":                                {in: node(c1, "edge-b"), want: codes.FailedPrecondition},
+		"one of the same node name in another tunnel":   {in: node(c2, "edge-b")},
+		"a gateway, whom no Tunnel can revoke":          {in: gateway},
+		"an edge of a tunnel that is not known":         {in: node(workload("c9"), "edge-a"), want: codes.Unavailable},
+		"an edge of a tunnel that has ended":            {in: node(workload("c3"), "edge-a"), want: codes.FailedPrecondition},
+		"an edge of a tunnel that ended long ago":       {in: node(workload("c4"), "edge-a"), want: codes.FailedPrecondition},
+		"the controller, which reads what others tell":  {in: model.ControllerSubject()},
+		"an edge that was revoked and is not any more":  {before: func(s *xds.Server) { publish(s, c1); again := workload("c1"); s.Publish(again.Key, &again) }, in: node(c1, "edge-b")},
+		"an edge whose Tunnel is not any more":          {before: func(s *xds.Server) { publish(s, c1, c2); s.Publish(c1.Key, nil) }, in: node(c1, "edge-b"), want: codes.Unavailable},
+		"a revoked edge of a Tunnel that is withheld":   {before: func(s *xds.Server) { publish(s, c1, c2); two := withheld(c1); s.Publish(c1.Key, &two) }, in: node(c1, "edge-b"), want: codes.FailedPrecondition},
+		"one that was withheld from the beginning":      {before: func(s *xds.Server) { publish(s, withheld(c1)) }, in: node(c1, "edge-b"), want: codes.FailedPrecondition},
+		"another edge of a Tunnel that is withheld":     {before: func(s *xds.Server) { publish(s, withheld(c1)) }, in: node(c1, "edge-a"), want: codes.Unavailable},
+		"one that is withheld no more":                  {before: func(s *xds.Server) { publish(s, withheld(c1)); s.Publish(c1.Key, nil) }, in: node(c1, "edge-b"), want: codes.Unavailable},
+		"one that is served again, and revokes no more": {before: func(s *xds.Server) { publish(s, withheld(c1)); again := workload("c1"); s.Publish(again.Key, &again) }, in: node(c1, "edge-b")},
+		"an edge that a Tunnel with a claim to its id revokes": {before: func(s *xds.Server) {
+			claims := withheld(c1)
+			claims.ID = c2.ID
+			publish(s, claims, c2)
+		}, in: node(c2, "edge-b")},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := xds.NewServer(inst, slog.New(slog.DiscardHandler))
+			defer s.Close()
+			s.Ended(map[string]time.Time{workload("c3").ID: time.Now().Add(time.Hour), workload("c4").ID: time.Now().Add(-time.Hour)})
+			if tc.before == nil {
+				tc.before = func(s *xds.Server) { publish(s, c1, c2) }
+			}
+			tc.before(s)
+			if err := s.Admit(tc.in); status.Code(err) != tc.want {
+				t.Errorf("got %v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+// withheld is the same, not served.
+func withheld(wc model.WorkloadCluster) model.WorkloadCluster {
+	wc.Withheld = true
+	return wc
+}
+
+func publish(s *xds.Server, clusters ...model.WorkloadCluster) { s.Replace(clusters) }
+
+func TestWhoIsDeniedByGateways(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := xds.NewServer(inst, slog.New(slog.DiscardHandler))
+		defer s.Close()
+		now := time.Now()
+		ended := map[string]time.Time{"b": now.Add(time.Hour), "a": now.Add(2 * time.Hour), "past": now.Add(-time.Second)}
+		ids := []string{"a", "b", "past"} // as long as they are on record, because a tunnel outlives its certificate
+		c1, c2 := workload("c1"), workload("c2")
+		c1.Revoked, c2.Revoked = []string{"edge-z", "edge-y", "gateway-1", "A B"}, []string{"edge-y", "edge-x"}
+		first := []model.EdgeRef{{Node: "edge-y", ID: c1.ID}, {Node: "edge-z", ID: c1.ID}}
+		both := append(first[:2:2], model.EdgeRef{Node: "edge-x", ID: c2.ID}, model.EdgeRef{Node: "edge-y", ID: c2.ID})
+		slices.SortFunc(both, model.EdgeRef.Compare)
+		kept, other := withheld(c2), withheld(workload("c3"))
+		other.ID, other.Revoked = c1.ID, []string{"edge-a"}
+		steps := []struct {
+			what    string
+			do      func()
+			want    model.Denied
+			changes bool
+		}{
+			{what: "nothing was said", do: func() {}},
+			{what: "tunnels ended", do: func() { s.Ended(ended) }, want: model.Denied{IDs: ids}, changes: true},
+			{what: "the same again", do: func() { s.Ended(ended) }, want: model.Denied{IDs: ids}},
+			{what: "edges are revoked", do: func() { s.Replace([]model.WorkloadCluster{c1, c2}) }, want: model.Denied{Edges: both, IDs: ids}, changes: true},
+			{what: "one is not served", do: func() { s.Publish(c2.Key, &kept) }, want: model.Denied{Edges: both, IDs: ids}},
+			{what: "one that claims the id of another", do: func() { s.Publish(other.Key, &other) }, want: model.Denied{Edges: both, IDs: ids}},
+			{what: "one is no more", do: func() { s.Publish(c2.Key, nil) }, want: model.Denied{Edges: first, IDs: ids}, changes: true},
+			{what: "nobody can have a leaf of b any more", do: func() { time.Sleep(time.Hour + time.Second) }, want: model.Denied{Edges: first, IDs: ids}},
+			{what: "b is on record no more", do: func() { delete(ended, "b"); s.Ended(ended) }, want: model.Denied{Edges: first, IDs: []string{"a", "past"}}, changes: true},
+		}
+		for _, step := range steps {
+			_, changed := s.Denied()
+			step.do()
+			synctest.Wait()
+			got, _ := s.Denied()
+			if diff := cmp.Diff(step.want, got); diff != "" {
+				t.Errorf("%s:\n%s", step.what, diff)
+			}
+			select {
+			case <-changed:
+				if !step.changes {
+					t.Errorf("%s: it says that something changed", step.what)
+				}
+			default:
+				if step.changes {
+					t.Errorf("%s: it does not say that something changed", step.what)
+				}
+			}
+		}
+	})
+}
+
+// revoke publishes a workload cluster that revokes nodes.
+func (b *bed) revoke(wc model.WorkloadCluster, nodes ...string) {
+	wc.Revoked = nodes
+	b.publish(wc)
+}
+
+func TestRevocationEndsStreamsOfThatEdgeAlone(t *testing.T) {
+	c1, c2 := workload("c1"), workload("c2")
+	tests := map[string]func(b *bed){
+		"it is revoked":          func(b *bed) { b.revoke(c1, "edge-a") },
+		"its tunnel has ended":   func(b *bed) { b.Ended(map[string]time.Time{c1.ID: time.Now().Add(time.Hour)}) },
+		"ended, and is not here": func(b *bed) { b.Ended(map[string]time.Time{c1.ID: time.Now().Add(time.Hour)}); b.Publish(c1.Key, nil) },
+	}
+	for name, end := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, c1, c2)
+			denied, other := b.envoy(t, node(c1, "edge-a")), b.envoy(t, node(c2, "edge-b"))
+			silent := b.envoy(t, node(c1, "edge-a")) // one that has not even said its name
+			denied.fetch(t, cds)
+			other.fetch(t, cds)
+			end(b)
+			for what, a := range map[string]*ads{"its stream": denied, "its silent stream": silent, "a new stream": b.envoy(t, node(c1, "edge-a"))} {
+				if code := a.refusal(t); code != codes.FailedPrecondition {
+					t.Errorf("%s ended with %s", what, code)
+				}
+			}
+			other.fetch(t, lds) // still open
+		})
+	}
+}
+
+func TestAnEnvoyIsToldOfAnEndedTunnelOnlyWhileALeafIsValid(t *testing.T) {
+	b := newBed(t, workload("c1"))
+	a := b.envoy(t, gateway)
+	a.fetch(t, cds)
+	a.fetch(t, lds)
+	const id = "gone0000000000000000"
+	b.Ended(map[string]time.Time{id: time.Now().Add(2 * pause)})
+	for _, want := range []bool{true, false} {
+		if r := a.next(t); mentions(r, id) != want {
+			t.Errorf("the listener denies it: %t, want %t", !want, want)
+		}
+	}
+	if denied, _ := b.Denied(); !slices.Equal(denied.IDs, []string{id}) {
+		t.Errorf("the gateway-agent is told %v: a tunnel outlives the leaf by which it was opened", denied)
+	}
+}
+
+func TestRevocationSendsOneListenerToEachGateway(t *testing.T) {
+	c1 := workload("c1")
+	b := newBed(t, c1)
+	second := model.Subject{Role: model.RoleGateway, Node: "gateway-1"}
+	all := map[string]*ads{"edge-b": b.envoy(t, gateway), "edge-c": b.envoy(t, second)}
+	for _, a := range all {
+		a.fetch(t, cds)
+		a.fetch(t, lds)
+	}
+	edge := b.envoy(t, node(c1, "edge-a"))
+	edge.fetch(t, cds)
+	edge.fetch(t, lds)
+	b.revoke(c1, "edge-b")
+	for _, a := range all {
+		r := a.next(t)
+		expect(t, "sent", names(r), []string{"public"})
+		expect(t, "removed", r.GetRemovedResources(), nil)
+		if !mentions(r, "edge-b") {
+			t.Error("the listener does not deny the edge")
+		}
+	}
+	b.Ended(map[string]time.Time{"gone0000000000000000": time.Now().Add(time.Hour)})
+	for _, a := range all {
+		r := a.next(t)
+		expect(t, "sent for a tunnel that has ended", names(r), []string{"public"})
+		if !mentions(r, "gone0000000000000000") || !mentions(r, "edge-b") {
+			t.Error("the listener does not deny both")
+		}
+	}
+	late := b.envoy(t, gateway)
+	late.subscribe(t, lds, nil)
+	if r := late.next(t); !mentions(r, "edge-b") {
+		t.Error("a gateway that comes later does not hear who is denied")
+	}
+	select {
+	case r := <-edge.got:
+		t.Errorf("the edge was sent %v", names(r))
+	case <-time.After(pause):
+	}
+}
+
+// mentions says whether a word is anywhere in the resources of a response.
+func mentions(r *discoveryv3.DeltaDiscoveryResponse, word string) bool {
+	return slices.ContainsFunc(r.GetResources(), func(resource *discoveryv3.Resource) bool {
+		return containsText(resource.GetResource(), word)
+	})
+}
+
+// containsText looks at the encoding, in which texts are as they are, those of nested messages too.
+func containsText(resource *anypb.Any, word string) bool {
+	return bytes.Contains(resource.GetValue(), []byte(word))
+}
+
+func TestAnEdgeThatIsNotKnownIsLoggedOnce(t *testing.T) {
+	b := newBed(t, workload("c1"))
+	for range 5 {
+		a := b.envoy(t, node(workload("c9"), "edge-q"))
+		if code := a.refusal(t); code != codes.Unavailable {
+			t.Fatalf("the stream ended with %s", code)
+		}
+	}
+	if n := b.log.count("stream refused", "node=edge-q"); n != 1 {
+		t.Errorf("it was logged %d times", n)
+	}
+}
+
+func TestWhatAnEdgeSaysOfItselfIsInItsConfiguration(t *testing.T) {
+	c1 := workload("c1")
+	b := newBed(t, c1)
+	subject := node(c1, "edge-a")
+	open := func(dial envoy.EdgeDial) *ads {
+		identity := b.identity(t, subject, time.Now().Add(time.Hour))
+		return b.claim(t, &identity, &corev3.Node{Id: subject.NodeID(), Metadata: dial.Metadata()})
+	}
+	plain := open(envoy.EdgeDial{}).fetch(t, cds)
+	local := open(envoy.EdgeDial{APIServers: []model.Endpoint{{Host: "10.9.9.9", Port: 6443}}})
+	before := local.fetch(t, cds)
+	if before["apiserver_edge-a"] == plain["apiserver_edge-a"] || before["gateway-0_edge-a"] != plain["gateway-0_edge-a"] {
+		t.Error("its own apiserver is not in its configuration, or in more than that")
+	}
+	c1.APIServer.Port = 7443
+	b.publish(c1)
+	r := local.next(t)
+	expect(t, "sent for a change", names(r), []string{"apiserver_edge-a"})
+	if !mentions(r, "10.9.9.9") {
+		t.Error("after a change its own apiserver is forgotten")
+	}
+	if versions(r)["apiserver_edge-a"] == before["apiserver_edge-a"] {
+		t.Error("nothing changed")
+	}
+}

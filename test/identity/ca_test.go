@@ -1,0 +1,177 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+// rotation is what is public about the CA.
+func (w *world) rotation(ctx context.Context) (v1alpha1.CARotation, error) {
+	var info corev1.ConfigMap
+	var rotation v1alpha1.CARotation
+	name := types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.InstallationConfigMapName}
+	if err := w.Management.Client.Get(ctx, name, &info); err != nil {
+		return rotation, err
+	}
+	return rotation, json.Unmarshal([]byte(info.Data[v1alpha1.CARotationKey]), &rotation)
+}
+
+// rotateCA replaces the CA under load: point 2.
+func (r *rotations) rotateCA(t *testing.T) {
+	before, err := r.rotation(t.Context())
+	must(t, err)
+	if before.Phase != v1alpha1.CAPhaseSteady || len(before.CAs) != 1 {
+		t.Fatalf("before anything the rotation is %+v", before)
+	}
+	since, bootstrap := r.load.mark(), r.members[0].bootstrap(t)
+	start := time.Now()
+	that(t, "fairlead ca rotate begins a rotation, and may be interrupted", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		out, err := r.Exec(ctx, "ca", "rotate", "--wait")
+		if ctx.Err() == nil || err == nil {
+			t.Errorf("it ended by itself after %s: %v: %s", time.Since(start), err, out)
+		}
+		if !strings.Contains(out, string(v1alpha1.CAPhaseIntroduce)) {
+			t.Errorf("it shows no progress: %q", out)
+		}
+	})
+	that(t, "the same command goes on with the rotation that runs, shows its phases and ends with it", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		out, err := r.Exec(ctx, "ca", "rotate", "--wait")
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, phase := range []v1alpha1.CAPhase{v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire, v1alpha1.CAPhaseSteady} {
+			if !strings.Contains(out, string(phase)) {
+				t.Errorf("it says nothing of the phase %s: %s", phase, out)
+			}
+		}
+	})
+	measured("ca_rotation_s", time.Since(start).Seconds())
+	that(t, "a new CA has taken the place of the old one, everywhere", func(t *testing.T) { r.onlyNew(t, before) })
+	that(t, "the rotation of the CA has failed no request and broken no stream", func(t *testing.T) {
+		r.undisturbed(t, since)
+		measured("ca_rotation_requests", float64(r.load.mark().requests-since.requests))
+	})
+	that(t, "a machine with a bootstrap file of before the rotation is told what is wrong", func(t *testing.T) {
+		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-old-file", Bootstraps: [][]byte{bootstrap}})
+		must(t, err)
+		eventually(t, r.says("edge-old-file", "CA"))
+		stopEdge(t, edge)
+	})
+	that(t, "a machine with a new bootstrap file joins", func(t *testing.T) {
+		edge := r.startEdge(t, lab.EdgeSpec{Name: "edge-new-file"}, r.members[0])
+		eventually(t, edge.Ready)
+		stopEdge(t, edge)
+	})
+}
+
+// rotatesItself waits until a CA is replaced because of its age: point 2.
+func (r *rotations) rotatesItself(t *testing.T) {
+	before, err := r.rotation(t.Context())
+	must(t, err)
+	since := r.load.mark()
+	that(t, "a CA is replaced by itself before it ends, under load, with no failed request and no broken stream", func(t *testing.T) {
+		must(t, lab.Wait(t.Context(), caLife, func(ctx context.Context) error {
+			now, err := r.rotation(ctx)
+			if err == nil && now.Phase == v1alpha1.CAPhaseSteady {
+				err = fmt.Errorf("no rotation has begun, the next one is to at %s", now.Next)
+			}
+			return err
+		}))
+		left := time.Until(before.CAs[0].NotAfter.Time)
+		r.onlyNew(t, before)
+		measured("ca_rotated_before_end_s", left.Seconds())
+		r.undisturbed(t, since)
+	})
+}
+
+// onlyNew fails the test if anybody has a leaf or trusts a CA other than the new one.
+func (r *rotations) onlyNew(t *testing.T, before v1alpha1.CARotation) {
+	t.Helper()
+	var now v1alpha1.CARotation
+	must(t, lab.Wait(t.Context(), 3*patience, func(ctx context.Context) (err error) {
+		if now, err = r.rotation(ctx); err == nil && (now.Phase != v1alpha1.CAPhaseSteady || len(now.CAs) != 1 || now.CAs[0].Serial == before.CAs[0].Serial) {
+			err = fmt.Errorf("the rotation is %+v", now)
+		}
+		return err
+	}))
+	folders := []string{r.file("xds-server"), r.Gateways[0].StateDir, r.Gateways[1].StateDir}
+	for _, e := range r.edges {
+		folders = append(folders, e.StateDir)
+	}
+	for _, dir := range folders {
+		eventually(t, func(context.Context) error {
+			all, err := outsider.StealAll(domain, dir)
+			for _, stolen := range all {
+				if n := strings.Count(string(stolen.Bundle), "BEGIN CERTIFICATE"); n != 1 {
+					err = errors.Join(err, fmt.Errorf("%s trusts %d CAs", stolen.Folder, n))
+				}
+			}
+			return err
+		})
+	}
+}
+
+// broughtAnew proves what happens when somebody puts another CA into the Secret: points 1 and 2.
+func (d *doors) broughtAnew(t *testing.T) {
+	next, err := certs.NewCA("Example Corp Issuing CA 2", time.Now(), 365*day)
+	must(t, err)
+	that(t, "another CA in the Secret is introduced beside the one that signs", func(t *testing.T) {
+		d.putCA(t, next)
+		eventually(t, d.phase(v1alpha1.CAPhaseIntroduce, d.ca, next))
+		stolen := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-two-cas"}, d.member(t, "two-cas", nil)))
+		if n := strings.Count(string(stolen.Bundle), "BEGIN CERTIFICATE"); n != 2 || stolen.Leaf.Issuer.String() != d.ca.Subject() {
+			t.Errorf("a new edge trusts %d CAs, and its leaf is signed by %s", n, stolen.Leaf.Issuer)
+		}
+	})
+	that(t, "the old one put back ends that, as if nothing had been", func(t *testing.T) {
+		d.putCA(t, d.ca)
+		eventually(t, d.phase(v1alpha1.CAPhaseSteady, d.ca))
+	})
+}
+
+// putCA writes the Secret of the CA, as its issuer would.
+func (d *doors) putCA(t *testing.T, ca *certs.CA) {
+	t.Helper()
+	key, err := ca.KeyPEM()
+	must(t, err)
+	var secret corev1.Secret
+	must(t, d.Management.Client.Get(t.Context(), types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName}, &secret))
+	secret.Data = map[string][]byte{corev1.TLSCertKey: ca.CertPEM(), corev1.TLSPrivateKeyKey: key}
+	must(t, d.Management.Client.Update(t.Context(), &secret))
+}
+
+// phase is the condition that the rotation is in a phase, with some CAs in the bundle.
+func (w *world) phase(want v1alpha1.CAPhase, cas ...*certs.CA) func(context.Context) error {
+	return func(ctx context.Context) error {
+		rotation, err := w.rotation(ctx)
+		if err != nil {
+			return err
+		}
+		known := len(rotation.CAs) == len(cas)
+		for _, ca := range cas {
+			known = known && slices.ContainsFunc(rotation.CAs, func(i v1alpha1.CAInfo) bool { return i.Serial == ca.Serial() && i.Brought })
+		}
+		if rotation.Phase != want || !known {
+			return fmt.Errorf("the rotation is %+v", rotation)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,265 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+// certificates proves who signs what, and where keys are: point 1.
+func (d *doors) certificates(t *testing.T) {
+	oslo := d.member(t, "oslo", nil)
+	edge := d.edge(t, lab.EdgeSpec{Name: "edge-oslo"}, oslo)
+	that(t, "a CA that somebody has brought signs every certificate", func(t *testing.T) {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(d.ca.CertPEM())
+		for name, dir := range d.folders(edge) {
+			stolen, err := outsider.Steal(domain, dir)
+			must(t, err)
+			if _, err := stolen.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+	that(t, "certificates live for a day, and each says only what its role may", func(t *testing.T) { d.profiles(t, oslo, edge) })
+	that(t, "certificates come by CertificateSigningRequests with our signers' names, written by the xds-server", d.requests)
+	that(t, "nobody but the controller may read the CA's key", d.caKey)
+	that(t, "private keys are for their owner alone", func(t *testing.T) {
+		for _, dir := range d.folders(edge) {
+			checkKeyFiles(t, dir)
+		}
+	})
+	that(t, "no private key is anywhere but on the machine that made it", func(t *testing.T) { d.keysStay(t, edge) })
+}
+
+// folders are the state folders of everybody who has a certificate on disk.
+func (d *doors) folders(edge *lab.Agent) map[string]string {
+	return map[string]string{
+		"edge": edge.StateDir, "gateway-0": d.Gateways[0].StateDir, "gateway-1": d.Gateways[1].StateDir, "xds-server": d.file("xds-server"),
+	}
+}
+
+func (d *doors) profiles(t *testing.T, oslo *member, edge *lab.Agent) {
+	tunnel, err := oslo.Tunnel(t.Context())
+	must(t, err)
+	own := steal(t, edge)
+	for name, want := range map[string]model.Subject{
+		"edge":       {Role: model.RoleEdge, Node: own.Subject.Node, ID: tunnel.Spec.ID},
+		"gateway-0":  {Role: model.RoleGateway, Node: "gateway-0"},
+		"gateway-1":  {Role: model.RoleGateway, Node: "gateway-1"},
+		"xds-server": model.ControlSubject(),
+	} {
+		stolen, err := outsider.Steal(domain, d.folders(edge)[name])
+		must(t, err)
+		leaf := stolen.Leaf
+		if stolen.Subject != want || leaf.IsCA || len(leaf.IPAddresses)+len(leaf.EmailAddresses)+len(leaf.URIs) > 0 || len(leaf.Subject.Names) != 1 {
+			t.Errorf("%s: it says %s %v, CA %v; want %+v", name, leaf.Subject, leaf.DNSNames, leaf.IsCA, want)
+		}
+		if left := time.Until(leaf.NotAfter); left < 23*time.Hour || left > 24*time.Hour {
+			t.Errorf("%s: it ends in %s", name, left)
+		}
+	}
+}
+
+func (d *doors) requests(t *testing.T) {
+	clients, err := kubernetes.NewForConfig(d.Management.Config)
+	must(t, err)
+	requests, err := clients.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	seen := map[string]int{}
+	for _, request := range requests.Items {
+		seen[request.Spec.SignerName]++
+		if want := "system:serviceaccount:" + lab.InstallationNamespace + ":xds-server"; request.Spec.Username != want {
+			t.Errorf("%s was written by %s, want %s", request.Name, request.Spec.Username, want)
+		}
+		approved := slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+			return c.Type == certificatesv1.CertificateApproved
+		})
+		if len(request.Status.Certificate) > 0 && !approved {
+			t.Errorf("%s has a certificate, but nobody has approved it", request.Name)
+		}
+	}
+	for _, signer := range []string{v1alpha1.SignerEdge, v1alpha1.SignerGateway, v1alpha1.SignerControl} {
+		if seen[signer] == 0 {
+			t.Errorf("there is none of the signer %s: %v", signer, seen)
+		}
+	}
+}
+
+// caKey asks the apiserver, as each of the accounts, whether it may read the Secrets of the CA.
+func (d *doors) caKey(t *testing.T) {
+	for account, want := range map[string]bool{"controller": true, "xds-server": false, "gateway": false} {
+		kubeconfig, err := d.AccountKubeconfig(t.Context(), account)
+		must(t, err)
+		config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+		must(t, err)
+		config.Dial = d.Network.Management.DialContext
+		for _, name := range []string{v1alpha1.CASecretName, v1alpha1.CAStateSecretName} {
+			for _, verb := range []string{"get", "list", "watch"} {
+				if got := mayI(t, config, verb, name); got != want {
+					t.Errorf("%s may %s the Secret %s: %v, want %v", account, verb, name, got, want)
+				}
+			}
+		}
+	}
+}
+
+func mayI(t *testing.T, config *rest.Config, verb, secret string) bool {
+	t.Helper()
+	clients, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: lab.InstallationNamespace, Verb: verb, Resource: "secrets", Name: secret,
+		}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	return review.Status.Allowed
+}
+
+// keyFiles are the files with private keys in a folder, by the line of each key that says most.
+func keyFiles(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	must(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if _, key, ok := strings.Cut(string(data), "PRIVATE KEY-----\n"); ok {
+			line, _, _ := strings.Cut(key, "\n")
+			found[line] = path
+		}
+		return nil
+	}))
+	return found
+}
+
+// checkKeyFiles fails the test if a file with a key can be read by others, or if there is none.
+func checkKeyFiles(t *testing.T, dir string) {
+	t.Helper()
+	files := keyFiles(t, dir)
+	for _, path := range files {
+		info, err := os.Stat(path)
+		must(t, err)
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %s", path, info.Mode())
+		}
+	}
+	if len(files) == 0 {
+		t.Errorf("%s holds no key", dir)
+	}
+}
+
+// keysStay looks for each key in every file of the lab: other machines' folders, all logs, and the management cluster's
+// etcd, that is, in every object that there is.
+func (d *doors) keysStay(t *testing.T, edge *lab.Agent) {
+	keys := map[string]string{}
+	for _, dir := range d.folders(edge) {
+		for line, path := range keyFiles(t, dir) {
+			keys[line] = path
+		}
+	}
+	caKey, err := d.ca.KeyPEM()
+	must(t, err)
+	caLine := strings.Split(string(caKey), "\n")[1]
+	inEtcd, looked := 0, 0
+	must(t, filepath.WalkDir(d.Dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return ignoreGone(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return ignoreGone(err)
+		}
+		looked += len(data)
+		for line, owner := range keys {
+			if path != owner && bytes.Contains(data, []byte(line)) {
+				t.Errorf("the key in %s is in %s too", owner, path)
+			}
+		}
+		if containsAll(path, "/etcd-", "-management/") && bytes.Contains(data, []byte(caLine)) {
+			inEtcd++
+		}
+		return nil
+	}))
+	measured("key_search_mb", float64(looked)/1e6)
+	if inEtcd == 0 {
+		t.Error("not even the CA's key was found in etcd, where it is: this search would find nothing")
+	}
+}
+
+func ignoreGone(err error) error {
+	if os.IsNotExist(err) {
+		return nil
+	}
+	return err
+}
+
+// logs proves things about every process of ours by what it wrote, from its start to now. Of those that are named a test has
+// killed the Envoy in a way that looks like a crash.
+func (w *world) logs(t *testing.T, crashed ...string) {
+	that(t, "no log holds a key, a certificate or a token", func(t *testing.T) {
+		w.noLogHolds(t, nil, "PRIVATE KEY", "BEGIN CERTIFICATE", "fl1.")
+	})
+	that(t, "no process reports a data race or a panic, and no Envoy has crashed", func(t *testing.T) {
+		w.noLogHolds(t, nil, "WARNING: DATA RACE", "panic: ", "fatal error: ", "assert failure")
+		w.noLogHolds(t, crashed, "Caught Segmentation fault")
+	})
+}
+
+// noLogHolds fails the test if a log holds one of the texts, which may be secret.
+func (w *world) noLogHolds(t *testing.T, but []string, texts ...string) {
+	t.Helper()
+	logs, err := filepath.Glob(w.LogFile("*"))
+	must(t, err)
+	if len(logs) < 6 {
+		t.Fatalf("there are only %d logs", len(logs))
+	}
+	for _, log := range logs {
+		if slices.Contains(but, strings.TrimSuffix(filepath.Base(log), ".log")) {
+			continue
+		}
+		data, err := os.ReadFile(log)
+		must(t, err)
+		for i, text := range texts {
+			if at := strings.Index(string(data), text); at >= 0 {
+				t.Errorf("%s holds the text number %d at byte %d", filepath.Base(log), i, at)
+			}
+		}
+	}
+}
+
+// renewed is the condition that a folder's leaf has another serial than before.
+func renewed(before outsider.Stolen) func(context.Context) error {
+	return func(context.Context) error {
+		now, err := outsider.Steal(domain, before.Folder)
+		if err == nil && now.Identity.Serial() == before.Identity.Serial() {
+			err = fmt.Errorf("certificate %s is still the same", now.Identity.Serial())
+		}
+		return err
+	}
+}

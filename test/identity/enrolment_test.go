@@ -1,0 +1,257 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+// enrolment proves what a token is good for, and what not: point 3.
+func (d *doors) enrolment(t *testing.T) {
+	bern, riga := d.member(t, "bern", nil), d.member(t, "riga", nil)
+	token, other := d.token(t, bern), d.token(t, riga)
+	d.tokens = watchTokens(t, bern)
+	stranger := d.outsider(outsider.Stolen{Roots: d.roots(t)})
+	stranger.Certificate = nil
+
+	that(t, "of a token only its hash is on record", func(t *testing.T) { d.onlyHash(t, bern, token) })
+	that(t, "a CSR gets exactly the names that its token allows, whatever it asks for", func(t *testing.T) { d.greedyCSR(t, stranger, bern, token) })
+	that(t, "a token of another cluster gives that other cluster's names", func(t *testing.T) {
+		leaf, err := enrol(t.Context(), stranger, other, csrFor(t, domain.TunnelID(idOf(t, bern))))
+		must(t, err)
+		checkNames(t, leaf, idOf(t, riga))
+	})
+	that(t, "an edge with the bootstrap file of one cluster and the token of another says so, and carries nothing", func(t *testing.T) {
+		mixed := strings.Replace(string(bern.bootstrap(t)), d.token(t, bern), d.token(t, riga), 1)
+		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-mixed", Bootstraps: [][]byte{[]byte(mixed)}})
+		must(t, err)
+		eventually(t, d.says("edge-mixed", "of the tunnel"))
+		must(t, riga.deaf(t.Context()))
+		stopEdge(t, edge)
+	})
+	that(t, "an edge's token gets no gateway's certificate", func(t *testing.T) { refusedGateway(t, stranger, other) })
+	that(t, "each use of a token is counted, with the time of the last", func(t *testing.T) { d.counted(t, bern, token, 1) })
+	that(t, "a token is used up after as many uses as it is for: replay and theft are refused", func(t *testing.T) { d.usedUp(t, stranger, bern, token) })
+	that(t, "a token that is half used up has been replaced in the bootstrap Secret", func(t *testing.T) {
+		if now := d.token(t, bern); now == token {
+			t.Error("the Secret still has the token that is used up")
+		}
+	})
+	that(t, "an edge with a token that is used up says why it gets no certificate", func(t *testing.T) {
+		stale := strings.Replace(string(bern.bootstrap(t)), d.token(t, bern), token, 1)
+		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-late", Bootstraps: [][]byte{[]byte(stale)}})
+		must(t, err)
+		eventually(t, d.says("edge-late", "unknown, has expired or is used up"))
+		stopEdge(t, edge)
+	})
+	that(t, "the xds-server logs a refusal with its reason and the address that asked", func(t *testing.T) {
+		eventually(t, d.says("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
+	})
+	that(t, "who guesses tokens is soon not listened to, and nobody else notices", func(t *testing.T) { d.guessing(t, riga) })
+}
+
+// token is what the bootstrap Secret of a member holds now.
+func (w *world) token(t *testing.T, m *member) string {
+	t.Helper()
+	m.bootstrap(t) // waits for it
+	secret, err := m.Secret(t.Context(), v1alpha1.BootstrapSecretSuffix)
+	must(t, err)
+	return string(secret.Data[v1alpha1.BootstrapTokenKey])
+}
+
+func idOf(t *testing.T, m *member) string {
+	t.Helper()
+	tunnel, err := m.Tunnel(t.Context())
+	must(t, err)
+	return tunnel.Spec.ID
+}
+
+// enrol trades a token for a leaf, as an agent that somebody has changed could.
+func enrol(ctx context.Context, who outsider.Outsider, token string, csr []byte) (*x509.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := who.Control()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	answer, err := enrolv1.NewEnrolmentClient(conn).EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: "stranger"})
+	if err != nil {
+		return nil, err
+	}
+	return parseLeaf(answer.GetChain())
+}
+
+func parseLeaf(chain []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(chain)
+	if block == nil {
+		return nil, errors.New("the answer holds no certificate")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// csrFor asks for names, for being a CA, and for everything else that one can ask for.
+func csrFor(t *testing.T, names ...string) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "gateway-0", Organization: []string{"system:masters"}}, DNSNames: names, EmailAddresses: []string{"root@example.test"},
+		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}}, // basic constraints: CA
+	}, key)
+	must(t, err)
+	return csr
+}
+
+func (d *doors) onlyHash(t *testing.T, m *member, token string) {
+	tunnel, err := m.Tunnel(t.Context())
+	must(t, err)
+	sum := sha256.Sum256([]byte(token))
+	hash := hex.EncodeToString(sum[:])
+	found := false
+	for _, record := range tunnel.Status.Tokens {
+		found = found || record.SHA256 == hash
+		if left := time.Until(record.ExpiresAt.Time); left <= 0 || left > tokenLifetime {
+			t.Errorf("a token expires in %s", left)
+		}
+		if record.MaxUses != tokenUses {
+			t.Errorf("a token is good for %d uses", record.MaxUses)
+		}
+	}
+	if !found {
+		t.Errorf("the hash of the token is not on record: %+v", tunnel.Status.Tokens)
+	}
+	if strings.Contains(fmt.Sprintf("%+v", tunnel), token) {
+		t.Error("the token itself is in the Tunnel")
+	}
+}
+
+func (d *doors) greedyCSR(t *testing.T, who outsider.Outsider, m *member, token string) {
+	leaf, err := enrol(t.Context(), who, token, csrFor(t, domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "kubernetes", hostname("riga")))
+	must(t, err)
+	checkNames(t, leaf, idOf(t, m))
+}
+
+// checkNames fails the test if a leaf says anything but the id of a tunnel and an edge's random node name.
+func checkNames(t *testing.T, leaf *x509.Certificate, id string) {
+	t.Helper()
+	subject, err := domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
+	if err != nil || subject.Role != model.RoleEdge || subject.ID != id || leaf.IsCA || len(leaf.Subject.Names) != 1 || len(leaf.EmailAddresses) > 0 {
+		t.Errorf("it says %s %v, CA %v (%v); want an edge of %s", leaf.Subject, leaf.DNSNames, leaf.IsCA, err, id)
+	}
+}
+
+func refusedGateway(t *testing.T, who outsider.Outsider, token string) {
+	conn, err := who.Control()
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = enrolv1.NewEnrolmentClient(conn).EnrolGateway(t.Context(), &enrolv1.EnrolGatewayRequest{
+		Credential: &enrolv1.EnrolGatewayRequest_Token{Token: token}, Csr: csrFor(t), Gateway: "gateway-0",
+	})
+	if code := status.Code(err); code != codes.PermissionDenied && code != codes.Unauthenticated {
+		t.Errorf("the answer is %v, want a refusal", err)
+	}
+}
+
+// record is what the Tunnel says of a token.
+func record(ctx context.Context, m *member, token string) (v1alpha1.TokenStatus, error) {
+	tunnel, err := m.Tunnel(ctx)
+	if err != nil {
+		return v1alpha1.TokenStatus{}, err
+	}
+	sum := sha256.Sum256([]byte(token))
+	for _, r := range tunnel.Status.Tokens {
+		if r.SHA256 == hex.EncodeToString(sum[:]) {
+			return r, nil
+		}
+	}
+	return v1alpha1.TokenStatus{}, errors.New("the token is not on record")
+}
+
+func (d *doors) counted(t *testing.T, m *member, token string, uses int32) {
+	eventually(t, func(ctx context.Context) error {
+		r, err := record(ctx, m, token)
+		if err != nil {
+			return err
+		}
+		if r.Uses != uses || r.LastUsedAt == nil || time.Since(r.LastUsedAt.Time) > 3*patience {
+			return fmt.Errorf("on record are %d uses, the last at %v; want %d", r.Uses, r.LastUsedAt, uses)
+		}
+		return nil
+	})
+}
+
+// usedUp uses a token that was used once until it is used up, by sending one request again and again, as somebody could
+// who has seen it.
+func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *member, token string) {
+	csr := csrFor(t)
+	nodes := map[string]bool{}
+	for range tokenUses - 1 {
+		leaf, err := enrol(t.Context(), who, token, csr)
+		must(t, err)
+		nodes[leaf.Subject.CommonName] = true
+	}
+	if len(nodes) != tokenUses-1 {
+		t.Errorf("%d uses gave %d node names", tokenUses-1, len(nodes))
+	}
+	for range 2 {
+		_, err := enrol(t.Context(), who, token, csr)
+		if code := status.Code(err); (code != codes.PermissionDenied && code != codes.Unauthenticated) || !strings.Contains(err.Error(), "used up") {
+			t.Errorf("one use more is answered with %v, want a refusal with the reason", err)
+		}
+	}
+	_, err := enrol(t.Context(), who, "fl1.never-was-one", csr)
+	_, again := enrol(t.Context(), who, token, csr)
+	if err == nil || again == nil || err.Error() != again.Error() {
+		t.Errorf("a token that never was is answered with %v, one that is used up with %v: who guesses learns something", err, again)
+	}
+}
+
+// guessing tries tokens from a site of its own until it is refused for its rate.
+func (d *doors) guessing(t *testing.T, riga *member) {
+	site, err := d.AddSite(t.Context(), "guesser")
+	must(t, err)
+	guesser := outsider.Outsider{From: site.Namespace, Domain: domain, Roots: d.roots(t)}
+	csr := csrFor(t)
+	for tries := 1; ; tries++ {
+		_, err := enrol(t.Context(), guesser, fmt.Sprintf("fl1.%043d", tries), csr)
+		if status.Code(err) == codes.ResourceExhausted {
+			measured("guesses_until_limited", float64(tries))
+			if !strings.Contains(err.Error(), "too many") {
+				t.Errorf("the reason is %v", err)
+			}
+			break
+		}
+		if tries == 1000 {
+			t.Fatalf("after %d tries the answer is still %v", tries, err)
+		}
+	}
+	meanwhile := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-riga"}, riga))
+	if meanwhile.Subject.ID != idOf(t, riga) {
+		t.Errorf("the edge that enrolled meanwhile is of %s", meanwhile.Subject.ID)
+	}
+	neighbour := d.startEdge(t, lab.EdgeSpec{Name: "edge-neighbour", Site: site.Namespace}, riga)
+	eventually(t, d.says("edge-neighbour", "too many"))
+	measured("limited_edge_joins_s", took(t, 2*patience, neighbour.Ready).Seconds())
+	stopEdge(t, neighbour)
+}

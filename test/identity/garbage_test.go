@@ -1,0 +1,229 @@
+package identity
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+// methods are all that the control channel serves, and some that it doesn't.
+var methods = []string{
+	"/fairlead.enrol.v1.Enrolment/EnrolEdge", "/fairlead.enrol.v1.Enrolment/EnrolGateway", "/fairlead.enrol.v1.Enrolment/Renew",
+	"/fairlead.report.v1.Report/Edge", "/fairlead.report.v1.Report/Gateway", "/fairlead.report.v1.Report/Watch",
+	"/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
+	"/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+	"/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
+}
+
+// tries are how often each kind of garbage is sent to each method, by each kind of sender.
+const tries = 20
+
+// garbage proves that whatever is sent to the port that faces the internet ends in a refusal: the Tests paragraph.
+func (d *doors) garbage(t *testing.T) {
+	site, err := d.AddSite(t.Context(), "vandal")
+	must(t, err)
+	m := d.member(t, "quito", nil)
+	edge := d.edge(t, lab.EdgeSpec{Name: "edge-quito"}, m)
+	stolen := steal(t, edge)
+	l := startLoad(t, 50, 1, "/whoami", m.paths()...)
+	defer l.stop()
+	before, pids := l.mark(), d.pids(t)
+
+	senders := map[string]outsider.Outsider{
+		"without a certificate":      {From: site.Namespace, Domain: domain, Roots: stolen.Roots},
+		"with an edge's certificate": {From: site.Namespace, Domain: domain, Roots: stolen.Roots, Certificate: &stolen.Certificate},
+		"with a foreign certificate": {From: site.Namespace, Domain: domain, Roots: stolen.Roots, Certificate: ptr(forgery(t, stolen.Subject))},
+	}
+	for name, sender := range senders {
+		that(t, "random messages "+name+" to every method of the control channel get nothing", func(t *testing.T) { d.fuzz(t, sender, 4<<10) })
+		that(t, "oversize messages "+name+" are refused unread", func(t *testing.T) { d.oversize(t, sender) })
+	}
+	that(t, "bytes that are no TLS, and names that are nobody's, get no answer", func(t *testing.T) { d.noise(t, site) })
+	that(t, "a thousand connections that say nothing keep nobody out", func(t *testing.T) { d.silence(t, site, m) })
+	that(t, "through all of that no process ended, no request failed and no stream broke", func(t *testing.T) {
+		must(t, errors.Join(l.unbroken(before), d.XDSServerReady(t.Context()), edge.Ready(t.Context())))
+		for name, pid := range d.pids(t) {
+			if pid != pids[name] {
+				t.Errorf("%s was %d, is %d", name, pids[name], pid)
+			}
+		}
+	})
+}
+
+func ptr[T any](value T) *T { return &value }
+
+// pids are the processes that face the internet.
+func (d *doors) pids(t *testing.T) map[string]int {
+	t.Helper()
+	pids := map[string]int{"xds-server": d.XDSServers[0].Process().PID(), "controller": d.Controller.Process().PID()}
+	for i, gateway := range d.Gateways {
+		envoy, err := gateway.EnvoyPID()
+		must(t, err)
+		pids["gateway-agent "+strconv.Itoa(i)], pids["gateway Envoy "+strconv.Itoa(i)] = gateway.Process().PID(), envoy
+	}
+	return pids
+}
+
+// raw is a gRPC codec that sends what it is given.
+type raw struct{}
+
+func (raw) Name() string { return "proto" }
+
+func (raw) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
+
+func (raw) Unmarshal(data []byte, v any) error {
+	*v.(*[]byte) = data
+	return nil
+}
+
+var _ encoding.Codec = raw{}
+
+// send sends one message to a method, and returns what comes back.
+func send(ctx context.Context, conn *grpc.ClientConn, method string, message []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodec(raw{}))
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.SendMsg(&message); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	_ = stream.CloseSend()
+	var answer []byte
+	return answer, stream.RecvMsg(&answer)
+}
+
+// good says whether garbage was answered with something.
+func good(answer []byte, err error) bool { return err == nil && len(answer) > 0 }
+
+// fuzz sends random bytes, and random bytes that begin like a message.
+func (d *doors) fuzz(t *testing.T, who outsider.Outsider, size int) {
+	conn, err := who.Control()
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	sent := 0
+	for _, method := range methods {
+		for i := range tries {
+			message := make([]byte, 1+i*size/tries)
+			_, _ = rand.Read(message)
+			if i%2 == 1 {
+				// A field of bytes that is as long as it says: decoding goes on to what it means.
+				message = append([]byte{byte(1+i%5)<<3 | 2, byte(min(len(message), 100))}, message[:min(len(message), 100)]...)
+			}
+			if answer, err := send(t.Context(), conn, method, message); good(answer, err) {
+				t.Errorf("%s answers %d bytes of garbage with %d bytes", method, len(message), len(answer))
+			} else if status.Code(err) == codes.Internal && !strings.Contains(err.Error(), "failed to unmarshal") { // which is gRPC's word for it
+				t.Errorf("%s answers %d bytes of garbage with %v", method, len(message), err)
+			}
+			sent++
+		}
+	}
+	garbageSent.add(sent)
+}
+
+// garbageSent counts over all senders.
+var garbageSent counter
+
+type counter struct {
+	sync.Mutex
+	n int
+}
+
+func (c *counter) add(n int) {
+	c.Lock()
+	defer c.Unlock()
+	c.n += n
+	measured("garbage_messages", float64(c.n))
+}
+
+func (d *doors) oversize(t *testing.T, who outsider.Outsider) {
+	conn, err := who.Control()
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	message := make([]byte, 16<<20)
+	for _, method := range methods[:7] {
+		if answer, err := send(t.Context(), conn, method, message); err == nil {
+			t.Errorf("%s answers 16 MiB with %d bytes", method, len(answer))
+		}
+	}
+	garbageSent.add(7)
+}
+
+// noise sends what is no TLS, and TLS for names that nobody has.
+func (d *doors) noise(t *testing.T, site *lab.Site) {
+	address := public(lab.PublicAddress(0))
+	for i := range 14 {
+		conn, err := site.DialContext(t.Context(), "tcp", address)
+		must(t, err)
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		message := make([]byte, 1<<i)
+		_, _ = rand.Read(message)
+		_, _ = conn.Write(message)
+		if answer, _ := io.ReadAll(io.LimitReader(conn, 100)); len(answer) > 7 { // a TLS alert has 7 bytes
+			t.Errorf("%d bytes of noise are answered with %q", len(message), answer)
+		}
+		_ = conn.Close()
+	}
+	for _, name := range []string{"", "example.test", domain.Gateway(), hostname("quito"), "gateway-9." + string(domain)} {
+		conn, err := site.DialContext(t.Context(), "tcp", address)
+		must(t, err)
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		if err := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(t.Context()); err == nil {
+			t.Errorf("somebody answers for the name %q", name)
+		}
+		_ = conn.Close()
+	}
+}
+
+// silence opens connections that say nothing, to the gateway and, with half a handshake, to the control channel.
+func (d *doors) silence(t *testing.T, site *lab.Site, m *member) {
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}()
+	for i := range 1000 {
+		conn, err := site.DialContext(t.Context(), "tcp", public(lab.PublicAddress(0)))
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		open = append(open, conn)
+		if i%2 == 0 { // a ClientHello for the control channel, and then nothing
+			go func() {
+				_ = tls.Client(mum{conn}, &tls.Config{ServerName: domain.Control(), InsecureSkipVerify: true}).HandshakeContext(t.Context())
+			}()
+		}
+	}
+	name := "arrives"
+	arrives := d.member(t, name, nil)
+	d.startEdge(t, lab.EdgeSpec{Name: "edge-" + name}, arrives)
+	measured("join_beside_silence_s", took(t, patience, arrives.works).Seconds())
+	must(t, m.works(t.Context()))
+}
+
+// mum is a connection on which nothing is heard.
+type mum struct{ net.Conn }
+
+func (m mum) Read([]byte) (int, error) {
+	<-time.After(patience)
+	return 0, fmt.Errorf("nothing was heard")
+}

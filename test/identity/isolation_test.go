@@ -1,0 +1,134 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+// isolation proves that a certificate opens its own door and no other: point 5.
+func (d *doors) isolation(t *testing.T) {
+	bonn, kiev := d.member(t, "bonn", nil), d.member(t, "kiev", nil)
+	own := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-bonn"}, bonn))
+	other := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-kiev"}, kiev))
+	gateway := steal(t, d.Gateways[0])
+	forged := forgery(t, own.Subject)
+
+	that(t, "an edge gets its own configuration, and nothing of another's", func(t *testing.T) {
+		names, err := d.outsider(own).Fetch(t.Context(), own.Subject.NodeID())
+		must(t, err)
+		for _, name := range names {
+			if !slices.Contains([]string{"apiserver_" + own.Subject.Node, "gateway-0_" + own.Subject.Node, "gateway-1_" + own.Subject.Node}, name) {
+				t.Errorf("it gets %s", name)
+			}
+		}
+		if len(names) != 3 {
+			t.Errorf("it gets %q", names)
+		}
+	})
+	for name, attack := range map[string]struct {
+		with *tls.Certificate
+		node string
+	}{
+		"an edge gets no other edge's configuration":                             {&own.Certificate, other.Subject.NodeID()},
+		"an edge gets no gateway's configuration":                                {&own.Certificate, "CN=gateway-0"},
+		"an edge that names no node gets no configuration":                       {&own.Certificate, ""},
+		"a gateway's certificate gets no edge's configuration":                   {&gateway.Certificate, own.Subject.NodeID()},
+		"a gateway's certificate gets no configuration through the public port":  {&gateway.Certificate, "CN=gateway-0"},
+		"a certificate of another CA with an edge's names gets no configuration": {&forged, own.Subject.NodeID()},
+		"who shows no certificate gets no configuration":                         {nil, own.Subject.NodeID()},
+	} {
+		that(t, name, func(t *testing.T) {
+			who := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: own.Roots, Certificate: attack.with}
+			names, err := who.Fetch(t.Context(), attack.node)
+			if len(names) > 0 || !refused(err) {
+				t.Errorf("%q, error %v, want a refusal", names, err)
+			}
+		})
+	}
+	that(t, "an edge's certificate may neither report as a gateway nor watch", func(t *testing.T) { d.noReports(t, own) })
+	that(t, "a gateway that an edge's certificate asks for a tunnel of another refuses it", func(t *testing.T) {
+		for name, claim := range map[string]outsider.Claim{
+			"another tunnel id":        {Node: own.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
+			"another node id":          {Node: other.Subject.NodeID(), ID: domain.TunnelID(own.Subject.ID)},
+			"both ids of another edge": {Node: other.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
+		} {
+			if code, err := d.outsider(own).Handshake(t.Context(), "gateway-0", claim); err == nil && code != http.StatusForbidden {
+				t.Errorf("%s: the gateway answers %d", name, code)
+			}
+		}
+		claim := outsider.Claim{Node: own.Subject.NodeID(), ID: domain.TunnelID(own.Subject.ID)}
+		if code, err := d.outsider(own).Handshake(t.Context(), "gateway-0", claim); code != http.StatusOK {
+			t.Errorf("its own ids: %d, %v: the refusals above prove nothing", code, err)
+		}
+	})
+	must(t, errors.Join(bonn.works(t.Context()), kiev.works(t.Context())))
+}
+
+// forgery is a certificate with a subject's names, of a CA that nobody trusts.
+func forgery(t *testing.T, subject model.Subject) tls.Certificate {
+	t.Helper()
+	ca, err := certs.NewCA("fairlead", time.Now(), time.Hour)
+	must(t, err)
+	identity, err := outsider.Forge(ca, domain, subject, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
+	must(t, err)
+	return identity.TLSCertificate()
+}
+
+// refused says whether an error is the control channel's no, or the end of a connection whose certificate is not taken.
+func refused(err error) bool {
+	return slices.Contains([]codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition, codes.Unavailable}, status.Code(err))
+}
+
+// noReports tries, with an edge's certificate, what only gateways and controllers may.
+func (d *doors) noReports(t *testing.T, own outsider.Stolen) {
+	for name, call := range map[string]func(context.Context, reportv1.ReportClient) error{
+		"Gateway": func(ctx context.Context, c reportv1.ReportClient) error {
+			stream, err := c.Gateway(ctx)
+			if err != nil {
+				return err
+			}
+			return heard[reportv1.GatewayReport](stream, &reportv1.GatewayReport{Snapshot: true}, stream)
+		},
+		"Watch": func(ctx context.Context, c reportv1.ReportClient) error {
+			stream, err := c.Watch(ctx, &reportv1.WatchRequest{})
+			if err != nil {
+				return err
+			}
+			_, err = stream.Recv()
+			return err
+		},
+	} {
+		conn, err := d.outsider(own).Control()
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
+		if err := call(ctx, reportv1.NewReportClient(conn)); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s is answered with %v, want PermissionDenied", name, err)
+		}
+		cancel()
+		_ = conn.Close()
+	}
+}
+
+// heard sends a message on a stream and returns the error that comes back.
+func heard[M any](stream interface{ Send(*M) error }, message *M, receiver grpc.ClientStream) error {
+	if err := stream.Send(message); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	} // EOF: the answer was faster
+	return receiver.RecvMsg(&reportv1.GatewayOrders{})
+}

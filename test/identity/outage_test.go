@@ -1,0 +1,243 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// outageTime is how long every xds-server and the controller are down, and exactWithin how soon after their return status has
+// to be what is true.
+const (
+	outageTime  = 5 * time.Minute
+	exactWithin = 15 * time.Second
+)
+
+// outage is an installation whose control plane goes away for a while.
+type outage struct {
+	*world
+	oslo *member
+	edge *lab.Agent
+
+	fragile      *member
+	fragileEdge  *lab.Agent
+	fragileSince time.Time // when its Envoy began to run
+}
+
+// TestOutage proves what status says, and that edges need no control plane to start, to crash, to stop and to find an
+// apiserver.
+func TestOutage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs more than five minutes")
+	}
+	t.Parallel()
+	o := &outage{world: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2})}
+	o.oslo = o.member(t, "oslo", nil)
+	o.edge = o.world.edge(t, lab.EdgeSpec{Name: "edge-oslo"}, o.oslo)
+	o.startFragile(t)
+	t.Run("status", o.status)
+	t.Run("bad configuration", o.badConfiguration)
+	prepared := o.prepare(t)
+	o.away(t, func() {
+		t.Run("starting without a control plane", func(t *testing.T) { o.startsAlone(t, prepared) })
+		t.Run("supervision", func(t *testing.T) { o.supervision(t, prepared) })
+		t.Run("apiservers", func(t *testing.T) { o.apiServers(t, prepared) })
+		t.Run("tunnels change", func(t *testing.T) { o.change(t, prepared) })
+	})
+	t.Run("back", func(t *testing.T) { o.back(t, prepared) })
+	t.Run("logs", func(t *testing.T) { o.logs(t, "edge-oslo", "edge-crash", "edge-fragile") })
+}
+
+// status proves what is known of a tunnel, and by whom: point 12.
+func (o *outage) status(t *testing.T) {
+	own := steal(t, o.edge)
+	that(t, "status has of each edge all that somebody asks first", func(t *testing.T) {
+		eventually(t, func(ctx context.Context) error {
+			edge, err := o.oslo.status(ctx, own.Subject.Node)
+			if err != nil {
+				return err
+			}
+			return o.complete(edge, own.Leaf.NotAfter)
+		})
+	})
+	for _, kind := range []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
+		that(t, "the Tunnel's condition "+kind+" is True", func(t *testing.T) { eventually(t, o.oslo.condition(kind, "True")) })
+	}
+	that(t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available", func(t *testing.T) { o.gate(t) })
+	that(t, "a tunnel counts by what the gateways see: without its agent an edge still has its tunnels", func(t *testing.T) {
+		o.edge.Hold()
+		defer o.edge.Resume()
+		must(t, o.oslo.works(t.Context()))
+		must(t, o.oslo.tunnels(t.Context(), own.Subject.Node, 2))
+		must(t, o.oslo.condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
+	})
+	that(t, "why an Envoy has crashed is in status, and no more when it runs again", func(t *testing.T) {
+		pid, err := o.edge.EnvoyPID()
+		must(t, err)
+		must(t, syscall.Kill(pid, syscall.SIGSEGV))
+		eventually(t, o.oslo.trouble(own.Subject.Node, "Envoy", "segmentation fault"))
+		eventually(t, not("it is still told", o.oslo.trouble(own.Subject.Node, "Envoy")))
+		must(t, o.oslo.works(t.Context()))
+	})
+	that(t, "an apiserver that is not healthy is told, with the edge's own words", func(t *testing.T) {
+		o.oslo.standIn.sick.Store(true)
+		measured("apiserver_unhealthy_in_status_s", took(t, patience, o.oslo.condition(v1alpha1.ConditionAPIServerReachable, "False")).Seconds())
+		o.oslo.standIn.sick.Store(false)
+		measured("apiserver_healthy_in_status_s", took(t, patience, o.oslo.condition(v1alpha1.ConditionAPIServerReachable, "True")).Seconds())
+	})
+}
+
+// trouble is the condition that status has an edge's last error, with some texts in it.
+func (m *member) trouble(node string, texts ...string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		edge, err := m.status(ctx, node)
+		if err == nil && !containsAll(edge.LastError, texts...) {
+			err = fmt.Errorf("the last error is %q", edge.LastError)
+		}
+		return err
+	}
+}
+
+// complete says what is missing in what status says of an edge with tunnels to both gateways.
+func (o *outage) complete(edge v1alpha1.EdgeStatus, notAfter time.Time) error {
+	api := edge.APIServer
+	switch {
+	case edge.Form != form(), edge.Version == "", edge.Host == "", edge.LastSeen == nil, edge.LastError != "":
+		return fmt.Errorf("it says %+v", edge)
+	case !edge.CertificateNotAfter.Time.Equal(notAfter):
+		return fmt.Errorf("its certificate ends at %s, not at %s", edge.CertificateNotAfter, notAfter)
+	case len(edge.Gateways) != 2 || edge.Gateways[0].Tunnels < 1 || edge.Gateways[1].Tunnels < 1:
+		return fmt.Errorf("its gateways are %+v", edge.Gateways)
+	case api == nil || !api.Healthy || api.Address != o.oslo.standIn.Endpoint.String() || api.Version != version:
+		return fmt.Errorf("its apiserver is %+v", api)
+	case !slices.Contains(api.CertificateNames, "kubernetes") || !slices.Contains(api.CertificateNames, o.oslo.hostname):
+		return fmt.Errorf("the apiserver's certificate has the names %v", api.CertificateNames)
+	case api.CertificateNotAfter == nil || time.Until(api.CertificateNotAfter.Time) < time.Hour:
+		return fmt.Errorf("the apiserver's certificate ends at %v", api.CertificateNotAfter)
+	}
+	return nil
+}
+
+// form is how an edge runs that is started here: this may all happen in a container.
+func form() string {
+	for _, sign := range []string{"/.dockerenv", "/run/.containerenv"} {
+		if _, err := os.Stat(sign); err == nil {
+			return "Container"
+		}
+	}
+	return "Process"
+}
+
+// gate names the condition in the Cluster's availability gates. Cluster API takes it for Available from then on.
+func (o *outage) gate(t *testing.T) {
+	must(t, o.oslo.Patch(t.Context(), map[string]any{"spec": map[string]any{"availabilityGates": []any{map[string]any{"conditionType": v1alpha1.ClusterConditionTunnelReady}}}}))
+	must(t, o.oslo.SetProvisioned(t.Context()))
+	eventually(t, o.oslo.gated(metav1.ConditionTrue, ""))
+	stopEdge(t, o.edge)
+	measured("tunnel_down_in_cluster_s", took(t, patience, o.oslo.gated(metav1.ConditionFalse, v1alpha1.ClusterConditionTunnelReady)).Seconds())
+	o.edge.Resume()
+	measured("tunnel_up_in_cluster_s", took(t, patience, o.oslo.gated(metav1.ConditionTrue, "")).Seconds())
+}
+
+// gated is the condition that a Cluster's TunnelReady has a status, and that what Cluster API makes of it in Available says a
+// text. Available itself also depends on Cluster API's own connection, which stand-ins don't have.
+func (m *member) gated(status metav1.ConditionStatus, text string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		cluster, err := m.Get(ctx)
+		if err != nil {
+			return err
+		}
+		ours := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady)
+		if ours == nil || ours.Status != status {
+			return fmt.Errorf("the Cluster's TunnelReady is %+v, want %s", ours, status)
+		}
+		available := meta.FindStatusCondition(cluster.Status.Conditions, clusterv1.ClusterAvailableCondition)
+		if available == nil || !containsAll(available.Message, text) {
+			return fmt.Errorf("the Cluster's Available is %+v, want it to say %q", available, text)
+		}
+		return nil
+	}
+}
+
+// away keeps every xds-server and the controller down while a function runs, and until outageTime is over.
+func (o *outage) away(t *testing.T, during func()) {
+	t.Helper()
+	services := append([]*lab.Service{o.Controller}, o.XDSServers...)
+	for _, s := range services {
+		s.Hold()
+	}
+	start := time.Now()
+	during()
+	must(t, lab.Wait(t.Context(), outageTime+patience, func(context.Context) error {
+		if left := outageTime - time.Since(start); left > 0 {
+			return fmt.Errorf("%s left", left)
+		}
+		return nil
+	}))
+	measured("outage_s", time.Since(start).Seconds())
+	for _, s := range services {
+		s.Resume()
+	}
+}
+
+// back proves that status is exact soon after the control plane is: point 12. What is true was counted by the test itself: in
+// the sockets of each edge's Envoy.
+func (o *outage) back(t *testing.T, p *prepared) {
+	that(t, "after 5 minutes without xds-servers and controller, in which tunnels came and went, status is exact within 15 s", func(t *testing.T) {
+		took := took(t, patience, func(ctx context.Context) error { return o.exact(ctx, p) })
+		measured("status_exact_s", took.Seconds())
+		if took > exactWithin {
+			t.Errorf("it took %s", took)
+		}
+	})
+	that(t, "an edge that could not use its cache gets its configuration now", func(t *testing.T) { eventually(t, p.corrupt.works) })
+	that(t, "then everything works", func(t *testing.T) {
+		for _, m := range []*member{o.oslo, p.cached, p.crash, p.drain, p.api} {
+			must(t, m.works(t.Context()))
+		}
+	})
+}
+
+// exact compares status with what is true, for each edge.
+func (o *outage) exact(ctx context.Context, p *prepared) error {
+	var errs []error
+	for _, e := range p.all {
+		want := 0
+		if !e.gone {
+			var err error
+			if want, err = tunnelSockets(e.agent); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		status, err := e.of.status(ctx, e.node)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		sum := 0
+		for _, g := range status.Gateways {
+			sum += int(g.Tunnels)
+		}
+		if sum != want {
+			errs = append(errs, fmt.Errorf("status counts %d tunnels of %s, there are %d", sum, e.agent.Process().Name, want))
+		}
+		if want > 0 {
+			errs = append(errs, e.of.tunnels(ctx, e.node, 2))
+		}
+		state := map[bool]string{true: "True", false: "False"}[want > 0]
+		errs = append(errs, e.of.condition(v1alpha1.ConditionTunnelReady, state)(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,132 @@
+package identity
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// joined is an edge of TestOutage.
+type joined struct {
+	agent *lab.Agent
+	of    *member
+	node  string
+	gone  bool // was ended for good
+}
+
+// prepared are the Clusters and edges that the outage needs, made before it.
+type prepared struct {
+	all []*joined
+
+	cached, corrupt, crash, drain, api, fades *member
+	cachedEdge, corruptEdge, crashEdge        *lab.Agent
+	drainEdges                                [2]*lab.Agent
+	drainSites                                [2]*lab.Site
+	apiEdge                                   *lab.Agent
+	apiSite                                   *lab.Site // of the first of its apiservers
+	standIns                                  []*standIn
+	fadeEdge                                  *lab.Agent
+	crashNode                                 string
+}
+
+const memoryLimit = "192Mi"
+
+func (o *outage) prepare(t *testing.T) *prepared {
+	t.Helper()
+	p := &prepared{}
+	join := func(name string, spec lab.EdgeSpec) (*member, *lab.Agent) {
+		m := o.member(t, name, nil)
+		spec.Name = "edge-" + name
+		return m, p.add(t, o.startEdge(t, spec, m), m)
+	}
+	p.cached, p.cachedEdge = join("cached", lab.EdgeSpec{Flags: []string{"--envoy-memory=" + memoryLimit}})
+	p.corrupt, p.corruptEdge = join("corrupt", lab.EdgeSpec{})
+	p.crash, p.crashEdge = join("crash", lab.EdgeSpec{})
+	p.fades, p.fadeEdge = join("fades", lab.EdgeSpec{})
+	p.crashNode = p.all[2].node
+	p.prepareDrain(t, o)
+	p.prepareAPIServers(t, o)
+	p.all = append(p.all, &joined{agent: o.edge, of: o.oslo, node: steal(t, o.edge).Subject.Node})
+	for _, m := range []*member{p.cached, p.corrupt, p.crash, p.fades, p.drain, p.api} {
+		must(t, lab.Wait(t.Context(), 2*patience, m.works))
+	}
+	return p
+}
+
+func (p *prepared) add(t *testing.T, agent *lab.Agent, m *member) *lab.Agent {
+	t.Helper()
+	p.all = append(p.all, &joined{agent: agent, of: m, node: steal(t, agent).Subject.Node})
+	return agent
+}
+
+// prepareDrain makes a Cluster with two edges in two sites.
+func (p *prepared) prepareDrain(t *testing.T, o *outage) {
+	t.Helper()
+	p.drain = o.member(t, "drain", nil)
+	for i := range p.drainEdges {
+		site, err := o.AddSite(t.Context(), fmt.Sprintf("drain-%d", i))
+		must(t, err)
+		p.drainSites[i] = site
+		p.drainEdges[i] = p.add(t, o.startEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-drain-%d", i), Site: site.Namespace}, p.drain), p.drain)
+	}
+}
+
+// prepareAPIServers makes a Cluster with three apiservers: the first stands in a site whose cable can be taken away, all are
+// tried in order.
+func (p *prepared) prepareAPIServers(t *testing.T, o *outage) {
+	t.Helper()
+	site, err := o.AddSite(t.Context(), "rack")
+	must(t, err)
+	p.apiSite = site
+	p.standIns = []*standIn{
+		o.standIn(t, "api", site.Namespace, site.Address),
+		o.standIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()), o.standIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()),
+	}
+	p.api = o.memberAt(t, "api", p.standIns[0], apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint))
+	p.apiEdge = p.add(t, o.startEdge(t, lab.EdgeSpec{Name: "edge-api"}, p.api), p.api)
+}
+
+// containsAll says whether a text holds all parts.
+func containsAll(text string, parts ...string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+// tunnelSockets counts the connections to the gateways' public port that an edge's Envoy has.
+func tunnelSockets(a *lab.Agent) (int, error) {
+	pid, err := a.EnvoyPID()
+	if err != nil {
+		return 0, err
+	}
+	inodes := map[string]bool{}
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, "socket:[") {
+			inodes[strings.Trim(target[len("socket:"):], "[]")] = true
+		}
+	}
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for line := range strings.Lines(string(table)) {
+		// Fields: number, local, remote, state (01: established), …, inode as the tenth.
+		f := strings.Fields(line)
+		if len(f) > 9 && f[3] == "01" && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", lab.PublicPort)) && inodes[f[9]] {
+			n++
+		}
+	}
+	return n, nil
+}

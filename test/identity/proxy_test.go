@@ -1,0 +1,142 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+const (
+	proxyPort     = 3128
+	proxyUser     = "edge"
+	proxyPassword = "open sesame: really"
+)
+
+// forwardProxy is a real Envoy as a forward proxy that does CONNECT for who has the password.
+//
+//go:embed proxy.yaml
+var forwardProxy string
+
+// startProxy starts it on a proxy machine, and returns the file that names what it has connected.
+func (d *doors) startProxy(t *testing.T, on *lab.Namespace) string {
+	t.Helper()
+	dir := t.TempDir()
+	sum := sha1.Sum([]byte(proxyPassword)) // htpasswd's {SHA}, the only form that Envoy reads
+	config := strings.NewReplacer(
+		"@ADDRESS@", lab.ProxyAddress().String(), "@PORT@", fmt.Sprint(proxyPort), "@LOG@", filepath.Join(dir, "connected"),
+		"@USERS@", proxyUser+":{SHA}"+base64.StdEncoding.EncodeToString(sum[:]),
+	).Replace(forwardProxy)
+	file := filepath.Join(dir, "proxy.yaml")
+	must(t, os.WriteFile(file, []byte(config), 0o600))
+	proxy, err := lab.Start(lab.Spec{
+		Name: "forward-proxy", Namespace: on, Program: d.EnvoyPath(), Log: d.LogFile("forward-proxy"),
+		Args: []string{"-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning", "--file-flush-interval-msec", "200"},
+	})
+	must(t, err)
+	t.Cleanup(proxy.Kill)
+	must(t, proxy.WaitReady(t.Context(), patience, func(ctx context.Context) error {
+		conn, err := on.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.ProxyAddress(), proxyPort).String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}))
+	return filepath.Join(dir, "connected")
+}
+
+func (d *doors) behindProxy(t *testing.T) {
+	site, err := d.AddSecludedSite(t.Context(), "secluded")
+	must(t, err)
+	connected := d.startProxy(t, site.Proxy)
+	m := d.memberAt(t, "secluded", d.standIn(t, "secluded", site.Namespace, site.Address), nil)
+	credentials := filepath.Join(t.TempDir(), "credentials")
+	must(t, os.WriteFile(credentials, []byte(proxyUser+":wrong\n"), 0o600))
+	that(t, "the site reaches the gateways by nothing but the proxy", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if conn, err := site.DialContext(ctx, "tcp", public(lab.PublicAddress(0))); err == nil {
+			_ = conn.Close()
+			t.Error("the public port is reached directly: what follows would prove nothing")
+		}
+	})
+	d.startEdge(t, lab.EdgeSpec{Name: "edge-secluded", Site: site.Namespace, Flags: []string{
+		"--proxy=http://" + net.JoinHostPort(lab.ProxyAddress().String(), fmt.Sprint(proxyPort)), "--proxy-credentials-file=" + credentials,
+	}}, m)
+	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {
+		eventually(t, d.says("edge-secluded", "does not take the user and password"))
+	})
+	that(t, "with the right password enrolment, configuration and tunnels all go through the proxy", func(t *testing.T) {
+		must(t, os.WriteFile(credentials, []byte(proxyUser+":"+proxyPassword+"\n"), 0o600))
+		measured("behind_proxy_s", took(t, 2*patience, m.works).Seconds())
+		must(t, d.noSecretIn(t, "edge-secluded", proxyPassword))
+	})
+	that(t, "a stream through the proxy goes on for as long as it is wanted", func(t *testing.T) {
+		stream, err := m.path(1, true).follow(t.Context())
+		must(t, err)
+		defer stream.close()
+		must(t, startLoadFor(t, 5*time.Second, m))
+		must(t, stream.alive())
+	})
+	that(t, "the proxy has connected to the gateways' public name and to nothing else", func(t *testing.T) {
+		lines, err := lab.Lines(connected)
+		must(t, err)
+		for _, line := range lines {
+			if !strings.Contains(line, net.JoinHostPort(lab.PublicName, fmt.Sprint(lab.PublicPort))) {
+				t.Errorf("it was asked for %q", line)
+			}
+		}
+		if len(lines) < 2 {
+			t.Errorf("it was asked only for %q", lines)
+		}
+	})
+}
+
+// noSecretIn is an error if a log holds a text.
+func (w *world) noSecretIn(t *testing.T, log, secret string) error {
+	t.Helper()
+	for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(proxyUser + ":" + secret))} {
+		if lab.HasText(w.LogFile(log), form) == nil {
+			return fmt.Errorf("the log of %s holds the password", log)
+		}
+	}
+	return nil
+}
+
+// startLoadFor asks a member for some time, and returns what went wrong.
+func startLoadFor(t *testing.T, duration time.Duration, m *member) error {
+	t.Helper()
+	l := startLoad(t, 50, 0, "/whoami", m.paths()...)
+	defer l.stop()
+	until := time.Now().Add(duration)
+	must(t, lab.Wait(t.Context(), 2*duration, func(context.Context) error {
+		if left := time.Until(until); left > 0 {
+			return fmt.Errorf("%s left", left)
+		}
+		return nil
+	}))
+	return l.unbroken(mark{})
+}
+
+// exemptFromProxy proves that NO_PROXY counts, with a proxy that nobody reaches.
+func (d *doors) exemptFromProxy(t *testing.T) {
+	r := d.remote(t, "exempt")
+	dead, err := r.site.Nowhere(t.Context())
+	must(t, err)
+	that(t, "an edge whose environment names a proxy, and the gateways as an exception, goes without it", func(t *testing.T) {
+		d.startEdge(t, lab.EdgeSpec{
+			Name: "edge-exempt", Site: r.site.Namespace, Env: []string{"HTTPS_PROXY=http://" + net.JoinHostPort(dead.String(), "3128"), "NO_PROXY=.public.test,10.0.0.0/8"},
+		}, r.member)
+		measured("no_proxy_s", took(t, 2*patience, r.works).Seconds())
+	})
+}

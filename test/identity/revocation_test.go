@@ -1,0 +1,272 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+// cutWithin is how soon the connections in the tunnels of an edge must be gone after its end.
+const cutWithin = 10 * time.Second
+
+// pair is a Cluster with an edge that will be thrown out and one that stays, each in a site of its own.
+type pair struct {
+	*member
+	out, stay         *lab.Agent
+	outSite, staySite *lab.Site
+	outBootstrap      []byte
+}
+
+func (d *doors) pair(t *testing.T, name string) *pair {
+	t.Helper()
+	p := &pair{member: d.member(t, name, nil)}
+	var err error
+	p.outSite, err = d.AddSite(t.Context(), name+"-out")
+	must(t, err)
+	p.staySite, err = d.AddSite(t.Context(), name+"-stay")
+	must(t, err)
+	p.outBootstrap = p.bootstrap(t)
+	p.out, err = d.RunEdge(lab.EdgeSpec{Name: "edge-" + name + "-out", Site: p.outSite.Namespace, Bootstraps: [][]byte{p.outBootstrap}})
+	must(t, err)
+	p.stay = d.edge(t, lab.EdgeSpec{Name: "edge-" + name + "-stay", Site: p.staySite.Namespace}, p.member)
+	return p
+}
+
+// streamsThrough opens streams until there is one through an edge and each gateway, and returns those. The others are
+// closed.
+func (m *member) streamsThrough(t *testing.T, site *lab.Site) []*follower {
+	t.Helper()
+	var found []*follower
+	for gateway := range m.w.Gateways {
+		path := m.path(gateway, gateway%2 == 1)
+		eventually(t, func(ctx context.Context) error {
+			f, err := path.follow(ctx)
+			if err != nil {
+				return err
+			}
+			if f.edge != site.Address.String() {
+				f.close()
+				return fmt.Errorf("%s: all streams go through %s", path, f.edge)
+			}
+			found = append(found, f)
+			return nil
+		})
+	}
+	return found
+}
+
+// revocation proves how an edge is thrown out: point 4.
+func (d *doors) revocation(t *testing.T) {
+	p := d.pair(t, "zurich")
+	other := d.member(t, "geneva", nil)
+	d.edge(t, lab.EdgeSpec{Name: "edge-geneva"}, other)
+	stolen := steal(t, p.out)
+	lost, kept := p.streamsThrough(t, p.outSite), p.streamsThrough(t, p.staySite)
+	elsewhere := startLoad(t, 60, 2, "/whoami", other.paths()...)
+	before := elsewhere.mark()
+
+	that(t, "fairlead edge list names every edge", func(t *testing.T) {
+		out, err := d.Exec(t.Context(), "edge", "list", "--namespace", namespace)
+		if err != nil || !strings.Contains(out, stolen.Subject.Node) || !strings.Contains(out, steal(t, p.stay).Subject.Node) {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	that(t, "fairlead edge revoke cuts the edge's open connections within 10 s, on every gateway", func(t *testing.T) {
+		start := time.Now()
+		out, err := d.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		cut(t, start, lost)
+		measured("revoke_cut_s", time.Since(start).Seconds())
+	})
+	that(t, "the other edge of the same cluster goes on undisturbed, streams and all", func(t *testing.T) {
+		for _, f := range kept {
+			must(t, f.alive())
+		}
+		eventually(t, p.carriedBy(p.staySite.Address))
+	})
+	that(t, "other clusters go on undisturbed", func(t *testing.T) { must(t, elsewhere.unbroken(before)) })
+	that(t, "no gateway takes a handshake of the revoked edge", func(t *testing.T) { d.noHandshake(t, stolen) })
+	that(t, "the revoked edge gets no certificate, no configuration, and is not heard", func(t *testing.T) { d.nothingFor(t, stolen) })
+	that(t, "the revoked edge says that it is revoked", func(t *testing.T) { eventually(t, d.says("edge-zurich-out", "revoked")) })
+	that(t, "the revoked edge can't come back by the token that it came with", func(t *testing.T) { d.noWayBack(t, p) })
+	that(t, "status says when the edge was revoked", func(t *testing.T) {
+		eventually(t, func(ctx context.Context) error {
+			edge, err := p.status(ctx, stolen.Subject.Node)
+			if err == nil && edge.RevokedAt == nil {
+				err = errors.New("it has no revokedAt")
+			}
+			return err
+		})
+	})
+	that(t, "a new edge on the same machine comes in by a new token", func(t *testing.T) {
+		d.edge(t, lab.EdgeSpec{Name: "edge-zurich-new", Site: p.outSite.Namespace}, p.member)
+		eventually(t, func(ctx context.Context) error { return p.seenFrom(ctx, p.outSite) })
+	})
+	for _, f := range kept {
+		must(t, f.alive())
+		f.close()
+	}
+	elsewhere.stop()
+}
+
+// cut fails the test unless all streams have ended soon enough after a time.
+func cut(t *testing.T, start time.Time, streams []*follower) {
+	t.Helper()
+	for _, f := range streams {
+		select {
+		case <-f.done:
+		case <-time.After(time.Until(start.Add(cutWithin))):
+			t.Fatalf("%s still goes on after %s", f.path, cutWithin)
+		}
+	}
+}
+
+// seenFrom is the condition that a request arrives from a site.
+func (m *member) seenFrom(ctx context.Context, site *lab.Site) error {
+	who, err := m.path(0, false).get(ctx, "/whoami")
+	if err == nil && !strings.HasSuffix(who, " "+site.Address.String()) {
+		err = fmt.Errorf("carried by %s", who)
+	}
+	return err
+}
+
+// noHandshake asks every gateway for a tunnel with a stolen identity.
+func (d *doors) noHandshake(t *testing.T, stolen outsider.Stolen) {
+	claim := outsider.Claim{Node: stolen.Subject.NodeID(), ID: domain.TunnelID(stolen.Subject.ID)}
+	for _, gateway := range []string{"gateway-0", "gateway-1"} {
+		if code, err := d.outsider(stolen).Handshake(t.Context(), gateway, claim); err == nil && code == http.StatusOK {
+			t.Errorf("%s gives it a tunnel", gateway)
+		}
+	}
+}
+
+// nothingFor calls all that an edge may call, with a stolen identity.
+func (d *doors) nothingFor(t *testing.T, stolen outsider.Stolen) {
+	if names, err := d.outsider(stolen).Fetch(t.Context(), stolen.Subject.NodeID()); len(names) > 0 || status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("ADS gives %q, %v; want FailedPrecondition", names, err)
+	}
+	conn, err := d.outsider(stolen).Control()
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	if _, err := enrolv1.NewEnrolmentClient(conn).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csrFor(t)}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("renewing gives %v, want FailedPrecondition", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
+	defer cancel()
+	stream, err := reportv1.NewReportClient(conn).Edge(ctx)
+	must(t, err)
+	_ = stream.Send(&reportv1.EdgeReport{Form: "Process"})
+	if _, err := stream.Recv(); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("reporting gives %v, want FailedPrecondition", err)
+	}
+}
+
+// noWayBack starts the revoked edge again, first as it is, then with an empty state folder. Whatever it does, it may not
+// carry anything.
+func (d *doors) noWayBack(t *testing.T, p *pair) {
+	for _, forget := range []bool{false, true} {
+		stopEdge(t, p.out)
+		if forget {
+			must(t, os.RemoveAll(p.out.StateDir))
+			must(t, os.MkdirAll(p.out.StateDir, 0o700))
+		}
+		p.out.Resume()
+		seen := func(ctx context.Context) error { return p.seenFrom(ctx, p.outSite) }
+		if err := lab.Wait(t.Context(), 4*time.Second, seen); err == nil {
+			t.Fatalf("it carries traffic again, with its state forgotten: %v", forget)
+		}
+		eventually(t, p.works)
+	}
+	stopEdge(t, p.out)
+}
+
+// ends proves what becomes of edges when their tunnel ends: point 4.
+func (d *doors) ends(t *testing.T) {
+	gone, moved, stays := d.member(t, "gone", nil), d.member(t, "moved", nil), d.member(t, "stays", nil)
+	edges := map[*member]*lab.Agent{}
+	for _, m := range []*member{gone, moved, stays} {
+		edges[m] = d.edge(t, lab.EdgeSpec{Name: "edge-" + m.Name}, m)
+	}
+	open := func(m *member) (all []*follower) {
+		for _, p := range m.paths() {
+			f, err := p.follow(t.Context())
+			must(t, err)
+			all = append(all, f)
+		}
+		return all
+	}
+	lost, alive, undisturbed := open(gone), open(moved), open(stays)
+	stolen := steal(t, edges[gone])
+
+	that(t, "the end of a Cluster cuts the connections in its tunnels within 10 s, on every gateway", func(t *testing.T) {
+		start := time.Now()
+		must(t, gone.Delete(t.Context()))
+		cut(t, start, lost)
+		measured("end_cut_s", time.Since(start).Seconds())
+	})
+	that(t, "an edge whose tunnel has ended gets no handshake, no certificate, no configuration", func(t *testing.T) {
+		d.noHandshake(t, stolen)
+		d.nothingFor(t, stolen)
+	})
+	that(t, "its agent says so, and keeps running for what else it may serve", func(t *testing.T) {
+		eventually(t, d.says("edge-gone", "ended"))
+		must(t, edges[gone].Alive())
+	})
+	that(t, "a Cluster that is deleted while paused loses its route, but not its open connections", func(t *testing.T) {
+		moved.moveAway(t)
+		eventually(t, moved.deaf)
+		start := time.Now()
+		must(t, lab.Wait(t.Context(), 2*cutWithin, func(context.Context) error {
+			for _, f := range alive {
+				if err := f.alive(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if time.Since(start) < cutWithin+2*time.Second {
+				return errors.New("too early to tell")
+			}
+			return nil
+		}))
+	})
+	that(t, "other clusters go on undisturbed by either", func(t *testing.T) {
+		for _, f := range undisturbed {
+			must(t, f.alive())
+		}
+		must(t, stays.works(t.Context()))
+	})
+	for _, f := range append(alive, undisturbed...) {
+		f.close()
+	}
+}
+
+// moveAway does to a Cluster what clusterctl move does at the place that it moves it from: it pauses it, and later deletes
+// everything without waiting for finalizers, what is owned first.
+func (m *member) moveAway(t *testing.T) {
+	t.Helper()
+	must(t, m.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
+	eventually(t, m.condition(v1alpha1.ConditionPaused, "True"))
+	tunnel, err := m.Tunnel(t.Context())
+	must(t, err)
+	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	must(t, m.w.Management.Client.Patch(t.Context(), tunnel, none))
+	must(t, client.IgnoreNotFound(m.w.Management.Client.Delete(t.Context(), tunnel)))
+	must(t, m.Delete(t.Context()))
+}

@@ -1,0 +1,242 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+const (
+	// leafLife is how long certificates live in TestRotations.
+	leafLife = 6 * time.Second
+	// caLife is how long a CA lives there: it is replaced by itself at 4/5 of that.
+	caLife = 4 * time.Minute
+	// leafRotations are those that have to happen under load.
+	leafRotations = 1000
+	// loadRate is how many requests a second are made; at least leastRate of them must come through.
+	loadRate, leastRate = 140, 100
+)
+
+// rotations is an installation in which certificates live for seconds.
+type rotations struct {
+	*world
+	members []*member
+	edges   []*lab.Agent
+	load    *load
+	from    mark
+}
+
+// TestRotations proves that neither a leaf nor a CA that is replaced costs a request, and what a long night does.
+func TestRotations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs some minutes")
+	}
+	t.Parallel()
+	r := &rotations{world: newWorld(t, lab.Options{Gateways: 2, Lean: true, ControllerFlags: []string{
+		"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=10s", "--ca-lifetime=" + caLife.String(),
+	}})}
+	r.bringUp(t)
+	t.Run("CA", r.rotateCA)
+	t.Run("CA by itself", r.rotatesItself)
+	t.Run("leaves", r.rotateLeaves)
+	t.Run("asleep", r.asleep)
+	t.Run("night", r.night)
+	t.Run("logs", func(t *testing.T) { r.logs(t) })
+}
+
+// bringUp makes four Clusters with three edges each, of which every edge serves all: twelve identities of edges.
+func (r *rotations) bringUp(t *testing.T) {
+	for i := range 4 {
+		r.members = append(r.members, r.member(t, fmt.Sprintf("turn-%d", i), nil))
+	}
+	for i := range 3 {
+		r.edges = append(r.edges, r.startEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-turn-%d", i)}, r.members...))
+	}
+	var paths []path
+	for _, m := range r.members {
+		must(t, lab.Wait(t.Context(), 2*patience, m.works))
+		paths = append(paths, m.path(0, false), m.path(1, true))
+	}
+	for _, e := range r.edges {
+		eventually(t, e.Ready)
+	}
+	r.load = startLoad(t, loadRate, 2, "/whoami", paths...)
+	r.from = r.load.mark()
+}
+
+// undisturbed fails the test if a request has failed or a stream has broken since a mark, or if there was too little load to
+// prove anything.
+func (r *rotations) undisturbed(t *testing.T, since mark) {
+	t.Helper()
+	must(t, r.load.unbroken(since))
+	if rate := r.load.rateSince(since); rate < leastRate {
+		t.Errorf("only %.0f requests a second were made", rate)
+	}
+}
+
+// programs are the names of the logs of everybody who renews.
+func (r *rotations) programs() []string {
+	return []string{"xds-server", "gateway-0", "gateway-1", "edge-turn-0", "edge-turn-1", "edge-turn-2"}
+}
+
+// newCertificates are the lines in which everybody says that it has a new certificate.
+func (r *rotations) newCertificates() (map[string][]string, int, error) {
+	lines, n := map[string][]string{}, 0
+	for _, name := range r.programs() {
+		found, err := lab.Lines(r.LogFile(name), `msg="new certificate"`)
+		if err != nil {
+			return nil, 0, err
+		}
+		lines[name] = found
+		n += len(found)
+	}
+	return lines, n, nil
+}
+
+// rotateLeaves waits until there were enough rotations since the load began, and counts what they have cost.
+func (r *rotations) rotateLeaves(t *testing.T) {
+	that(t, "a thousand certificates were replaced under load, with no failed request and no broken stream", func(t *testing.T) {
+		must(t, lab.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
+			if err := r.load.unbroken(r.from); err != nil {
+				t.Fatal(err)
+			}
+			_, n, err := r.newCertificates()
+			if err == nil && n < leafRotations+len(r.programs())+9 { // the first ones of each identity replaced nothing
+				err = fmt.Errorf("%d certificates", n)
+			}
+			return err
+		}))
+		r.undisturbed(t, r.from)
+		m := r.load.mark()
+		measured("leaf_rotations", leafRotations)
+		measured("requests", float64(m.requests-r.from.requests))
+		measured("requests_per_s", r.load.rateSince(r.from))
+		measured("requests_failed", float64(m.failed-r.from.failed))
+		measured("streams_broken", float64(r.load.broken()))
+		measured("slow_requests", float64(m.slow-r.from.slow))
+	})
+	that(t, "certificates are renewed at two thirds of their life, and not all at once", r.atTwoThirds)
+	r.load.stop()
+}
+
+var certificateLine = regexp.MustCompile(`^time=(\S+) .*node=(\S+) .*not_after="?([^"]+?)( m=\S+)?"?$`)
+
+// atTwoThirds looks at when everybody renewed: the time from one certificate to the next, as a part of what the first was
+// still good for.
+func (r *rotations) atTwoThirds(t *testing.T) {
+	lines, _, err := r.newCertificates()
+	must(t, err)
+	least, most, sum, n := 1.0, 0.0, 0.0, 0
+	for _, name := range r.programs() {
+		got, ends := map[string]time.Time{}, map[string]time.Time{}
+		for _, line := range lines[name] {
+			f := certificateLine.FindStringSubmatch(line)
+			if f == nil {
+				t.Fatalf("this line has another form: %q", line)
+			}
+			at, err := time.Parse(time.RFC3339, f[1])
+			must(t, err)
+			notAfter, err := parseTime(f[3])
+			must(t, err)
+			if begin, known := got[f[2]]; known {
+				part := at.Sub(begin).Seconds() / ends[f[2]].Sub(begin).Seconds()
+				least, most, sum, n = min(least, part), max(most, part), sum+part, n+1
+			}
+			got[f[2]], ends[f[2]] = at, notAfter
+		}
+	}
+	measured("renewed_at_mean", sum/float64(n))
+	measured("renewed_at_latest", most)
+	if mean := sum / float64(n); mean < 0.62 || mean > 0.8 || most > 1 || most-least < 0.02 {
+		t.Errorf("certificates were renewed at %.2f to %.2f of their life, %.2f in the mean", least, most, mean)
+	}
+}
+
+// parseTime reads a time as slog writes it, or as it prints itself.
+func parseTime(text string) (time.Time, error) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return at, nil
+	}
+	return time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text)
+}
+
+// asleep proves that an edge whose leaf ended while it was off is the same one when it wakes: point 1.
+func (r *rotations) asleep(t *testing.T) {
+	that(t, "an edge that was off until its certificate had ended wakes up as who it was, without a token", func(t *testing.T) {
+		edge := r.edges[0]
+		before, err := outsider.StealAll(domain, edge.StateDir)
+		must(t, err)
+		stopEdge(t, edge)
+		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
+			for _, stolen := range before {
+				if left := time.Until(stolen.Leaf.NotAfter); left > -leafLife {
+					return fmt.Errorf("%s is good for %s", stolen.Subject.Node, left)
+				}
+			}
+			return nil
+		}))
+		edge.Resume()
+		measured("wake_up_s", took(t, patience, func(context.Context) error {
+			after, err := outsider.StealAll(domain, edge.StateDir)
+			if err != nil {
+				return err
+			}
+			for i := range before {
+				if len(after) != len(before) || after[i].Subject != before[i].Subject || time.Now().After(after[i].Leaf.NotAfter) {
+					return fmt.Errorf("it has %+v", after[i].Subject)
+				}
+			}
+			return nil
+		}).Seconds())
+		eventually(t, edge.Ready)
+	})
+}
+
+// night stops everything but the edges for three lives of a leaf, and starts it again: the Tests paragraph. The management
+// cluster hangs, everything of Fairlead's is killed.
+func (r *rotations) night(t *testing.T) {
+	that(t, "after everything but the edges was down for three lives of a certificate, all is well again with nobody touching an edge", func(t *testing.T) {
+		pids := map[string]int{}
+		for _, e := range r.edges {
+			pids[e.Process().Name] = e.Process().PID()
+		}
+		must(t, r.Management.Process.Freeze())
+		r.Controller.Hold()
+		r.XDSServers[0].Hold()
+		for _, g := range r.Gateways {
+			g.Hold()
+			must(t, g.KillEnvoy())
+		}
+		start := time.Now()
+		must(t, lab.Wait(t.Context(), 10*leafLife, func(context.Context) error {
+			if down := time.Since(start); down < 3*leafLife {
+				return fmt.Errorf("down for %s", down)
+			}
+			return nil
+		}))
+		measured("night_s", time.Since(start).Seconds())
+		must(t, r.Management.Process.Thaw())
+		for _, s := range []*lab.Service{r.Controller, r.XDSServers[0], r.Gateways[0].Service, r.Gateways[1].Service} {
+			s.Resume()
+		}
+		measured("morning_s", took(t, 3*patience, func(ctx context.Context) error {
+			for _, m := range r.members {
+				if err := m.works(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}).Seconds())
+		for _, e := range r.edges {
+			if now := e.Process().PID(); now != pids[e.Process().Name] {
+				t.Errorf("%s was process %d, is %d", filepath.Base(e.StateDir), pids[e.Process().Name], now)
+			}
+		}
+	})
+}

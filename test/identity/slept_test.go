@@ -1,0 +1,136 @@
+package identity
+
+import (
+	"context"
+	"errors"
+
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+const day = 24 * time.Hour
+
+// slept proves what becomes of an edge that was off for months: points 1 and 3. Its leaf is replaced by one that ended then,
+// signed by the same CA, as it would lie on its disk.
+func (d *doors) slept(t *testing.T) {
+	m := d.member(t, "tallinn", nil)
+	edge := d.edge(t, lab.EdgeSpec{Name: "edge-tallinn"}, m)
+	node := steal(t, edge).Subject.Node
+	that(t, "a leaf that ended 89 days ago renews by its key: the edge is the one that it was", func(t *testing.T) {
+		d.age(t, edge, 89*day)
+		measured("renewed_after_89_days_s", took(t, patience, m.works).Seconds())
+		if now := steal(t, edge).Subject.Node; now != node {
+			t.Errorf("it is %s now, was %s", now, node)
+		}
+	})
+	that(t, "a leaf that ended 91 days ago is refused, with the reason", func(t *testing.T) {
+		file := d.BootstrapFile("edge-tallinn", 0)
+		bootstrap, err := os.ReadFile(file)
+		must(t, err)
+		// As old as the leaf, the token would be of no use either.
+		old := regexp.MustCompile(`token: .*`).ReplaceAll(bootstrap, []byte("token: fl1.long-gone"))
+		must(t, os.WriteFile(file, old, 0o600))
+		d.age(t, edge, 91*day)
+		eventually(t, d.says("edge-tallinn", "can't be renewed any more"))
+		must(t, m.deaf(t.Context()))
+	})
+	that(t, "beyond the grace time a new bootstrap file at its place brings the edge back, as another node", func(t *testing.T) {
+		must(t, os.WriteFile(d.BootstrapFile("edge-tallinn", 0), m.bootstrap(t), 0o600))
+		measured("enrolled_after_91_days_s", took(t, 3*patience, m.works).Seconds())
+		if now := steal(t, edge).Subject.Node; now == node {
+			t.Error("it is still the node that it was")
+		}
+	})
+	stopEdge(t, edge)
+}
+
+// age stops an edge, makes its leaf one that has ended some time ago, and starts it again.
+func (d *doors) age(t *testing.T, edge *lab.Agent, ago time.Duration) {
+	t.Helper()
+	stolen := steal(t, edge)
+	stopEdge(t, edge)
+	end := time.Now().Add(-ago)
+	old, err := outsider.Forge(d.ca, domain, stolen.Subject, end.Add(-day), end)
+	must(t, err)
+	store, err := certs.OpenStore(stolen.Folder)
+	must(t, err)
+	must(t, store.Save(old, stolen.Bundle))
+	edge.Resume()
+}
+
+// disk proves that an edge lives with a disk that takes nothing more: the Tests paragraph.
+func (d *doors) disk(t *testing.T) {
+	m := d.member(t, "odessa", nil)
+	small, err := d.NewDisk(t.Context(), "small-disk", 2048)
+	must(t, err)
+	must(t, small.Fill())
+	tokens := func() int32 {
+		tunnel, err := m.Tunnel(t.Context())
+		must(t, err)
+		var uses int32
+		for _, token := range tunnel.Status.Tokens {
+			uses += token.Uses
+		}
+		return uses
+	}
+	edge := d.startEdge(t, lab.EdgeSpec{Name: "edge-odessa", StateDir: filepath.Join(small.Path, "state")}, m)
+	that(t, "an edge whose disk is full says so, and uses no token up", func(t *testing.T) {
+		eventually(t, d.says("edge-odessa", "no space left"))
+		if n := tokens(); n > 0 {
+			t.Errorf("tokens were used %d times", n)
+		}
+	})
+	that(t, "when there is room again it comes up by itself", func(t *testing.T) {
+		must(t, small.Free())
+		measured("disk_freed_s", took(t, 2*patience, m.works).Seconds())
+	})
+	that(t, "an edge whose disk fills up later goes on, and starts again on the full disk", func(t *testing.T) {
+		eventually(t, edge.Ready)
+		must(t, small.Fill())
+		stopEdge(t, edge)
+		edge.Resume()
+		measured("start_on_full_disk_s", took(t, patience, m.works).Seconds())
+		must(t, small.Free())
+	})
+	d.readOnly(t, m, edge, small)
+	stopEdge(t, edge)
+}
+
+func (d *doors) readOnly(t *testing.T, m *member, edge *lab.Agent, small *lab.Disk) {
+	that(t, "an edge whose disk is read-only says what to do", func(t *testing.T) {
+		stopEdge(t, edge)
+		must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, true) }))
+		edge.Resume()
+		eventually(t, d.says("edge-odessa", "read-only", "--runtime-dir"))
+	})
+	that(t, "with another folder for its sockets an edge runs on a read-only disk", func(t *testing.T) {
+		edge.Hold()
+		runtime := d.file("edge-odessa", "run")
+		edge.Change(func(s *lab.Spec) { s.Args = append(s.Args, "--runtime-dir="+runtime) })
+		edge.Resume()
+		measured("start_on_read_only_disk_s", took(t, patience, m.works).Seconds())
+		if err := os.WriteFile(filepath.Join(small.Path, "probe"), nil, 0o600); err == nil {
+			t.Error("the disk can be written")
+		}
+		edge.Hold()
+		must(t, killIn(runtime, d.EnvoyPath()))
+		must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, false) }))
+	})
+}
+
+// killIn ends the Envoy that runs in a folder.
+func killIn(dir, envoy string) error {
+	pid, err := lab.FindProcess(envoy, dir)
+	if err != nil {
+		return err
+	}
+	process, err := os.FindProcess(pid)
+	return errors.Join(err, process.Kill())
+}

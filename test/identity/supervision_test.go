@@ -1,0 +1,227 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// marker is an address that no Envoy survives that badConfiguration starts.
+const marker = "192.0.2.66"
+
+// fragile runs Envoy, and kills it as soon as the marker is in its configuration: a configuration that crashes Envoy.
+const fragile = `#!/bin/sh
+(
+	while kill -0 $$ 2>/dev/null; do
+		if curl --silent --max-time 2 --unix-socket admin.sock http://envoy/config_dump | grep --quiet '` + marker + `'; then kill -SEGV $$; fi
+		sleep 0.2
+	done
+) >/dev/null 2>&1 &
+exec "@ENVOY@" "$@"
+`
+
+// provenAfter is how long an Envoy must have run for its configuration to count as good.
+const provenAfter = 12 * time.Second
+
+// startFragile starts an edge with such an Envoy.
+func (o *outage) startFragile(t *testing.T) {
+	t.Helper()
+	file := o.file("fragile-envoy")
+	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(fragile, "@ENVOY@", o.EnvoyPath())), 0o755))
+	o.fragile = o.member(t, "fragile", nil)
+	o.fragileEdge = o.world.edge(t, lab.EdgeSpec{Name: "edge-fragile", Envoy: file}, o.fragile)
+	o.fragileSince = time.Now()
+}
+
+// badConfiguration proves that an edge whose Envoy keeps crashing after something new goes back to what ran before: point 7.
+func (o *outage) badConfiguration(t *testing.T) {
+	m, edge := o.fragile, o.fragileEdge
+	node := steal(t, edge).Subject.Node
+	must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
+		if ran := time.Since(o.fragileSince); ran < provenAfter {
+			return fmt.Errorf("its Envoy has run for %s", ran)
+		}
+		return nil
+	}))
+	that(t, "after a crash loop that a new configuration has begun, the last good one runs again", func(t *testing.T) {
+		before := m.standIn.Endpoint
+		must(t, m.PatchTunnel(t.Context(), map[string]any{"apiServer": map[string]any{
+			"address": before.Addr().String(), "port": int64(before.Port()), "others": []any{map[string]any{"address": marker, "port": int64(6443)}},
+		}}))
+		eventually(t, o.says("edge-fragile", "segmentation fault"))
+		measured("rollback_s", recovered(t, m, 6*time.Second).Seconds())
+		dump, err := adminGet(t.Context(), edge.StateDir, "/config_dump")
+		if err != nil || strings.Contains(dump, marker) {
+			t.Errorf("Envoy has what crashed it (%v)", err)
+		}
+	})
+	that(t, "status says what was refused, and why", func(t *testing.T) {
+		eventually(t, m.trouble(node, "configuration"))
+	})
+	that(t, "a configuration that is good is taken again", func(t *testing.T) {
+		must(t, m.PatchTunnel(t.Context(), apiServer(m.standIn.Endpoint)))
+		eventually(t, not("it is still told", m.trouble(node, "configuration")))
+		must(t, o.steadyFor(m, time.Second)(t.Context()))
+	})
+	stopEdge(t, edge)
+}
+
+// steadyFor is the condition that a member works all the time for a while.
+func (o *outage) steadyFor(m *member, duration time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for start := time.Now(); time.Since(start) < duration; {
+			if err := m.works(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// startsAlone starts edges while nobody but gateways and apiservers are there: point 6.
+func (o *outage) startsAlone(t *testing.T, p *prepared) {
+	that(t, "an edge that starts without a control plane comes up with its last configuration, tunnels and all", func(t *testing.T) {
+		stopEdge(t, p.cachedEdge)
+		must(t, lab.Wait(t.Context(), patience, p.cached.deaf))
+		p.cachedEdge.Resume()
+		measured("start_without_control_plane_s", took(t, patience, p.cached.works).Seconds())
+		eventually(t, p.cachedEdge.Ready)
+	})
+	that(t, "it says so", func(t *testing.T) {
+		eventually(t, o.says("edge-cached", "served from the cache", "xds-server does not answer"))
+	})
+	that(t, "a gateway that starts without a control plane carries tunnels again too", func(t *testing.T) {
+		gateway := o.Gateways[1]
+		gateway.Hold()
+		must(t, gateway.KillEnvoy())
+		gateway.Resume()
+		measured("gateway_start_without_control_plane_s", took(t, patience, p.cached.works).Seconds())
+	})
+	that(t, "a cache that is damaged is put aside with a line in the log, and the agent runs on", func(t *testing.T) {
+		stopEdge(t, p.corruptEdge)
+		damage(t, filepath.Join(p.corruptEdge.StateDir, "cache"))
+		p.corruptEdge.Resume()
+		eventually(t, o.says("edge-corrupt", "aside"))
+		pid := p.corruptEdge.Process().PID()
+		start := time.Now()
+		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
+			if time.Since(start) < 5*time.Second {
+				return errors.New("too early to tell")
+			}
+			return nil
+		}))
+		if now := p.corruptEdge.Process().PID(); now != pid {
+			t.Errorf("the agent was process %d, is %d", pid, now)
+		}
+		must(t, p.corruptEdge.Alive())
+	})
+}
+
+// damage changes a byte in the middle of each file of a folder.
+func damage(t *testing.T, dir string) {
+	t.Helper()
+	damaged := 0
+	must(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || len(data) == 0 {
+			return err
+		}
+		data[len(data)/2] ^= 0x55
+		damaged++
+		return os.WriteFile(path, data, 0o600)
+	}))
+	if damaged == 0 {
+		t.Fatalf("there is nothing in %s", dir)
+	}
+}
+
+// supervision proves how an agent keeps its Envoy: point 7.
+func (o *outage) supervision(t *testing.T, p *prepared) {
+	that(t, "an Envoy that crashes is back at once", func(t *testing.T) {
+		pid, err := p.crashEdge.EnvoyPID()
+		must(t, err)
+		must(t, syscall.Kill(pid, syscall.SIGSEGV))
+		measured("crash_recovery_s", took(t, patience, func(ctx context.Context) error {
+			if now, err := p.crashEdge.EnvoyPID(); err != nil || now == pid {
+				return fmt.Errorf("Envoy is %d, was %d: %w", now, pid, err)
+			}
+			return p.crash.works(ctx)
+		}).Seconds())
+	})
+	that(t, "an agent that is started anew takes the Envoy over that runs, streams and all", func(t *testing.T) {
+		stream, err := p.crash.path(0, false).follow(t.Context())
+		must(t, err)
+		defer stream.close()
+		before, err := p.crashEdge.EnvoyPID()
+		must(t, err)
+		p.crashEdge.Kill()
+		eventually(t, p.crashEdge.Ready)
+		after, err := p.crashEdge.EnvoyPID()
+		must(t, err)
+		if before != after {
+			t.Errorf("Envoy was %d, is %d", before, after)
+		}
+		must(t, stream.alive())
+	})
+	that(t, "Envoy has a limit of memory, an overload manager and a limit of connections", func(t *testing.T) {
+		dump, err := adminGet(t.Context(), p.cachedEdge.StateDir, "/config_dump")
+		must(t, err)
+		for _, want := range []string{"overload_manager", fmt.Sprint(192 << 20), "shrink_heap", "stop_accepting_requests", "global_downstream_max_connections"} {
+			if !strings.Contains(dump, want) {
+				t.Errorf("its configuration has no %s", want)
+			}
+		}
+	})
+	that(t, "an edge that is told to stop lets a running request end, and takes no new one", func(t *testing.T) { o.drains(t, p) })
+}
+
+// drains stops one of two edges with a request in it.
+func (o *outage) drains(t *testing.T, p *prepared) {
+	var running *follower
+	eventually(t, func(ctx context.Context) error {
+		f, err := p.drain.path(0, false).follow(ctx)
+		if err != nil {
+			return err
+		}
+		if f.edge != p.drainSites[0].Address.String() {
+			f.close()
+			return fmt.Errorf("it goes through %s", f.edge)
+		}
+		running = f
+		return nil
+	})
+	l := startFreshLoad(t, 30, "/whoami", p.drain.paths()...)
+	must(t, lab.Wait(t.Context(), patience, l.atLeast(30)))
+	ended := make(chan error, 1)
+	go func() { ended <- p.drainEdges[0].Terminate(patience) }()
+	eventually(t, p.drain.carriedBy(p.drainSites[1].Address))
+	asked := l.mark()
+	must(t, lab.Wait(t.Context(), patience, l.atLeast(asked.requests+90)))
+	must(t, running.alive())
+	select {
+	case err := <-ended:
+		t.Errorf("it ended (%v) before the request did", err)
+	default:
+	}
+	running.close()
+	start := time.Now()
+	must(t, <-ended)
+	measured("drained_s", time.Since(start).Seconds())
+	measured("drain_failed", float64(l.mark().failed))
+	must(t, l.unbroken(mark{}))
+	l.stop()
+	p.drainEdges[0].Resume()
+	must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return p.drain.seenFrom(ctx, p.drainSites[0]) }))
+}

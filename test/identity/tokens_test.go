@@ -1,0 +1,96 @@
+package identity
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/outsider"
+)
+
+// tokenWatch looks at a member's bootstrap Secret all the time.
+type tokenWatch struct {
+	m      *member
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu     sync.Mutex
+	seen   map[string]time.Time // token -> when it was there last
+	least  time.Duration        // that the token in the Secret was still good for
+	errors []string
+}
+
+func watchTokens(t *testing.T, m *member) *tokenWatch {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &tokenWatch{m: m, cancel: cancel, seen: map[string]time.Time{}, least: tokenLifetime}
+	w.done.Go(func() { w.run(ctx) })
+	return w
+}
+
+func (w *tokenWatch) run(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := w.look(ctx); err != nil && ctx.Err() == nil {
+			w.mu.Lock()
+			w.errors = append(w.errors, err.Error())
+			w.mu.Unlock()
+		}
+	}
+}
+
+// look notes for how long the token in the Secret is still good. That it is not on record any more is the same as 0.
+func (w *tokenWatch) look(ctx context.Context) error {
+	secret, err := w.m.Secret(ctx, v1alpha1.BootstrapSecretSuffix)
+	if err != nil {
+		return err
+	}
+	token := string(secret.Data[v1alpha1.BootstrapTokenKey])
+	r, err := record(ctx, w.m, token)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen[token] = time.Now()
+	w.least = min(w.least, time.Until(r.ExpiresAt.Time))
+	return nil
+}
+
+// tokensInTheEnd proves what has become of tokens since: point 3.
+func (d *doors) tokensInTheEnd(t *testing.T) {
+	d.tokens.cancel()
+	d.tokens.done.Wait()
+	that(t, "the bootstrap Secret always had a token that was good for long enough", func(t *testing.T) {
+		measured("token_left_s", d.tokens.least.Seconds())
+		if len(d.tokens.errors) > 0 || d.tokens.least < tokenLifetime/4 || len(d.tokens.seen) < 3 {
+			t.Errorf("%d tokens, the least time left %s, errors %q", len(d.tokens.seen), d.tokens.least, d.tokens.errors)
+		}
+	})
+	that(t, "a token that has expired is refused and off the record", func(t *testing.T) {
+		stranger := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: d.roots(t)}
+		now := d.token(t, d.tokens.m)
+		for token, last := range d.tokens.seen {
+			if token == now || time.Since(last) < tokenLifetime {
+				continue
+			}
+			if _, err := record(t.Context(), d.tokens.m, token); err == nil {
+				t.Error("a token that has expired is still on record")
+			}
+			if _, err := enrol(t.Context(), stranger, token, csrFor(t)); status.Code(err) == codes.OK {
+				t.Error("a token that has expired gave a certificate")
+			}
+		}
+	})
+}

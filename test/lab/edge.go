@@ -1,0 +1,144 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/agent"
+)
+
+// EdgeSpec says what an edge is to be. Only Name is needed, and names of edges must differ.
+type EdgeSpec struct {
+	Name string
+	// Bootstraps are the bootstrap files, one for each workload cluster.
+	Bootstraps [][]byte
+	// Site is where it stands; the workload network by default.
+	Site *Namespace
+	// Flags and Env are added to those of the agent.
+	Flags, Env []string
+	// Program is a build of edge-agent, Envoy a program that it runs as Envoy; by default those of the lab.
+	Program, Envoy string
+	// StateDir is by default a new folder of the edge's own.
+	StateDir string
+	// Hosts are names that lead elsewhere on this machine than on the others of its network.
+	Hosts map[string]netip.Addr
+	// Container runs Envoy beside the agent, not below it: as two containers of one Pod.
+	Container bool
+}
+
+// StartEdge starts an edge in the workload network with a bootstrap file, and doesn't wait for it.
+func (l *Lab) StartEdge(name string, bootstrap []byte) (*Agent, error) {
+	return l.RunEdge(EdgeSpec{Name: name, Bootstraps: [][]byte{bootstrap}})
+}
+
+// RunEdge starts an edge, and doesn't wait for it.
+func (l *Lab) RunEdge(spec EdgeSpec) (*Agent, error) {
+	run, err := l.edgeSpec(spec)
+	if err != nil {
+		return nil, err
+	}
+	edge, err := l.runAgent(run)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Container {
+		if edge.Envoy, err = l.startEnvoyContainer(spec.Name, run); err != nil {
+			return nil, err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.edges = append(l.edges, edge)
+	return edge, nil
+}
+
+func (l *Lab) edgeSpec(spec EdgeSpec) (agentSpec, error) {
+	dir := l.file(spec.Name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", spec.Name, err)
+	}
+	run := agentSpec{
+		name: spec.Name, program: l.parts.fairlead("edge-agent"), namespace: l.Network.Workload, dir: filepath.Join(dir, "state"),
+		health: l.nextHealthAddress(), env: spec.Env, envoy: spec.Envoy,
+	}
+	if spec.Program != "" {
+		run.program = spec.Program
+	}
+	if spec.StateDir != "" {
+		run.dir = spec.StateDir
+	}
+	if spec.Site != nil {
+		run.namespace = spec.Site
+	}
+	for i, bootstrap := range spec.Bootstraps {
+		file := l.BootstrapFile(spec.Name, i)
+		if err := os.WriteFile(file, bootstrap, 0o600); err != nil {
+			return agentSpec{}, fmt.Errorf("writing the bootstrap file of %s: %w", spec.Name, err)
+		}
+		run.args = append(run.args, "--bootstrap="+file)
+	}
+	run.args = append(run.args, spec.Flags...)
+	if spec.Container {
+		run.args = append(run.args, "--envoy-external")
+	}
+	if len(spec.Hosts) == 0 {
+		return run, nil
+	}
+	hosts, err := l.writeOwnHosts(spec)
+	run.wrapper = []string{"unshare", "--mount", "sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, hosts}
+	return run, err
+}
+
+// BootstrapFile is the i-th bootstrap file of an edge.
+func (l *Lab) BootstrapFile(edge string, i int) string {
+	if i == 0 {
+		return l.file(edge, v1alpha1.BootstrapFileKey)
+	}
+	return l.file(edge, strconv.Itoa(i)+"-"+v1alpha1.BootstrapFileKey)
+}
+
+// writeOwnHosts writes the hosts file of one machine.
+func (l *Lab) writeOwnHosts(spec EdgeSpec) (string, error) {
+	file := l.file(spec.Name, "hosts")
+	var text []byte
+	for name, address := range spec.Hosts {
+		text = fmt.Appendf(text, "%s %s\n", address, name)
+	}
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		return "", fmt.Errorf("writing the hosts file of %s: %w", spec.Name, err)
+	}
+	return file, nil
+}
+
+// envoyContainer does what the containers of a Pod do: the init container writes Envoy's bootstrap, then Envoy's own container
+// runs it, each time that it starts.
+const envoyContainer = `set -eu
+state=$1 agent=$2 envoy=$3
+shift 3
+"$agent" bootstrap --state-dir="$state"
+cd "$state"
+exec "$envoy" "$@"`
+
+func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*Service, error) {
+	return l.supervise(Spec{
+		Name: name + "-envoy", Namespace: spec.namespace, Program: "sh",
+		Args: append([]string{"-c", envoyContainer, "sh", spec.dir, spec.program, l.EnvoyPath()}, agent.ExternalArguments()...),
+	})
+}
+
+// Exec runs a command of ours in the management network with an administrator's kubeconfig, and returns its output.
+func (l *Lab) Exec(ctx context.Context, args ...string) (string, error) {
+	file, err := l.ManagementKubeconfig()
+	if err != nil {
+		return "", err
+	}
+	cmd := l.Network.Management.Command(ctx, l.parts.fairlead("fairlead"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+file)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}

@@ -1,0 +1,86 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// startGateway starts a gateway as soon as the controller has made its credentials.
+func (l *Lab) startGateway(ctx context.Context, i int) error {
+	name := gatewayReplica(i)
+	dir := l.file(name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making a folder for %s: %w", name, err)
+	}
+	secret, err := l.waitSecret(ctx, types.NamespacedName{Namespace: InstallationNamespace, Name: v1alpha1.GatewaySecretName}, v1alpha1.BootstrapTokenKey)
+	if err != nil {
+		return err
+	}
+	credential := "--token-file=" + filepath.Join(dir, "token")
+	token := string(secret.Data[v1alpha1.BootstrapTokenKey])
+	if l.options.GatewayPod {
+		credential = "--service-account-token-file=" + filepath.Join(dir, "token")
+		if token, err = l.gatewayPodToken(ctx, name); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.crt"), secret.Data[v1alpha1.BootstrapCAKey], 0o644)); err != nil {
+		return fmt.Errorf("writing the credentials of %s: %w", name, err)
+	}
+	const health = "127.0.0.1:8080"
+	l.Gateways[i], err = l.startAgent(ctx, agentSpec{
+		name: name, program: l.parts.fairlead("gateway-agent"), namespace: l.Network.Gateways[i], dir: filepath.Join(dir, "state"), health: health,
+		args: []string{
+			"--name=" + name, "--xds-server=" + host(xdsServerName, xdsPort), "--tunnel-domain=" + l.Domain,
+			"--ca-file=" + filepath.Join(dir, "ca.crt"), credential,
+			"--public-listen=" + netip.AddrPortFrom(PublicAddress(i), PublicPort).String(),
+			"--apiserver-listen=" + netip.AddrPortFrom(InsideAddress(i), APIServerPort).String(),
+			"--connect-listen=" + netip.AddrPortFrom(InsideAddress(i), ConnectPort).String(),
+		},
+	})
+	return err
+}
+
+func gatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
+
+// gatewayPodToken makes the Pod of a gateway out of the installation's own manifest, and the token that a kubelet would
+// mount into it.
+func (l *Lab) gatewayPodToken(ctx context.Context, name string) (string, error) {
+	objects, err := readObjects(filepath.Join(l.parts.Root, "deploy", "kubernetes", "gateway.yaml"))
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "StatefulSet" })
+	if i < 0 {
+		return "", errors.New("making the gateway's Pod: there is no StatefulSet in its manifest")
+	}
+	set := &appsv1.StatefulSet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, set); err != nil {
+		return "", fmt.Errorf("making the gateway's Pod: %w", err)
+	}
+	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
+	pod.Namespace, pod.Name = set.Namespace, name
+	if err := l.Management.Client.Create(ctx, pod); err != nil {
+		return "", fmt.Errorf("creating the gateway's Pod: %w", err)
+	}
+	return l.Management.token(ctx, gatewayAccount, authenticationv1.TokenRequestSpec{
+		Audiences:      []string{"fairlead.dev"},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	})
+}

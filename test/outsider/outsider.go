@@ -1,0 +1,101 @@
+// Package outsider speaks to an installation as somebody who is none of its programs: with a stolen identity, a forged one,
+// or none. In go certificates and claims, out comes what the gateways and the control channel answer. It knows no test
+// framework.
+package outsider
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// patience bounds every conversation.
+const patience = 5 * time.Second
+
+// Outsider is somebody with a place in a network.
+type Outsider struct {
+	From    *lab.Namespace
+	Address string // of the gateways' public port; empty for its name
+	Domain  model.TunnelDomain
+	Roots   *x509.CertPool
+	// Certificate is what it shows; nil for none.
+	Certificate *tls.Certificate
+}
+
+// TLS makes a TLS connection to the public port for a name.
+func (o Outsider) TLS(ctx context.Context, name string) (*tls.Conn, error) {
+	conn, err := o.From.DialContext(ctx, "tcp", o.address())
+	if err != nil {
+		return nil, err
+	}
+	client := tls.Client(conn, o.config(name))
+	if err := client.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+func (o Outsider) address() string {
+	if o.Address != "" {
+		return o.Address
+	}
+	return net.JoinHostPort(lab.PublicName, strconv.Itoa(lab.PublicPort))
+}
+
+func (o Outsider) config(name string) *tls.Config {
+	config := &tls.Config{RootCAs: o.Roots, ServerName: name, MinVersion: tls.VersionTLS13}
+	if o.Certificate != nil {
+		config.Certificates = []tls.Certificate{*o.Certificate}
+	}
+	return config
+}
+
+// Claim is what somebody says in the handshake of a tunnel.
+type Claim struct{ Node, ID string } // node id and tunnel id
+
+// Handshake asks a gateway for a tunnel as Envoy does. It returns the gateway's answer, or the error that took its place.
+func (o Outsider) Handshake(ctx context.Context, gateway string, c Claim) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := o.TLS(ctx, o.Domain.GatewayReplica(gateway))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	_, err = fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nConnection: Upgrade\r\nUpgrade: reverse-tunnel\r\n"+
+		"x-envoy-reverse-tunnel-node-id: %s\r\nx-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
+		c.Node, c.ID, model.TenantID)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, err
+	}
+	_, _ = io.Copy(io.Discard, response.Body)
+	return response.StatusCode, response.Body.Close()
+}
+
+// Control prepares a gRPC connection to the control channel, through the public port.
+func (o Outsider) Control() (*grpc.ClientConn, error) {
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		return o.From.DialContext(ctx, "tcp", o.address())
+	}
+	return grpc.NewClient("passthrough:///"+o.address(), grpc.WithTransportCredentials(credentials.NewTLS(o.config(o.Domain.Control()))),
+		grpc.WithContextDialer(dial))
+}
