@@ -51,11 +51,11 @@ test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envo
 
 .PHONY: test-controller
 test-controller: tools ## what stands on a real kube-apiserver
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./cmd/xds-server/... ./cmd/controller/... ./deploy/kubernetes/...
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/edge/...
 
 .PHONY: validate
 validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./cmd/fairlead/... ./deploy/envoy/...
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/...
 
 .PHONY: test-e2e
 test-e2e: verify-main verify-identity ## the whole system in network namespaces, as root
@@ -74,7 +74,7 @@ verify-identity-short: identity.test ## the part of it that takes two minutes
 	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/identity.test -test.v -test.short -test.timeout=10m
 
 .PHONY: identity.test
-identity.test: tools build-race
+identity.test: tools build build-race
 	CGO_ENABLED=1 go test -race -c -o bin/race/identity.test ./test/identity
 
 .PHONY: test-readme

@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"pkg/probe":           {"pkg/model"},
 	"pkg/relay":           nil,
 	"pkg/tunnels":         {"pkg/model"},
-	"pkg/report":          {"pkg/certs", "pkg/model", "pkg/report/v1", "pkg/tunnels"},
+	"pkg/report":          {"internal/limit", "pkg/certs", "pkg/model", "pkg/report/v1", "pkg/tunnels"},
 	"pkg/source":          {"api/v1alpha1", "pkg/enrol", "pkg/model"},
 	"pkg/signing":         {"api/v1alpha1", "pkg/certs", "pkg/enrol", "pkg/model"},
 	"pkg/xds":             {"internal/limit", "pkg/certs", "pkg/envoy", "pkg/model"},

@@ -22,6 +22,7 @@ const (
 // doors is an installation whose CA somebody has brought, and what is tried at its doors.
 type doors struct {
 	*world
+	whole  *testing.T // the test that all parts belong to
 	ca     *certs.CA
 	tokens *tokenWatch
 }
@@ -34,7 +35,7 @@ func TestDoors(t *testing.T) {
 	}
 	ca, err := certs.NewCA("Example Corp Issuing CA", time.Now().Add(-365*day), 3*365*day) // older than the oldest leaf here
 	must(t, err)
-	d := &doors{ca: ca}
+	d := &doors{whole: t, ca: ca}
 	d.world = newWorld(t, lab.Options{
 		Gateways: 2, Lean: true, Prepare: d.bringCA,
 		ControllerFlags: []string{"--token-lifetime=" + tokenLifetime.String(), "--token-uses=6"},

@@ -30,7 +30,7 @@ import (
 func (d *doors) enrolment(t *testing.T) {
 	bern, riga := d.member(t, "bern", nil), d.member(t, "riga", nil)
 	token, other := d.token(t, bern), d.token(t, riga)
-	d.tokens = watchTokens(t, bern)
+	d.tokens = watchTokens(d.whole, bern)
 	stranger := d.outsider(outsider.Stolen{Roots: d.roots(t)})
 	stranger.Certificate = nil
 

@@ -92,6 +92,9 @@ func (r *running) closeAll(ctx context.Context) {
 	group.Wait()
 }
 
+// starting is held by who starts an installation.
+var starting sync.Mutex
+
 // newLab builds an installation that ends with the test. The logs of one whose test failed are kept.
 func newLab(t *testing.T, options lab.Options) *lab.Lab {
 	t.Helper()
@@ -101,6 +104,8 @@ func newLab(t *testing.T, options lab.Options) *lab.Lab {
 		}
 		t.Skip(reason)
 	}
+	starting.Lock() // one after the other: what runs in one of them should not wait for the start of another
+	defer starting.Unlock()
 	start := time.Now()
 	l, err := lab.New(t.Context(), options)
 	must(t, err)

@@ -75,14 +75,6 @@ func (o *outage) status(t *testing.T) {
 	for _, kind := range []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
 		that(t, "the Tunnel's condition "+kind+" is True", func(t *testing.T) { eventually(t, o.oslo.condition(kind, "True")) })
 	}
-	that(t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available", func(t *testing.T) { o.gate(t) })
-	that(t, "a tunnel counts by what the gateways see: without its agent an edge still has its tunnels", func(t *testing.T) {
-		o.edge.Hold()
-		defer o.edge.Resume()
-		must(t, o.oslo.works(t.Context()))
-		must(t, o.oslo.tunnels(t.Context(), own.Subject.Node, 2))
-		must(t, o.oslo.condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
-	})
 	that(t, "why an Envoy has crashed is in status, and no more when it runs again", func(t *testing.T) {
 		pid, err := o.edge.EnvoyPID()
 		must(t, err)
@@ -90,6 +82,14 @@ func (o *outage) status(t *testing.T) {
 		eventually(t, o.oslo.trouble(own.Subject.Node, "Envoy", "segmentation fault"))
 		eventually(t, not("it is still told", o.oslo.trouble(own.Subject.Node, "Envoy")))
 		must(t, o.oslo.works(t.Context()))
+	})
+	that(t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available", func(t *testing.T) { o.gate(t) })
+	that(t, "a tunnel counts by what the gateways see: without its agent an edge still has its tunnels", func(t *testing.T) {
+		o.edge.Hold()
+		defer o.edge.Resume()
+		must(t, o.oslo.works(t.Context()))
+		must(t, o.oslo.tunnels(t.Context(), own.Subject.Node, 2))
+		must(t, o.oslo.condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
 	})
 	that(t, "an apiserver that is not healthy is told, with the edge's own words", func(t *testing.T) {
 		o.oslo.standIn.sick.Store(true)

@@ -61,7 +61,7 @@ func recovered(t *testing.T, m *member, calm time.Duration) time.Duration {
 	t.Helper()
 	start := time.Now()
 	var last time.Duration
-	for time.Since(start)-last < calm {
+	for ticker := time.NewTicker(tick); time.Since(start)-last < calm; <-ticker.C {
 		if err := m.works(t.Context()); err != nil {
 			last = time.Since(start)
 			if last > 2*patience {

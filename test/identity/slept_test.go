@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"errors"
-
 	"os"
 	"path/filepath"
 	"regexp"

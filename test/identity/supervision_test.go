@@ -78,7 +78,9 @@ func (o *outage) badConfiguration(t *testing.T) {
 // steadyFor is the condition that a member works all the time for a while.
 func (o *outage) steadyFor(m *member, duration time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
-		for start := time.Now(); time.Since(start) < duration; {
+		ticker := time.NewTicker(tick)
+		defer ticker.Stop()
+		for start := time.Now(); time.Since(start) < duration; <-ticker.C {
 			if err := m.works(ctx); err != nil {
 				return err
 			}

@@ -19,10 +19,9 @@ import (
 	"github.com/fairlead/fairlead/test/outsider"
 )
 
-const (
-	domain    model.TunnelDomain = "tunnels.example.test"
-	namespace                    = "shops"
-)
+const domain model.TunnelDomain = "tunnels.example.test"
+
+const namespace = "shops"
 
 // world is an installation, with the means to add Clusters and edges to it.
 type world struct {

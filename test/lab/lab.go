@@ -28,6 +28,8 @@ type Options struct {
 	Gateways, XDSServers int
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
 	Lean bool
+	// Programs is the folder of our own programs, instead of the usual one.
+	Programs string
 	// ControllerFlags are added to those of the controller.
 	ControllerFlags []string
 	// Prepare is called when the management cluster is there with all types and permissions, before any program of
@@ -69,6 +71,11 @@ func New(ctx context.Context, options Options) (*Lab, error) {
 	parts, err := FindParts()
 	if err != nil {
 		return nil, err
+	}
+	if options.Programs != "" {
+		if parts.Fairlead, err = filepath.Abs(options.Programs); err != nil {
+			return nil, fmt.Errorf("finding our own programs: %w", err)
+		}
 	}
 	if err := removeLeftovers(ctx); err != nil {
 		return nil, err
