@@ -31,8 +31,9 @@ type conn struct {
 	caller *caller
 	auth   credentials.TLSInfo
 
-	once sync.Once
-	ends []func() // called when it is closed
+	mu     sync.Mutex
+	closed bool
+	ends   []func() // called when it is closed
 }
 
 // RemoteAddr implements net.Conn.
@@ -41,18 +42,31 @@ func (c *conn) RemoteAddr() net.Addr { return c.caller }
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.once.Do(func() {
-		for _, end := range c.ends {
-			end()
-		}
-	})
+	c.mu.Lock()
+	ends := c.ends
+	c.closed, c.ends = true, nil
+	c.mu.Unlock()
+	for _, end := range ends {
+		end()
+	}
 	return err
 }
 
-// closeAfter closes the connection after some time.
+// atEnd has something done when the connection is closed; at once, if it is.
+func (c *conn) atEnd(end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		end()
+		return
+	}
+	c.ends = append(c.ends, end)
+}
+
+// closeAfter closes the connection after some time, which may be over already.
 func (c *conn) closeAfter(d time.Duration) {
 	timer := time.AfterFunc(d, func() { _ = c.Close() })
-	c.ends = append(c.ends, func() { timer.Stop() })
+	c.atEnd(func() { timer.Stop() })
 }
 
 // closeSoon ends the connection when what was said last has arrived.
