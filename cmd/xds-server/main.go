@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -33,6 +34,9 @@ import (
 // grace is for how long after its end a leaf still renews by its key, so that a long outage needs no visit to the edges.
 const grace = 90 * 24 * time.Hour
 
+// setLibraryLog is done once, because what libraries log to belongs to the process.
+var setLibraryLog sync.Once
+
 func main() { command.Main(run) }
 
 // run is the whole program; the result is its exit code.
@@ -52,8 +56,10 @@ type server struct {
 }
 
 func newServer(c config, log *slog.Logger) (*server, error) {
-	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
-	klog.SetSlogLogger(log)
+	setLibraryLog.Do(func() {
+		ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+		klog.SetSlogLogger(log)
+	})
 	client, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("making client of the management cluster: %w", err)
