@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,47 +23,80 @@ const wrong = 10 * time.Minute
 // builtClocks builds the programs with wrong clocks once, beside what else runs.
 var builtClocks = sync.OnceValues(func() (*lab.Clocks, error) { return lab.NewClocks(context.Background()) })
 
-// clocks proves that clocks may be 10 minutes off, on either side: the Tests paragraph. Certificates end 10 minutes and some
-// seconds after they were issued, so that one that is 10 minutes ahead has to renew all the time.
+// shortLife makes certificates end 16 seconds after a clock that is wrong says so.
+const shortLife = wrong + 16*time.Second
+
+// clocks proves that clocks may be 10 minutes off, on either side: the Tests paragraph.
 func (d *doors) clocks(t *testing.T) {
 	clocks, err := builtClocks()
 	must(t, err)
-	d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { s.Args = append(s.Args, "--leaf-lifetime=10m16s") })
-	ahead, late := d.member(t, "ahead", nil), d.member(t, "late", nil)
-	for _, tc := range []struct {
-		name string
-		m    *member
-		by   time.Duration
-	}{{"ahead", ahead, wrong}, {"late", late, -wrong}} {
-		that(t, "an edge whose clock is 10 minutes "+tc.name+" enrols and carries traffic", func(t *testing.T) {
-			edge := d.startEdge(t, lab.EdgeSpec{Name: "edge-" + tc.name, Program: clocks.Program("edge-agent"), Env: clocks.Env(tc.by)}, tc.m)
-			measured("clock_"+tc.name+"_s", took(t, patience, tc.m.works).Seconds())
-			checkClocks(t, d.LogFile("edge-"+tc.name), edge, tc.by)
+	members := map[time.Duration]*member{wrong: d.member(t, "ahead", nil), -wrong: d.member(t, "late", nil), 0: d.member(t, "right", nil)}
+	for by, m := range members {
+		if by == 0 {
+			d.edge(t, lab.EdgeSpec{Name: "edge-right"}, m)
+			continue
+		}
+		that(t, "an edge whose clock is 10 minutes "+m.Name+" enrols and carries traffic", func(t *testing.T) {
+			edge := d.wrongEdge(t, clocks, m, by)
+			measured("clock_"+m.Name+"_s", took(t, patience, m.works).Seconds())
+			checkClocks(t, d.LogFile("edge-"+m.Name), edge, by)
 		})
 	}
-	that(t, "an edge whose clock is 10 minutes ahead renews certificates that it thinks live for seconds", func(t *testing.T) {
-		eventually(t, renewals(d.LogFile("edge-ahead"), 3))
-		must(t, errors.Join(ahead.works(t.Context()), late.works(t.Context())))
-	})
-	for i, by := range []time.Duration{wrong, -wrong} {
-		sides := []string{"the controller is 10 minutes ahead and the xds-server 10 minutes late", "the controller is 10 minutes late and the xds-server 10 minutes ahead"}
-		that(t, "while "+sides[i]+", edges enrol, renew and carry traffic", func(t *testing.T) { d.wrongManagement(t, clocks, by, ahead, late) })
+	all := func(ctx context.Context) error {
+		return errors.Join(members[wrong].works(ctx), members[-wrong].works(ctx), members[0].works(ctx))
 	}
 	that(t, "gateways whose clocks are 10 minutes off, one each way, carry traffic of right and wrong edges", func(t *testing.T) {
-		for i, by := range []time.Duration{wrong, -wrong} {
-			gateway := d.Gateways[i]
+		d.wrongGateways(t, clocks, all)
+	})
+	usual := d.Controller.Process().Spec
+	d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) {
+		// Tokens too must live for longer than clocks are wrong.
+		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime="+shortLife.String(), "--token-lifetime=1h")
+	})
+	that(t, "an edge whose clock is 10 minutes ahead renews certificates that it thinks live for seconds", func(t *testing.T) {
+		hurried := d.member(t, "hurried", nil)
+		d.wrongEdge(t, clocks, hurried, wrong)
+		eventually(t, renewals(d.LogFile("edge-hurried"), 3))
+		must(t, hurried.works(t.Context()))
+	})
+	for name, by := range map[string]time.Duration{"ahead": wrong, "late": -wrong} {
+		that(t, "while controller and xds-server are 10 minutes "+name+", edges enrol and carry traffic", func(t *testing.T) {
+			d.wrongManagement(t, clocks, "joins-"+name, by, all)
+		})
+	}
+	d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = usual })
+}
+
+// wrongEdge starts an edge with a wrong clock.
+func (d *doors) wrongEdge(t *testing.T, clocks *lab.Clocks, m *member, by time.Duration) *lab.Agent {
+	t.Helper()
+	return d.startEdge(t, lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)}, m)
+}
+
+// wrongGateways makes one gateway's clock 10 minutes ahead and the other's 10 minutes late, for a while.
+func (d *doors) wrongGateways(t *testing.T, clocks *lab.Clocks, works func(context.Context) error) {
+	var usual []lab.Spec
+	restart := func(change func(i int, s *lab.Spec)) {
+		for i, gateway := range d.Gateways {
 			gateway.Hold()
 			must(t, gateway.KillEnvoy())
-			gateway.Change(wrongClock(clocks, "gateway-agent", by))
+			gateway.Change(func(s *lab.Spec) { change(i, s) })
 			gateway.Resume()
 		}
-		measured("clock_gateways_s", took(t, patience, func(ctx context.Context) error {
-			return errors.Join(ahead.works(ctx), late.works(ctx))
-		}).Seconds())
-		for i, by := range []time.Duration{wrong, -wrong} {
-			checkClocks(t, d.LogFile(fmt.Sprintf("gateway-%d", i)), d.Gateways[i], by)
-		}
+	}
+	offs := []time.Duration{wrong, -wrong}
+	restart(func(i int, s *lab.Spec) {
+		usual = append(usual, *s)
+		wrongClock(clocks, "gateway-agent", offs[i])(s)
 	})
+	defer func() {
+		restart(func(i int, s *lab.Spec) { *s = usual[i] })
+		eventually(t, works)
+	}()
+	measured("clock_gateways_s", took(t, patience, works).Seconds())
+	for i, by := range offs {
+		checkClocks(t, d.LogFile(fmt.Sprintf("gateway-%d", i)), d.Gateways[i], by)
+	}
 }
 
 // wrongClock changes a service into one with another clock.
@@ -79,26 +113,19 @@ func (w *world) restart(t *testing.T, s *lab.Service, ready func(context.Context
 	eventually(t, ready)
 }
 
-// wrongManagement lets a new edge join while the controller's clock is off by something and the xds-server's by the opposite.
-// What they were is restored.
-func (d *doors) wrongManagement(t *testing.T, clocks *lab.Clocks, by time.Duration, running ...*member) {
+// wrongManagement lets a new edge join while the clocks of controller and xds-server are wrong. What they were is restored.
+func (d *doors) wrongManagement(t *testing.T, clocks *lab.Clocks, name string, by time.Duration, others func(context.Context) error) {
 	controller, xds := d.Controller.Process().Spec, d.XDSServers[0].Process().Spec
+	defer func() {
+		d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = controller })
+		d.restart(t, d.XDSServers[0], d.XDSServerReady, func(s *lab.Spec) { *s = xds })
+	}()
 	d.restart(t, d.Controller, d.ControllerReady, wrongClock(clocks, "controller", by))
-	d.restart(t, d.XDSServers[0], d.XDSServerReady, wrongClock(clocks, "xds-server", -by))
-	name := fmt.Sprintf("joins-%d", int(by.Seconds())+int(wrong.Seconds()))
+	d.restart(t, d.XDSServers[0], d.XDSServerReady, wrongClock(clocks, "xds-server", by))
 	joins := d.member(t, name, nil)
 	d.startEdge(t, lab.EdgeSpec{Name: "edge-" + name}, joins)
 	measured("clock_management_s", took(t, 2*patience, joins.works).Seconds())
-	least := 0
-	if by < 0 {
-		least = 2 // what the late controller signs ends in seconds
-	}
-	eventually(t, renewals(d.LogFile("edge-"+name), 1+least))
-	for _, m := range running {
-		must(t, m.works(t.Context()))
-	}
-	d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = controller })
-	d.restart(t, d.XDSServers[0], d.XDSServerReady, func(s *lab.Spec) { *s = xds })
+	must(t, others(t.Context()))
 }
 
 // renewals is the condition that a log tells of at least some new certificates.

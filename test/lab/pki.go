@@ -111,7 +111,7 @@ func newTemplate(commonName string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: commonName},
-		NotBefore:    now.Add(-time.Minute),
+		NotBefore:    now.Add(-time.Hour), // clocks may be late here
 		NotAfter:     now.Add(24 * time.Hour),
 	}
 }
