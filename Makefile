@@ -67,15 +67,16 @@ verify-main: tools build-race ## proof of one tunnelled cluster, end to end (as 
 
 .PHONY: verify-identity
 verify-identity: identity.test ## proof of how edges come to be trusted, stay so and are thrown out (10 min, as root)
-	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/identity.test -test.v -test.timeout=20m
+	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/test/identity.test -test.v -test.timeout=20m
 
 .PHONY: verify-identity-short
 verify-identity-short: identity.test ## the part of it that takes two minutes
-	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/identity.test -test.v -test.short -test.timeout=10m
+	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/test/identity.test -test.v -test.short -test.timeout=10m
 
 .PHONY: identity.test
 identity.test: tools build build-race
-	CGO_ENABLED=1 go test -race -c -o bin/race/identity.test ./test/identity
+	@mkdir -p bin/test
+	go test -c -o bin/test/identity.test ./test/identity
 
 .PHONY: test-readme
 test-readme: tools build ## run every command of the README, as root

@@ -43,7 +43,7 @@ func TestOutage(t *testing.T) {
 		t.Skip("needs more than five minutes")
 	}
 	t.Parallel()
-	o := &outage{world: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2})}
+	o := &outage{world: newWorld(t, lab.Options{Programs: plainPrograms(), Gateways: 2, XDSServers: 2})}
 	o.oslo = o.member(t, "oslo", nil)
 	o.edge = o.world.edge(t, lab.EdgeSpec{Name: "edge-oslo"}, o.oslo)
 	o.startFragile(t)

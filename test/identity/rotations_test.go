@@ -42,7 +42,6 @@ func TestRotations(t *testing.T) {
 		t.Skip("needs some minutes")
 	}
 	t.Parallel()
-	// Without the race detector: on two cores it would be its own load.
 	r := &rotations{world: newWorld(t, lab.Options{Programs: plainPrograms(), Gateways: 2, Lean: true, ControllerFlags: []string{
 		"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=10s", "--ca-lifetime=" + caLife.String(),
 	}})}
@@ -55,7 +54,8 @@ func TestRotations(t *testing.T) {
 	t.Run("logs", func(t *testing.T) { r.logs(t) })
 }
 
-// plainPrograms is the folder of our programs as they ship.
+// plainPrograms is the folder of our programs as they ship. With the race detector, which TestDoors has, they would be a load of
+// their own on two cores.
 func plainPrograms() string {
 	return cmp.Or(os.Getenv("FAIRLEAD_PLAIN_BIN"), filepath.Join("..", "..", "bin"))
 }
