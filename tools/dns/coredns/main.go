@@ -1,0 +1,19 @@
+// Command coredns is CoreDNS with the plugins that deploy/dns needs, and one that plays a cluster's own names: for tests.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/hosts"
+	_ "github.com/coredns/coredns/plugin/rewrite"
+)
+
+func main() {
+	// The order in which a question passes through them is that of CoreDNS's own plugin.cfg.
+	dnsserver.Directives = []string{"bind", "errors", "rewrite", "cache", "hosts", "forward"}
+	coremain.Run()
+}
