@@ -40,21 +40,13 @@ func TestDoors(t *testing.T) {
 		Gateways: 2, Lean: true, Prepare: d.bringCA,
 		ControllerFlags: []string{"--token-lifetime=" + tokenLifetime.String(), "--token-uses=6"},
 	})
-	for _, part := range []struct {
-		name string
-		long bool // too long for a quick look
-		run  func(t *testing.T)
-	}{
+	for _, part := range []part{
 		{"certificates", false, d.certificates},
 		{"enrolment", false, d.enrolment},
 		{"own configuration only", false, d.isolation},
 		{"revocation", false, d.revocation},
 		{"end of a tunnel", false, d.ends},
-		{"forms", true, d.forms},
-		{"several clusters", true, d.memberships},
-		{"reaching the gateway", true, d.reaching},
-		{"slept too long", true, d.slept},
-		{"disk", true, d.disk},
+		{"edges", true, d.edges},
 		{"clocks", true, d.clocks},
 		{"garbage", false, d.garbage},
 		{"tokens in the end", true, d.tokensInTheEnd},
@@ -65,6 +57,28 @@ func TestDoors(t *testing.T) {
 		}
 	}
 	t.Run("logs", func(t *testing.T) { d.logs(t) })
+}
+
+// part is a part of TestDoors.
+type part struct {
+	name string
+	long bool // too long for a quick look
+	run  func(t *testing.T)
+}
+
+// edges proves what has edges of its own and touches nobody else's, two parts at a time: most of it is waiting.
+func (d *doors) edges(t *testing.T) {
+	t.Run("far", func(t *testing.T) {
+		t.Parallel()
+		d.reaching(t)
+	})
+	t.Run("near", func(t *testing.T) {
+		t.Parallel()
+		t.Run("forms", d.forms)
+		t.Run("several clusters", d.memberships)
+		t.Run("slept too long", d.slept)
+		t.Run("disk", d.disk)
+	})
 }
 
 // bringCA makes the Secret of the CA as an issuer like cert-manager would.

@@ -20,11 +20,25 @@ type load struct {
 
 	mu        sync.Mutex
 	requests  int
-	slow      int
+	slow      []long
 	longest   time.Duration
-	failures  []string
+	failures  []failure
 	followers []*follower
 }
+
+// long is a request that took longer than slowRequest.
+type long struct {
+	begun time.Time
+	took  time.Duration
+}
+
+// failure is a request that failed.
+type failure struct {
+	begun, at time.Time
+	err       error
+}
+
+func (f failure) String() string { return f.at.Format("15:04:05.000 ") + f.err.Error() }
 
 const (
 	// workers share the rate; each has one connection at a time.
@@ -97,17 +111,18 @@ func (l *load) work(ctx context.Context, turns <-chan struct{}, target string, p
 		if <-turns; ctx.Err() != nil {
 			return
 		}
+		begun := time.Now()
 		if s == nil {
 			s, err = p.openIn(ctx)
 		}
 		if err == nil {
-			err = l.ask(ctx, s, target)
+			err = l.ask(ctx, begun, s, target)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			l.fail(fmt.Errorf("%s: %w", p, err))
+			l.fail(begun, fmt.Errorf("%s: %w", p, err))
 		}
 		if err != nil || left <= 1 {
 			s.close()
@@ -123,13 +138,13 @@ func (p path) openIn(ctx context.Context) (*session, error) {
 	return p.open(ctx)
 }
 
-// ask makes one request and counts it. That it was cut off by the end of the load doesn't count.
-func (l *load) ask(ctx context.Context, s *session, target string) error {
-	start := time.Now()
+// ask makes one request and counts it, with the time for its connection, if that is new. That it was cut off by the end of the
+// load doesn't count.
+func (l *load) ask(ctx context.Context, begun time.Time, s *session, target string) error {
 	within, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err := s.get(within, target)
-	took := time.Since(start)
+	took := time.Since(begun)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -138,15 +153,15 @@ func (l *load) ask(ctx context.Context, s *session, target string) error {
 	l.requests++
 	l.longest = max(l.longest, took)
 	if took > slowRequest {
-		l.slow++
+		l.slow = append(l.slow, long{begun, took})
 	}
 	return err
 }
 
-func (l *load) fail(err error) {
+func (l *load) fail(begun time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failures = append(l.failures, time.Now().Format("15:04:05.000 ")+err.Error())
+	l.failures = append(l.failures, failure{begun, time.Now(), err})
 }
 
 func (l *load) stop() {
@@ -167,7 +182,7 @@ type mark struct {
 func (l *load) mark() mark {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return mark{time.Now(), l.requests, l.slow, len(l.failures)}
+	return mark{time.Now(), l.requests, len(l.slow), len(l.failures)}
 }
 
 // rateSince is how many requests a second were made.
@@ -188,6 +203,34 @@ func (l *load) unbroken(since mark) error {
 		errs = append(errs, fmt.Errorf("%d requests failed, such as: %q", len(failures), failures[:min(3, len(failures))]))
 	}
 	return errors.Join(errs...)
+}
+
+// usual is what a request may take at most: what is far more on any machine, or thrice of what one has taken up to now on this one.
+func (l *load) usual() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(slowRequest, 3*l.longest)
+}
+
+// begunAfter is how many requests that were begun after a time took longer than usual, and an error if one of them failed.
+func (l *load) begunAfter(at time.Time, usual time.Duration) (n int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.slow {
+		if s.begun.After(at) && s.took > usual {
+			n++
+		}
+	}
+	var failures []failure
+	for _, f := range l.failures {
+		if f.begun.After(at) {
+			failures = append(failures, f)
+		}
+	}
+	if len(failures) > 0 {
+		err = fmt.Errorf("%d requests that were begun later failed, such as: %q", len(failures), failures[:min(3, len(failures))])
+	}
+	return n, err
 }
 
 // broken is how many streams have broken.

@@ -4,7 +4,7 @@
 //
 // Three tests run at the same time, each in an installation of its own: TestRotations with certificates that live for seconds,
 // under load; TestDoors with everything that somebody may try at a door; TestOutage without a control plane for five minutes.
-// With -short only a part of TestDoors runs.
+// The first has the machine alone for some minutes: see machine. With -short only a part of TestDoors runs.
 package identity
 
 import (
@@ -24,7 +24,6 @@ import (
 
 // What every test here says, in short.
 var (
-	that       = promise.That
 	measured   = promise.Measured
 	eventually = promise.Eventually
 	must       = promise.Must

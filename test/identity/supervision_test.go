@@ -69,7 +69,7 @@ func (o *outage) badConfiguration(t *testing.T) {
 	})
 	that(t, "a configuration that is good is taken again", func(t *testing.T) {
 		must(t, m.PatchTunnel(t.Context(), apiServer(m.standIn.Endpoint)))
-		eventually(t, not("it is still told", m.trouble(node, "configuration")))
+		eventually(t, m.untroubled(node, "configuration"))
 		must(t, o.steadyFor(m, time.Second)(t.Context()))
 	})
 	stopEdge(t, edge)

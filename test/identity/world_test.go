@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -55,7 +54,7 @@ func (w *world) member(t *testing.T, name string, spec map[string]any) *member {
 // memberAt is member with a given stand-in.
 func (w *world) memberAt(t *testing.T, name string, s *standIn, spec map[string]any) *member {
 	t.Helper()
-	cluster, err := w.CreateCluster(t.Context(), lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: s.APIServer})
+	cluster, err := w.CreateCluster(t.Context(), lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: s.APIServer, Mode: v1alpha1.KubeconfigModeSNI})
 	must(t, err)
 	if spec != nil {
 		must(t, cluster.PatchTunnel(t.Context(), spec))
@@ -138,6 +137,7 @@ func (w *world) edge(t *testing.T, spec lab.EdgeSpec, members ...*member) *lab.A
 // startEdge starts an edge for members.
 func (w *world) startEdge(t *testing.T, spec lab.EdgeSpec, members ...*member) *lab.Agent {
 	t.Helper()
+	hold(t, 1)() // not while TestRotations has the machine
 	for _, m := range members {
 		spec.Bootstraps = append(spec.Bootstraps, m.bootstrap(t))
 	}
@@ -231,14 +231,4 @@ func took(t *testing.T, limit time.Duration, condition func(context.Context) err
 // file is a path in the lab's folder.
 func (w *world) file(elements ...string) string {
 	return filepath.Join(append([]string{w.Dir}, elements...)...)
-}
-
-// not is the condition that another one doesn't hold.
-func not(what string, condition func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if condition(ctx) == nil {
-			return errors.New(what)
-		}
-		return nil
-	}
 }
