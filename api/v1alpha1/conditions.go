@@ -6,6 +6,12 @@ const (
 	ConditionAccepted = "Accepted"
 	// ReasonAccepted: every name and address is good and served.
 	ReasonAccepted = "Accepted"
+	// ReasonNotTunnelled: the kubeconfig leads through a network of the user's own, so no tunnel is made. It is True.
+	ReasonNotTunnelled = "NotTunnelled"
+	// ReasonTunnelsOff: this installation makes no tunnels. The message names the modes that it knows.
+	ReasonTunnelsOff = "TunnelsOff"
+	// ReasonWaitingForCluster: the Tunnel was prepared for a Cluster that is to be moved here. Edges enrol already.
+	ReasonWaitingForCluster = "WaitingForCluster"
 	// ReasonInvalidName: the tunnel hostname can't be built from the names of the Cluster. Nothing is served.
 	ReasonInvalidName = "InvalidName"
 	// ReasonNameTaken: another Tunnel has the hostname or the id. Nothing is served.
@@ -25,8 +31,54 @@ const (
 	ReasonWaitingForSecret = "WaitingForSecret"
 	// ReasonInvalidKubeconfig: the Secret holds no kubeconfig that can be read.
 	ReasonInvalidKubeconfig = "InvalidKubeconfig"
+	// ReasonNotWritable: the Secret is immutable, or an admission policy or webhook refuses the write, so it stays as it is.
+	ReasonNotWritable = "NotWritable"
 	// ReasonNotAccepted: the Tunnel is not served, so the Secret has its original server.
 	ReasonNotAccepted = "NotAccepted"
+
+	// ReasonInvalidProxy: the proxy can't be used, or its credentials can't be read. The message names the cure.
+	ReasonInvalidProxy = "InvalidProxy"
+	// ReasonInvalidServer: the server of mode address can't be used.
+	ReasonInvalidServer = "InvalidServer"
+
+	// ConditionKubeconfigMode says by which mode the kubeconfig leads, and why. It is True while one is decided.
+	ConditionKubeconfigMode = "KubeconfigMode"
+	// ReasonConfigured: spec.kubeconfig.mode names it.
+	ReasonConfigured = "Configured"
+	// ReasonCertificateHasHostname: mode auto took sni, because the serving certificate has the tunnel hostname or an extra name.
+	ReasonCertificateHasHostname = "CertificateHasHostname"
+	// ReasonCertificateHasEndpoint: mode auto took sni, because the serving certificate has a DNS name that only this workload
+	// cluster has.
+	ReasonCertificateHasEndpoint = "CertificateHasEndpoint"
+	// ReasonCertificateLacksHostname: mode auto took connect, because the serving certificate has no name that leads here.
+	ReasonCertificateLacksHostname = "CertificateLacksHostname"
+	// ReasonNoEvidence: mode auto took connect, which always works, because no edge has seen the serving certificate yet.
+	ReasonNoEvidence = "NoEvidence"
+
+	// ConditionKubeconfigSwitched says whether Cluster API's managers use the kubeconfig as it is now: they read it when they
+	// connect, and keep the connection for as long as it works.
+	ConditionKubeconfigSwitched = "KubeconfigSwitched"
+	// ReasonSwitched: no connection by the way before can be left.
+	ReasonSwitched = "Switched"
+	// ReasonWaitingForManagers: connections by the way before are ending; the message says by when.
+	ReasonWaitingForManagers = "WaitingForManagers"
+	// ReasonOldWayWorks: the way before works still, so managers that are connected by it stay; the message says for how long.
+	ReasonOldWayWorks = "OldWayWorks"
+
+	// ConditionHostnameResolves says whether the tunnel hostname resolves to the gateways in the management cluster. When it does
+	// not, the kubeconfig names the gateways, with the hostname as tls-server-name.
+	ConditionHostnameResolves = "HostnameResolves"
+	// ReasonResolves: it does.
+	ReasonResolves = "Resolves"
+	// ReasonDoesNotResolve: it does not, or to something else.
+	ReasonDoesNotResolve = "DoesNotResolve"
+
+	// ConditionCopiesReady says whether all further kubeconfigs are written. It is there while the Tunnel asks for any.
+	ConditionCopiesReady = "CopiesReady"
+	// ReasonCopiesWritten: they are.
+	ReasonCopiesWritten = "CopiesWritten"
+	// ReasonCopyRefused: the message names each that is not, and the cure.
+	ReasonCopyRefused = "CopyRefused"
 
 	// ConditionEnrolled says whether an edge holds a certificate for this tunnel.
 	ConditionEnrolled = "Enrolled"
@@ -71,3 +123,21 @@ const (
 // ClusterConditionTunnelReady is the condition on a Cluster that says whether its tunnel is up. It can be named in
 // Cluster.spec.availabilityGates, and then decides on the Cluster's condition Available.
 const ClusterConditionTunnelReady = "TunnelReady"
+
+// MachineConditionBootstrapReported is the condition on a Machine that says what the machine itself reports of its bootstrap.
+const MachineConditionBootstrapReported = "BootstrapReported"
+
+// Its reasons.
+const (
+	// ReasonBootstrapSucceeded: the condition is True.
+	ReasonBootstrapSucceeded = "BootstrapSucceeded"
+	// ReasonBootstrapInProgress: the machine has reported, and has not come to its end. The condition is Unknown.
+	ReasonBootstrapInProgress = "BootstrapInProgress"
+	// ReasonBootstrapFailed: a step failed. The message has its name and the end of its log. The condition is False.
+	ReasonBootstrapFailed = "BootstrapFailed"
+	// ReasonWaitingForReport: the machine has not reported yet, and still has time to. The condition is Unknown.
+	ReasonWaitingForReport = "WaitingForReport"
+	// ReasonNeverReported: the machine has had time to report, and never did. The condition is False, or Unknown once the
+	// machine has a Node: then it has booted, without a word.
+	ReasonNeverReported = "NeverReported"
+)

@@ -21,17 +21,50 @@ const (
 	OriginalProxyURLKey = "fairlead-original-proxy-url"
 )
 
+// EdgesAnnotation on a Cluster says where its edges run. With EdgesOnControlPlane each edge dials the apiserver of its own
+// machine first, 127.0.0.1, and falls back to the Cluster's endpoint.
+const (
+	EdgesAnnotation     = "fairlead.dev/edges"
+	EdgesOnControlPlane = "control-plane"
+)
+
+// PreparedAnnotation on a Tunnel says that it waits for its Cluster, which is to be moved here: its edges may enrol before
+// the Cluster is there. Its value is the time (RFC 3339) after which nobody waits any more.
+const PreparedAnnotation = "fairlead.dev/prepared-until"
+
+// AcceptKubeconfigsAnnotation on a Namespace lists the namespaces, divided by commas, whose Tunnels may write copies of
+// kubeconfigs into it; * stands for all of them.
+const AcceptKubeconfigsAnnotation = "fairlead.dev/accept-kubeconfigs-from"
+
+// CopyLabel marks the Secrets with copies of kubeconfigs. Its value is the id of the Tunnel that they belong to.
+const CopyLabel = "fairlead.dev/kubeconfig-of"
+
+// BootReportSecretSuffix added to the name of a Cluster is the name of the Secret with which its machines report how they
+// boot. What is in it can report for its Cluster and do nothing else.
+const BootReportSecretSuffix = "-boot-report"
+
+// BootReportFileKey is its key with the one file that edge-agent report needs.
+const BootReportFileKey = "report.yaml"
+
+// BootReportsAnnotation on a Cluster, with the value BootReportsEnabled, says that all of its machines are made to report how
+// they boot: one that never does then has a condition that says so.
+const (
+	BootReportsAnnotation = "fairlead.dev/boot-reports"
+	BootReportsEnabled    = "enabled"
+)
+
 // TunnelFinalizer keeps a Tunnel that is being deleted until its Cluster is gone or its kubeconfig is restored.
 const TunnelFinalizer = "fairlead.dev/tunnel"
 
 // BootstrapSecretSuffix added to the name of a Cluster is the name of the Secret with which its edges enrol.
 const BootstrapSecretSuffix = "-edge-bootstrap"
 
-// BootstrapLabel marks the bootstrap Secrets of edges, with the value BootstrapEdge. They don't have Cluster API's own
-// label, because each of its managers would keep them in memory.
+// BootstrapLabel marks the bootstrap Secrets of edges, with the value BootstrapEdge, and those for boot reports, with the value
+// BootstrapReport. They don't have Cluster API's own label, because each of its managers would keep them in memory.
 const (
-	BootstrapLabel = "fairlead.dev/bootstrap"
-	BootstrapEdge  = "edge"
+	BootstrapLabel  = "fairlead.dev/bootstrap"
+	BootstrapEdge   = "edge"
+	BootstrapReport = "boot-report"
 )
 
 // Keys of a bootstrap Secret.
@@ -71,9 +104,15 @@ const (
 	// EndedTunnelsConfigMapName is the ConfigMap with the ids of tunnels that have ended. Each key is an id, each value the
 	// time (RFC 3339) until which certificates of its edges may be valid. An entry stays for 90 days longer.
 	EndedTunnelsConfigMapName = "fairlead-ended-tunnels"
+	// WebhookSecretName is the kubernetes.io/tls Secret with which the replicas of the controller serve the webhook. Its key ca.crt
+	// holds the CAs that are in WebhookConfigurationName too.
+	WebhookSecretName = "fairlead-webhook"
 	// GatewaySecretName is the Secret with which gateways enrol. It has the keys BootstrapTokenKey and BootstrapCAKey.
 	GatewaySecretName = "fairlead-gateway-bootstrap"
 )
+
+// WebhookConfigurationName is the MutatingWebhookConfiguration whose CAs the controller keeps.
+const WebhookConfigurationName = "fairlead-kubeconfigs"
 
 // Signer names of CertificateSigningRequests: one for each profile of certificate.
 const (

@@ -34,6 +34,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // flags are the command line.
 type flags struct {
 	config                             controller.Config
+	tunnels                            bool
 	domain, public, apiServer, connect string
 	xdsServer                          string
 	clock                              controller.Clock
@@ -41,6 +42,7 @@ type flags struct {
 	leaderElect                        bool
 	leaderElectLease                   time.Duration
 	healthListen, metricsListen        string
+	webhookListen                      string
 	logging                            logging.Flags
 }
 
@@ -55,6 +57,7 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	set := cmd.Flags()
+	set.BoolVar(&f.tunnels, "tunnels", true, "make tunnels; false: only write kubeconfigs that lead through networks of the user's own, without gateways, CA and xds-server, and what is required below is not")
 	set.StringVar(&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)")
 	set.StringVar(&f.config.Namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
@@ -67,12 +70,14 @@ func rootCommand() *cobra.Command {
 	set.DurationVar(&f.config.CAOverlap, "ca-overlap", 90*24*time.Hour, "for how long a rotated CA goes on beside the new one: edges that are away for longer have to enrol anew; also ends a running rotation sooner")
 	set.DurationVar(&f.config.TokenLifetime, "token-lifetime", 24*time.Hour, "lifetime of a bootstrap token; it is replaced after half of it")
 	set.Int32Var(&f.config.TokenUses, "token-uses", 32, "how many edges may enrol with one bootstrap token; it is replaced after half of them")
+	set.DurationVar(&f.config.BootReportAfter, "boot-report-after", 10*time.Minute, "how long a machine whose infrastructure is there may take to its first boot report, on Clusters all of whose machines report")
 	set.StringVar(&f.xdsServer, "xds-server", "", "host:port of the xds-servers, a DNS name with the addresses of all of them, to be asked which tunnels are up; without it that is never known")
 	set.StringVar(&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server", "Kubernetes user of the xds-server, whose requests for certificates are answered")
 	set.BoolVar(&f.leaderElect, "leader-elect", false, "let one of several replicas lead; needed when there is more than one")
 	set.DurationVar(&f.leaderElectLease, "leader-elect-lease", 15*time.Second, "how long after the death of a leader another one leads")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
+	set.StringVar(&f.webhookListen, "webhook-listen", ":9443", "address of the webhook that has kubeconfigs written the right way at once, HTTPS; 0 for none")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
 	f.logging.AddTo(set)
 	return cmd
@@ -100,7 +105,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err := controller.Setup(mgr, f.config, log); err != nil {
 		return err
 	}
-	log.Info("controller starts", "tunnel_domain", f.domain)
+	log.Info("controller starts", "tunnel_domain", f.domain, "tunnels", f.tunnels)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running controllers: %w", err)
 	}
@@ -109,7 +114,10 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 
 // complete parses what flags give as text, and validates all of the configuration.
 func (f *flags) complete() (err error) {
-	f.config.Domain, f.config.DNS = model.TunnelDomain(f.domain), controller.TunnelDNS(f.dns)
+	if f.webhookListen != "0" {
+		f.config.WebhookListen = f.webhookListen
+	}
+	f.config.Domain, f.config.DNS, f.config.NoTunnels = model.TunnelDomain(f.domain), controller.TunnelDNS(f.dns), !f.tunnels
 	for _, address := range []struct {
 		flag, value string
 		into        *model.Endpoint
@@ -119,7 +127,7 @@ func (f *flags) complete() (err error) {
 		{"--connect-address", f.connect, &f.config.Connect},
 		{"--xds-server", f.xdsServer, &f.config.XDSServer},
 	} {
-		if address.value == "" && address.flag == "--xds-server" {
+		if address.value == "" && (address.flag == "--xds-server" || !f.tunnels) {
 			continue
 		}
 		if *address.into, err = model.ParseEndpoint(address.value); err != nil {

@@ -27,6 +27,8 @@ func TestRunRefusesWhatCanNotWork(t *testing.T) {
 		"no namespace":                   {args: append(good[:4:4], "--namespace="), wantErr: "namespace"},
 		"an unknown log level":           {args: append(good[:4:4], "--log-level=loud"), wantErr: "--log-level"},
 		"a kubeconfig that is not there": {args: append(good[:4:4], "--kubeconfig=/nowhere"), wantErr: "kubeconfig of the management cluster"},
+		"gateways without tunnels":       {args: append(good[:4:4], "--tunnels=false"), wantErr: "without tunnels"},
+		"no tunnels and no kubeconfig":   {args: []string{"--tunnels=false", "--kubeconfig=/nowhere"}, wantErr: "kubeconfig of the management cluster"},
 		"an argument too many":           {args: append(good[:4:4], "please"), wantErr: "please"},
 	}
 	for name, tc := range tests {

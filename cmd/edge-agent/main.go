@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/agent"
 )
 
@@ -25,7 +26,7 @@ func main() { command.Main(run) }
 // run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{Use: "edge-agent", Short: "Runs the edge of a Fairlead tunnel"}
-	root.AddCommand(runCommand(), bootstrapCommand(), versionCommand())
+	root.AddCommand(runCommand(), joinCommand(), leaveCommand(), bootstrapCommand(), reportCommand(args), versionCommand())
 	return command.Run(ctx, root, args, stdout, stderr)
 }
 
@@ -70,6 +71,7 @@ A TLS-inspecting proxy can't be passed: exempt the gateways from inspection.`),
 			if o.agent.Edges, err = o.edges(); err != nil {
 				return err
 			}
+			o.agent.Joined = o.joined
 			leave := make(chan os.Signal, 1)
 			signal.Notify(leave, syscall.SIGHUP)
 			defer signal.Stop(leave)
@@ -108,7 +110,7 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), agent.Version())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Get())
 			return err
 		},
 	}

@@ -79,6 +79,17 @@ func (o *options) edges() ([]agent.Edge, error) {
 	return edges, nil
 }
 
+// joined is the enrolment of a file that was given to an agent that runs: what is said on the command line about the bootstrap
+// files there does not count for it, what is said about this machine and its network does.
+func (o *options) joined(path string) (agent.Edge, error) {
+	j := options{log: o.log, agent: o.agent, proxy: o.proxy, noProxy: o.noProxy, proxyCredentials: o.proxyCredentials, proxyGiven: o.proxyGiven, apiservers: o.apiservers, targets: o.targets}
+	proxy, err := j.proxyOf()
+	if err != nil {
+		return agent.Edge{}, err
+	}
+	return j.edge(path, proxy)
+}
+
 func (o *options) edge(path string, proxy dial.Proxy) (agent.Edge, error) {
 	file, err := o.file(path)
 	if err != nil {

@@ -14,8 +14,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metrics "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
@@ -30,9 +32,18 @@ var (
 	controllerEnded = make(chan error, 1)
 )
 
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(edgeVariable) != "" {
+		os.Exit(playEdge(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(kubetest.RunAll(m, &server, &target))
+}
 
 func startController(ctx context.Context, config *rest.Config) error {
+	return startControllerOf(ctx, config, "tunnels.example.com", controllerEnded)
+}
+
+func startControllerOf(ctx context.Context, config *rest.Config, domain model.TunnelDomain, ended chan<- error) error {
 	ctrl.SetLogger(logr.Discard())
 	config.QPS = -1
 	admin, err := kubetest.NewClient(config)
@@ -43,7 +54,7 @@ func startController(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 	c := controller.Config{
-		Domain: "tunnels.example.com", Namespace: "fairlead-system", DNS: controller.TunnelDNSNo, XDSServerUser: "x",
+		Domain: domain, Namespace: "fairlead-system", DNS: controller.TunnelDNSNo, XDSServerUser: "x",
 		Public: model.Endpoint{Host: "gw.example.com", Port: 443}, APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128},
 		LeafLifetime: time.Second, TokenLifetime: time.Hour, TokenUses: 2,
 	}
@@ -51,14 +62,17 @@ func startController(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Cache: controller.CacheOptions(c), Metrics: metrics.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme, Cache: controller.CacheOptions(c), Metrics: metrics.Options{BindAddress: "0"},
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)}, // there are two of them
+	})
 	if err != nil {
 		return err
 	}
 	if err := controller.Setup(mgr, c, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	go func() { controllerEnded <- mgr.Start(ctx) }()
+	go func() { ended <- mgr.Start(ctx) }()
 	return nil
 }
 
@@ -70,7 +84,11 @@ type person struct {
 
 func newPerson(t *testing.T) *person {
 	t.Helper()
-	config := server.Config(t)
+	return newPersonOf(t, server.Config(t))
+}
+
+func newPersonOf(t *testing.T, config *rest.Config) *person {
+	t.Helper()
 	admin, err := kubetest.NewClient(config)
 	if err != nil {
 		t.Fatal(err)

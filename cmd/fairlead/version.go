@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
-	"runtime/debug"
+	"runtime"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/version"
 )
 
 func versionCommand() *cobra.Command {
@@ -13,23 +15,8 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Get(), runtime.Version())
 			return err
 		},
 	}
-}
-
-// version is what the Go toolchain stamped into the binary: the module's version, or the commit it was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && v == "(devel)" {
-			v = s.Value
-		}
-	}
-	return v + " " + info.GoVersion
 }

@@ -49,6 +49,7 @@ func TestMain(m *testing.M) { os.Exit(kube.Run(m)) }
 type management struct {
 	client.Client
 	config         *rest.Config
+	xdsServer      model.Endpoint // which the controller asks; zero: none
 	stopController func()
 }
 
@@ -73,6 +74,7 @@ func (m *management) startController(t *testing.T) {
 		Domain: domain, Namespace: "fairlead-system", DNS: controller.TunnelDNSNo, XDSServerUser: user,
 		Public: model.Endpoint{Host: "gw.example.com", Port: 443}, APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128},
 		LeafLifetime: time.Hour, TokenLifetime: time.Hour, TokenUses: 2,
+		XDSServer: m.xdsServer,
 	}
 	mgr, err := ctrl.NewManager(m.config, ctrl.Options{
 		Scheme: m.Scheme(), Cache: controller.CacheOptions(config), Metrics: metrics.Options{BindAddress: "0"},

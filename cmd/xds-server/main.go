@@ -107,9 +107,11 @@ func (s *server) channel() *channel.Channel {
 	c := channel.New(channel.Config{
 		Domain: s.inst.Domain,
 		// The trust bundle is the installation's at this moment, not the one that came with the leaf.
-		TLS:       certs.ServerTLS(s.store, trust{s.kube}, grace),
-		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
-		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},
+		TLS: certs.ServerTLS(s.store, trust{s.kube}, grace),
+		Anonymous: []string{
+			enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName,
+		},
+		Expired: []string{enrolv1.Enrolment_Renew_FullMethodName},
 		Inside: []string{
 			enrolv1.Enrolment_EnrolGateway_FullMethodName,
 			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Watch_FullMethodName,
@@ -127,6 +129,7 @@ func (s *server) channel() *channel.Channel {
 		Renewals: s.ads,
 		Trust:    s.kube.TrustBundle,
 		Log:      s.log,
+		Boot:     &enrol.BootConfig{Tokens: s.kube, Boots: hub},
 	}))
 	return c
 }

@@ -35,6 +35,9 @@ import (
 func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 	t.Helper()
 	at, health := freePort(t), freePort(t)
+	if m.xdsServer != (model.Endpoint{}) {
+		at = m.xdsServer
+	}
 	args := arguments(map[string]string{
 		"--listen": at.String(), "--health-listen": health.String(), "--kubeconfig": m.kubeconfig(t), "--state-dir": t.TempDir(),
 	})

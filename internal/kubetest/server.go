@@ -18,7 +18,7 @@ import (
 // Server is one kube-apiserver for all tests of a package. It starts when the first test asks for it, so that tests
 // without it stay quick. The zero value is good and has no CRDs.
 type Server struct {
-	// CRDs says whether Fairlead's CRD and that of Cluster API's Cluster are installed.
+	// CRDs says whether Fairlead's CRD and those of Cluster API's Cluster and Machine are installed.
 	CRDs bool
 	// Prepare, if any, is called once after the start, with an administrator's config of its own. If it fails, each test
 	// that asks for the server fails. Its ctx ends after the last test.
@@ -33,14 +33,21 @@ type Server struct {
 
 // Run runs the tests of a package and stops the server. The result is the exit code, for TestMain; it isn't zero if the
 // server or what Prepare has started doesn't end well.
-func (s *Server) Run(m *testing.M) int {
+func (s *Server) Run(m *testing.M) int { return RunAll(m, s) }
+
+// RunAll is Run for the tests of a package that need several servers.
+func RunAll(m *testing.M, servers ...*Server) int {
 	ctx, cancel := context.WithCancel(context.Background())
-	s.start = sync.OnceValues(func() (*rest.Config, error) { return s.begin(ctx) })
+	for _, s := range servers {
+		s.start = sync.OnceValues(func() (*rest.Config, error) { return s.begin(ctx) })
+	}
 	code := m.Run()
-	cancel() // the apiserver does not end while somebody watches
-	if err := s.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stopping kube-apiserver:", err)
-		code = max(code, 1)
+	cancel() // an apiserver does not end while somebody watches
+	for _, s := range servers {
+		if err := s.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "stopping kube-apiserver:", err)
+			code = max(code, 1)
+		}
 	}
 	return code
 }
@@ -82,6 +89,7 @@ func (s *Server) begin(ctx context.Context) (*rest.Config, error) {
 		s.environment.CRDDirectoryPaths = []string{
 			filepath.Join(root, "deploy/kubernetes/crd"),
 			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml"),
+			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_machines.yaml"),
 		}
 	}
 	config, err := s.environment.Start()

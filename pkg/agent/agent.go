@@ -18,6 +18,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,6 +32,8 @@ import (
 type Config struct {
 	Edges   []Edge   // the enrolments of an edge; none for a gateway
 	Gateway *Gateway // nil for an edge
+	// Joined makes an enrolment of a bootstrap file that was put into the state folder by Join; nil: none is looked for.
+	Joined func(path string) (Edge, error)
 
 	StateDir   string // keys and what the xds-servers sent; one agent at a time
 	RuntimeDir string // sockets and Envoy's bootstrap, where Envoy runs; empty: StateDir
@@ -56,11 +59,14 @@ const cacheFolder = "cache"
 type Agent struct {
 	config  Config
 	log     *slog.Logger
-	members []*membership
+	members []*membership // those of the configuration
 	relay   *relay.Relay
 	sds     *secretServer
 	table   *tunnels.Table // of a gateway, nil for an edge
 	envoy   health
+
+	mu     sync.Mutex // guards which there are of
+	joined []*joined  // those of Join
 }
 
 // New checks what can be checked before anything starts. The error names the setting that is at fault.
@@ -125,6 +131,7 @@ func (a *Agent) load() (err error) {
 	for _, m := range a.members {
 		known = append(known, m.recover()...)
 	}
+	known = append(known, a.loadJoined()...)
 	a.relay.Keep(known...)
 	return nil
 }
@@ -144,6 +151,9 @@ func (a *Agent) run(ctx context.Context, socket, health net.Listener) error {
 		group.Go(func() error { return m.run(work) })
 	}
 	group.Go(func() error { a.watchRelay(work); return nil })
+	if a.config.Joined != nil {
+		group.Go(func() error { a.followJoined(work); return nil })
+	}
 	if a.table != nil {
 		group.Go(func() error { return a.table.Run(work) })
 	}
@@ -160,7 +170,7 @@ func (a *Agent) run(ctx context.Context, socket, health net.Listener) error {
 // watchRelay tells the memberships when something about their configuration may have changed.
 func (a *Agent) watchRelay(ctx context.Context) {
 	for {
-		for _, m := range a.members {
+		for _, m := range a.memberships() {
 			m.lookAtRelay()
 		}
 		select {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 
@@ -40,9 +41,23 @@ func ReadBootstrapFile(path string) (BootstrapFile, error) {
 	if err != nil {
 		return BootstrapFile{}, fmt.Errorf("reading bootstrap file: %w", err)
 	}
-	var f BootstrapFile
-	if err := yaml.Unmarshal(data, &f); err != nil {
-		return BootstrapFile{}, fmt.Errorf("reading bootstrap file: %s is no YAML with the fields id, gateway, tunnelDomain, token and ca", path)
+	f, err := ParseBootstrapFile(data)
+	if err != nil {
+		return BootstrapFile{}, fmt.Errorf("%w: %s", err, path)
+	}
+	return f, nil
+}
+
+// MaxBootstrapFile is room for several CAs, of about 1 KiB each.
+const MaxBootstrapFile = 256 << 10
+
+// errNoBootstrapFile is what every file that can't be read comes to: a parser's own words could hold what is in it.
+var errNoBootstrapFile = errors.New("reading bootstrap file: it is no YAML with the fields id, gateway, tunnelDomain, token and ca")
+
+// ParseBootstrapFile is ReadBootstrapFile for what was read.
+func ParseBootstrapFile(data []byte) (f BootstrapFile, err error) {
+	if len(data) > MaxBootstrapFile || yaml.Unmarshal(data, &f) != nil {
+		return BootstrapFile{}, errNoBootstrapFile
 	}
 	return f, nil
 }

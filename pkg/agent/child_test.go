@@ -72,6 +72,8 @@ func runChild(settings string) error {
 	adoptTime = cmp.Or(c.Adopt, adoptTime)
 	if c.Gateway {
 		config.Gateway = c.gateway()
+	} else {
+		config.Joined = joinedEdge
 	}
 	for _, e := range c.Edges {
 		edge, err := c.edge(e)

@@ -28,6 +28,10 @@ type Gateway struct {
 	Credential func() (credential enrol.GatewayCredential, ca []byte, err error)
 }
 
+// noTunnels are the connections to the public port that are in their handshake or passed on. Envoy counts a connection there no
+// more as soon as it is a tunnel.
+const noTunnels = `^listener\.public\.downstream_(pre_)?cx_active$`
+
 // gatewayRole is a Gateway at work.
 type gatewayRole struct {
 	Gateway
@@ -96,6 +100,7 @@ func (a *Agent) newTable() (*tunnels.Table, error) {
 		Domain: a.config.Gateway.Domain,
 		Log:    a.config.path(envoy.TunnelLog),
 		Reopen: func(ctx context.Context) error { return a.config.admin().post(ctx, "/reopen_logs") },
+		Others: func(ctx context.Context) (int, error) { return a.config.admin().sum(ctx, noTunnels) },
 		Logger: a.log,
 	}), nil
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/probe"
 )
 
@@ -45,10 +47,27 @@ func (a *Agent) ready(ctx context.Context) error {
 		return errors.New("draining, and about to end")
 	}
 	errs := []error{a.config.admin().ready(ctx)}
-	for _, m := range a.members {
-		errs = append(errs, m.ready())
+	all := a.memberships()
+	for _, m := range all {
+		// What was given to an edge at run time is not what its supervisor has started it for.
+		if m.joined == "" && !elsewhere(m, all) {
+			errs = append(errs, m.ready())
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// elsewhere says whether the tunnel of a membership is carried by one that was joined: its Cluster was moved there.
+func elsewhere(m *membership, all []*membership) bool {
+	e, ok := m.role.(*edgeRole)
+	if !ok {
+		return false
+	}
+	id, _, err := e.expected()
+	return err == nil && id != "" && slices.ContainsFunc(all, func(other *membership) bool {
+		o, ok := other.role.(*edgeRole)
+		return ok && other.joined != "" && o.sight.looks() && other.ready() == nil && other.status.state().TunnelID == id
+	})
 }
 
 // state is the answer to /status.
@@ -63,6 +82,7 @@ type state struct {
 type memberState struct {
 	Node      string        `json:"node,omitempty"`
 	TunnelID  string        `json:"tunnelID,omitempty"`
+	Joined    string        `json:"joined,omitempty"` // its name, if it was joined at run time
 	NotAfter  *time.Time    `json:"certificateNotAfter,omitempty"`
 	Connected bool          `json:"connected"`        // to the xds-server
 	Cached    bool          `json:"cached,omitempty"` // Envoy has the configuration of before
@@ -71,12 +91,14 @@ type memberState struct {
 }
 
 func (a *Agent) state(ctx context.Context) state {
-	s := state{Version: Version(), Form: form(a.config), Ready: true}
+	s := state{Version: version.Get(), Form: form(a.config), Ready: true}
 	if err := a.ready(ctx); err != nil {
 		s.Ready, s.Reason = false, err.Error()
 	}
-	for _, m := range a.members {
-		s.Memberships = append(s.Memberships, m.status.state())
+	for _, m := range a.memberships() {
+		state := m.status.state()
+		state.Joined = m.joined
+		s.Memberships = append(s.Memberships, state)
 	}
 	return s
 }

@@ -23,6 +23,8 @@ type identities struct {
 	log   *slog.Logger
 
 	enrolledCA string // path of enrolledCAFile
+
+	buried *buried // nil: none
 }
 
 // forgetForeign drops an identity that is not for this role, domain and credential: the folder served another purpose
@@ -97,6 +99,7 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.cure())
 	}
 	if err == nil {
+		i.buried = nil
 		i.rememberCA()
 	}
 	return identity, bundle, err
@@ -109,6 +112,9 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) {
 	current, err := i.store.Identity()
 	if err != nil {
+		if identity, bundle, err := i.revive(ctx); err == nil {
+			return identity, bundle, nil
+		}
 		return i.enrol(ctx)
 	}
 	domain, way := i.role.control()

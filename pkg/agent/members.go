@@ -44,7 +44,11 @@ func (a *Agent) newMembers() ([]*membership, error) {
 			return nil, fmt.Errorf("opening %s: two bootstrap files are for the same tunnel", dir)
 		}
 		taken[dir] = true
-		m, err := a.newEdge(e, dir)
+		log := a.log
+		if len(a.config.Edges) > 1 {
+			log = log.With("tunnel", filepath.Base(dir))
+		}
+		m, err := a.newEdge(e, dir, log)
 		if err != nil {
 			return nil, err
 		}
@@ -59,18 +63,14 @@ func (a *Agent) newMember(dir string, log *slog.Logger) (*membership, error) {
 		return nil, err
 	}
 	return &membership{
-		store: store, relay: a.relay, sds: a.sds, log: log,
+		dir: dir, store: store, relay: a.relay, sds: a.sds, log: log,
 		status:     newStatus(a.config),
 		identities: &identities{store: store, log: log, enrolledCA: filepath.Join(dir, enrolledCAFile)},
 		subjects:   make(chan model.Subject, 1),
 	}, nil
 }
 
-func (a *Agent) newEdge(e Edge, dir string) (*membership, error) {
-	log := a.log
-	if len(a.config.Edges) > 1 {
-		log = log.With("tunnel", filepath.Base(dir))
-	}
+func (a *Agent) newEdge(e Edge, dir string, log *slog.Logger) (*membership, error) {
 	m, err := a.newMember(dir, log)
 	if err != nil {
 		return nil, err
@@ -104,6 +104,9 @@ func (m *membership) nodeOf(subject model.Subject) func() *corev3.Node {
 // folderOf is where an enrolment has its state: the folder whose identity is of the same tunnel, so that it does not matter
 // which bootstrap files there are beside this one, or in which order.
 func (a *Agent) folderOf(e Edge) string {
+	if dir := a.joinedFolderOf(e); dir != "" {
+		return dir
+	}
 	root := filepath.Join(a.config.StateDir, tunnelsFolder)
 	var id string
 	if credential, err := e.Credential(); err == nil {

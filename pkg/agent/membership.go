@@ -28,12 +28,14 @@ var errOver = errors.New("this identity is over")
 // membership is one enrolment: an identity that is kept valid, and what is done with it.
 type membership struct {
 	role
+	dir        string // its folder
 	store      *certs.Store
 	identities *identities
 	relay      *relay.Relay
 	sds        *secretServer
 	status     *status
 	log        *slog.Logger
+	joined     string                            // its name, of one that was joined at run time
 	parts      []func(ctx context.Context) error // what runs beside, whatever the identity
 
 	subjects chan model.Subject // holds the newest that apply has seen
@@ -108,7 +110,8 @@ func (m *membership) liveOnce(ctx context.Context) error {
 	return group.Wait()
 }
 
-// bury ends an identity that is over: Envoy dials with it no more, and the next one has to be got by the credential.
+// bury ends an identity that is over: Envoy dials with it no more, and the next one has to be got by the credential, unless what
+// ended it is taken back.
 func (m *membership) bury(err error) {
 	m.mu.Lock()
 	subject := m.subject
@@ -122,7 +125,7 @@ func (m *membership) bury(err error) {
 	if err := m.sds.drop(m); err != nil {
 		m.log.Error("secrets not taken from Envoy", "error", err)
 	}
-	m.store.Forget()
+	m.identities.bury()
 	select {
 	case <-m.subjects: // of the identity that is over
 	default:

@@ -33,7 +33,7 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	edge := c.edgeRole(c.token)
 	m := &membership{
 		role: edge, store: store, relay: r, sds: newSecretServer(), status: newStatus(Config{}), log: log,
-		subjects: make(chan model.Subject, 1),
+		subjects: make(chan model.Subject, 1), identities: &identities{role: edge, store: store, log: log},
 	}
 	edge.sight = newSight(m.status, log)
 	if err := m.apply(); err != nil {

@@ -35,6 +35,9 @@ func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
 // makeSubfolders makes the folders in the state folder, so that nothing that is opened in them later wants for room.
 func (a *Agent) makeSubfolders() error {
 	all := []string{filepath.Join(a.config.StateDir, cacheFolder)}
+	if a.config.Joined != nil {
+		all = append(all, a.joinedRoot())
+	}
 	for _, e := range a.config.Edges {
 		all = append(all, a.folderOf(e))
 	}

@@ -77,6 +77,13 @@ func (s *sight) run(ctx context.Context) error {
 	return nil
 }
 
+// looks says whether there is anything to look at: Envoy was given a tunnel.
+func (s *sight) looks() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.apiservers) > 0
+}
+
 func (s *sight) looksAt(apiservers []model.Endpoint) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

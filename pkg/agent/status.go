@@ -3,7 +3,6 @@ package agent
 import (
 	"os"
 	"reflect"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/probe"
@@ -26,6 +26,7 @@ const (
 	aboutEnvoy         = "Envoy"
 	aboutStart         = "start of Envoy"
 	aboutDisk          = "disk"
+	aboutMembership    = "membership"
 )
 
 // maxTrouble is how much of an error is reported.
@@ -68,21 +69,6 @@ func form(c Config) string {
 		}
 	}
 	return formProcess
-}
-
-// Version is what the Go toolchain stamped into the binary: the module's version, or the commit it was built from.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	version := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && (version == "(devel)" || version == "") {
-			version = s.Value
-		}
-	}
-	return version
 }
 
 // trouble records what is wrong now about something.
@@ -180,7 +166,7 @@ func (s *status) saw(result probe.Result) {
 func (s *status) report() *reportv1.EdgeReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &reportv1.EdgeReport{Form: s.form, Version: Version(), LastError: s.newest()}
+	r := &reportv1.EdgeReport{Form: s.form, Version: version.Get(), LastError: s.newest()}
 	if s.sight != nil {
 		r.ApiServer = &reportv1.APIServer{
 			Address: s.sight.Address, Healthy: s.sight.Healthy, Message: s.sight.Message,

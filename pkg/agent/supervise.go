@@ -77,7 +77,7 @@ func (a *Agent) envoyEnded(reason string, times int) {
 }
 
 func (a *Agent) eachStatus(do func(*status)) {
-	for _, m := range a.members {
+	for _, m := range a.memberships() {
 		do(m.status)
 	}
 }

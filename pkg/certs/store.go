@@ -163,6 +163,9 @@ func (s *Store) Write() error {
 	if err == nil {
 		err = os.Rename(filepath.Join(s.dir, nextLeafFile), filepath.Join(s.dir, LeafFile))
 	}
+	if err == nil {
+		err = syncFolder(s.dir)
+	}
 	if err != nil {
 		return fmt.Errorf("saving identity: %w", err)
 	}
@@ -203,8 +206,20 @@ func WriteFile(path string, data []byte) error {
 	if err = errors.Join(err, temporary.Close()); err == nil {
 		err = os.Rename(temporary.Name(), path)
 	}
+	if err == nil {
+		err = syncFolder(filepath.Dir(path))
+	}
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return nil
+}
+
+// syncFolder makes renames in a folder last, and come before those that follow.
+func syncFolder(dir string) error {
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }

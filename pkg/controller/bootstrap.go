@@ -175,8 +175,11 @@ func fillBootstrapSecret(secret *corev1.Secret, tunnel *v1alpha1.Tunnel, data ma
 	secret.Data = data
 }
 
-// deleteBootstrapSecret removes the bootstrap Secret of a Tunnel, if it is that Tunnel's.
+// deleteBootstrapSecret removes the bootstrap Secret of a Tunnel, and that for boot reports, if they are that Tunnel's.
 func (r *tunnels) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	if err := r.deleteReportSecret(ctx, tunnel); err != nil {
+		return err
+	}
 	secret, err := r.bootstrapSecret(ctx, client.ObjectKeyFromObject(tunnel))
 	if err != nil || secret == nil || !metav1.IsControlledBy(secret, tunnel) {
 		return err

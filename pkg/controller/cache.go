@@ -15,10 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 // CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
-// ConfigMap, Clusters without topology and of their status our condition alone, and CertificateSigningRequests of others as no more than a name.
+// ConfigMap, Clusters without topology and of their status our condition and how far they are alone, and CertificateSigningRequests of others as no more than a name.
 func CacheOptions(config Config) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -28,6 +29,7 @@ func CacheOptions(config Config) cache.Options {
 				config.Namespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.InstallationConfigMapName)},
 			}},
 			&clusterv1.Cluster{}:                        {Transform: slim},
+			&clusterv1.Machine{}:                        {Transform: slim},
 			&certificatesv1.CertificateSigningRequest{}: {Transform: slim},
 		},
 	}
@@ -38,15 +40,17 @@ func CacheOptions(config Config) cache.Options {
 func slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *corev1.Secret:
-		if !strings.HasSuffix(o.Name, kubeconfigSuffix) {
+		if !strings.HasSuffix(o.Name, kubeconfig.Suffix) {
 			o.Data = nil // such as a cluster's CA key, which has the same label
 		}
 	case *clusterv1.Cluster:
-		ours := apimeta.FindStatusCondition(o.Status.Conditions, v1alpha1.ClusterConditionTunnelReady)
-		o.Status, o.Spec.Topology = clusterv1.ClusterStatus{}, clusterv1.Topology{}
+		ours, initialization := apimeta.FindStatusCondition(o.Status.Conditions, v1alpha1.ClusterConditionTunnelReady), o.Status.Initialization
+		o.Status, o.Spec.Topology = clusterv1.ClusterStatus{Initialization: initialization}, clusterv1.Topology{}
 		if ours != nil {
 			o.Status.Conditions = []metav1.Condition{*ours}
 		}
+	case *clusterv1.Machine:
+		slimMachine(o)
 	case *certificatesv1.CertificateSigningRequest:
 		if _, ours := profiles[o.Spec.SignerName]; !ours {
 			o.Spec, o.Status = certificatesv1.CertificateSigningRequestSpec{}, certificatesv1.CertificateSigningRequestStatus{}

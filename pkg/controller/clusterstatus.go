@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,19 +40,25 @@ func (s clusterStatus) remove(ctx context.Context, cluster *clusterv1.Cluster) e
 }
 
 func (s clusterStatus) apply(ctx context.Context, cluster *clusterv1.Cluster, conditions []metav1.Condition) error {
+	return applyConditions(ctx, s.client, clusterv1.GroupVersion.WithKind("Cluster"), cluster, conditions)
+}
+
+// applyConditions writes those conditions of an object that are ours: which are not among them any more go.
+func applyConditions(ctx context.Context, to client.Client, kind schema.GroupVersionKind, of client.Object, conditions []metav1.Condition) error {
+	doing := "writing condition of " + kind.Kind
 	all := []any{} // and not nothing: the apiserver would make null of a status that has only our condition
 	for _, c := range conditions {
 		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
 		if err != nil {
-			return wrap("writing condition of Cluster", err)
+			return wrap(doing, err)
 		}
 		all = append(all, o)
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": all}}}
-	o.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Cluster"))
-	o.SetNamespace(cluster.Namespace)
-	o.SetName(cluster.Name)
-	o.SetUID(cluster.UID) // another Cluster of the same name is a conflict
-	err := s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(statusOwner), client.ForceOwnership)
-	return client.IgnoreNotFound(wrap("writing condition of Cluster", err))
+	o.SetGroupVersionKind(kind)
+	o.SetNamespace(of.GetNamespace())
+	o.SetName(of.GetName())
+	o.SetUID(of.GetUID()) // another object of the same name is a conflict
+	err := to.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(statusOwner), client.ForceOwnership)
+	return client.IgnoreNotFound(wrap(doing, err))
 }

@@ -92,7 +92,8 @@ func apiServerReachable(live report.Live, revoked []string) metav1.Condition {
 	return c
 }
 
-// summary are the conditions on which Ready depends, in the order in which a request meets what they are about.
+// summary are the conditions on which Ready depends, in the order in which a request meets what they are about. The first two
+// count without a tunnel too.
 var summary = []string{
 	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
 }
@@ -100,7 +101,11 @@ var summary = []string{
 // ready is the condition that sums up the others. False weighs more than unknown.
 func ready(conditions []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: "clients reach the apiserver"}
-	for _, kind := range summary {
+	kinds := summary
+	if a := apimeta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted); a != nil && a.Reason == v1alpha1.ReasonNotTunnelled {
+		kinds, c.Message = summary[:2], "the kubeconfig is written; no tunnel is made"
+	}
+	for _, kind := range kinds {
 		found := apimeta.FindStatusCondition(conditions, kind)
 		switch {
 		case found != nil && found.Status == metav1.ConditionFalse:

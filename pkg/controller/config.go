@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -30,6 +31,9 @@ const minLeafLifetime = time.Second
 
 // Config is what the controller knows about its installation. What can be left out says so.
 type Config struct {
+	// NoTunnels is an installation that writes kubeconfigs alone, for networks of the user's own: it has no gateways, no CA
+	// and no xds-servers, and everything below that says something about those is left out.
+	NoTunnels     bool
 	Domain        model.TunnelDomain
 	Namespace     string         // of the installation's own objects
 	Public        model.Endpoint // where edges reach the gateways
@@ -41,25 +45,51 @@ type Config struct {
 	CALifetime    time.Duration // of a CA that the controller makes; zero: 10 years
 	CAOverlap     time.Duration // for how long the old CA goes on beside the new one; never less than a leaf lives
 	TokenLifetime time.Duration
-	TokenUses     int32  // how many edges may enrol with one bootstrap token
-	XDSServerUser string // the one user whose CertificateSigningRequests are looked at
+	TokenUses     int32 // how many edges may enrol with one bootstrap token
+	// BootReportAfter is how long a machine whose infrastructure is there may take to its first boot report; zero: 10 minutes.
+	BootReportAfter time.Duration
+	XDSServerUser   string // the one user whose CertificateSigningRequests are looked at
 	// XDSServer is where the xds-servers are, a name with the addresses of all of them, to be asked what edges and gateways
 	// report. Zero: nothing is known of the state of tunnels.
 	XDSServer model.Endpoint
+	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
+	WebhookListen string
 	// Now is the apiserver's clock, see Clock; nil: time.Now.
 	Now func() time.Time
 }
 
+// Gateways is where clients reach the gateways; zero where there are none.
+func (c Config) Gateways() kubeconfig.Gateways {
+	return kubeconfig.Gateways{APIServer: c.APIServer, Connect: c.Connect}
+}
+
 // Validate joins everything that is wrong with a Config.
 func (c Config) Validate() error {
+	var errs []error
+	if c.Namespace == "" {
+		errs = append(errs, errors.New("there is no namespace"))
+	}
+	if c.WebhookListen != "" {
+		if _, _, err := splitListen(c.WebhookListen); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.NoTunnels {
+		if c.Domain != "" || c.Gateways() != (kubeconfig.Gateways{}) || c.Public != (model.Endpoint{}) || c.XDSServer != (model.Endpoint{}) {
+			errs = append(errs, errors.New("an installation without tunnels has no tunnel domain and no addresses of gateways or xds-servers"))
+		}
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs, c.validateTunnels()...)...)
+}
+
+// validateTunnels returns everything that is wrong with what tunnels need.
+func (c Config) validateTunnels() []error {
 	errs := []error{c.Domain.Validate()}
 	for name, e := range map[string]model.Endpoint{"public address": c.Public, "apiserver address": c.APIServer, "connect address": c.Connect} {
 		if err := e.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("%s of the gateways: %w", name, err))
 		}
-	}
-	if c.Namespace == "" {
-		errs = append(errs, errors.New("there is no namespace"))
 	}
 	if c.XDSServerUser == "" {
 		errs = append(errs, errors.New("there is no user of the xds-server"))
@@ -88,7 +118,10 @@ func (c Config) Validate() error {
 	if c.TokenUses < 1 {
 		errs = append(errs, fmt.Errorf("a token of %d uses is of no use", c.TokenUses))
 	}
-	return errors.Join(errs...)
+	if c.BootReportAfter < 0 {
+		errs = append(errs, fmt.Errorf("a machine can't report %s before its infrastructure is there", -c.BootReportAfter))
+	}
+	return errs
 }
 
 // clock is Now, which may be nil.

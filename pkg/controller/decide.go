@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,16 +120,20 @@ func fillTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 		others := slices.DeleteFunc(slices.Clone(tunnel.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
 		tunnel.OwnerReferences = append(others, ownerRef(clusterv1.GroupVersion.WithKind("Cluster"), cluster))
 	}
+	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // what it waited for is there
 	controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer)
 	if tunnel.Spec.ID == "" {
 		tunnel.Spec.ID = model.NewID()
 	}
 	if tunnel.Spec.Kubeconfig.Mode == "" {
-		tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeSNI
+		tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeAuto
 	}
 	endpoint := cluster.Spec.ControlPlaneEndpoint
 	if !endpoint.IsValid() || len(endpoint.Host) > maxAddress {
 		return
+	}
+	if own := tunnel.Spec.APIServer; cluster.Annotations[v1alpha1.EdgesAnnotation] == v1alpha1.EdgesOnControlPlane && own.Address == "" && own.Port == 0 && len(own.Others) == 0 {
+		tunnel.Spec.APIServer = onControlPlane(cluster)
 	}
 	if tunnel.Spec.APIServer.Address == "" {
 		tunnel.Spec.APIServer.Address = endpoint.Host
@@ -137,3 +142,16 @@ func fillTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 		tunnel.Spec.APIServer.Port = endpoint.Port
 	}
 }
+
+// onControlPlane is what edges on control-plane machines dial: the apiserver of their own machine, and the endpoint while that
+// is not healthy. A machine's apiserver listens where Cluster API's providers have it, whatever the port of the endpoint.
+func onControlPlane(cluster *clusterv1.Cluster) v1alpha1.APIServerSpec {
+	endpoint := cluster.Spec.ControlPlaneEndpoint
+	return v1alpha1.APIServerSpec{
+		Address: "127.0.0.1", Port: cmp.Or(cluster.Spec.ClusterNetwork.APIServerPort, defaultAPIServerPort),
+		Others: []v1alpha1.APIServerAddress{{Address: endpoint.Host, Port: endpoint.Port}},
+	}
+}
+
+// defaultAPIServerPort is kubeadm's.
+const defaultAPIServerPort = 6443

@@ -81,3 +81,36 @@ func TestFillTunnelChangesNothingThatIsThere(t *testing.T) {
 		t.Errorf("spec %+v, was %+v", tunnel.Spec, before.Spec)
 	}
 }
+
+func TestEdgesOnControlPlaneMachinesDialTheirOwnAPIServer(t *testing.T) {
+	onMachine := v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 6443, Others: []v1alpha1.APIServerAddress{{Address: "192.0.2.10", Port: 7443}}}
+	tests := map[string]struct {
+		change func(*clusterv1.Cluster, *v1alpha1.Tunnel)
+		want   v1alpha1.APIServerSpec
+	}{
+		"by annotation":                    {want: onMachine},
+		"without it":                       {change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Annotations = nil }, want: v1alpha1.APIServerSpec{Address: "192.0.2.10", Port: 7443}},
+		"while there is no endpoint":       {change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{} }},
+		"where the user says what to dial": {change: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.0.0.1" }, want: v1alpha1.APIServerSpec{Address: "10.0.0.1", Port: 7443}},
+		"on a port of the Cluster's": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.ClusterNetwork.APIServerPort = 8443 },
+			want:   v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 8443, Others: onMachine.Others},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.Annotations = map[string]string{v1alpha1.EdgesAnnotation: v1alpha1.EdgesOnControlPlane}
+			cluster.Spec.ControlPlaneEndpoint.Port = 7443
+			tunnel := tunnelNamed(cluster)
+			if tc.change != nil {
+				tc.change(cluster, tunnel)
+			}
+			fillTunnel(tunnel, cluster)
+			fillTunnel(tunnel, cluster) // a second time nothing changes
+			if diff := cmp.Diff(tc.want, tunnel.Spec.APIServer); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -39,9 +39,8 @@ type resolver struct {
 	pausedUntil time.Time
 }
 
-// resolves says whether clients reach the gateways when they dial a hostname by its name: whether it has no address that
-// gateway, a name or an IP address, does not have. An answer alone proves nothing: a wildcard record, or a resolver that
-// knows no NXDOMAIN, gives one for every name. The answer is unknown while DNS does not work.
+// resolves says whether clients reach the gateways when they dial a tunnel hostname by its name: as was said for all of them,
+// or else as leadsTo finds out.
 func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answer {
 	switch r.mode {
 	case TunnelDNSYes:
@@ -49,6 +48,13 @@ func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answe
 	case TunnelDNSNo:
 		return no
 	}
+	return r.leadsTo(ctx, hostname, gateway)
+}
+
+// leadsTo says whether clients reach the gateways when they dial a host by its name: whether it has no address that gateway, a
+// name or an IP address, does not have. An answer alone proves nothing: a wildcard record, or a resolver that knows no NXDOMAIN,
+// gives one for every name. The answer is unknown while DNS does not work.
+func (r *resolver) leadsTo(ctx context.Context, hostname, gateway string) answer {
 	if r.paused() {
 		return unknown
 	}

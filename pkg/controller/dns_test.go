@@ -6,6 +6,9 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 func TestResolver(t *testing.T) {
@@ -103,12 +106,14 @@ func TestBothLookupsShareOneDeadline(t *testing.T) {
 func TestTheHostnameIsComparedWithTheAPIServerAddress(t *testing.T) {
 	for address, want := range map[string]answer{"10.1.1.1": yes, "203.0.113.80": no} {
 		cluster, tunnel := served("c1", 1000)
-		tunnels := started(t, nil, nil)
-		tunnels.resolver = &resolver{mode: TunnelDNSAuto, now: time.Now, lookup: func(context.Context, string) ([]string, error) {
+		tunnel.Status.Hostname = hostname
+		r := kubeconfigsOf(started(t, fakeAPI(t), nil))
+		r.resolver = &resolver{mode: TunnelDNSAuto, now: time.Now, lookup: func(context.Context, string) ([]string, error) {
 			return []string{address}, nil
 		}}
-		if got := tunnels.route(t.Context(), tunnel, cluster, hostname).resolves; got != want {
-			t.Errorf("%s: got %d, want %d", address, got, want)
+		o := objects{cluster: cluster, tunnel: tunnel}
+		if got := r.resolves(t.Context(), &verdict{}, o, kubeconfig.Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: hostname}); got != (want == yes) {
+			t.Errorf("%s: got %v, want %d", address, got, want)
 		}
 	}
 }

@@ -18,7 +18,8 @@ import (
 // Bounds of what edges report and a status takes: with 100 edges it then stays far below the 1.5 MiB that an object may have.
 const (
 	maxReported = 256 // bytes of a text
-	maxNames    = 16  // of a serving certificate
+	maxNames    = 64  // of a serving certificate, as many as reports have
+	maxNameSize = 6 << 10
 	// seenInterval is how exact lastSeen of a connected edge is: with 10,000 tunnels this makes 33 writes a second.
 	seenInterval = 5 * time.Minute
 )
@@ -120,7 +121,7 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *report.Edge, live report.Live, now 
 	case edge.RevokedAt != nil:
 	case l != nil && l.Report != nil:
 		edge.Form, edge.Version = bounded(l.Report.GetForm(), 32), bounded(l.Report.GetVersion(), 64)
-		edge.APIServer, edge.LastError = apiServerStatus(l.Report.GetApiServer()), bounded(l.Report.GetLastError(), maxReported)
+		edge.APIServer, edge.LastError = apiServerStatus(l.Report.GetApiServer(), edge.APIServer), bounded(l.Report.GetLastError(), maxReported)
 	case live.Known: // nothing is known of it any more
 		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
 	}
@@ -135,6 +136,11 @@ func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *report.Edge, live rep
 			if count > 0 {
 				after = append(after, v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16))})
 			}
+		}
+	}
+	if l != nil && revoked {
+		for name, count := range l.Last { // it may have been silent since before the revocation
+			after = append(after, v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16))})
 		}
 	}
 	for _, g := range before {
@@ -154,7 +160,9 @@ func countTunnels(l *report.Edge) (sum int) {
 	return sum
 }
 
-func apiServerStatus(s *reportv1.APIServer) *v1alpha1.EdgeAPIServerStatus {
+// apiServerStatus is what an edge says of the apiserver. Of one that does not answer it shows no certificate, and the one that
+// it saw last stays.
+func apiServerStatus(s *reportv1.APIServer, before *v1alpha1.EdgeAPIServerStatus) *v1alpha1.EdgeAPIServerStatus {
 	if s == nil {
 		return nil
 	}
@@ -162,12 +170,19 @@ func apiServerStatus(s *reportv1.APIServer) *v1alpha1.EdgeAPIServerStatus {
 		Address: bounded(s.GetAddress(), maxReported), Healthy: s.GetHealthy(),
 		Message: bounded(s.GetMessage(), maxReported), Version: bounded(s.GetVersion(), 64),
 	}
+	size := 0
 	for _, name := range s.GetCertificateNames()[:min(len(s.GetCertificateNames()), maxNames)] {
-		out.CertificateNames = append(out.CertificateNames, bounded(name, maxReported))
+		if name = bounded(name, maxReported); size+len(name) <= maxNameSize {
+			size += len(name)
+			out.CertificateNames = append(out.CertificateNames, name)
+		}
 	}
 	if end := s.GetCertificateNotAfter(); end.IsValid() {
 		at := metav1.NewTime(end.AsTime().Truncate(time.Second))
 		out.CertificateNotAfter = &at
+	}
+	if !out.Healthy && len(out.CertificateNames) == 0 && before != nil {
+		out.CertificateNames, out.CertificateNotAfter = before.CertificateNames, before.CertificateNotAfter
 	}
 	return out
 }

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +106,57 @@ func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
 	}
 	if c := apiServerReachable(live, nil); len(shorten(c.Message)) > maxMessage {
 		t.Errorf("a condition of %d bytes", len(c.Message))
+	}
+}
+
+// TestACertificateIsKnownWhileItsAPIServerIsAway: what was seen of it last stays, with all its names.
+func TestACertificateIsKnownWhileItsAPIServerIsAway(t *testing.T) {
+	at := time.Now()
+	var names []string
+	for i := range maxNames - 1 {
+		names = append(names, fmt.Sprintf("node-%02d.example.org", i))
+	}
+	names = append(names, "z.tunnels.example.com")
+	edge := connected("edge-a", "gateway-0")
+	edge.Report.ApiServer.CertificateNames = names
+	seen := mergeEdges(nil, report.Live{Known: true, Edges: []report.Edge{edge}}, nil, time.Hour, at)
+	if got := seen[0].APIServer.CertificateNames; !slices.Equal(got, names) {
+		t.Errorf("%d names, want %d", len(got), len(names))
+	}
+	away := connected("edge-a", "gateway-0")
+	away.Report.ApiServer = &reportv1.APIServer{Address: "127.0.0.1:6443", Message: "it does not answer"}
+	seen = mergeEdges(seen, report.Live{Known: true, Edges: []report.Edge{away}}, nil, time.Hour, at)
+	if s := seen[0].APIServer; s.Healthy || !slices.Equal(s.CertificateNames, names) {
+		t.Errorf("healthy %v, names %v", s.Healthy, s.CertificateNames)
+	}
+}
+
+func TestWhichCertificatesAreEvidence(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) *metav1.Time { at := metav1.NewTime(now.Add(-d)); return &at }
+	tests := map[string]struct {
+		change func(*v1alpha1.EdgeStatus)
+		want   int
+	}{
+		"of an apiserver that does not answer": {func(e *v1alpha1.EdgeStatus) { e.APIServer.Healthy = false }, 1},
+		"of an edge with a tunnel": {func(e *v1alpha1.EdgeStatus) {
+			e.LastSeen, e.Gateways = ago(time.Hour), []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 1}}
+		}, 1},
+		"of one that starts again":  {func(e *v1alpha1.EdgeStatus) { e.LastSeen = ago(evidenceTime - time.Second) }, 1},
+		"of one that is away":       {func(e *v1alpha1.EdgeStatus) { e.LastSeen = ago(evidenceTime) }, 0},
+		"of one that was not seen":  {func(e *v1alpha1.EdgeStatus) { e.EnrolledAt = *ago(time.Hour) }, 0},
+		"of one that is revoked":    {func(e *v1alpha1.EdgeStatus) { e.RevokedAt = ago(0) }, 0},
+		"of one that shows nothing": {func(e *v1alpha1.EdgeStatus) { e.APIServer.CertificateNames = nil }, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			edge := recorded("edge-a", now)
+			edge.APIServer = &v1alpha1.EdgeAPIServerStatus{Healthy: true, CertificateNames: []string{"kubernetes"}}
+			tc.change(&edge)
+			if got := len(certificates([]v1alpha1.EdgeStatus{edge}, now)); got != tc.want {
+				t.Errorf("%d certificates, want %d", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -1,234 +1,241 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-const (
-	// kubeconfigSuffix and kubeconfigKey are Cluster API's contract for control-plane providers.
-	kubeconfigSuffix = "-kubeconfig"
-	kubeconfigKey    = "value"
-	// connectPort stands in the authority of CONNECT; the gateways route by its host alone.
-	connectPort = 6443
-	// kubeadmName is a name that every serving certificate of kubeadm has.
-	kubeadmName = "kubernetes"
-)
+// kubeconfigs reconciles the kubeconfig of one Cluster with what its Tunnel says. It needs no tunnel: of what others write it
+// reads which names are served. Giving a kubeconfig back for good is the work of tunnels, which ends Tunnels.
+type kubeconfigs struct {
+	config   Config
+	client   client.Client // reads come from the cache
+	live     client.Reader // reads come from the apiserver
+	recorder events.EventRecorder
+	log      *slog.Logger
+	now      func() time.Time
+	resolver *resolver
+	names    *model.Names // those of tunnels
+	oldWays  *oldWays
+	proofs   *proofs
+	prove    func(ctx context.Context, p proxyLeg) error
 
-// errInvalidKubeconfig is what can't be read as a kubeconfig with an entry to change. It never holds what was read.
-var errInvalidKubeconfig = errors.New("the Secret holds no usable kubeconfig")
-
-// route is how clients are to reach one workload cluster, and how to know a kubeconfig that leads there already.
-type route struct {
-	hostname      string // the tunnel hostname; empty where there can be none
-	mode          v1alpha1.KubeconfigMode
-	tlsServerName string // what the user wants verified in mode connect
-	apiServer     model.Endpoint
-	connect       model.Endpoint
-	resolves      answer
-	fallback      string // the original server, where nobody has kept it
+	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]] // nil before the start
 }
 
-// original is what the provider wrote.
-type original struct{ server, tlsServerName, proxyURL string }
-
-// rewriteKubeconfig makes the kubeconfig in a Secret lead through the tunnel, and returns the server that it then has.
-// Only server, tls-server-name and proxy-url of one entry change. It keeps what the provider wrote: once, and again when
-// the provider has written another server, but not when the provider has only dropped what it doesn't know, as Cluster
-// API's certificate rotation does.
-func rewriteKubeconfig(secret *corev1.Secret, cluster string, r route) (server string, err error) {
-	config, entry, err := loadKubeconfig(secret, cluster)
+// Reconcile brings one kubeconfig to what it has to be: load, decide, record, write, report. What is decided is on record
+// before it is written: the webhook writes nothing else.
+func (r *kubeconfigs) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	o, err := load(ctx, r.client, request.NamespacedName)
 	if err != nil {
-		return "", err
+		return reconcile.Result{}, err
 	}
-	was, known := keptOriginal(secret)
-	switch {
-	case !r.ours(secret, *entry):
-		was = r.provided(*entry)
-	case !known:
-		was = original{server: r.fallback}
+	if o.tunnel == nil {
+		r.proofs.forget(request.NamespacedName)
 	}
-	target := r.target(*entry, was)
-	if err := storeEntry(secret, config, entry, target); err != nil {
-		return "", err
+	if o.tunnel == nil || decide(o, r.config.AllClusters) != serve || !o.tunnelComplete() {
+		r.oldWays.forget(request.NamespacedName)
+		return reconcile.Result{}, nil
 	}
-	was.keep(secret, target.server)
-	return target.server, nil
+	wait, err := r.settle(ctx, o)
+	if conflict(err) {
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	}
+	var later errLater
+	if errors.As(err, &later) {
+		return reconcile.Result{RequeueAfter: later.wait}, nil
+	}
+	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// restoreKubeconfig gives the kubeconfig in a Secret back to its provider. It leaves one alone that does not lead
-// through a tunnel.
-func restoreKubeconfig(secret *corev1.Secret, cluster string, r route) error {
-	config, entry, err := loadKubeconfig(secret, cluster)
+// tunnelComplete says whether a Tunnel is this Cluster's, and whether what it says has been looked at: which names are served.
+// Until then there is nothing to decide, and its next change starts another reconciliation.
+func (o objects) tunnelComplete() bool {
+	accepted := apimeta.FindStatusCondition(o.tunnel.Status.Conditions, v1alpha1.ConditionAccepted)
+	return metav1.IsControlledBy(o.tunnel, o.cluster) && hasOurFinalizer(o.tunnel) && accepted != nil && accepted.ObservedGeneration == o.tunnel.Generation
+}
+
+func hasOurFinalizer(o client.Object) bool {
+	return slices.Contains(o.GetFinalizers(), v1alpha1.TunnelFinalizer)
+}
+
+// settle decides, and writes what differs. It returns when to look again.
+func (r *kubeconfigs) settle(ctx context.Context, o objects) (time.Duration, error) {
+	v, err := r.verdict(ctx, o)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	was, known := keptOriginal(secret)
-	switch {
-	case !r.ours(secret, *entry):
-		was = r.provided(*entry)
-	case known:
-	case r.fallback != "" && r.leadsThere(*entry):
-		was = original{server: r.fallback}
-	default:
-		return nil // nothing says that it is ours, or nothing says what it was
+	want, written, err := v.write(o)
+	if err != nil && !errors.Is(err, kubeconfig.ErrInvalid) {
+		return 0, err
 	}
-	forgetOriginal(secret)
-	return storeEntry(secret, config, entry, was)
-}
-
-// ours says whether Fairlead wrote the server of an entry.
-func (r route) ours(secret *corev1.Secret, entry clientcmdapi.Cluster) bool {
-	return entry.Server == secret.Annotations[v1alpha1.WrittenServerAnnotation] ||
-		entry.Server == serverURL(r.apiServer) || (r.hostname != "" && hostOf(entry.Server) == r.hostname)
-}
-
-// leadsThere says whether an entry names the tunnel itself, and not only the gateways.
-func (r route) leadsThere(entry clientcmdapi.Cluster) bool {
-	return r.hostname != "" && (entry.TLSServerName == r.hostname || hostOf(entry.Server) == r.hostname)
-}
-
-// provided is what a provider wrote into an entry, less what is left of ours there: some change the server alone.
-func (r route) provided(entry clientcmdapi.Cluster) original {
-	o := original{entry.Server, entry.TLSServerName, entry.ProxyURL}
-	if o.proxyURL == proxyURL(r.connect) {
-		o.proxyURL, o.tlsServerName = "", ""
+	status, tunnel := o.tunnel.Status.DeepCopy(), o.tunnel
+	if v.stays || (want != nil && immutable(o.kubeconfig)) {
+		if want != nil {
+			err = errNotWritable
+		}
+		v.say(v.ready(o, written, err))
+		return v.again, r.report(ctx, tunnel, status, v)
 	}
-	if o.tlsServerName == r.hostname {
-		o.tlsServerName = ""
-	}
-	return o
-}
-
-// target is what an entry has to be.
-func (r route) target(entry clientcmdapi.Cluster, was original) original {
-	if r.mode == v1alpha1.KubeconfigModeConnect {
-		return original{
-			server:        serverURL(model.Endpoint{Host: r.hostname, Port: connectPort}),
-			tlsServerName: r.verifiedName(was),
-			proxyURL:      proxyURL(r.connect),
+	v.putOnRecord(status, o, written, r.now())
+	wait := min(v.again, r.switched(&v, status, o))
+	if want != nil {
+		if tunnel, err = r.record(ctx, tunnel, status, v); err != nil {
+			return 0, err
+		}
+		switch err = r.client.Patch(ctx, want, lockedPatch(o.kubeconfig)); {
+		case denied(err):
+			// Who denied it may have said why, but perhaps with words of the Secret's.
+			r.log.Warn("kubeconfig can't be written", "cluster", o.key.String(), "reason", apierrors.ReasonForError(err))
+			v.unsay(v1alpha1.ConditionKubeconfigSwitched)
+			err, wait = errNotWritable, v.again
+		case err != nil:
+			return 0, wrap("writing kubeconfig Secret", err)
+		default:
+			r.log.Info("kubeconfig written", "cluster", o.key.String(), "mode", status.Kubeconfig.Mode, "server", written.Server)
 		}
 	}
-	direct := serverURL(model.Endpoint{Host: r.hostname, Port: r.apiServer.Port})
-	if r.resolves == yes || (r.resolves == unknown && entry.Server == direct) {
-		return original{server: direct}
-	}
-	// tls-server-name is also the SNI that client-go sends, and the SNI is the route.
-	return original{server: serverURL(r.apiServer), tlsServerName: r.hostname}
+	v.say(v.ready(o, written, err))
+	return wait, r.report(ctx, tunnel, status, v)
 }
 
-// verifiedName is the name of the serving certificate that clients verify in mode connect.
-func (r route) verifiedName(was original) string {
-	if r.tlsServerName != "" {
-		return r.tlsServerName
-	}
-	if was.tlsServerName != "" {
-		return was.tlsServerName
-	}
-	if host := hostOf(was.server); model.ValidateDNSName(host) == nil {
-		return host
-	}
-	return kubeadmName
+// errNotWritable is what comes of a kubeconfig that may not be changed.
+var errNotWritable = errors.New("the kubeconfig Secret may not be changed")
+
+func immutable(secret *corev1.Secret) bool {
+	return secret != nil && ptr.Deref(secret.Immutable, false)
 }
 
-// loadKubeconfig reads the kubeconfig of a Secret and finds its entry: that of the current context, else the one that
-// is named like the Cluster.
-func loadKubeconfig(secret *corev1.Secret, cluster string) (*clientcmdapi.Config, *clientcmdapi.Cluster, error) {
-	config, err := clientcmd.Load(secret.Data[kubeconfigKey])
-	if err != nil {
-		// The parser's own words may quote credentials.
-		return nil, nil, fmt.Errorf("%w: key %s can't be parsed", errInvalidKubeconfig, kubeconfigKey)
-	}
-	if current := config.Contexts[config.CurrentContext]; current != nil && config.Clusters[current.Cluster] != nil {
-		return config, config.Clusters[current.Cluster], nil
-	}
-	if entry := config.Clusters[cluster]; entry != nil {
-		return config, entry, nil
-	}
-	return nil, nil, fmt.Errorf("%w: its current context names no cluster entry, and no entry is named %s", errInvalidKubeconfig, cluster)
-}
-
-// storeEntry changes one entry of a kubeconfig in a Secret, and not a byte where nothing differs.
-func storeEntry(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmdapi.Cluster, want original) error {
-	if want == (original{entry.Server, entry.TLSServerName, entry.ProxyURL}) {
-		return nil
-	}
-	entry.Server, entry.TLSServerName, entry.ProxyURL = want.server, want.tlsServerName, want.proxyURL
-	data, err := clientcmd.Write(*config)
-	if err != nil {
-		return fmt.Errorf("writing kubeconfig: %w", err)
-	}
-	secret.Data[kubeconfigKey] = data
-	return nil
-}
-
-// keptOriginal reads what keep has written.
-func keptOriginal(secret *corev1.Secret) (o original, known bool) {
-	o.server, known = secret.Annotations[v1alpha1.OriginalServerAnnotation]
-	o.tlsServerName = secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
-	o.proxyURL = string(secret.Data[v1alpha1.OriginalProxyURLKey])
-	return o, known
-}
-
-// noted says whether anything that keep writes as an annotation is on a Secret, which may be nil.
-func noted(secret *corev1.Secret) bool {
-	if secret == nil {
+// denied says whether the apiserver, or whoever it asks, does not want something to be written, so that to try it again at once
+// is of no use.
+func denied(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		return false
 	}
-	for _, key := range []string{v1alpha1.OriginalServerAnnotation, v1alpha1.WrittenServerAnnotation, v1alpha1.OriginalTLSServerNameAnnotation} {
-		if _, ok := secret.Annotations[key]; ok {
-			return true
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+// record puts a decision on record, if it is not there yet, and returns the Tunnel as it is then.
+func (r *kubeconfigs) record(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, v verdict) (*v1alpha1.Tunnel, error) {
+	if equality.Semantic.DeepEqual(tunnel.Status.Kubeconfig, status.Kubeconfig) {
+		return tunnel, nil
+	}
+	return r.write(ctx, tunnel, status, v)
+}
+
+// report writes the status that a verdict comes to, once and only if something differs.
+func (r *kubeconfigs) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, v verdict) error {
+	_, err := r.write(ctx, tunnel, status, v)
+	return err
+}
+
+func (r *kubeconfigs) write(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, v verdict) (*v1alpha1.Tunnel, error) {
+	for _, kind := range v.silent() {
+		apimeta.RemoveStatusCondition(&status.Conditions, kind)
+	}
+	transitions := setConditions(status, tunnel.Generation, v.conditions...)
+	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
+		return tunnel, nil
+	}
+	after, err := patchStatus(ctx, r.client, tunnel, *status)
+	if err != nil {
+		return nil, err
+	}
+	tell(r.recorder, r.log, tunnel, transitions)
+	return after, nil
+}
+
+// lookAgain is when a decision is looked at again though nothing has changed: DNS, proxies and other Clusters tell of no change.
+// It is spread, so that not all Tunnels are looked at together.
+func lookAgain() time.Duration { return lookupInterval + rand.N(lookupInterval/10) }
+
+// giveBack restores the kubeconfig of a Cluster. First what is on record goes, or the webhook would write it again. A kubeconfig
+// that can't be read, or whose Secret is immutable, must not keep a Tunnel for ever.
+func (r *tunnels) giveBack(ctx context.Context, o objects) (*v1alpha1.Tunnel, error) {
+	// Most Clusters without Tunnel never had one, and what looks like ours there, say a proxy, is their owner's.
+	if o.tunnel == nil && !kubeconfig.Noted(o.kubeconfig) {
+		return nil, nil
+	}
+	tunnel := o.tunnel
+	if tunnel != nil && tunnel.Status.Kubeconfig.Mode != "" {
+		status := tunnel.Status.DeepCopy()
+		status.Kubeconfig = v1alpha1.KubeconfigStatus{Copies: status.Kubeconfig.Copies}
+		var err error
+		if tunnel, err = patchStatus(ctx, r.client, tunnel, *status); err != nil {
+			return nil, client.IgnoreNotFound(err)
 		}
 	}
-	return false
-}
-
-// keep notes beside a kubeconfig what the provider wrote, and what was written instead. An unknown original is not noted:
-// the Cluster may know its endpoint later.
-func (o original) keep(secret *corev1.Secret, written string) {
-	forgetOriginal(secret)
-	if secret.Annotations == nil {
-		secret.Annotations = map[string]string{}
+	if o.kubeconfig == nil {
+		return tunnel, nil
 	}
-	secret.Annotations[v1alpha1.WrittenServerAnnotation] = written
-	if o.server != "" {
-		secret.Annotations[v1alpha1.OriginalServerAnnotation] = o.server
+	want := o.kubeconfig.DeepCopy()
+	changed, err := kubeconfig.Restore(want, o.key.Name, r.config.wayBack(o))
+	if !changed || errors.Is(err, kubeconfig.ErrInvalid) {
+		return tunnel, nil
 	}
-	if o.tlsServerName != "" {
-		secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation] = o.tlsServerName
-	}
-	if o.proxyURL != "" {
-		secret.Data[v1alpha1.OriginalProxyURLKey] = []byte(o.proxyURL)
-	}
-}
-
-func forgetOriginal(secret *corev1.Secret) {
-	delete(secret.Annotations, v1alpha1.OriginalServerAnnotation)
-	delete(secret.Annotations, v1alpha1.WrittenServerAnnotation)
-	delete(secret.Annotations, v1alpha1.OriginalTLSServerNameAnnotation)
-	delete(secret.Data, v1alpha1.OriginalProxyURLKey)
-}
-
-func serverURL(e model.Endpoint) string { return "https://" + e.String() }
-
-// proxyURL is http and never https: client-go verifies a proxy with the CA of the workload cluster.
-func proxyURL(e model.Endpoint) string { return "http://" + e.String() }
-
-// hostOf is the host of a URL, or empty: in lower case and without the dot of a rooted name, as certificates have it. EKS
-// gives its endpoints in upper case.
-func hostOf(server string) string {
-	u, err := url.Parse(server)
 	if err != nil {
-		return ""
+		return nil, err
 	}
-	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	if immutable(o.kubeconfig) {
+		r.log.Warn("kubeconfig can't be given back: its Secret is immutable", "cluster", o.key.String())
+		if tunnel != nil {
+			r.recorder.Eventf(tunnel, nil, corev1.EventTypeWarning, v1alpha1.ReasonNotWritable, "Reconcile", "%s",
+				fmt.Sprintf("Secret %s is immutable, so its kubeconfig goes on leading by Fairlead's way: delete it, and its control-plane provider writes it anew", o.kubeconfig.Name))
+		}
+		return tunnel, nil
+	}
+	if err := r.client.Patch(ctx, want, lockedPatch(o.kubeconfig)); err != nil {
+		return nil, wrap("writing kubeconfig Secret", err)
+	}
+	r.log.Info("kubeconfig given back", "cluster", o.key.String())
+	return tunnel, nil
+}
+
+// wayBack is what is needed to know a kubeconfig of ours and to restore it. A hostname that can't be built was never written.
+func (c Config) wayBack(o objects) kubeconfig.Decision {
+	hostname, err := c.Domain.Hostname(model.Key(o.key))
+	if err != nil {
+		hostname = ""
+	}
+	return kubeconfig.Decision{Hostname: hostname, Gateways: c.Gateways(), Endpoint: endpointOf(o)}
+}
+
+// endpointOf is the server that providers write for a Cluster, as far as the Cluster knows.
+func endpointOf(o objects) string {
+	endpoint := o.cluster.Spec.ControlPlaneEndpoint
+	return kubeconfig.EndpointURL(endpoint.Host, endpoint.Port)
+}
+
+// unused says whether no manager of Cluster API can be connected by the kubeconfig of a Cluster: they begin when there are machines.
+func unused(o objects) bool {
+	provisioned := o.cluster.Status.Initialization.InfrastructureProvisioned
+	return provisioned == nil || !*provisioned
 }

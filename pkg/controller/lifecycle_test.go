@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 const capiFinalizer = "cluster.cluster.x-k8s.io"
@@ -33,14 +34,14 @@ func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
 		}
 	}
 	edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = secret.Data }) // a provider that writes in each round
-	waitServer(t, m, secret, "https://10.1.1.1:6443")
+	waitServer(t, m, secret, connectServer(cluster))
 	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
 	settled(t, m, ns)
 	if now := read(t, m, tunnel); now.UID != tunnel.UID || !hasFinalizer(now) {
 		t.Errorf("the Tunnel is another, or has lost its finalizer: %+v", now.ObjectMeta)
 	}
 	read(t, m, bootstrapOf(cluster))
-	waitServer(t, m, secret, "https://10.1.1.1:6443")
+	waitServer(t, m, secret, connectServer(cluster))
 
 	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Finalizers = nil })
 	waitGone(t, m, tunnel)
@@ -114,7 +115,7 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 		c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled
 	})
 	settled(t, m, ns)
-	waitServer(t, m, kubeconfigSecret(t, ns, bySpec.Name, ""), "https://10.1.1.1:6443")
+	waitServer(t, m, kubeconfigSecret(t, ns, bySpec.Name, ""), connectServer(bySpec))
 	read(t, m, tunnelNamed(bySpec))
 }
 
@@ -128,7 +129,7 @@ func TestAProvidersRewriteIsRewrittenAndKept(t *testing.T) {
 	edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = moved.Data })
 	eventually(t, func() error {
 		now := read(t, m, secret)
-		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != "https://192.0.2.99:6443" || entryOf(t, now).TLSServerName == "" {
+		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != "https://192.0.2.99:6443" || entryOf(t, now).ProxyURL == "" {
 			return fmt.Errorf("original server %s, entry %+v", got, entryOf(t, now).Server)
 		}
 		return nil
@@ -141,20 +142,20 @@ func TestCertificateRotationKeepsTheOriginal(t *testing.T) {
 	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
 	create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
-	rotated := kubeconfigSecret(t, ns, "c1", "https://10.1.1.1:6443") // other credentials, our server, no tls-server-name
+	rotated := kubeconfigSecret(t, ns, "c1", connectServer(cluster)) // other credentials, our server, no proxy-url
 	edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = rotated.Data })
 	eventually(t, func() error {
 		now := read(t, m, secret)
-		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != originalServer || entryOf(t, now).TLSServerName == "" {
+		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != originalServer || entryOf(t, now).ProxyURL == "" {
 			return fmt.Errorf("original server %s, entry %+v", got, entryOf(t, now).Server)
 		}
 		return nil
 	})
-	config, err := clientcmd.Load(read(t, m, secret).Data[kubeconfigKey])
+	config, err := clientcmd.Load(read(t, m, secret).Data[kubeconfig.Key])
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := clientcmd.Load(rotated.Data[kubeconfigKey])
+	want, err := clientcmd.Load(rotated.Data[kubeconfig.Key])
 	if err != nil {
 		t.Fatal(err)
 	}

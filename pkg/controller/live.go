@@ -74,11 +74,11 @@ func (r *liveStatus) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, wrap("reading Cluster", err)
 	}
-	if tunnel == nil || cluster == nil || !metav1.IsControlledBy(tunnel, cluster) || tunnel.Spec.ID == "" {
+	now := r.now()
+	if cluster = awaited(cluster, tunnel, now); cluster == nil {
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	now := r.now()
 	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 && !revocationDue(tunnel, now) {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
@@ -107,12 +107,20 @@ func (r *liveStatus) settle(ctx context.Context, o objects, now time.Time) (time
 		r.remember(o.key, func(m *remembered) { m.written = now })
 		tell(r.recorder, r.log, o.tunnel, events)
 	}
-	if condition := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady); condition != nil && !paused(o) {
-		if err := r.clusterStatus.set(ctx, o.cluster, *condition); err != nil {
+	if !paused(o) && o.cluster.UID != "" {
+		if err := r.tellCluster(ctx, o.cluster, status); err != nil {
 			return 0, err
 		}
 	}
 	return r.wait(o.key, status, live, now), nil
+}
+
+// tellCluster brings the condition of the tunnel, if there is any, to the Cluster.
+func (r *liveStatus) tellCluster(ctx context.Context, cluster *clusterv1.Cluster, status v1alpha1.TunnelStatus) error {
+	if condition := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady); condition != nil {
+		return r.clusterStatus.set(ctx, cluster, *condition)
+	}
+	return r.clusterStatus.remove(ctx, cluster)
 }
 
 // status is what a Tunnel's status has to be.
@@ -122,7 +130,14 @@ func (r *liveStatus) status(o objects, live report.Live, now time.Time) (v1alpha
 	revoke(&status, revoked, now)
 	status.Edges = mergeEdges(status.Edges, live, revoked, r.config.LeafLifetime, now)
 	noteCut(status.Edges, o.tunnel.Status.Edges, live, now)
-	conditions := []metav1.Condition{enrolled(status.Edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
+	var conditions []metav1.Condition
+	if r.config.NoTunnels || !o.tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		for _, kind := range liveConditions {
+			apimeta.RemoveStatusCondition(&status.Conditions, kind)
+		}
+	} else {
+		conditions = []metav1.Condition{enrolled(status.Edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
+	}
 	for i, c := range conditions {
 		conditions[i] = keepKnown(status.Conditions, c, r.doubt(o.key, c, now))
 	}

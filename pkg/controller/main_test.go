@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"testing"
@@ -41,10 +42,13 @@ type management struct {
 }
 
 var (
-	server = kubetest.Server{CRDs: true, Prepare: startManager, End: func() error { return <-managerEnded }}
+	server = kubetest.Server{CRDs: true, Prepare: startManager, End: endManagers}
 	// shared is one for all tests of the package, made by startManager.
 	shared       *management
 	managerEnded = make(chan error, 1)
+	// That of a replica that does not lead ends at the same time, if a test has started it.
+	managersEnd  context.Context
+	replicaEnded = make(chan error, 1)
 )
 
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
@@ -80,11 +84,26 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := Setup(mgr, testConfig(), log); err != nil {
+	webhooks, err := webhookConfiguration(replicasWebhook, "yes")
+	if err == nil {
+		err = admin.Create(ctx, webhooks)
+	}
+	if err != nil {
 		return err
 	}
+	installed := testConfig()
+	installed.WebhookListen = leadersWebhook
+	if err := Setup(mgr, installed, log); err != nil {
+		return err
+	}
+	managersEnd = ctx
 	go func() { managerEnded <- mgr.Start(ctx) }()
 	return nil
+}
+
+func endManagers() error {
+	replica.Do(func() { replicaEnded <- nil })
+	return errors.Join(<-managerEnded, <-replicaEnded)
 }
 
 // apiserver returns the shared management cluster, or skips the test.

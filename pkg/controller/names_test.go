@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 // message is that of a condition, or empty.
@@ -181,7 +182,7 @@ func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 	}
 	waitServer(t, m, secret, originalServer)
 	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "192.0.2.11" })
-	waitServer(t, m, secret, "https://10.1.1.1:6443")
+	waitServer(t, m, secret, connectServer(cluster))
 }
 
 func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
@@ -189,7 +190,7 @@ func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
 	ns := kubetest.NewNamespace(t, m)
 	bad, good := kubetest.Cluster(ns, "bad"), kubetest.Cluster(ns, "good")
 	garbage := kubeconfigSecret(t, ns, "bad", originalServer)
-	garbage.Data[kubeconfigKey] = []byte("password: hunter2: {")
+	garbage.Data[kubeconfig.Key] = []byte("password: hunter2: {")
 	create(t, m, garbage, bad, kubeconfigSecret(t, ns, "good", originalServer), good)
 	tunnel := waitCondition(t, m, bad, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
 	if got := message(tunnel, v1alpha1.ConditionKubeconfigReady); strings.Contains(got, "hunter2") {

@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 const originalServer = "https://192.0.2.10:6443"
@@ -58,16 +59,16 @@ func kubeconfigSecret(t *testing.T, namespace, cluster, server string, changes .
 		t.Fatal(err)
 	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster + kubeconfigSuffix, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster + kubeconfig.Suffix, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}},
 		Type:       clusterv1.ClusterSecretType,
-		Data:       map[string][]byte{kubeconfigKey: data},
+		Data:       map[string][]byte{kubeconfig.Key: data},
 	}
 }
 
 // entryOf reads the entry of the current context.
 func entryOf(t *testing.T, secret *corev1.Secret) clientcmdapi.Cluster {
 	t.Helper()
-	config, err := clientcmd.Load(secret.Data[kubeconfigKey])
+	config, err := clientcmd.Load(secret.Data[kubeconfig.Key])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +104,11 @@ func read[T client.Object](t *testing.T, m *management, o T) T {
 		t.Fatal(err)
 	}
 	return now
+}
+
+// connectServer is the server of a kubeconfig in mode connect.
+func connectServer(cluster *clusterv1.Cluster) string {
+	return "https://" + cluster.Name + "." + cluster.Namespace + ".tunnels.example.com:6443"
 }
 
 // tunnelNamed is an empty Tunnel with the names of a Cluster.

@@ -8,21 +8,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
-	byHand := original{server: originalServer, proxyURL: proxy} // a user may use the gateways as a proxy
-	ours := original{direct, "kubernetes", proxy}
+	byHand := kubeconfig.Way{Server: originalServer, ProxyURL: proxy} // a user may use the gateways as a proxy
+	ours := kubeconfig.Way{Server: direct, TLSServerName: "kubernetes", ProxyURL: proxy}
 	tests := map[string]struct {
-		entry original
+		entry kubeconfig.Way
 		kept  map[string]string
-		want  original
+		want  kubeconfig.Way
 	}{
 		"a user's own":               {entry: byHand, want: byHand},
-		"all annotations":            {entry: ours, kept: rewritten(direct, originalServer), want: original{server: originalServer}},
-		"the written server":         {entry: ours, kept: map[string]string{v1alpha1.WrittenServerAnnotation: direct}, want: original{server: "https://192.0.2.10:6443"}},
-		"the original server":        {entry: ours, kept: map[string]string{v1alpha1.OriginalServerAnnotation: originalServer}, want: original{server: originalServer}},
-		"the original server's name": {entry: byHand, kept: map[string]string{v1alpha1.OriginalTLSServerNameAnnotation: "x"}, want: original{server: originalServer}},
+		"all annotations":            {entry: ours, kept: rewritten(direct, originalServer), want: kubeconfig.Way{Server: originalServer}},
+		"the written server":         {entry: ours, kept: map[string]string{v1alpha1.WrittenServerAnnotation: direct}, want: kubeconfig.Way{Server: "https://192.0.2.10:6443"}},
+		"the original server":        {entry: ours, kept: map[string]string{v1alpha1.OriginalServerAnnotation: originalServer}, want: kubeconfig.Way{Server: originalServer}},
+		"the original server's name": {entry: byHand, kept: map[string]string{v1alpha1.OriginalTLSServerNameAnnotation: "x"}, want: kubeconfig.Way{Server: originalServer}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +42,7 @@ func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkEntry(t, secret, tc.want)
-			if noted(secret) {
+			if kubeconfig.Noted(secret) {
 				t.Errorf("annotations %v are left", secret.Annotations)
 			}
 			if diff := cmp.Diff(before, secret); tc.entry == tc.want && diff != "" {

@@ -163,13 +163,13 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 
 // checkTunnel says no if the tunnel of an edge is not there, is another one by now, or has ended, or if the edge or its token
 // is revoked.
-func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) *refusal {
+func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time) *refusal {
 	switch {
 	case tunnel == nil:
 		return refuseRequest(reasonUnknownTunnel, "there is no Tunnel %s", q.tunnel)
 	case tunnel.Spec.ID != q.subject.ID:
 		return refuseRequest(reasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID)
-	case cluster == nil || !metav1.IsControlledBy(tunnel, cluster):
+	case awaited(cluster, tunnel, now) == nil:
 		return refuseRequest(reasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
 	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):
 		return refuseRequest(reasonRevoked, "the edge %s is revoked in Tunnel %s", q.subject.Node, q.tunnel)

@@ -101,6 +101,30 @@ func TestOnlyTheGatewayItselfSaysThatTunnelsAreCut(t *testing.T) {
 	}
 }
 
+// TestAGatewayThatWasDownBeforeARevocationIsNamed: nobody has told its Envoy, which may have the tunnels still.
+func TestAGatewayThatWasDownBeforeARevocationIsNamed(t *testing.T) {
+	w := newLiveWorld(t)
+	edge := connected("edge-a", "gateway-0")
+	edge.Last = map[string]int{"gateway-1": 2}
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{edge}}
+	if e := ofNode(w.settle(0).Status.Edges, "edge-a"); len(e.Gateways) != 1 {
+		t.Fatalf("a gateway that is down counts: %+v", e)
+	}
+	w.revoke("edge-a")
+	w.settle(2 * time.Second)
+	w.view.live.Edges = []report.Edge{{Node: "edge-a", Last: edge.Last}} // gateway-0 has cut
+	for range 2 {
+		e := ofNode(w.settle(2*time.Second).Status.Edges, "edge-a")
+		if len(e.Gateways) != 1 || e.Gateways[0].Name != "gateway-1" || e.Gateways[0].Tunnels != 2 || e.CutAt != nil {
+			t.Fatalf("gateway-1 has not said anything: %+v", e)
+		}
+	}
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}}
+	if e := ofNode(w.settle(2*time.Second).Status.Edges, "edge-a"); len(e.Gateways) != 0 || e.CutAt == nil {
+		t.Errorf("it is back, and has none: %+v", e)
+	}
+}
+
 func TestTunnelsAreCutOnlyIfAllIsKnown(t *testing.T) {
 	w := newLiveWorld(t)
 	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{connected("edge-a")}}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -32,14 +32,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 const (
 	// Workers: a lookup of a hostname or a slow answer of the apiserver holds up one of them.
-	tunnelWorkers = 16
-	liveWorkers   = 8
-	signerWorkers = 4
+	tunnelWorkers     = 16
+	kubeconfigWorkers = 16
+	liveWorkers       = 8
+	signerWorkers     = 4
 	// Retries of one object, which never wait for those of another.
 	firstRetry, lastRetry = 200 * time.Millisecond, 5 * time.Minute
 )
@@ -47,7 +49,7 @@ const (
 // NewScheme returns a scheme with every type that the controller reads or writes.
 func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, certificatesv1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, certificatesv1.AddToScheme, admissionv1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("building scheme: %w", err)
 		}
@@ -64,9 +66,20 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 		config: config, client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(),
 	}
 	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}
-	return errors.Join(
-		wrap("setting up tunnels", parts.tunnels(ended).setup(mgr)),
+	names := &model.Names{}
+	tunnels, kubeconfigs := parts.tunnels(ended, names), parts.kubeconfigs(names)
+	tunnels.wake = kubeconfigs.wake
+	err := errors.Join(
+		wrap("setting up tunnels", tunnels.setup(mgr)),
+		wrap("setting up kubeconfigs", kubeconfigs.setup(mgr)),
 		wrap("setting up live status", parts.setupLive(mgr, ended)),
+		wrap("setting up webhook", parts.setupWebhook(mgr)),
+		wrap("setting up copies", parts.setupCopies(mgr)),
+	)
+	if config.NoTunnels || err != nil {
+		return err
+	}
+	return errors.Join(
 		wrap("setting up signer", (&signer{config: config, client: parts.client, live: parts.live, log: log, now: parts.now}).setup(mgr)),
 		wrap("setting up installation", parts.installation(ended).setup(mgr)),
 	)
@@ -82,12 +95,10 @@ type parts struct {
 	now      func() time.Time
 }
 
-func (p parts) tunnels(ended *endedTunnels) *tunnels {
-	// The resolver's pauses are measured on this machine alone.
-	resolver := &resolver{mode: p.config.DNS, lookup: net.DefaultResolver.LookupHost, now: time.Now}
+func (p parts) tunnels(ended *endedTunnels, names *model.Names) *tunnels {
 	return &tunnels{
-		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, resolver: resolver, ended: ended,
-		clusterStatus: clusterStatus{p.client},
+		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, ended: ended,
+		clusterStatus: clusterStatus{p.client}, names: names,
 	}
 }
 
@@ -108,6 +119,9 @@ func (p parts) setupLive(mgr ctrl.Manager, ended *endedTunnels) error {
 		return fmt.Errorf("indexing ids of Tunnels: %w", err)
 	}
 	changed := workqueue.NewTyped[string]()
+	if p.config.NoTunnels {
+		return p.liveStatus(nil, ended).setup(mgr, changed)
+	}
 	if p.config.XDSServer == (model.Endpoint{}) {
 		p.log.Warn("no xds-server is named: nothing will be known of the state of tunnels")
 		return p.liveStatus(nil, ended).setup(mgr, changed)
@@ -116,28 +130,33 @@ func (p parts) setupLive(mgr ctrl.Manager, ended *endedTunnels) error {
 	if err := mgr.Add(leading{view.Run}); err != nil {
 		return fmt.Errorf("adding view of xds-servers: %w", err)
 	}
-	return p.liveStatus(view, ended).setup(mgr, changed)
+	return errors.Join(p.liveStatus(view, ended).setup(mgr, changed), p.setupBoots(mgr, view))
 }
 
 func (r *tunnels) setup(mgr ctrl.Manager) error {
-	bootstraps, err := secretCache(mgr, cache.ByObject{Label: mustSelect(v1alpha1.BootstrapLabel)})
-	if err != nil {
-		return err
-	}
-	return ctrl.NewControllerManagedBy(mgr).
+	build := ctrl.NewControllerManagedBy(mgr).
 		Named("tunnel").
 		// Cluster API writes the status of a Cluster often, and nothing here depends on it.
 		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(moreThanLiveChanged())).
-		Watches(&corev1.Secret{}, byName(kubeconfigSuffix)).
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel), builder.WithPredicates(named(r.config.Namespace, v1alpha1.InstallationConfigMapName))).
-		WatchesRawSource(source.Kind[client.Object](bootstraps, secretMetadata(), byName(v1alpha1.BootstrapSecretSuffix))).
+		Watches(&corev1.Secret{}, byName(kubeconfig.Suffix)).
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.queue = queue
 			return nil
 		})).
-		WithOptions(options(tunnelWorkers, "cluster", r.log)).
+		WithOptions(options(tunnelWorkers, "cluster", r.log))
+	if r.config.NoTunnels { // nobody enrols
+		return build.Complete(r)
+	}
+	bootstraps, err := secretCache(mgr, cache.ByObject{Label: mustSelect(v1alpha1.BootstrapLabel)})
+	if err != nil {
+		return err
+	}
+	return build.
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel), builder.WithPredicates(named(r.config.Namespace, v1alpha1.InstallationConfigMapName))).
+		WatchesRawSource(source.Kind[client.Object](bootstraps, secretMetadata(), byName(v1alpha1.BootstrapSecretSuffix))).
+		WatchesRawSource(source.Kind[client.Object](bootstraps, secretMetadata(), byName(v1alpha1.BootReportSecretSuffix))).
 		Complete(r)
 }
 
@@ -148,7 +167,7 @@ func (r *liveStatus) setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, ourConditionChanged()))).
 		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			go r.wake(ctx, changed, queue)
+			go wakeTunnels(ctx, r.client, r.log, changed, queue)
 			return nil
 		})).
 		WithOptions(options(liveWorkers, "cluster", r.log)).

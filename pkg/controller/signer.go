@@ -108,7 +108,7 @@ func (r *signer) admitEdge(ctx context.Context, wanted request) error {
 	if err != nil {
 		return wrap("reading Cluster", err)
 	}
-	if no := wanted.checkTunnel(tunnel, cluster); no != nil {
+	if no := wanted.checkTunnel(tunnel, cluster, r.now()); no != nil {
 		return no
 	}
 	after := tunnel.DeepCopy()

@@ -3,6 +3,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -41,7 +43,8 @@ func fakeAPI(t *testing.T, all ...client.Object) client.WithWatch {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Tunnel{}).Build()
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Tunnel{}).
+		WithIndex(&clusterv1.Cluster{}, endpointIndex, endpointHosts).WithIndex(&v1alpha1.Tunnel{}, credentialsIndex, credentialsOf).Build()
 }
 
 // started is a controller that has seen nothing yet; cached and live are the two ways in which it reads.
@@ -54,8 +57,15 @@ func started(t *testing.T, cached client.Client, live client.Reader) *tunnels {
 	return &tunnels{
 		ended: ended, clusterStatus: clusterStatus{cached},
 		config: config, client: cached, live: live, log: slog.New(slog.DiscardHandler), now: time.Now, queue: queue,
-		recorder: events.NewFakeRecorder(10), resolver: &resolver{mode: config.DNS, now: time.Now},
+		recorder: events.NewFakeRecorder(10), names: &model.Names{},
 	}
+}
+
+// kubeconfigsOf is the controller of kubeconfigs that belongs to that of tunnels. It dials nobody.
+func kubeconfigsOf(r *tunnels) *kubeconfigs {
+	k := parts{config: r.config, client: r.client, live: r.live, recorder: r.recorder, log: r.log, now: r.now}.kubeconfigs(r.names)
+	k.resolver.lookup = func(context.Context, string) ([]string, error) { return nil, errors.New("no DNS") }
+	return k
 }
 
 func TestAgeDecidesAfterAStart(t *testing.T) {
@@ -112,11 +122,16 @@ func TestALateCacheOverwritesNoKubeconfig(t *testing.T) {
 		}
 		return c.Get(ctx, k, o, opts...)
 	}})
-	result, err := started(t, late, api).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)})
+	tunnel.Status = v1alpha1.TunnelStatus{Hostname: "c1.prod.tunnels.example.com", ID: tunnel.Spec.ID, Names: []string{"c1.prod.tunnels.example.com"}}
+	tunnel.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}}
+	if err := api.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	result, err := kubeconfigsOf(started(t, late, api)).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)})
 	if err != nil || result.RequeueAfter != conflictDelay {
 		t.Errorf("got %+v, %v; want another try", result, err)
 	}
-	if err := api.Get(t.Context(), key, secret); err != nil || !bytes.Equal(secret.Data[kubeconfigKey], rotated.Data[kubeconfigKey]) {
+	if err := api.Get(t.Context(), key, secret); err != nil || !bytes.Equal(secret.Data[kubeconfig.Key], rotated.Data[kubeconfig.Key]) {
 		t.Errorf("the provider's new credentials were overwritten: %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -56,6 +57,21 @@ func accepted(r model.Resolution) metav1.Condition {
 	return c
 }
 
+// notTunnelled is the condition of a Tunnel of which nothing is served, because of its mode or because the installation makes no
+// tunnels at all.
+func notTunnelled(mode v1alpha1.KubeconfigMode) metav1.Condition {
+	if mode.Tunnelled() {
+		return metav1.Condition{
+			Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTunnelsOff,
+			Message: fmt.Sprintf("spec.kubeconfig.mode: %q: this installation makes no tunnels: choose http-proxy, https-proxy, socks5 or address, or run the controller with gateways", mode),
+		}
+	}
+	return metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNotTunnelled,
+		Message: fmt.Sprintf("no tunnel is made: mode %s leads through a network of your own", mode),
+	}
+}
+
 func fatalReason(e *model.FieldError) string {
 	switch {
 	case e.Taken:
@@ -74,21 +90,32 @@ func controlledByOther(owner metav1.OwnerReference) metav1.Condition {
 	}
 }
 
-// kubeconfigReady is the condition that tells where the kubeconfig leads; err is what rewriting it came to.
-func kubeconfigReady(served bool, secret *corev1.Secret, cluster, server string, err error) metav1.Condition {
+// ready is the condition that tells where the kubeconfig leads; err is what writing it came to.
+func (v *verdict) ready(o objects, leads kubeconfig.Way, err error) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse}
 	switch {
-	case secret == nil:
-		c.Reason = v1alpha1.ReasonWaitingForSecret
-		c.Message = fmt.Sprintf("there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it", cluster+kubeconfigSuffix)
-	case errors.Is(err, errInvalidKubeconfig):
+	case o.kubeconfig == nil:
+		c.Reason, c.Message = v1alpha1.ReasonWaitingForSecret, waitingForSecret(o)
+	case errors.Is(err, kubeconfig.ErrInvalid):
 		c.Reason, c.Message = v1alpha1.ReasonInvalidKubeconfig, err.Error()
-	case !served:
-		c.Reason, c.Message = v1alpha1.ReasonNotAccepted, "the Tunnel is not accepted, so the kubeconfig has its original server"
+	case errors.Is(err, errNotWritable):
+		c.Reason = v1alpha1.ReasonNotWritable
+		c.Message = fmt.Sprintf("Secret %s may not be changed: it is immutable, or an admission policy or webhook refuses the write, so the kubeconfig stays as it is: "+
+			"let the controller patch it; an immutable one has to be deleted, and its control-plane provider writes it anew", o.key.Name+kubeconfig.Suffix)
+	case v.stays:
+		c.Reason, c.Message = v.refused.Reason, v.refused.Message+". The kubeconfig leads by this proxy and stays so meanwhile"
+	case v.refused != nil:
+		return *v.refused
+	case v.record.Mode.Tunnelled():
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads through the tunnel by "+leads.String()
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads through the tunnel by "+server
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads by "+leads.String()
 	}
 	return c
+}
+
+func waitingForSecret(o objects) string {
+	return fmt.Sprintf("there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it", o.key.Name+kubeconfig.Suffix)
 }
 
 // transition is a change of a condition that somebody may want to know of.
@@ -110,18 +137,19 @@ func setConditions(status *v1alpha1.TunnelStatus, generation int64, conditions .
 	return events
 }
 
-// isLive says whether a condition is about what is alive.
+// liveConditions are about what is alive. A Tunnel that is not served has none of them.
+var liveConditions = []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable}
+
+// isLive says whether a condition is about what is alive, or sums that up.
 func isLive(kind string) bool {
-	switch kind {
-	case v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady:
-		return true
-	}
-	return false
+	return kind == v1alpha1.ConditionReady || slices.Contains(liveConditions, kind)
 }
 
 // eventType is a warning only where a person has to do something. What is in the way of Ready has an event of its own.
 func eventType(c metav1.Condition) string {
-	if c.Status != metav1.ConditionFalse || c.Reason == v1alpha1.ReasonWaitingForSecret || c.Type == v1alpha1.ConditionReady {
+	switch {
+	case c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.ReasonWaitingForSecret,
+		c.Type == v1alpha1.ConditionReady, c.Type == v1alpha1.ConditionKubeconfigSwitched, c.Type == v1alpha1.ConditionHostnameResolves:
 		return corev1.EventTypeNormal
 	}
 	return corev1.EventTypeWarning

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
 )
@@ -24,7 +25,7 @@ import (
 // conflictDelay is how long to wait after somebody else was faster: until the cache has seen it, as a rule.
 const conflictDelay = 100 * time.Millisecond
 
-// tunnels reconciles one Cluster with its Tunnel, its kubeconfig and its bootstrap Secret.
+// tunnels reconciles one Cluster with its Tunnel and its bootstrap Secret, and ends both.
 type tunnels struct {
 	config   Config
 	client   client.Client // reads come from the cache
@@ -32,15 +33,15 @@ type tunnels struct {
 	recorder events.EventRecorder
 	log      *slog.Logger
 	now      func() time.Time
-	resolver *resolver
 	ended    *endedTunnels
 
 	clusterStatus clusterStatus
 
-	names   model.Names
+	names   *model.Names
 	claims  sync.Mutex
 	claimed bool
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
+	wake    func(client.ObjectKey) // has the kubeconfig of another Cluster reconciled too; nil: nobody
 }
 
 // Reconcile brings everything of one Cluster to what it has to be: load, decide, write, report.
@@ -48,7 +49,7 @@ func (r *tunnels) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if err := r.claimAll(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
-	o, err := r.load(ctx, request.NamespacedName)
+	o, err := load(ctx, r.client, request.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -73,20 +74,23 @@ func (r *tunnels) act(ctx context.Context, o objects, what action) (reconcile.Re
 	case refuse:
 		return reconcile.Result{}, r.refuse(ctx, o)
 	}
+	if o.waits() && !r.config.NoTunnels {
+		return r.prepare(ctx, o)
+	}
 	return reconcile.Result{}, nil
 }
 
 // load reads the objects of one Cluster.
-func (r *tunnels) load(ctx context.Context, key client.ObjectKey) (o objects, err error) {
+func load(ctx context.Context, from client.Reader, key client.ObjectKey) (o objects, err error) {
 	o.key = key
-	if o.cluster, err = get(ctx, r.client, key, &clusterv1.Cluster{}); err != nil {
+	if o.cluster, err = get(ctx, from, key, &clusterv1.Cluster{}); err != nil {
 		return o, wrap("reading Cluster", err)
 	}
-	if o.tunnel, err = get(ctx, r.client, key, &v1alpha1.Tunnel{}); err != nil {
+	if o.tunnel, err = get(ctx, from, key, &v1alpha1.Tunnel{}); err != nil {
 		return o, wrap("reading Tunnel", err)
 	}
-	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfigSuffix}
-	o.kubeconfig, err = get(ctx, r.client, secret, &corev1.Secret{})
+	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}
+	o.kubeconfig, err = get(ctx, from, secret, &corev1.Secret{})
 	return o, wrap("reading kubeconfig Secret", err)
 }
 
@@ -118,7 +122,7 @@ func (r *tunnels) claimAll(ctx context.Context) error {
 			return wrap("reading Cluster", err)
 		}
 		// Whoever has no right to be served must not keep a name from those who have.
-		if candidate, ok := source.Candidate(cluster, tunnel); ok {
+		if candidate, ok := source.Claimant(cluster, tunnel, r.now()); ok {
 			r.names.Resolve(r.config.Domain, candidate)
 		}
 	}
@@ -130,6 +134,9 @@ func (r *tunnels) claimAll(ctx context.Context) error {
 func (r *tunnels) enqueue(keys []model.Key) {
 	for _, key := range keys {
 		r.queue.Add(reconcile.Request{NamespacedName: client.ObjectKey(key)})
+		if r.wake != nil {
+			r.wake(client.ObjectKey(key))
+		}
 	}
 }
 
@@ -139,28 +146,36 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if r.config.NoTunnels || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		return reconcile.Result{}, r.serveNothing(ctx, tunnel)
+	}
 	candidate, ok := source.Candidate(o.cluster, tunnel)
 	if !ok {
 		return reconcile.Result{}, nil // it is going, and was never complete
 	}
 	resolution := r.names.Resolve(r.config.Domain, candidate)
 	r.enqueue(resolution.Affected)
-	served := resolution.Fatal == nil
-
-	way := r.route(ctx, tunnel, o.cluster, resolution.Cluster.Hostname)
-	server, rewriteErr := r.writeKubeconfig(ctx, o, served, way)
-	if rewriteErr != nil && !errors.Is(rewriteErr, errInvalidKubeconfig) {
-		return reconcile.Result{}, rewriteErr
-	}
-
 	status := tunnel.Status.DeepCopy()
 	record(status, resolution)
 	status.Edges = liveEdges(status.Edges, r.now())
-	conditions := []metav1.Condition{accepted(resolution), kubeconfigReady(served, o.kubeconfig, o.key.Name, server, rewriteErr)}
-	if !served {
-		return reconcile.Result{}, r.report(ctx, tunnel, status, conditions...)
+	if resolution.Fatal != nil {
+		return reconcile.Result{}, r.report(ctx, tunnel, status, accepted(resolution))
 	}
-	return r.serveBootstrap(ctx, tunnel, status, conditions)
+	return r.serveBootstrap(ctx, tunnel, status, []metav1.Condition{accepted(resolution)})
+}
+
+// serveNothing keeps a Tunnel that only says how its Cluster's kubeconfig is written: no name is served, and no edge gets in.
+func (r *tunnels) serveNothing(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	r.enqueue(r.names.Release(model.Key(client.ObjectKeyFromObject(tunnel))))
+	if !r.config.NoTunnels {
+		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
+			return err
+		}
+	}
+	status := tunnel.Status.DeepCopy()
+	recordNothing(status)
+	status.Tokens = nil
+	return r.report(ctx, tunnel, status, notTunnelled(tunnel.Spec.Kubeconfig.Mode))
 }
 
 // serveBootstrap chooses a token, reports it with all the rest in one status, and then delivers it.
@@ -181,13 +196,16 @@ func (r *tunnels) serveBootstrap(ctx context.Context, tunnel *v1alpha1.Tunnel, s
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	reports, err := r.prepareReports(ctx, tunnel, status, now)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	if err := r.report(ctx, tunnel, status, conditions...); err != nil {
 		return reconcile.Result{}, err
 	}
-	err = r.writeBootstrapSecret(ctx, tunnel, secret, bootstrapFile{
-		Gateway: r.config.Public.String(), TunnelDomain: string(r.config.Domain), Token: token, CA: string(bundle),
-	})
-	return reconcile.Result{RequeueAfter: r.config.nextLook(*status, token, now)}, err
+	file := bootstrapFile{Gateway: r.config.Public.String(), TunnelDomain: string(r.config.Domain), Token: token, CA: string(bundle)}
+	err = errors.Join(r.writeBootstrapSecret(ctx, tunnel, secret, file), r.deliverReports(ctx, tunnel, reports, file))
+	return reconcile.Result{RequeueAfter: min(r.config.nextLook(*status, token, now), reports.due+time.Second)}, err
 }
 
 // ensureTunnel returns the Tunnel of a Cluster: made, taken over or completed where it has to be.
@@ -227,9 +245,15 @@ func (r *tunnels) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v
 
 // writeStatus writes a Tunnel's status, and fails if somebody else has changed the Tunnel since it was read.
 func writeStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus) error {
+	_, err := patchStatus(ctx, to, tunnel, status)
+	return err
+}
+
+// patchStatus is writeStatus, and returns the Tunnel as it is then.
+func patchStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus) (*v1alpha1.Tunnel, error) {
 	want := tunnel.DeepCopy()
 	want.Status = status
-	return wrap("writing status of Tunnel", to.Status().Patch(ctx, want, lockedPatch(tunnel)))
+	return want, wrap("writing status of Tunnel", to.Status().Patch(ctx, want, lockedPatch(tunnel)))
 }
 
 // tell makes events of transitions.

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -37,7 +38,7 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 		t.Error("the Tunnel blocks the deletion of its Cluster, for which it waits itself")
 	}
 	want := v1alpha1.TunnelSpec{
-		ID: tunnel.Spec.ID, Kubeconfig: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI},
+		ID: tunnel.Spec.ID, Kubeconfig: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAuto},
 		APIServer: v1alpha1.APIServerSpec{Address: "192.0.2.10", Port: 6443},
 	}
 	if diff := cmp.Diff(want, tunnel.Spec); diff != "" {
@@ -47,7 +48,7 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	if tunnel.Status.Hostname != hostname || !apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionAccepted) {
 		t.Errorf("status %+v", tunnel.Status)
 	}
-	checkOnlyTheEntryDiffers(t, provided, waitServer(t, m, provided, "https://10.1.1.1:6443"), hostname)
+	checkOnlyTheEntryDiffers(t, provided, waitServer(t, m, provided, connectServer(cluster)), cluster)
 
 	bootstrap := read(t, m, bootstrapOf(cluster))
 	token := string(bootstrap.Data[v1alpha1.BootstrapTokenKey])
@@ -64,7 +65,7 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 }
 
 // checkOnlyTheEntryDiffers compares all of a Secret and all of its kubeconfig.
-func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, hostname string) {
+func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, cluster *clusterv1.Cluster) {
 	t.Helper()
 	if diff := cmp.Diff(before.Labels, after.Labels); diff != "" || before.Type != after.Type || len(after.OwnerReferences) != 0 {
 		t.Errorf("labels %s, type %s, owners %v", diff, after.Type, after.OwnerReferences)
@@ -72,12 +73,12 @@ func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, hostna
 	if got := after.Annotations[v1alpha1.OriginalServerAnnotation]; got != originalServer {
 		t.Errorf("original server %q", got)
 	}
-	was, entry, err := loadKubeconfig(before, "c1")
+	was, entry, err := kubeconfig.Load(before, "c1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry.Server, entry.TLSServerName = "https://10.1.1.1:6443", hostname
-	is, _, err := loadKubeconfig(after, "c1")
+	entry.Server, entry.TLSServerName, entry.ProxyURL = connectServer(cluster), "kubernetes", proxy
+	is, _, err := kubeconfig.Load(after, "c1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	var servers []string
 	for event := range watch.ResultChan() {
 		servers = append(servers, entryOf(t, event.Object.(*corev1.Secret)).Server)
-		if n := len(servers); n > 1 && servers[n-1] == "https://10.1.1.1:6443" && servers[n-2] == originalServer {
+		if n := len(servers); n > 1 && servers[n-1] == connectServer(cluster) && servers[n-2] == originalServer {
 			return // restored, then rewritten
 		}
 	}

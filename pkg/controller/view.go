@@ -76,9 +76,11 @@ type publishedTrust struct {
 
 var _ certs.TrustSource = publishedTrust{}
 
-// wake has the Tunnels with these ids reconciled until ctx ends. An empty id stands for all of them; one that no Tunnel has
+// wakeTunnels has the Tunnels with these ids reconciled until ctx ends. An empty id stands for all of them; one that no Tunnel has
 // is dropped.
-func (r *liveStatus) wake(ctx context.Context, ids workqueue.TypedInterface[string], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func wakeTunnels(ctx context.Context, from client.Reader, log *slog.Logger, ids workqueue.TypedInterface[string],
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+) {
 	defer context.AfterFunc(ctx, ids.ShutDown)()
 	for {
 		id, end := ids.Get()
@@ -90,8 +92,8 @@ func (r *liveStatus) wake(ctx context.Context, ids workqueue.TypedInterface[stri
 		if id != "" {
 			which = []client.ListOption{client.MatchingFields{tunnelIDIndex: id}}
 		}
-		if err := r.client.List(ctx, &found, which...); err != nil && ctx.Err() == nil {
-			r.log.Error("Tunnels can't be listed", "tunnel", id, "error", err)
+		if err := from.List(ctx, &found, which...); err != nil && ctx.Err() == nil {
+			log.Error("Tunnels can't be listed", "tunnel", id, "error", err)
 		}
 		for i := range found.Items {
 			queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&found.Items[i])})

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
@@ -114,23 +112,6 @@ func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subjec
 		}
 	}
 	return a, checkCSR(r.GetCsr())
-}
-
-// caller is who holds the connection's certificate.
-func (s *Server) caller(ctx context.Context) (*x509.Certificate, model.Subject, error) {
-	var info credentials.TLSInfo
-	if p, ok := peer.FromContext(ctx); ok {
-		info, _ = p.AuthInfo.(credentials.TLSInfo) // without TLS there is no certificate either
-	}
-	leaf, err := certs.Peer(info.State)
-	if err != nil {
-		return nil, model.Subject{}, status.Error(codes.Unauthenticated, err.Error())
-	}
-	subject, err := s.config.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
-	if err != nil {
-		return nil, model.Subject{}, status.Error(codes.PermissionDenied, err.Error())
-	}
-	return leaf, subject, nil
 }
 
 func checkCSR(der []byte) error {

@@ -35,6 +35,8 @@ type management struct {
 	edge string // a good bootstrap token
 	gate string // the gateway token
 	log  journal
+	// report is a good token for boot reports.
+	report string
 
 	mu      sync.Mutex
 	life    time.Duration
@@ -46,6 +48,7 @@ type management struct {
 	names   func(enrol.IssueRequest) (string, []string) // what the signer writes
 	request enrol.IssueRequest                          // the last one
 	reviews int                                         // of ServiceAccount tokens
+	boots   []string                                    // reports that were taken
 }
 
 func newManagement(t testing.TB) *management {
@@ -60,6 +63,9 @@ func newManagement(t testing.TB) *management {
 		if *token, err = enrol.RandomToken(); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if m.report, err = enrol.RandomReportToken(); err != nil {
+		t.Fatal(err)
 	}
 	return m
 }
@@ -189,14 +195,17 @@ func (m *management) serve() enrol.Client {
 			defer m.mu.Unlock()
 			return m.trust
 		},
+		Boot: &enrol.BootConfig{Tokens: m, Boots: m},
 	})
 	c := channel.New(channel.Config{
-		Domain:    domain,
-		TLS:       certs.ServerTLS(fixed{m.identity("control", domain.Control())}, certs.Bundle(m.ca.CertPEM()), 48*time.Hour),
-		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
-		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},
-		Inside:    []string{enrolv1.Enrolment_EnrolGateway_FullMethodName},
-		Log:       slog.New(slog.DiscardHandler),
+		Domain: domain,
+		TLS:    certs.ServerTLS(fixed{m.identity("control", domain.Control())}, certs.Bundle(m.ca.CertPEM()), 48*time.Hour),
+		Anonymous: []string{
+			enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName,
+		},
+		Expired: []string{enrolv1.Enrolment_Renew_FullMethodName},
+		Inside:  []string{enrolv1.Enrolment_EnrolGateway_FullMethodName},
+		Log:     slog.New(slog.DiscardHandler),
 	})
 	enrolv1.RegisterEnrolmentServer(c, service)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

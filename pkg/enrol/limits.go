@@ -44,14 +44,16 @@ var (
 
 // limits is what a Server remembers of its callers.
 type limits struct {
-	inFlight                          *limit.Slots
-	refusals, attempts, reviews, said *limit.Rates
+	inFlight                                 *limit.Slots
+	refusals, attempts, reviews, said, boots *limit.Rates
+	bootEnds, bootTokens                     *limit.Rates // what is said of boots: of which machine, and by which token
 }
 
 func newLimits() *limits {
 	return &limits{
 		inFlight: limit.NewSlots(maxInFlight, maxInFlightEach),
 		refusals: limit.NewRates(maxKeys), attempts: limit.NewRates(maxKeys), reviews: limit.NewRates(maxKeys), said: limit.NewRates(maxKeys),
+		boots: limit.NewRates(maxKeys), bootEnds: limit.NewRates(maxKeys), bootTokens: limit.NewRates(maxKeys),
 	}
 }
 

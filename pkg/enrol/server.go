@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/caller"
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/pkg/certs"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -69,7 +71,7 @@ type Renewals interface {
 // maxServing is longer than an Issuer waits for its signer, so that the caller hears the reason.
 const maxServing = 20 * time.Second
 
-// Config is what a Server stands on. All fields are needed; Reviewer may be nil where no gateway runs in Kubernetes.
+// Config is what a Server stands on. All fields are needed but Boot; Reviewer may be nil where no gateway runs in Kubernetes.
 type Config struct {
 	Domain   model.TunnelDomain
 	Tokens   Tokens
@@ -78,6 +80,7 @@ type Config struct {
 	Renewals Renewals
 	Trust    func() []byte // the trust bundle in PEM; empty: not known yet
 	Log      *slog.Logger
+	Boot     *BootConfig // nil: boot reports are not taken
 }
 
 // Server implements the service. It is safe for concurrent use.
@@ -104,7 +107,7 @@ func (s *Server) EnrolGateway(ctx context.Context, r *enrolv1.EnrolGatewayReques
 
 // Renew implements the service.
 func (s *Server) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.Certificate, error) {
-	leaf, subject, err := s.caller(ctx)
+	leaf, subject, err := caller.Of(ctx, s.config.Domain, certs.Peer)
 	if err != nil {
 		return s.serve(ctx, address(ctx), func(context.Context) (attempt, error) { return attempt{}, err })
 	}

@@ -16,12 +16,17 @@ const tokenPrefix = "fl1."
 const maxToken = 128
 
 // RandomToken returns a new bootstrap token: 256 random bits in base32.
-func RandomToken() (string, error) {
+func RandomToken() (string, error) { return randomToken(tokenPrefix) }
+
+// RandomReportToken returns a new token for boot reports, as random.
+func RandomReportToken() (string, error) { return randomToken(reportPrefix) }
+
+func randomToken(prefix string) (string, error) {
 	b := make([]byte, 32)
 	if _, err := rand.Read(b); err != nil {
 		return "", fmt.Errorf("making token: %w", err)
 	}
-	return tokenPrefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b)), nil
+	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b)), nil
 }
 
 // HashToken is what is kept of a token: its SHA-256 in hexadecimal. A token is random, so no slow hash is needed; and

@@ -44,6 +44,16 @@ func (n *Names) Release(key Key) (affected []Key) {
 	return affected
 }
 
+// Holder returns who is served by a name that is no base name, if anybody is.
+func (n *Names) Holder(name string) (holder Key, held bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if i := slices.IndexFunc(n.claims[name], n.served); i >= 0 {
+		return n.claims[name][i], true
+	}
+	return Key{}, false
+}
+
 // claim replaces what a claimant claims. It returns the owner of each claimed name, and everybody else whose rights may
 // have changed; nobody where nothing has changed, or two that claim one name would call each other for ever.
 func (n *Names) claim(c claimant) (owner map[string]Key, affected []Key) {

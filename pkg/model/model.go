@@ -41,6 +41,7 @@ type WorkloadCluster struct {
 	Others     []Endpoint // further apiservers, which edges dial in this order while those before are not healthy
 	Revoked    []string   // the node names of its edges that are let in no more
 	Withheld   bool       // it is not served: of all the others only Key, ID and Revoked count
+	Prepared   bool       // it is not served yet: its edges are let in, and get nothing
 }
 
 // Denied are those that are let in no more, though they may still have a certificate that has not expired.

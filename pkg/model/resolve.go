@@ -12,10 +12,13 @@ type Candidate struct {
 	Created    time.Time // of the Tunnel
 	ID         string
 	ExtraNames []string
-	APIServer  Endpoint
-	Others     []Endpoint
-	Revoked    []string
-	Held       []string // the DNS names and the id that are on record as served by it; those it no longer claims don't count
+	// EndpointName is the DNS name of the Cluster's endpoint, to be served like an extra name if nobody else has it; usually empty.
+	EndpointName string
+	APIServer    Endpoint
+	Others       []Endpoint
+	Revoked      []string
+	Held         []string // the DNS names and the id that are on record as served by it; those it no longer claims don't count
+	Prepared     bool     // it waits for its Cluster
 }
 
 // Resolution is what becomes of a Candidate.
@@ -30,7 +33,7 @@ type Resolution struct {
 // what is to be served. A candidate that has no right to its hostname or its id is not served; one that has no right
 // to an extra name is served without it, and so is one with a further apiserver or a revoked edge that can be none.
 func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
-	w := WorkloadCluster{Key: c.Key, Created: c.Created, ID: c.ID, APIServer: c.APIServer}
+	w := WorkloadCluster{Key: c.Key, Created: c.Created, ID: c.ID, APIServer: c.APIServer, Prepared: c.Prepared}
 	var badOthers, badRevoked []*FieldError
 	w.Revoked, badRevoked = validateRevoked(c.Revoked)
 	hostname, err := d.Hostname(c.Key)
@@ -43,9 +46,13 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 	}
 	w.Others, badOthers = validateOthers(c.Others)
 	good, bad := d.ValidateExtraNames(c.ExtraNames)
+	claimed := good
+	if ValidateDNSName(c.EndpointName) == nil && !d.Contains(c.EndpointName) && !slices.Contains(good, c.EndpointName) {
+		claimed = append(slices.Clone(good), c.EndpointName)
+	}
 	id := d.TunnelID(c.ID)
 	base := slices.Compact([]string{hostname, id}) // in a namespace of the name id they may be one
-	owner, affected := n.claim(claimant{key: c.Key, created: c.Created, base: base, extra: good, held: d.held(c)})
+	owner, affected := n.claim(claimant{key: c.Key, created: c.Created, base: base, extra: claimed, held: d.held(c)})
 	r := Resolution{Cluster: w, Refused: slices.Concat(bad, badOthers, badRevoked), Affected: affected}
 	switch {
 	case owner[hostname] != c.Key:
@@ -66,13 +73,17 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 			r.Refused = append(r.Refused, taken(ExtraNameField(i), name, "", holder, "remove it from one of the two"))
 		}
 	}
+	// Nobody has asked for this one by name, so it is not refused: without it another mode is chosen.
+	if len(claimed) > len(good) && owner[c.EndpointName] == c.Key {
+		r.Cluster.ExtraNames = append(r.Cluster.ExtraNames, c.EndpointName)
+	}
 	return r
 }
 
 // withheld is a workload cluster that is not served. What it revokes stays revoked: a stolen certificate does not become
 // good again by a mistake in another field.
 func (w WorkloadCluster) withheld() WorkloadCluster {
-	w.Withheld = true
+	w.Withheld, w.Prepared = true, false
 	return w
 }
 

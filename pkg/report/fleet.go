@@ -25,6 +25,9 @@ type fleet struct {
 	known  bool
 	names  []string // of gateways that report
 
+	boots     *boots          // the latest, of whichever server
+	bootedIDs map[string]bool // to be told
+
 	forgot time.Time       // when those that are away for long were forgotten last
 	ids    map[string]bool // to be told
 }
@@ -43,7 +46,7 @@ const (
 )
 
 func newFleet(t times) *fleet {
-	return &fleet{times: t, servers: map[string]*server{}, merged: map[string]verdict{}, nodes: map[string]map[string]bool{}, ids: map[string]bool{}}
+	return &fleet{times: t, servers: map[string]*server{}, merged: map[string]verdict{}, nodes: map[string]map[string]bool{}, ids: map[string]bool{}, boots: newBoots(defaultBootBounds)}
 }
 
 // take returns the ids of the tunnels of which something else is known than at the last call.
@@ -108,6 +111,8 @@ func (f *fleet) apply(address string, change *reportv1.Change, now time.Time) {
 		f.gateway(s, what.Gateway, now)
 	case *reportv1.Change_Edge:
 		f.edge(s, what.Edge)
+	case *reportv1.Change_Boot:
+		f.boot(s, what.Boot, now)
 	case *reportv1.Change_Synced:
 		f.sync(s, now)
 	}

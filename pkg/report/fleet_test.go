@@ -88,7 +88,8 @@ func (s script) step(now time.Time, who string, what []string) {
 	s.f.apply(who, change, now)
 }
 
-// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that is connected.
+// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that is connected,
+// and a ? after tunnels to a gateway that is down.
 func describe(l Live) string {
 	text := "unknown"
 	if l.Known {
@@ -102,6 +103,9 @@ func describe(l Live) string {
 		}
 		for _, name := range slices.Sorted(maps.Keys(e.Gateways)) {
 			text += fmt.Sprintf(" %s=%d", name, e.Gateways[name])
+		}
+		for _, name := range slices.Sorted(maps.Keys(e.Last)) {
+			text += fmt.Sprintf(" %s=%d?", name, e.Last[name])
 		}
 	}
 	return text
@@ -139,7 +143,7 @@ func TestFleet(t *testing.T) {
 			steps: whole + "2 a gateway g0 down\n 31.9 tick", want: "unknown g1; e1+ g0=2 g1=2",
 		},
 		"after a while it is down": {
-			steps: whole + "2 a gateway g0 down\n 32 tick", want: "known g1; e1+ g1=2",
+			steps: whole + "2 a gateway g0 down\n 32 tick", want: "known g1; e1+ g1=2 g0=2?",
 		},
 		"it comes back with other tunnels": {
 			steps: whole + "2 a gateway g0 down\n 5 a count g0 e1 1\n 5 a gateway g0 up", want: "known g0,g1; e1+ g0=1 g1=2",
@@ -157,7 +161,7 @@ func TestFleet(t *testing.T) {
 			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e1 1\n 301 a gateway g0 up", want: "unknown g0,g1; e1+ g0=1 g1=2",
 		},
 		"it is back and has told all: what changed in between is exact at once": {
-			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e2 1\n 301 a gateway g0 up\n 307 a synced", want: "known g0; e1; e2 g0=1",
+			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e2 1\n 301 a gateway g0 up\n 307 a synced", want: "known g0; e1 g1=2?; e2 g0=1",
 		},
 		"it was away for a moment only, and a gateway is late": {
 			steps: whole + "2 a lost\n 3 a began\n 4 a count g0 e1 2\n 4 a gateway g0 up\n 4 a edge e1 up\n 10 a synced",
@@ -169,7 +173,7 @@ func TestFleet(t *testing.T) {
 		},
 		"or not": {
 			steps: whole + "2 a lost\n 3 a began\n 4 a count g0 e1 2\n 4 a gateway g0 up\n 4 a edge e1 up\n 10 a synced\n 32 tick",
-			want:  "known g0; e1+ g0=2",
+			want:  "known g0; e1+ g0=2 g1=2?",
 		},
 		"it fails again before it has told all": {
 			steps: whole + "2 a lost\n 300 a began\n 301 a gateway g0 up\n 302 a lost\n 303 a began\n 304 a count g1 e1 1\n 304 a gateway g1 up\n 310 a synced",
@@ -202,7 +206,7 @@ func TestFleet(t *testing.T) {
 		},
 		"but is not believed for ever": {
 			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 22 b count g0 e1 2\n 22 b gateway g0 up\n 81 tick",
-			want:  "known g0; e1 g0=2",
+			want:  "known g0; e1 g0=2 g1=2?",
 		},
 		"an edge whose server is in DNS no more has had time to be with another one": {
 			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 21 list b\n 22 b gateway g0 up\n 22 b gateway g1 up\n 27 tick",
@@ -230,6 +234,13 @@ func TestFleet(t *testing.T) {
 		},
 		"a controller that starts while a gateway is silent": {
 			steps: "0 list b\n 0 b began\n 0 b count g0 e1 2\n 0 b gateway g0 down\n 0 b synced\n 29 tick", want: "unknown ; e1 g0=2",
+		},
+		"a gateway that was down is forgotten": {
+			steps: whole + "2 a gateway g0 down\n 3610 tick", want: "known g1; e1+ g1=2",
+		},
+		"of a gateway that is down what an older server says is nothing": {
+			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e2 1\n 5 b gateway g0 up\n 20 b gateway g0 down\n 9 a gateway g0 down\n 60 tick",
+			want:  "known g1; e1+ g1=2; e2 g0=1?",
 		},
 		"those that are away for long are forgotten": {
 			steps: whole + "2 a edge e1 down\n 2 a count g0 e1 0\n 2 a count g1 e1 0\n 3610 tick", want: "known g0,g1",
@@ -284,17 +295,5 @@ func TestTheServerWithTheNewestReportOfAnEdgeCounts(t *testing.T) {
 	e = s.f.tunnel(tunnelID).Edges[0]
 	if e.Connected || !e.Since.Equal(start.Add(10*time.Second)) {
 		t.Errorf("got %+v", e)
-	}
-}
-
-func TestServersThatAreGoneAreForgotten(t *testing.T) {
-	s := script{t, newFleet(defaultTimes)}
-	s.run(whole)
-	for i := range 100 {
-		s.run(fmt.Sprintf("%d list a x%d\n %d x%d began\n %d x%d synced\n %d x%d lost", i, i, i, i, i, i, i, i))
-	}
-	s.run("110 list a\n 200 tick\n 300 tick")
-	if len(s.f.servers) != 1 {
-		t.Errorf("%d servers are remembered", len(s.f.servers))
 	}
 }

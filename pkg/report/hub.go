@@ -42,6 +42,7 @@ type Hub struct {
 	sessions map[model.Subject]*session
 	gateways map[string]*gateway
 	edges    map[pair]*edge
+	boots    *boots
 	watchers map[*watcher]bool
 }
 
@@ -79,7 +80,7 @@ func NewHub(domain model.TunnelDomain, admission Admission, log *slog.Logger) *H
 	open, closeAll := context.WithCancel(context.Background())
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, settle: settleTime, open: open, close: closeAll, said: limit.NewRates(maxSaid),
-		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{}, watchers: map[*watcher]bool{},
+		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{}, boots: newBoots(defaultBootBounds), watchers: map[*watcher]bool{},
 	}
 }
 

@@ -24,13 +24,14 @@ package report
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	callers "github.com/fairlead/fairlead/internal/caller"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -60,17 +61,9 @@ type Admission interface {
 
 // caller is who opened a stream, by its certificate alone. It must have the role.
 func caller(ctx context.Context, d model.TunnelDomain, role model.Role, now time.Time) (model.Subject, error) {
-	var info credentials.TLSInfo
-	if p, ok := peer.FromContext(ctx); ok {
-		info, _ = p.AuthInfo.(credentials.TLSInfo) // without TLS there is no certificate either
-	}
-	leaf, err := certs.VerifyNow(info.State, now)
+	_, subject, err := callers.Of(ctx, d, func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) })
 	if err != nil {
-		return model.Subject{}, status.Error(codes.Unauthenticated, err.Error())
-	}
-	subject, err := d.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
-	if err != nil {
-		return model.Subject{}, status.Error(codes.PermissionDenied, err.Error())
+		return model.Subject{}, err
 	}
 	if subject.Role != role {
 		return model.Subject{}, status.Errorf(codes.PermissionDenied, "this is for the role %s, not for %s", role, subject.Role)

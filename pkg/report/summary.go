@@ -47,6 +47,7 @@ func (f *fleet) forget(now time.Time) {
 		return
 	}
 	f.forgot = now
+	f.boots.sweep(now)
 	for address, s := range f.servers {
 		for _, id := range s.forget(now.Add(-f.keep), func(p pair) bool { return f.elsewhere(s, p) }) {
 			f.ids[id] = true

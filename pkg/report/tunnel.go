@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -9,20 +10,43 @@ import (
 // tunnel is what is known of a tunnel.
 func (f *fleet) tunnel(id string) Live {
 	live := Live{Known: f.known, Gateways: slices.Clone(f.names)}
+	last := f.downWith(id)
 	for node := range f.nodes[id] {
-		e := Edge{Node: node, Gateways: map[string]int{}}
+		e := Edge{Node: node, Gateways: map[string]int{}, Last: map[string]int{}}
 		for name, v := range f.merged {
 			if n := v.source.counts[id][node].n; n > 0 {
 				e.Gateways[name] = n
 			}
 		}
-		if !f.agent(pair{node, id}, &e) && len(e.Gateways) == 0 {
+		for name, g := range last {
+			if n := g.counts[id][node].n; n > 0 {
+				e.Last[name] = n
+			}
+		}
+		if !f.agent(pair{node, id}, &e) && len(e.Gateways)+len(e.Last) == 0 {
 			continue
 		}
 		live.Edges = append(live.Edges, e)
 	}
 	slices.SortFunc(live.Edges, func(a, b Edge) int { return cmp.Compare(a.Node, b.Node) })
 	return live
+}
+
+// downWith returns the last words of gateways that are down and had tunnels with an id.
+func (f *fleet) downWith(id string) map[string]*gatewayWord {
+	last := map[string]*gatewayWord{}
+	for _, s := range f.servers {
+		for name, g := range s.gateways {
+			if _, merged := f.merged[name]; merged || g.since.IsZero() {
+				continue
+			}
+			if before := last[name]; before == nil || g.since.After(before.since) {
+				last[name] = g
+			}
+		}
+	}
+	maps.DeleteFunc(last, func(_ string, g *gatewayWord) bool { return g.counts[id] == nil })
+	return last
 }
 
 // agent fills in what is known of the agent of an edge: the server to which it connected last counts. It returns false if nothing is.

@@ -29,6 +29,7 @@ const (
 type Edge struct {
 	Node      string
 	Gateways  map[string]int // tunnels by gateway
+	Last      map[string]int // tunnels by gateway that is down, but was there in the last keepTime: what it said last
 	Connected bool           // its agent, to the control channel
 	Since     time.Time      // of Connected, by the clock of this process; zero: its agent has not reported
 	// Report is what its agent said last, nil if nothing. It is shared and must not be changed.
@@ -49,6 +50,7 @@ type View struct {
 	resolve func(ctx context.Context) ([]string, error)
 	dial    func(address string) (*grpc.ClientConn, error)
 	changed func(id string)
+	booted  func(id string) // nil: nobody wants to know
 	log     *slog.Logger
 	tick    time.Duration // see tickInterval
 
@@ -194,9 +196,15 @@ func (v *View) watch(ctx context.Context, conn *grpc.ClientConn, address string,
 func (v *View) change(do func(f *fleet, now time.Time)) {
 	v.mu.Lock()
 	do(v.fleet, time.Now())
-	ids := v.fleet.take()
+	ids, booted := v.fleet.take(), v.fleet.takeBooted()
 	v.mu.Unlock()
 	for id := range ids {
 		v.changed(id)
+	}
+	if v.booted == nil {
+		return
+	}
+	for id := range booted {
+		v.booted(id)
 	}
 }

@@ -23,13 +23,14 @@ const (
 	kindCount = iota
 	kindEdge
 	kindGateway
+	kindBoot
 )
 
 // changeKey names one thing that a watcher is told.
 type changeKey struct {
 	kind    int
 	gateway string // of a count or a gateway
-	pair    pair   // of a count or an edge
+	pair    pair   // of a count or an edge; of a boot, with the machine as its node
 }
 
 // watcher is one controller. It is told what is so when it can be told, not all that happened: so one that reads slowly costs
@@ -123,6 +124,11 @@ func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 	for key := range h.edges {
 		w.dirty[changeKey{kind: kindEdge, pair: key}] = true
 	}
+	for id, t := range h.boots.tunnels {
+		for host := range t.machines {
+			w.dirty[changeKey{kind: kindBoot, pair: pair{host, id}}] = true
+		}
+	}
 	h.watchers[w] = true
 	return w, h.ready.Add(h.settle), nil
 }
@@ -169,6 +175,14 @@ func (h *Hub) state(key changeKey) *reportv1.Change {
 		}
 		return &reportv1.Change{What: &reportv1.Change_Edge{Edge: &reportv1.EdgeState{
 			Node: key.pair.node, TunnelId: key.pair.id, Connected: e.connected, Since: timestamppb.New(e.since), Report: e.report,
+		}}}
+	case kindBoot:
+		b := h.boots.get(key.pair)
+		if b == nil {
+			return nil
+		}
+		return &reportv1.Change{What: &reportv1.Change_Boot{Boot: &reportv1.MachineBoot{
+			TunnelId: key.pair.id, Host: key.pair.node, Received: timestamppb.New(b.received), Report: b.report,
 		}}}
 	default:
 		g := h.gateways[key.gateway]

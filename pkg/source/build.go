@@ -22,21 +22,23 @@ const (
 )
 
 // Candidate returns what a Cluster and the Tunnel of the same name say together. It returns false if there is nothing to
-// serve: if one of the two is nil, if the Tunnel has no id yet, or if it is not this Cluster's but that of an earlier one
-// with the same name. Pausing or deleting either changes nothing until it is gone.
+// serve: if one of the two is nil, if the Tunnel has no id yet, if its kubeconfig leads through a network of the user's own, or
+// if it is not this Cluster's but that of an earlier one with the same name. Pausing or deleting either changes nothing until
+// it is gone.
 func Candidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candidate, bool) {
-	if cluster == nil || tunnel == nil || tunnel.Spec.ID == "" || !metav1.IsControlledBy(tunnel, cluster) {
+	if cluster == nil || tunnel == nil || tunnel.Spec.ID == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() || !metav1.IsControlledBy(tunnel, cluster) {
 		return model.Candidate{}, false
 	}
 	return model.Candidate{
-		Key:        model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
-		Created:    tunnel.CreationTimestamp.Time,
-		ID:         tunnel.Spec.ID,
-		ExtraNames: tunnel.Spec.ExtraNames,
-		APIServer:  apiServer(cluster, tunnel),
-		Others:     others(cluster, tunnel),
-		Revoked:    tunnel.Spec.RevokedEdges,
-		Held:       held(tunnel.Status),
+		Key:          model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
+		Created:      tunnel.CreationTimestamp.Time,
+		ID:           tunnel.Spec.ID,
+		ExtraNames:   tunnel.Spec.ExtraNames,
+		EndpointName: tunnel.Status.Kubeconfig.EndpointName,
+		APIServer:    apiServer(cluster, tunnel),
+		Others:       others(cluster, tunnel),
+		Revoked:      tunnel.Spec.RevokedEdges,
+		Held:         held(tunnel.Status),
 	}, true
 }
 

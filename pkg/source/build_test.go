@@ -227,3 +227,17 @@ func TestBuild(t *testing.T) {
 		})
 	}
 }
+
+func TestACandidateIsServedByAModeThroughTheGateways(t *testing.T) {
+	for mode, want := range map[v1alpha1.KubeconfigMode]bool{
+		"": true, v1alpha1.KubeconfigModeAuto: true, v1alpha1.KubeconfigModeSNI: true, v1alpha1.KubeconfigModeConnect: true,
+		v1alpha1.KubeconfigModeHTTPProxy: false, v1alpha1.KubeconfigModeHTTPSProxy: false, v1alpha1.KubeconfigModeSOCKS5: false, v1alpha1.KubeconfigModeAddress: false,
+	} {
+		tunnel := newTunnel("c1", id("a"), "1")
+		tunnel.Spec.Kubeconfig.Mode, tunnel.Status.Kubeconfig.EndpointName = mode, "api.example.com"
+		c, ok := source.Candidate(newCluster("c1", "1"), tunnel)
+		if ok != want || (ok && c.EndpointName != "api.example.com") {
+			t.Errorf("mode %q: candidate %+v, %v", mode, c, ok)
+		}
+	}
+}

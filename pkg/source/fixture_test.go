@@ -26,20 +26,24 @@ type update struct {
 	key     model.Key
 	cluster *model.WorkloadCluster
 	served  map[string][]string
+	waits   map[model.Key]bool
 	revoked map[string][]string
 	ended   map[string]time.Time // the record of ended tunnels, and nothing else; nil: not it
 }
 
 // Replace implements source.Publisher.
 func (p publisher) Replace(clusters []model.WorkloadCluster) {
-	served, revoked := map[string][]string{}, map[string][]string{}
+	served, revoked, waits := map[string][]string{}, map[string][]string{}, map[model.Key]bool{}
 	for _, c := range clusters {
+		if c.Prepared {
+			waits[c.Key] = true
+		}
 		if !c.Withheld {
 			served[c.Key.Name] = c.Names()
 		}
 		revoked[c.Key.Name] = c.Revoked
 	}
-	p.updates <- update{all: true, served: served, revoked: revoked}
+	p.updates <- update{all: true, served: served, revoked: revoked, waits: waits}
 }
 
 // Ended implements source.Publisher.
@@ -59,6 +63,7 @@ type bed struct {
 	served    map[string][]string // by name: the names that are served now
 	addresses map[string]string   // by name: the apiserver that its edges dial
 	revoked   map[string][]string // by name: its revoked edges
+	prepared  map[model.Key]bool  // those that wait for their Cluster
 	ended     map[string]time.Time
 	log       *slog.Logger
 }
@@ -181,7 +186,7 @@ func (b *bed) take(t *testing.T, u update) {
 	case u.ended != nil:
 		b.ended = u.ended
 	case u.all:
-		b.served, b.revoked = u.served, u.revoked
+		b.served, b.revoked, b.prepared = u.served, u.revoked, u.waits
 	case u.key.Namespace != b.namespace:
 	case u.cluster == nil:
 		delete(b.served, u.key.Name)
@@ -194,6 +199,10 @@ func (b *bed) take(t *testing.T, u update) {
 			t.Errorf("%s was published as %s", u.cluster.Key, u.key)
 		}
 		b.served[u.key.Name] = u.cluster.Names()
+		delete(b.prepared, u.key)
+		if u.cluster.Prepared {
+			b.prepared[u.key] = true
+		}
 		b.addresses[u.key.Name] = fmt.Sprint(append([]model.Endpoint{u.cluster.APIServer}, u.cluster.Others...))
 		b.revoked[u.key.Name] = u.cluster.Revoked
 	}

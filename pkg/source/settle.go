@@ -92,7 +92,7 @@ func (k *Kube) look(ctx context.Context, key model.Key) (*model.Candidate, *mode
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
-	if c, ok := Candidate(cluster, tunnel); ok {
+	if c, ok := Claimant(cluster, tunnel, k.Now()); ok {
 		return &c, nil, nil
 	}
 	return nil, &model.WorkloadCluster{Key: key, ID: tunnel.Spec.ID, Revoked: tunnel.Spec.RevokedEdges, Withheld: true}, nil

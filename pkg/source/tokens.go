@@ -27,11 +27,15 @@ func tokenHashes(object client.Object) []string {
 	if !ok {
 		return nil
 	}
-	hashes := make([]string, len(tunnel.Status.Tokens))
-	for i, token := range tunnel.Status.Tokens {
-		hashes[i] = token.SHA256
+	return hashes(tunnel.Status.Tokens)
+}
+
+func hashes(tokens []v1alpha1.TokenStatus) []string {
+	all := make([]string, len(tokens))
+	for i, token := range tokens {
+		all[i] = token.SHA256
 	}
-	return hashes
+	return all
 }
 
 // TokenRevoked says whether an edge that came by this token is revoked. The token's own record is removed a moment after

@@ -57,6 +57,9 @@ func (t *Table) apply(changes batch) {
 		default:
 			e = &entry{tunnel: c.tunnel}
 			t.live[key], t.unbound[key] = e, e
+			if e.Local.IsValid() && len(t.locals) < maxLocals {
+				t.locals[e.Local] = true
+			}
 		}
 		keys = append(keys, key)
 	}

@@ -14,12 +14,13 @@
 // is told to open it anew; when the new one is there and the old one was read to its end, the state is written; the old one is removed.
 //
 // Events come from one program and could be lost with a full disk, so the kernel is asked from time to time whether each
-// tunnel's socket is still there.
+// tunnel's socket is still there, and whether there are more than the table has: see missed.
 package tunnels
 
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -45,6 +46,9 @@ type Config struct {
 	Log string
 	// Reopen has Envoy open that file anew, after it was moved away because it had become large.
 	Reopen func(ctx context.Context) error
+	// Others counts the connections to the port of tunnels that Envoy has and that are none. It may be nil: then a tunnel whose
+	// events were lost is never missed.
+	Others func(ctx context.Context) (int, error)
 	Logger *slog.Logger
 }
 
@@ -66,6 +70,7 @@ type Table struct {
 
 	maxLog                  int64         // the log is replaced when it is larger
 	checkEvery, reopenEvery time.Duration // see checkInterval and reopenInterval
+	countEvery              time.Duration // see countInterval
 
 	files sync.Mutex // guards the files and what follows them
 	log   logFiles
@@ -77,25 +82,27 @@ type Table struct {
 	denied  denied
 	stats   Stats
 	said    reasons
+	locals  map[netip.AddrPort]bool // addresses and ports at which tunnels came in
 
 	kick   chan struct{} // holds one if there is something to bind or to cut
 	reopen chan struct{} // holds one if Envoy should open its log
 }
 
-// Stats are counts since the table was made, but for Tunnels, which there are now.
+// Stats are counts since the table was made, but for Tunnels and Missed, which there are now.
 type Stats struct {
 	Tunnels  int
 	Cut      uint64 // connections that were ended because they are denied
 	CutFails uint64 // attempts at it that did not work
 	BadLines uint64 // of the log, that could not be read
+	Missed   int    // tunnels that there are and the table does not have
 }
 
 // New returns an empty table; Run fills it.
 func New(config Config) *Table {
 	t := &Table{
-		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
+		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval, countEvery: countInterval,
 		log:  logFiles{follower: follower{path: config.Log}},
-		live: map[string]*entry{}, unbound: map[string]*entry{},
+		live: map[string]*entry{}, unbound: map[string]*entry{}, locals: map[netip.AddrPort]bool{},
 		history: newHistory(),
 		kick:    make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
@@ -111,6 +118,9 @@ func (t *Table) Run(ctx context.Context) error {
 	group.Go(func() error { t.follow(ctx); return nil })
 	group.Go(func() error { t.keepOpen(ctx); return nil })
 	group.Go(func() error { t.guard(ctx); return nil })
+	if t.config.Others != nil {
+		group.Go(func() error { t.miss(ctx); return nil })
+	}
 	return group.Wait()
 }
 

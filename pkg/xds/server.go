@@ -178,7 +178,11 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	s.clusters[wc.Key] = wc
 	s.withheld.remove(wc.Key)
 	s.doubt(old, wc)
-	good, errs := check(envoy.TunnelClusters(s.inst, wc), s.common, s.common)
+	routes := envoy.TunnelClusters(s.inst, wc)
+	if wc.Prepared {
+		routes = nil
+	}
+	good, errs := check(routes, s.common, s.common)
 	s.leftOut(resourcev3.ClusterType, errs, "cluster", wc.Key.String())
 	for name, r := range good {
 		s.holders[name] = wc.Key

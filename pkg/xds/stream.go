@@ -139,6 +139,9 @@ func (s *Server) forget(st *stream) {
 
 // edgeResources are all resources of one edge.
 func (s *Server) edgeResources(wc model.WorkloadCluster, st *stream) resources {
+	if wc.Prepared {
+		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
+	}
 	static, node := set(envoy.StaticClusters()), st.subject.Node
 	clusters, errs := check(envoy.EdgeClusters(s.inst, wc, node, st.dial), static, static)
 	s.leftOut(resourcev3.ClusterType, errs, "node", node)

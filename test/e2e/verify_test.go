@@ -20,19 +20,23 @@ func TestOneTunnelledCluster(t *testing.T) {
 	for _, part := range []struct {
 		name string
 		run  func(*world, *testing.T)
+		long bool // left out with -short
 	}{
-		{"networks", (*world).networks},
-		{"opting in", (*world).optingIn},
-		{"enrolment", (*world).enrolment},
-		{"kubeconfig", (*world).kubeconfigs},
-		{"traffic", (*world).traffic},
-		{"download", (*world).download},
-		{"on the wire", (*world).wire},
-		{"failure", (*world).failure},
-		{"bad objects", (*world).badObjects},
-		{"life of a Cluster", (*world).lifeOfACluster},
-		{"attacks", (*world).attacks},
+		{"networks", (*world).networks, false},
+		{"opting in", (*world).optingIn, false},
+		{"enrolment", (*world).enrolment, false},
+		{"kubeconfig", (*world).kubeconfigs, false},
+		{"traffic", (*world).traffic, false},
+		{"download", (*world).download, true},
+		{"on the wire", (*world).wire, false},
+		{"failure", (*world).failure, false},
+		{"bad objects", (*world).badObjects, false},
+		{"life of a Cluster", (*world).lifeOfACluster, true},
+		{"attacks", (*world).attacks, true},
 	} {
+		if part.long && testing.Short() {
+			continue
+		}
 		t.Run(part.name, func(t *testing.T) { part.run(w, t) })
 	}
 	t.Run("Cluster API", func(t *testing.T) {

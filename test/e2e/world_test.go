@@ -87,7 +87,7 @@ func newWorld(t *testing.T) *world {
 // join creates a Cluster, brings up an edge for it and waits until its kubeconfig works. A spec is what a user says in
 // the Tunnel.
 func (w *world) join(ctx context.Context, name string, apiServer *lab.APIServer, spec map[string]any) (*member, error) {
-	cluster, err := w.CreateCluster(ctx, lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer})
+	cluster, err := w.CreateCluster(ctx, lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer, Mode: v1alpha1.KubeconfigModeSNI})
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +122,9 @@ func (w *world) bareCluster(t *testing.T, spec lab.ClusterSpec) *lab.Cluster {
 	}
 	if spec.APIServer == nil {
 		spec.APIServer = w.SNI
+	}
+	if spec.Labels == nil {
+		spec.Mode = v1alpha1.KubeconfigModeSNI
 	}
 	cluster, err := w.CreateCluster(t.Context(), spec)
 	must(t, err)

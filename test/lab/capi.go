@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,25 +20,37 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The webhook server and the health endpoint of Cluster API's manager listen in the management namespace.
-const (
-	webhookURL = "https://127.0.0.1:9443"
-	healthURL  = "http://127.0.0.1:9440"
-)
+// manager is one of Cluster API's managers. Its webhook server and its health endpoint listen in the management namespace.
+type manager struct {
+	name            string // of the program, the process, and the webhook configurations
+	config          string // folder of its types and webhooks
+	webhook, health int    // ports
+	flags           []string
+}
+
+var coreManager = manager{name: "capi-core", config: "capi-config", webhook: 9443, health: 9440}
 
 //go:embed providers.yaml
 var providers []byte
 
-// startCAPI installs Cluster API with its webhooks and starts its core manager. It closes installed as soon as the
+// startCAPI installs Cluster API with its webhooks and starts its managers. It closes installed as soon as the
 // types are served.
 func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) error {
 	authority, err := NewAuthority("capi-webhook")
 	if err != nil {
 		return err
 	}
-	crds, err := l.capiCRDs(authority.CertPEM)
+	managers := l.capiManagers()
+	crds, err := parseObjects(providers)
 	if err != nil {
 		return err
+	}
+	for _, m := range managers {
+		more, err := l.capiCRDs(m, authority.CertPEM)
+		if err != nil {
+			return err
+		}
+		crds = append(crds, more...)
 	}
 	if err := l.Management.createAll(ctx, crds); err != nil {
 		return fmt.Errorf("installing Cluster API's types: %w", err)
@@ -49,51 +62,64 @@ func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) error {
 	if l.options.Lean {
 		return nil // a Cluster is an object like any other then
 	}
-	webhooks, err := l.capiWebhooks(authority.CertPEM)
-	if err != nil {
-		return err
+	group, ctx := errgroup.WithContext(ctx)
+	for i, m := range managers {
+		group.Go(func() error {
+			process, err := l.startCAPIManager(ctx, m, authority)
+			if i == 0 {
+				l.CAPI = process
+			}
+			return err
+		})
 	}
-	if err := l.startCAPIManager(ctx, authority); err != nil {
-		return err
-	}
-	// Only now, as the apiserver would wait for webhooks that nobody serves yet.
-	if err := l.Management.createAll(ctx, webhooks); err != nil {
-		return fmt.Errorf("installing Cluster API's webhooks: %w", err)
-	}
-	return nil
+	return group.Wait()
 }
 
-func (l *Lab) startCAPIManager(ctx context.Context, authority *Authority) error {
-	dir := l.file("capi")
+// startCAPIManager starts a manager, and installs its webhooks as soon as it serves them: the apiserver would wait for them.
+func (l *Lab) startCAPIManager(ctx context.Context, m manager, authority *Authority) (*Process, error) {
+	dir := l.file(m.name)
 	pair, err := authority.Issue(LeafSpec{CommonName: "capi-webhook", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := errors.Join(os.MkdirAll(dir, 0o700), pair.write(dir, "tls")); err != nil {
-		return fmt.Errorf("writing the certificate of the webhooks: %w", err)
+		return nil, fmt.Errorf("writing the certificate of the webhooks: %w", err)
 	}
 	kubeconfig, err := l.Management.adminKubeconfig("management")
 	if err := writeKubeconfig(filepath.Join(dir, "kubeconfig"), kubeconfig, err); err != nil {
-		return err
+		return nil, err
 	}
-	l.CAPI, err = Start(Spec{
-		Name: "capi-core", Namespace: l.Network.Management, Program: l.parts.real("capi-core"), Log: l.LogFile("capi-core"),
-		Args: []string{
-			"--webhook-port=9443", "--webhook-cert-dir=" + dir, "--health-addr=127.0.0.1:9440", "--diagnostics-address=0", "--v=2",
-			"--kubeconfig=" + filepath.Join(dir, "kubeconfig"),
-		},
+	process, err := Start(Spec{
+		Name: m.name, Namespace: l.Network.Management, Program: l.parts.real(m.name), Log: l.LogFile(m.name),
+		Args: append([]string{
+			"--webhook-port=" + strconv.Itoa(m.webhook), "--webhook-cert-dir=" + dir, "--health-addr=" + host("127.0.0.1", m.health),
+			"--diagnostics-address=0", "--v=2", "--kubeconfig=" + filepath.Join(dir, "kubeconfig"),
+		}, m.flags...),
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l.onClose(func(context.Context) { l.CAPI.Kill() })
+	l.onClose(func(context.Context) { process.Kill() })
 	probe := &http.Client{Transport: &http.Transport{DialContext: l.Network.Management.DialContext}}
-	return l.CAPI.WaitReady(ctx, startTimeout, httpOK(probe, healthURL+"/readyz"))
+	if err := process.WaitReady(ctx, startTimeout, httpOK(probe, "http://"+host("127.0.0.1", m.health)+"/readyz")); err != nil {
+		return process, err
+	}
+	webhooks, err := l.capiWebhooks(m, authority.CertPEM)
+	if err != nil {
+		return process, err
+	}
+	if err := l.Management.createAll(ctx, webhooks); err != nil {
+		return process, fmt.Errorf("installing the webhooks of %s: %w", m.name, err)
+	}
+	return process, nil
 }
 
-// capiCRDs reads the CRDs of Cluster API as its kustomization would write them, and those of the stub providers.
-func (l *Lab) capiCRDs(caPEM []byte) ([]*unstructured.Unstructured, error) {
-	dir := filepath.Join(l.parts.real("capi-config"), "crd")
+// clusterctlLabel is what clusterctl adds to everything that it installs, and looks for in types whose objects it may move.
+const clusterctlLabel = "clusterctl.cluster.x-k8s.io"
+
+// capiCRDs reads the CRDs of a manager as its kustomization would write them.
+func (l *Lab) capiCRDs(m manager, caPEM []byte) ([]*unstructured.Unstructured, error) {
+	dir := filepath.Join(l.parts.real(m.config), "crd")
 	labels, err := kustomizeLabels(filepath.Join(dir, "kustomization.yaml"))
 	if err != nil {
 		return nil, err
@@ -103,10 +129,10 @@ func (l *Lab) capiCRDs(caPEM []byte) ([]*unstructured.Unstructured, error) {
 		return nil, err
 	}
 	conversion := map[string]any{"strategy": "Webhook", "webhook": map[string]any{
-		"conversionReviewVersions": []any{"v1"}, "clientConfig": webhookClient("/convert", caPEM),
+		"conversionReviewVersions": []any{"v1"}, "clientConfig": m.webhookClient("/convert", caPEM),
 	}}
 	for _, crd := range crds {
-		crd.SetLabels(merge(crd.GetLabels(), labels))
+		crd.SetLabels(merge(merge(crd.GetLabels(), labels), map[string]string{clusterctlLabel: ""}))
 		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 		if err != nil {
 			return nil, fmt.Errorf("reading the versions of %s: %w", crd.GetName(), err)
@@ -115,13 +141,12 @@ func (l *Lab) capiCRDs(caPEM []byte) ([]*unstructured.Unstructured, error) {
 			crd.Object["spec"].(map[string]any)["conversion"] = conversion
 		}
 	}
-	stubs, err := parseObjects(providers)
-	return append(crds, stubs...), err
+	return crds, nil
 }
 
 // capiWebhooks reads the webhook configurations and points them at the manager, which has no Service here.
-func (l *Lab) capiWebhooks(caPEM []byte) ([]*unstructured.Unstructured, error) {
-	configurations, err := readObjects(filepath.Join(l.parts.real("capi-config"), "webhook", "manifests.yaml"))
+func (l *Lab) capiWebhooks(m manager, caPEM []byte) ([]*unstructured.Unstructured, error) {
+	configurations, err := readObjects(filepath.Join(l.parts.real(m.config), "webhook", "manifests.yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -136,16 +161,16 @@ func (l *Lab) capiWebhooks(caPEM []byte) ([]*unstructured.Unstructured, error) {
 			if err != nil {
 				return nil, fmt.Errorf("reading webhooks of %s: %w", configuration.GetName(), err)
 			}
-			fields["clientConfig"] = webhookClient(path, caPEM)
+			fields["clientConfig"] = m.webhookClient(path, caPEM)
 		}
 		configuration.Object["webhooks"] = webhooks
-		configuration.SetName("capi-" + configuration.GetName())
+		configuration.SetName(m.name + "-" + configuration.GetName())
 	}
 	return configurations, nil
 }
 
-func webhookClient(path string, caPEM []byte) map[string]any {
-	return map[string]any{"url": webhookURL + path, "caBundle": base64Of(caPEM)}
+func (m manager) webhookClient(path string, caPEM []byte) map[string]any {
+	return map[string]any{"url": "https://" + host("127.0.0.1", m.webhook) + path, "caBundle": base64Of(caPEM)}
 }
 
 // kustomizeLabels reads the labels that a kustomization adds: Cluster API finds the version of a CRD by them.

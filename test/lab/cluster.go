@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,9 +20,10 @@ import (
 // ClusterSpec says what a Cluster is to be.
 type ClusterSpec struct {
 	Name      string
-	Namespace string            // made if it isn't there
-	Labels    map[string]string // those that opt in by default
-	APIServer *APIServer        // of the workload cluster
+	Namespace string                  // made if it isn't there
+	Labels    map[string]string       // those that opt in by default
+	APIServer *APIServer              // of the workload cluster
+	Mode      v1alpha1.KubeconfigMode // what a user says in the Tunnel from the start; empty: nothing
 }
 
 // Cluster is a Cluster object, with the means to play its providers.
@@ -29,13 +31,14 @@ type Cluster struct {
 	types.NamespacedName
 	APIServer *APIServer
 	Created   time.Time
+	mode      v1alpha1.KubeconfigMode
 	lab       *Lab
 }
 
 // CreateCluster creates a Cluster and what its providers would create: their own objects, the CA and the kubeconfig
 // Secret. The infrastructure is not provisioned yet: see SetProvisioned.
 func (l *Lab) CreateCluster(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
-	c := &Cluster{NamespacedName: types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name}, APIServer: spec.APIServer, Created: time.Now(), lab: l}
+	c := &Cluster{NamespacedName: types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name}, APIServer: spec.APIServer, Created: time.Now(), mode: spec.Mode, lab: l}
 	if spec.Labels == nil {
 		spec.Labels = map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}
 	}
@@ -48,6 +51,11 @@ func (l *Lab) CreateCluster(ctx context.Context, spec ClusterSpec) (*Cluster, er
 	for _, object := range objects {
 		if err := l.Management.Client.Create(ctx, object); err != nil && (object != namespace || !apierrors.IsAlreadyExists(err)) {
 			return nil, fmt.Errorf("creating the Cluster %s: %w", c, err)
+		}
+	}
+	if spec.Mode != "" {
+		if err := c.PatchTunnel(ctx, nil); err != nil {
+			return nil, err
 		}
 	}
 	return c, c.createSecrets(ctx, controlPlane)
@@ -151,8 +159,13 @@ func (c *Cluster) Tunnel(ctx context.Context) (*v1alpha1.Tunnel, error) {
 }
 
 // PatchTunnel writes fields of the Tunnel's spec as a user would with kubectl apply, which works whether the controller
-// has made the Tunnel already or not.
+// has made the Tunnel already or not. The mode that the Cluster was created with stays, where none is given.
 func (c *Cluster) PatchTunnel(ctx context.Context, spec map[string]any) error {
+	if _, given := spec["kubeconfig"]; !given && c.mode != "" {
+		withMode := map[string]any{"kubeconfig": map[string]any{"mode": string(c.mode)}}
+		maps.Copy(withMode, spec)
+		spec = withMode
+	}
 	tunnel := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	tunnel.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Tunnel"))
 	tunnel.SetNamespace(c.Namespace)

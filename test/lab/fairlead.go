@@ -28,6 +28,8 @@ const (
 	gatewayAccount    = "gateway"
 
 	controllerHealth = "127.0.0.1:8081"
+	// webhookListen is beside the ports of Cluster API's webhooks.
+	webhookListen = "127.0.0.1:9447"
 )
 
 // startFairlead installs Fairlead in the management cluster, starts all of it that doesn't belong to an edge, and waits
@@ -62,14 +64,17 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	return group.Wait()
 }
 
-// installFairlead applies what of deploy/kubernetes doesn't run: types, permissions and policies.
+// installFairlead applies what of deploy/kubernetes doesn't run: types, permissions, policies and the webhook.
 func (l *Lab) installFairlead(ctx context.Context) error {
 	objects, err := readObjects(filepath.Join(l.parts.Root, "deploy", "kubernetes"))
 	if err != nil {
 		return err
 	}
+	if err := pointWebhooks(objects, webhookListen); err != nil {
+		return err
+	}
 	order := [][]string{
-		{"Namespace", "CustomResourceDefinition"},
+		{"Namespace", "CustomResourceDefinition", "MutatingWebhookConfiguration"},
 		{"ServiceAccount", "Role", "ClusterRole", "ValidatingAdmissionPolicy"},
 		{"RoleBinding", "ClusterRoleBinding", "ValidatingAdmissionPolicyBinding"},
 	}
@@ -83,14 +88,37 @@ func (l *Lab) installFairlead(ctx context.Context) error {
 	return l.Management.waitEstablished(ctx, crds)
 }
 
+// pointWebhooks points webhook configurations at an address, as there are no Services. Who serves there fills in the CA.
+func pointWebhooks(objects []*unstructured.Unstructured, address string) error {
+	for _, configuration := range objects {
+		if configuration.GetKind() != "MutatingWebhookConfiguration" {
+			continue
+		}
+		webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
+		if err != nil {
+			return fmt.Errorf("reading webhooks of %s: %w", configuration.GetName(), err)
+		}
+		for _, webhook := range webhooks {
+			fields := webhook.(map[string]any)
+			path, _, err := unstructured.NestedString(fields, "clientConfig", "service", "path")
+			if err != nil {
+				return fmt.Errorf("reading webhooks of %s: %w", configuration.GetName(), err)
+			}
+			fields["clientConfig"] = map[string]any{"url": "https://" + address + path}
+		}
+		configuration.Object["webhooks"] = webhooks
+	}
+	return nil
+}
+
 func (l *Lab) startController(ctx context.Context) (err error) {
 	l.Controller, err = l.startManaged(ctx, managed{
 		name: "controller", program: "controller", account: controllerAccount, health: controllerHealth,
 		args: append([]string{
 			"--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s", "--metrics-listen=127.0.0.1:8082",
-			"--public-address=" + host(PublicName, PublicPort), "--apiserver-address=" + host(GatewayName, APIServerPort),
+			"--public-address=" + host(l.Network.publicName, PublicPort), "--apiserver-address=" + host(GatewayName, APIServerPort),
 			"--connect-address=" + host(GatewayName, ConnectPort), "--tunnel-dns=auto", "--xds-server-user=" + user(xdsServerAccount),
-			"--xds-server=" + host(xdsServerName, xdsPort),
+			"--xds-server=" + host(xdsServerName, xdsPort), "--webhook-listen=" + webhookListen,
 		}, l.options.ControllerFlags...),
 	})
 	return err
@@ -100,13 +128,13 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 	name := xdsServer(i)
 	args := []string{
 		"--listen=" + netip.AddrPortFrom(address, xdsPort).String(), "--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace,
-		"--public-address=" + host(PublicName, PublicPort), "--control-address=" + host(xdsServerName, xdsPort),
+		"--public-address=" + host(l.Network.publicName, PublicPort), "--control-address=" + host(xdsServerName, xdsPort),
 		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.file(name),
 	}
 	for j := range l.options.Gateways {
 		gateway := "--gateway=" + gatewayReplica(j)
 		if l.options.Gateways > 1 {
-			gateway += "=" + host(PublicAddress(j).String(), PublicPort)
+			gateway += "=" + host(l.Network.publicAddress(j).String(), PublicPort)
 		}
 		args = append(args, gateway)
 	}

@@ -49,7 +49,7 @@ func (l *Lab) startGateway(ctx context.Context, i int) error {
 		args: []string{
 			"--name=" + name, "--xds-server=" + host(xdsServerName, xdsPort), "--tunnel-domain=" + l.Domain,
 			"--ca-file=" + filepath.Join(dir, "ca.crt"), credential,
-			"--public-listen=" + netip.AddrPortFrom(PublicAddress(i), PublicPort).String(),
+			"--public-listen=" + netip.AddrPortFrom(l.Network.publicAddress(i), PublicPort).String(),
 			"--apiserver-listen=" + netip.AddrPortFrom(InsideAddress(i), APIServerPort).String(),
 			"--connect-listen=" + netip.AddrPortFrom(InsideAddress(i), ConnectPort).String(),
 		},

@@ -32,6 +32,9 @@ type Options struct {
 	Programs string
 	// ControllerFlags are added to those of the controller.
 	ControllerFlags []string
+	// Machines adds Cluster API's kubeadm providers and an infrastructure provider whose machines are network namespaces:
+	// Cluster API makes the workload clusters itself, so the lab has no workload apiservers of its own.
+	Machines bool
 	// Prepare is called when the management cluster is there with all types and permissions, before any program of
 	// Fairlead starts; it may be nil.
 	Prepare func(context.Context, *Lab) error
@@ -41,13 +44,14 @@ type Options struct {
 type Lab struct {
 	Network    *Network
 	Management *APIServer
-	SNI        *APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames
-	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab
+	SNI        *APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines
+	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab and with machines
 
 	Controller *Service
 	XDSServers []*Service
 	Gateways   []*Agent
 	CAPI       *Process // nil in a lean lab
+	Cloud      *Cloud   // where machines run; nil without Options.Machines
 
 	Dir     string
 	Domain  string
@@ -65,12 +69,22 @@ type Lab struct {
 // New finds the programs, removes what killed labs left behind, and makes the networks. The lab must be closed, also
 // when starting it fails.
 func New(ctx context.Context, options Options) (*Lab, error) {
+	return build(ctx, options, nil)
+}
+
+// build is New. Besides an installation it shares the workload network and the machines of that one.
+func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("making network namespaces: this must run as root")
 	}
 	parts, err := FindParts()
 	if err != nil {
 		return nil, err
+	}
+	if options.Machines {
+		if err := parts.FindMachineParts(); err != nil {
+			return nil, err
+		}
 	}
 	if options.Programs != "" {
 		if parts.Fairlead, err = filepath.Abs(options.Programs); err != nil {
@@ -92,7 +106,7 @@ func New(ctx context.Context, options Options) (*Lab, error) {
 	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
 		return nil, fmt.Errorf("making the lab's folder: %w", err)
 	}
-	if l.Network, err = newNetwork(ctx, name, options.Gateways); err != nil {
+	if l.Network, err = l.network(ctx, name, beside); err != nil {
 		l.Close(context.WithoutCancel(ctx))
 		return nil, err
 	}
@@ -103,7 +117,9 @@ func New(ctx context.Context, options Options) (*Lab, error) {
 func (l *Lab) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.startManagement(ctx) })
-	group.Go(func() error { return l.startWorkload(ctx) })
+	if !l.options.Machines {
+		group.Go(func() error { return l.startWorkload(ctx) })
+	}
 	return group.Wait()
 }
 
@@ -118,6 +134,12 @@ func (l *Lab) startManagement(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if l.options.Machines {
+		if err := l.startCollector(ctx); err != nil {
+			return err
+		}
+		l.startInfrastructure()
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	crds := make(chan struct{})

@@ -55,7 +55,9 @@ type Network struct {
 	Management, Workload *Namespace
 	Gateways             []*Namespace
 
-	name string
+	name         string
+	publicName   string // of the gateways in the workload network
+	firstGateway int    // number of the first one there
 
 	mu  sync.Mutex
 	all []*Namespace // in the order in which they were made
@@ -63,7 +65,7 @@ type Network struct {
 
 // newNetwork makes the namespaces <name>-management, <name>-workload and <name>-gateway-<i>.
 func newNetwork(ctx context.Context, name string, gateways int) (*Network, error) {
-	n := &Network{name: name}
+	n := &Network{name: name, publicName: PublicName}
 	if err := n.build(ctx, gateways); err != nil {
 		n.close(context.WithoutCancel(ctx))
 		return nil, err
@@ -75,8 +77,10 @@ func (n *Network) build(ctx context.Context, gateways int) (err error) {
 	if n.Management, err = n.addSwitch(ctx, "management", "mgmt", netip.PrefixFrom(managementAddress, managementPrefix.Bits())); err != nil {
 		return err
 	}
-	if n.Workload, err = n.addSwitch(ctx, "workload", "work", netip.PrefixFrom(workloadAddress, workloadPrefix.Bits())); err != nil {
-		return err
+	if n.Workload == nil { // it has none to share with another network
+		if n.Workload, err = n.addSwitch(ctx, "workload", "work", netip.PrefixFrom(workloadAddress, workloadPrefix.Bits())); err != nil {
+			return err
+		}
 	}
 	for i := range gateways {
 		gateway, err := n.add(ctx, "gateway-"+strconv.Itoa(i))
@@ -117,11 +121,11 @@ func (n *Network) addSwitch(ctx context.Context, role, device string, address ne
 
 // connectGateway gives a gateway its two legs and everybody its names, and shuts its back door.
 func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace) error {
-	port := "gw" + strconv.Itoa(i)
-	inside, public := InsideAddress(i), PublicAddress(i)
-	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management, "mgmt", port}); err != nil {
+	inside, public := InsideAddress(i), n.publicAddress(i)
+	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management, "mgmt", "gw" + strconv.Itoa(i)}); err != nil {
 		return err
 	}
+	port := "gw" + strconv.Itoa(n.firstGateway+i)
 	if err := plug(ctx, cable{gateway, gatewayPublic, netip.PrefixFrom(public, workloadPrefix.Bits()), n.Workload, "work", port}); err != nil {
 		return err
 	}
@@ -131,7 +135,20 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 	if err := n.Management.AddHost(GatewayName, inside); err != nil {
 		return err
 	}
-	return n.Workload.AddHost(PublicName, public)
+	return n.Workload.AddHost(n.publicName, public)
+}
+
+// publicAddress is the address of one of this network's gateways in the workload network.
+func (n *Network) publicAddress(gateway int) netip.Addr {
+	return PublicAddress(n.firstGateway + gateway)
+}
+
+func (n *Network) publicAddresses() []netip.Addr {
+	var all []netip.Addr
+	for i := range n.Gateways {
+		all = append(all, n.publicAddress(i))
+	}
+	return all
 }
 
 // cable joins a device of a namespace, and the address that it is to have, with a port of the switch in another one.

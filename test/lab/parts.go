@@ -36,6 +36,12 @@ func FindParts() (Parts, error) {
 	return p, errors.Join(errs...)
 }
 
+// FindMachineParts looks for the programs that a lab with machines runs beside the others.
+func (p Parts) FindMachineParts() error {
+	return missing(p.Real, "make tools", "machine", "kubeadm", "kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
+		"capi-control-plane", "capi-control-plane-config", "clusterctl")
+}
+
 // missing says which programs a folder lacks, and what makes them.
 func missing(folder, command string, names ...string) error {
 	for _, name := range names {

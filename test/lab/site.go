@@ -37,7 +37,7 @@ func (l *Lab) AddSite(ctx context.Context, name string) (*Site, error) {
 	if err := l.plugSite(ctx, site.Namespace, site.Address); err != nil {
 		return nil, err
 	}
-	return site, site.SetHost(PublicName, l.publicAddresses()...)
+	return site, site.SetHost(l.Network.publicName, l.Network.publicAddresses()...)
 }
 
 // AddSecludedSite makes a site that reaches nothing but a proxy machine, which is on the workload network and forwards no
@@ -65,7 +65,7 @@ func (l *Lab) AddSecludedSite(ctx context.Context, name string) (*Site, error) {
 	if err := l.plugSite(ctx, proxy, l.nextSiteAddress()); err != nil {
 		return nil, err
 	}
-	return site, proxy.SetHost(PublicName, l.publicAddresses()...)
+	return site, proxy.SetHost(l.Network.publicName, l.Network.publicAddresses()...)
 }
 
 // ProxyAddress is where a secluded site reaches its proxy machine.
@@ -83,14 +83,6 @@ func (l *Lab) nextSiteAddress() netip.Addr {
 	defer l.mu.Unlock()
 	l.sites++
 	return addressAt(workloadPrefix, 20+l.sites)
-}
-
-func (l *Lab) publicAddresses() []netip.Addr {
-	var all []netip.Addr
-	for i := range l.Network.Gateways {
-		all = append(all, PublicAddress(i))
-	}
-	return all
 }
 
 // Unplug takes the site's cable away: packets get lost, nobody is told. Plug puts it back.

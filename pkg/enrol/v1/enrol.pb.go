@@ -9,8 +9,10 @@
 package enrolv1
 
 import (
+	v1 "github.com/fairlead/fairlead/pkg/report/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -278,11 +280,115 @@ func (x *Certificate) GetTrustBundle() []byte {
 	return nil
 }
 
+type ReportBootRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Report        *v1.BootReport         `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportBootRequest) Reset() {
+	*x = ReportBootRequest{}
+	mi := &file_pkg_enrol_v1_enrol_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportBootRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportBootRequest) ProtoMessage() {}
+
+func (x *ReportBootRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_enrol_v1_enrol_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportBootRequest.ProtoReflect.Descriptor instead.
+func (*ReportBootRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_enrol_v1_enrol_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ReportBootRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *ReportBootRequest) GetReport() *v1.BootReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+type ReportBootResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Next          *durationpb.Duration   `protobuf:"bytes,1,opt,name=next,proto3" json:"next,omitempty"`        // how long to wait with the next report, unless something is new
+	Watched       bool                   `protobuf:"varint,2,opt,name=watched,proto3" json:"watched,omitempty"` // a controller hears of it now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportBootResponse) Reset() {
+	*x = ReportBootResponse{}
+	mi := &file_pkg_enrol_v1_enrol_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportBootResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportBootResponse) ProtoMessage() {}
+
+func (x *ReportBootResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_enrol_v1_enrol_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportBootResponse.ProtoReflect.Descriptor instead.
+func (*ReportBootResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_enrol_v1_enrol_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ReportBootResponse) GetNext() *durationpb.Duration {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *ReportBootResponse) GetWatched() bool {
+	if x != nil {
+		return x.Watched
+	}
+	return false
+}
+
 var File_pkg_enrol_v1_enrol_proto protoreflect.FileDescriptor
 
 const file_pkg_enrol_v1_enrol_proto_rawDesc = "" +
 	"\n" +
-	"\x18pkg/enrol/v1/enrol.proto\x12\x11fairlead.enrol.v1\"N\n" +
+	"\x18pkg/enrol/v1/enrol.proto\x12\x11fairlead.enrol.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apkg/report/v1/report.proto\"N\n" +
 	"\x10EnrolEdgeRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x12\n" +
@@ -298,11 +404,19 @@ const file_pkg_enrol_v1_enrol_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"F\n" +
 	"\vCertificate\x12\x14\n" +
 	"\x05chain\x18\x01 \x01(\fR\x05chain\x12!\n" +
-	"\ftrust_bundle\x18\x02 \x01(\fR\vtrustBundle2\xff\x01\n" +
+	"\ftrust_bundle\x18\x02 \x01(\fR\vtrustBundle\"a\n" +
+	"\x11ReportBootRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x126\n" +
+	"\x06report\x18\x02 \x01(\v2\x1e.fairlead.report.v1.BootReportR\x06report\"]\n" +
+	"\x12ReportBootResponse\x12-\n" +
+	"\x04next\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04next\x12\x18\n" +
+	"\awatched\x18\x02 \x01(\bR\awatched2\xda\x02\n" +
 	"\tEnrolment\x12P\n" +
 	"\tEnrolEdge\x12#.fairlead.enrol.v1.EnrolEdgeRequest\x1a\x1e.fairlead.enrol.v1.Certificate\x12V\n" +
 	"\fEnrolGateway\x12&.fairlead.enrol.v1.EnrolGatewayRequest\x1a\x1e.fairlead.enrol.v1.Certificate\x12H\n" +
-	"\x05Renew\x12\x1f.fairlead.enrol.v1.RenewRequest\x1a\x1e.fairlead.enrol.v1.CertificateB3Z1github.com/fairlead/fairlead/pkg/enrol/v1;enrolv1b\x06proto3"
+	"\x05Renew\x12\x1f.fairlead.enrol.v1.RenewRequest\x1a\x1e.fairlead.enrol.v1.Certificate\x12Y\n" +
+	"\n" +
+	"ReportBoot\x12$.fairlead.enrol.v1.ReportBootRequest\x1a%.fairlead.enrol.v1.ReportBootResponseB3Z1github.com/fairlead/fairlead/pkg/enrol/v1;enrolv1b\x06proto3"
 
 var (
 	file_pkg_enrol_v1_enrol_proto_rawDescOnce sync.Once
@@ -316,25 +430,33 @@ func file_pkg_enrol_v1_enrol_proto_rawDescGZIP() []byte {
 	return file_pkg_enrol_v1_enrol_proto_rawDescData
 }
 
-var file_pkg_enrol_v1_enrol_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_pkg_enrol_v1_enrol_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_pkg_enrol_v1_enrol_proto_goTypes = []any{
 	(*EnrolEdgeRequest)(nil),    // 0: fairlead.enrol.v1.EnrolEdgeRequest
 	(*EnrolGatewayRequest)(nil), // 1: fairlead.enrol.v1.EnrolGatewayRequest
 	(*RenewRequest)(nil),        // 2: fairlead.enrol.v1.RenewRequest
 	(*Certificate)(nil),         // 3: fairlead.enrol.v1.Certificate
+	(*ReportBootRequest)(nil),   // 4: fairlead.enrol.v1.ReportBootRequest
+	(*ReportBootResponse)(nil),  // 5: fairlead.enrol.v1.ReportBootResponse
+	(*v1.BootReport)(nil),       // 6: fairlead.report.v1.BootReport
+	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
 }
 var file_pkg_enrol_v1_enrol_proto_depIdxs = []int32{
-	0, // 0: fairlead.enrol.v1.Enrolment.EnrolEdge:input_type -> fairlead.enrol.v1.EnrolEdgeRequest
-	1, // 1: fairlead.enrol.v1.Enrolment.EnrolGateway:input_type -> fairlead.enrol.v1.EnrolGatewayRequest
-	2, // 2: fairlead.enrol.v1.Enrolment.Renew:input_type -> fairlead.enrol.v1.RenewRequest
-	3, // 3: fairlead.enrol.v1.Enrolment.EnrolEdge:output_type -> fairlead.enrol.v1.Certificate
-	3, // 4: fairlead.enrol.v1.Enrolment.EnrolGateway:output_type -> fairlead.enrol.v1.Certificate
-	3, // 5: fairlead.enrol.v1.Enrolment.Renew:output_type -> fairlead.enrol.v1.Certificate
-	3, // [3:6] is the sub-list for method output_type
-	0, // [0:3] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	6, // 0: fairlead.enrol.v1.ReportBootRequest.report:type_name -> fairlead.report.v1.BootReport
+	7, // 1: fairlead.enrol.v1.ReportBootResponse.next:type_name -> google.protobuf.Duration
+	0, // 2: fairlead.enrol.v1.Enrolment.EnrolEdge:input_type -> fairlead.enrol.v1.EnrolEdgeRequest
+	1, // 3: fairlead.enrol.v1.Enrolment.EnrolGateway:input_type -> fairlead.enrol.v1.EnrolGatewayRequest
+	2, // 4: fairlead.enrol.v1.Enrolment.Renew:input_type -> fairlead.enrol.v1.RenewRequest
+	4, // 5: fairlead.enrol.v1.Enrolment.ReportBoot:input_type -> fairlead.enrol.v1.ReportBootRequest
+	3, // 6: fairlead.enrol.v1.Enrolment.EnrolEdge:output_type -> fairlead.enrol.v1.Certificate
+	3, // 7: fairlead.enrol.v1.Enrolment.EnrolGateway:output_type -> fairlead.enrol.v1.Certificate
+	3, // 8: fairlead.enrol.v1.Enrolment.Renew:output_type -> fairlead.enrol.v1.Certificate
+	5, // 9: fairlead.enrol.v1.Enrolment.ReportBoot:output_type -> fairlead.enrol.v1.ReportBootResponse
+	6, // [6:10] is the sub-list for method output_type
+	2, // [2:6] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_pkg_enrol_v1_enrol_proto_init() }
@@ -352,7 +474,7 @@ func file_pkg_enrol_v1_enrol_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_enrol_v1_enrol_proto_rawDesc), len(file_pkg_enrol_v1_enrol_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

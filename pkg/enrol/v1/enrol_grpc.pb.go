@@ -24,6 +24,7 @@ const (
 	Enrolment_EnrolEdge_FullMethodName    = "/fairlead.enrol.v1.Enrolment/EnrolEdge"
 	Enrolment_EnrolGateway_FullMethodName = "/fairlead.enrol.v1.Enrolment/EnrolGateway"
 	Enrolment_Renew_FullMethodName        = "/fairlead.enrol.v1.Enrolment/Renew"
+	Enrolment_ReportBoot_FullMethodName   = "/fairlead.enrol.v1.Enrolment/ReportBoot"
 )
 
 // EnrolmentClient is the client API for Enrolment service.
@@ -37,6 +38,9 @@ type EnrolmentClient interface {
 	EnrolGateway(ctx context.Context, in *EnrolGatewayRequest, opts ...grpc.CallOption) (*Certificate, error)
 	// Renew gives the caller, whom its TLS client certificate names, a certificate with the same names for another key.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*Certificate, error)
+	// ReportBoot takes what a machine says of how it boots. Its token is good for this alone, and decides of which tunnel the
+	// machine is.
+	ReportBoot(ctx context.Context, in *ReportBootRequest, opts ...grpc.CallOption) (*ReportBootResponse, error)
 }
 
 type enrolmentClient struct {
@@ -77,6 +81,16 @@ func (c *enrolmentClient) Renew(ctx context.Context, in *RenewRequest, opts ...g
 	return out, nil
 }
 
+func (c *enrolmentClient) ReportBoot(ctx context.Context, in *ReportBootRequest, opts ...grpc.CallOption) (*ReportBootResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportBootResponse)
+	err := c.cc.Invoke(ctx, Enrolment_ReportBoot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // EnrolmentServer is the server API for Enrolment service.
 // All implementations must embed UnimplementedEnrolmentServer
 // for forward compatibility.
@@ -88,6 +102,9 @@ type EnrolmentServer interface {
 	EnrolGateway(context.Context, *EnrolGatewayRequest) (*Certificate, error)
 	// Renew gives the caller, whom its TLS client certificate names, a certificate with the same names for another key.
 	Renew(context.Context, *RenewRequest) (*Certificate, error)
+	// ReportBoot takes what a machine says of how it boots. Its token is good for this alone, and decides of which tunnel the
+	// machine is.
+	ReportBoot(context.Context, *ReportBootRequest) (*ReportBootResponse, error)
 	mustEmbedUnimplementedEnrolmentServer()
 }
 
@@ -106,6 +123,9 @@ func (UnimplementedEnrolmentServer) EnrolGateway(context.Context, *EnrolGatewayR
 }
 func (UnimplementedEnrolmentServer) Renew(context.Context, *RenewRequest) (*Certificate, error) {
 	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedEnrolmentServer) ReportBoot(context.Context, *ReportBootRequest) (*ReportBootResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportBoot not implemented")
 }
 func (UnimplementedEnrolmentServer) mustEmbedUnimplementedEnrolmentServer() {}
 func (UnimplementedEnrolmentServer) testEmbeddedByValue()                   {}
@@ -182,6 +202,24 @@ func _Enrolment_Renew_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Enrolment_ReportBoot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportBootRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrolmentServer).ReportBoot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Enrolment_ReportBoot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrolmentServer).ReportBoot(ctx, req.(*ReportBootRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Enrolment_ServiceDesc is the grpc.ServiceDesc for Enrolment service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -200,6 +238,10 @@ var Enrolment_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Renew",
 			Handler:    _Enrolment_Renew_Handler,
+		},
+		{
+			MethodName: "ReportBoot",
+			Handler:    _Enrolment_ReportBoot_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

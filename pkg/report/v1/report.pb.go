@@ -24,6 +24,58 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type BootState int32
+
+const (
+	BootState_BOOT_STATE_UNKNOWN   BootState = 0
+	BootState_BOOT_STATE_RUNNING   BootState = 1
+	BootState_BOOT_STATE_SUCCEEDED BootState = 2
+	BootState_BOOT_STATE_FAILED    BootState = 3
+)
+
+// Enum value maps for BootState.
+var (
+	BootState_name = map[int32]string{
+		0: "BOOT_STATE_UNKNOWN",
+		1: "BOOT_STATE_RUNNING",
+		2: "BOOT_STATE_SUCCEEDED",
+		3: "BOOT_STATE_FAILED",
+	}
+	BootState_value = map[string]int32{
+		"BOOT_STATE_UNKNOWN":   0,
+		"BOOT_STATE_RUNNING":   1,
+		"BOOT_STATE_SUCCEEDED": 2,
+		"BOOT_STATE_FAILED":    3,
+	}
+)
+
+func (x BootState) Enum() *BootState {
+	p := new(BootState)
+	*p = x
+	return p
+}
+
+func (x BootState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BootState) Descriptor() protoreflect.EnumDescriptor {
+	return file_pkg_report_v1_report_proto_enumTypes[0].Descriptor()
+}
+
+func (BootState) Type() protoreflect.EnumType {
+	return &file_pkg_report_v1_report_proto_enumTypes[0]
+}
+
+func (x BootState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BootState.Descriptor instead.
+func (BootState) EnumDescriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{0}
+}
+
 type EdgeReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Form          string                 `protobuf:"bytes,1,opt,name=form,proto3" json:"form,omitempty"`       // Process or Container
@@ -501,6 +553,271 @@ func (x *Edge) GetTunnelId() string {
 	return ""
 }
 
+// BootReport is how a machine boots, as it says itself. It comes by pkg/enrol, from machines that have no certificate.
+type BootReport struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	BootId string                 `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the kernel: another one is another boot
+	// sequence is greater in each report of one boot than in those before: milliseconds since its beginning.
+	Sequence      uint64       `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Machine       *Machine     `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
+	State         BootState    `protobuf:"varint,4,opt,name=state,proto3,enum=fairlead.report.v1.BootState" json:"state,omitempty"`
+	Step          string       `protobuf:"bytes,5,opt,name=step,proto3" json:"step,omitempty"`       // the one that runs, or that failed
+	Message       string       `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"` // one line about it
+	Tail          string       `protobuf:"bytes,7,opt,name=tail,proto3" json:"tail,omitempty"`       // the end of the failing step's log
+	Phases        []*BootPhase `protobuf:"bytes,8,rep,name=phases,proto3" json:"phases,omitempty"`
+	Version       string       `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"` // of the reporter
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BootReport) Reset() {
+	*x = BootReport{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BootReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BootReport) ProtoMessage() {}
+
+func (x *BootReport) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
+func (*BootReport) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *BootReport) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *BootReport) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *BootReport) GetMachine() *Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+func (x *BootReport) GetState() BootState {
+	if x != nil {
+		return x.State
+	}
+	return BootState_BOOT_STATE_UNKNOWN
+}
+
+func (x *BootReport) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *BootReport) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *BootReport) GetTail() string {
+	if x != nil {
+		return x.Tail
+	}
+	return ""
+}
+
+func (x *BootReport) GetPhases() []*BootPhase {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
+func (x *BootReport) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+// BootPhase is one part of a boot.
+type BootPhase struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	State         BootState              `protobuf:"varint,2,opt,name=state,proto3,enum=fairlead.report.v1.BootState" json:"state,omitempty"`
+	Started       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started,proto3" json:"started,omitempty"` // by the machine's clock, which may be wrong so early
+	Ended         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BootPhase) Reset() {
+	*x = BootPhase{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BootPhase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BootPhase) ProtoMessage() {}
+
+func (x *BootPhase) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
+func (*BootPhase) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *BootPhase) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BootPhase) GetState() BootState {
+	if x != nil {
+		return x.State
+	}
+	return BootState_BOOT_STATE_UNKNOWN
+}
+
+func (x *BootPhase) GetStarted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Started
+	}
+	return nil
+}
+
+func (x *BootPhase) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+// Machine is by what the Machine is found that reports. A machine says it of itself, so it says who it is only within its
+// own workload cluster.
+type Machine struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hostname      string                 `protobuf:"bytes,1,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`                     // IP addresses
+	ProviderId    string                 `protobuf:"bytes,3,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"` // as its kubelet is to register it
+	SystemUuid    string                 `protobuf:"bytes,4,opt,name=system_uuid,json=systemUuid,proto3" json:"system_uuid,omitempty"`
+	MachineId     string                 `protobuf:"bytes,5,opt,name=machine_id,json=machineId,proto3" json:"machine_id,omitempty"`
+	Name          string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"` // of the Machine, if the reporter was told
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Machine) Reset() {
+	*x = Machine{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Machine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Machine) ProtoMessage() {}
+
+func (x *Machine) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Machine.ProtoReflect.Descriptor instead.
+func (*Machine) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Machine) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
+func (x *Machine) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Machine) GetProviderId() string {
+	if x != nil {
+		return x.ProviderId
+	}
+	return ""
+}
+
+func (x *Machine) GetSystemUuid() string {
+	if x != nil {
+		return x.SystemUuid
+	}
+	return ""
+}
+
+func (x *Machine) GetMachineId() string {
+	if x != nil {
+		return x.MachineId
+	}
+	return ""
+}
+
+func (x *Machine) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -509,7 +826,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +838,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +851,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 // Change is one thing that changed. The first is began, then come all that there are, which synced ends. Of a gateway all
@@ -548,6 +865,7 @@ type Change struct {
 	//	*Change_Gateway
 	//	*Change_Edge
 	//	*Change_Tunnels
+	//	*Change_Boot
 	What          isChange_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -555,7 +873,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +885,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +898,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -635,6 +953,15 @@ func (x *Change) GetTunnels() *TunnelCount {
 	return nil
 }
 
+func (x *Change) GetBoot() *MachineBoot {
+	if x != nil {
+		if x, ok := x.What.(*Change_Boot); ok {
+			return x.Boot
+		}
+	}
+	return nil
+}
+
 type isChange_What interface {
 	isChange_What()
 }
@@ -659,6 +986,10 @@ type Change_Tunnels struct {
 	Tunnels *TunnelCount `protobuf:"bytes,4,opt,name=tunnels,proto3,oneof"`
 }
 
+type Change_Boot struct {
+	Boot *MachineBoot `protobuf:"bytes,6,opt,name=boot,proto3,oneof"`
+}
+
 func (*Change_Began) isChange_What() {}
 
 func (*Change_Synced) isChange_What() {}
@@ -668,6 +999,8 @@ func (*Change_Gateway) isChange_What() {}
 func (*Change_Edge) isChange_What() {}
 
 func (*Change_Tunnels) isChange_What() {}
+
+func (*Change_Boot) isChange_What() {}
 
 // GatewayState says whether a gateway-agent reports to this server.
 type GatewayState struct {
@@ -681,7 +1014,7 @@ type GatewayState struct {
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +1026,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +1039,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GatewayState) GetName() string {
@@ -744,7 +1077,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +1089,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +1102,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -820,7 +1153,7 @@ type TunnelCount struct {
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -832,7 +1165,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -845,7 +1178,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -874,6 +1207,75 @@ func (x *TunnelCount) GetCount() int32 {
 		return x.Count
 	}
 	return 0
+}
+
+// MachineBoot is the latest report of a machine that boots.
+type MachineBoot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TunnelId      string                 `protobuf:"bytes,1,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"` // of its workload cluster
+	Host          string                 `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`                         // what tells it from others of that
+	Received      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=received,proto3" json:"received,omitempty"`                 // by the server's clock
+	Report        *BootReport            `protobuf:"bytes,4,opt,name=report,proto3" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineBoot) Reset() {
+	*x = MachineBoot{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineBoot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineBoot) ProtoMessage() {}
+
+func (x *MachineBoot) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
+func (*MachineBoot) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *MachineBoot) GetTunnelId() string {
+	if x != nil {
+		return x.TunnelId
+	}
+	return ""
+}
+
+func (x *MachineBoot) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *MachineBoot) GetReceived() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Received
+	}
+	return nil
+}
+
+func (x *MachineBoot) GetReport() *BootReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
 }
 
 var File_pkg_report_v1_report_proto protoreflect.FileDescriptor
@@ -916,14 +1318,41 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"tunnel_ids\x18\x02 \x03(\tR\ttunnelIds\"7\n" +
 	"\x04Edge\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
-	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\"\x0e\n" +
-	"\fWatchRequest\"\x8e\x02\n" +
+	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\"\xc0\x02\n" +
+	"\n" +
+	"BootReport\x12\x17\n" +
+	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x125\n" +
+	"\amachine\x18\x03 \x01(\v2\x1b.fairlead.report.v1.MachineR\amachine\x123\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1d.fairlead.report.v1.BootStateR\x05state\x12\x12\n" +
+	"\x04step\x18\x05 \x01(\tR\x04step\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x12\n" +
+	"\x04tail\x18\a \x01(\tR\x04tail\x125\n" +
+	"\x06phases\x18\b \x03(\v2\x1d.fairlead.report.v1.BootPhaseR\x06phases\x12\x18\n" +
+	"\aversion\x18\t \x01(\tR\aversion\"\xbc\x01\n" +
+	"\tBootPhase\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x123\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1d.fairlead.report.v1.BootStateR\x05state\x124\n" +
+	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
+	"\x05ended\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\"\xb8\x01\n" +
+	"\aMachine\x12\x1a\n" +
+	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x1f\n" +
+	"\vprovider_id\x18\x03 \x01(\tR\n" +
+	"providerId\x12\x1f\n" +
+	"\vsystem_uuid\x18\x04 \x01(\tR\n" +
+	"systemUuid\x12\x1d\n" +
+	"\n" +
+	"machine_id\x18\x05 \x01(\tR\tmachineId\x12\x12\n" +
+	"\x04name\x18\x06 \x01(\tR\x04name\"\x0e\n" +
+	"\fWatchRequest\"\xc5\x02\n" +
 	"\x06Change\x122\n" +
 	"\x05began\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x05began\x12\x18\n" +
 	"\x06synced\x18\x01 \x01(\bH\x00R\x06synced\x12<\n" +
 	"\agateway\x18\x02 \x01(\v2 .fairlead.report.v1.GatewayStateH\x00R\agateway\x123\n" +
 	"\x04edge\x18\x03 \x01(\v2\x1d.fairlead.report.v1.EdgeStateH\x00R\x04edge\x12;\n" +
-	"\atunnels\x18\x04 \x01(\v2\x1f.fairlead.report.v1.TunnelCountH\x00R\atunnelsB\x06\n" +
+	"\atunnels\x18\x04 \x01(\v2\x1f.fairlead.report.v1.TunnelCountH\x00R\atunnels\x125\n" +
+	"\x04boot\x18\x06 \x01(\v2\x1f.fairlead.report.v1.MachineBootH\x00R\x04bootB\x06\n" +
 	"\x04what\"r\n" +
 	"\fGatewayState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
@@ -939,7 +1368,17 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x03 \x01(\tR\btunnelId\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\x05R\x05count2\xf2\x01\n" +
+	"\x05count\x18\x04 \x01(\x05R\x05count\"\xae\x01\n" +
+	"\vMachineBoot\x12\x1b\n" +
+	"\ttunnel_id\x18\x01 \x01(\tR\btunnelId\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x126\n" +
+	"\breceived\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\breceived\x126\n" +
+	"\x06report\x18\x04 \x01(\v2\x1e.fairlead.report.v1.BootReportR\x06report*l\n" +
+	"\tBootState\x12\x16\n" +
+	"\x12BOOT_STATE_UNKNOWN\x10\x00\x12\x16\n" +
+	"\x12BOOT_STATE_RUNNING\x10\x01\x12\x18\n" +
+	"\x14BOOT_STATE_SUCCEEDED\x10\x02\x12\x15\n" +
+	"\x11BOOT_STATE_FAILED\x10\x032\xf2\x01\n" +
 	"\x06Report\x12J\n" +
 	"\x04Edge\x12\x1e.fairlead.report.v1.EdgeReport\x1a\x1e.fairlead.report.v1.EdgeOrders(\x010\x01\x12S\n" +
 	"\aGateway\x12!.fairlead.report.v1.GatewayReport\x1a!.fairlead.report.v1.GatewayOrders(\x010\x01\x12G\n" +
@@ -957,48 +1396,63 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 	return file_pkg_report_v1_report_proto_rawDescData
 }
 
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_pkg_report_v1_report_proto_goTypes = []any{
-	(*EdgeReport)(nil),            // 0: fairlead.report.v1.EdgeReport
-	(*APIServer)(nil),             // 1: fairlead.report.v1.APIServer
-	(*EdgeOrders)(nil),            // 2: fairlead.report.v1.EdgeOrders
-	(*GatewayReport)(nil),         // 3: fairlead.report.v1.GatewayReport
-	(*Tunnel)(nil),                // 4: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 5: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 6: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 7: fairlead.report.v1.Edge
-	(*WatchRequest)(nil),          // 8: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 9: fairlead.report.v1.Change
-	(*GatewayState)(nil),          // 10: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 11: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 12: fairlead.report.v1.TunnelCount
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(BootState)(0),                // 0: fairlead.report.v1.BootState
+	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
+	(*APIServer)(nil),             // 2: fairlead.report.v1.APIServer
+	(*EdgeOrders)(nil),            // 3: fairlead.report.v1.EdgeOrders
+	(*GatewayReport)(nil),         // 4: fairlead.report.v1.GatewayReport
+	(*Tunnel)(nil),                // 5: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 6: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 7: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 8: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 9: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 10: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 11: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 12: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 13: fairlead.report.v1.Change
+	(*GatewayState)(nil),          // 14: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 15: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 16: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 17: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
-	1,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
-	13, // 1: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
-	4,  // 2: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
-	13, // 3: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	6,  // 4: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	7,  // 5: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	13, // 6: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	10, // 7: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	11, // 8: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	12, // 9: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	13, // 10: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	13, // 11: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	0,  // 12: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	0,  // 13: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	3,  // 14: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	8,  // 15: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	2,  // 16: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	5,  // 17: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	9,  // 18: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
+	18, // 1: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	5,  // 2: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	18, // 3: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	7,  // 4: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	8,  // 5: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	11, // 6: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 7: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	10, // 8: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 9: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	18, // 10: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	18, // 11: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	18, // 12: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	14, // 13: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	15, // 14: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	16, // 15: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	17, // 16: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	18, // 17: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	18, // 18: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 19: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	18, // 20: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	9,  // 21: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 22: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	4,  // 23: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	12, // 24: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 25: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	6,  // 26: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	13, // 27: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	25, // [25:28] is the sub-list for method output_type
+	22, // [22:25] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -1006,25 +1460,27 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[9].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[12].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
 		(*Change_Edge)(nil),
 		(*Change_Tunnels)(nil),
+		(*Change_Boot)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   13,
+			NumEnums:      1,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_pkg_report_v1_report_proto_goTypes,
 		DependencyIndexes: file_pkg_report_v1_report_proto_depIdxs,
+		EnumInfos:         file_pkg_report_v1_report_proto_enumTypes,
 		MessageInfos:      file_pkg_report_v1_report_proto_msgTypes,
 	}.Build()
 	File_pkg_report_v1_report_proto = out.File

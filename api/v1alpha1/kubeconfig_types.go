@@ -1,0 +1,221 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KubeconfigMode is the way in which clients reach a workload cluster.
+// +kubebuilder:validation:Enum=auto;sni;connect;http-proxy;https-proxy;socks5;address
+type KubeconfigMode string
+
+const (
+	// KubeconfigModeAuto chooses sni or connect by the names in the serving certificate, as the edges see them.
+	KubeconfigModeAuto KubeconfigMode = "auto"
+	// KubeconfigModeSNI dials the gateway's apiserver listener, which routes by SNI. The serving certificate of the
+	// workload cluster must have the tunnel hostname or one of the extra names.
+	KubeconfigModeSNI KubeconfigMode = "sni"
+	// KubeconfigModeConnect uses the gateway as an HTTP proxy, which routes by the authority of CONNECT. Any serving
+	// certificate will do.
+	KubeconfigModeConnect KubeconfigMode = "connect"
+
+	// The modes below lead through a network of the user's own: there is no edge, and no tunnel is made.
+
+	// KubeconfigModeHTTPProxy uses a proxy that speaks CONNECT in the clear.
+	KubeconfigModeHTTPProxy KubeconfigMode = "http-proxy"
+	// KubeconfigModeHTTPSProxy uses a proxy that speaks CONNECT over TLS. client-go verifies the proxy with the CA of the
+	// workload cluster, so only a proxy whose certificate that CA has signed can be used.
+	KubeconfigModeHTTPSProxy KubeconfigMode = "https-proxy"
+	// KubeconfigModeSOCKS5 uses a SOCKS5 proxy (RFC 1928).
+	KubeconfigModeSOCKS5 KubeconfigMode = "socks5"
+	// KubeconfigModeAddress dials another address: a TCP tunnel or load balancer.
+	KubeconfigModeAddress KubeconfigMode = "address"
+)
+
+// Tunnelled says whether a mode leads through the gateways: all but those through a network of the user's own. The empty
+// mode stands for auto.
+func (m KubeconfigMode) Tunnelled() bool {
+	switch m {
+	case "", KubeconfigModeAuto, KubeconfigModeSNI, KubeconfigModeConnect:
+		return true
+	}
+	return false
+}
+
+// KubeconfigSpec says how the Cluster's kubeconfig Secret is written.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.server) == (has(self.mode) && self.mode == 'address')",message="server is for mode address, which needs it"
+// +kubebuilder:validation:XValidation:rule="has(self.proxy) == (has(self.mode) && self.mode in ['http-proxy', 'https-proxy', 'socks5'])",message="proxy is for the modes http-proxy, https-proxy and socks5, which need it"
+type KubeconfigSpec struct {
+	// mode is the way in which clients reach the workload cluster; auto by default.
+	// +optional
+	Mode KubeconfigMode `json:"mode,omitempty"`
+
+	// tlsServerName is the name of the serving certificate that clients verify, in every mode but sni, where it is the route.
+	// By default it is, in mode connect, the host of the original server where that is a DNS name, else "kubernetes", which
+	// every kubeadm certificate has; in mode address, that of the server; in the modes with a proxy, what the provider verifies.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	TLSServerName string `json:"tlsServerName,omitempty"`
+
+	// server is the URL of mode address: https://host:port.
+	// +optional
+	// +kubebuilder:validation:MaxLength=300
+	// +kubebuilder:validation:Pattern=`^https://[^/@?#]+$`
+	Server string `json:"server,omitempty"`
+
+	// proxy is the proxy of the modes http-proxy, https-proxy and socks5.
+	// +optional
+	Proxy *ProxySpec `json:"proxy,omitempty"`
+
+	// copies are further kubeconfigs for people and tools, each in a Secret of its own with the key "value".
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Copies []KubeconfigCopy `json:"copies,omitempty"`
+}
+
+// ProxySpec is a proxy of the user's own.
+type ProxySpec struct {
+	// address is host:port of the proxy, as seen from the management cluster.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=259
+	Address string `json:"address"`
+
+	// credentialsSecret is the name of a Secret of type kubernetes.io/basic-auth in the namespace of the Tunnel.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	CredentialsSecret string `json:"credentialsSecret,omitempty"`
+}
+
+// KubeconfigCopy is one further kubeconfig.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.clientCertificate) != has(self.exec)",message="a copy needs either clientCertificate or exec"
+type KubeconfigCopy struct {
+	// name is that of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// namespace is that of the Secret; by default the Tunnel's. Another one must accept kubeconfigs from the Tunnel's by its
+	// annotation fairlead.dev/accept-kubeconfigs-from.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+
+	// mode is sni or connect; by default that of the Cluster's own kubeconfig.
+	// +optional
+	// +kubebuilder:validation:Enum=sni;connect
+	Mode KubeconfigMode `json:"mode,omitempty"`
+
+	// clientCertificate makes the kubeconfig's user one with a certificate of the workload cluster's CA.
+	// +optional
+	ClientCertificate *ClientCertificateAudience `json:"clientCertificate,omitempty"`
+
+	// exec makes the kubeconfig's user one who logs in with a plugin.
+	// +optional
+	Exec *ExecAudience `json:"exec,omitempty"`
+}
+
+// ClientCertificateAudience is a user with a client certificate.
+type ClientCertificateAudience struct {
+	// commonName is the name of the user.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	CommonName string `json:"commonName"`
+
+	// groups are those that the user is in.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Groups []string `json:"groups,omitempty"`
+
+	// expirationSeconds is for how long a certificate is valid, 30 days by default. It is replaced after two thirds of that.
+	// +optional
+	// +kubebuilder:validation:Minimum=600
+	// +kubebuilder:validation:Maximum=31536000
+	ExpirationSeconds int32 `json:"expirationSeconds,omitempty"`
+}
+
+// ExecAudience is a client-go credential plugin: client.authentication.k8s.io/v1.
+type ExecAudience struct {
+	// command is the program.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Command string `json:"command"`
+	// args are its arguments.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Args []string `json:"args,omitempty"`
+	// env is added to its environment.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Env []ExecEnv `json:"env,omitempty"`
+	// installHint is shown to whom the program is missing.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	InstallHint string `json:"installHint,omitempty"`
+}
+
+// ExecEnv is one variable of an environment.
+type ExecEnv struct {
+	// name of the variable.
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// value of the variable.
+	Value string `json:"value"`
+}
+
+// KubeconfigStatus is how a kubeconfig Secret leads to a workload cluster. The webhook writes what is here into every new
+// version of the Secret.
+type KubeconfigStatus struct {
+	// mode is the one that is in use; never auto.
+	// +optional
+	Mode KubeconfigMode `json:"mode,omitempty"`
+	// endpointName is a DNS name of the workload cluster that its serving certificate has and mode auto serves as one more
+	// name of the tunnel.
+	// +optional
+	EndpointName string `json:"endpointName,omitempty"`
+	// server is what clients connect to.
+	// +optional
+	Server string `json:"server,omitempty"`
+	// tlsServerName is the name that they verify, where it is not the server's.
+	// +optional
+	TLSServerName string `json:"tlsServerName,omitempty"`
+	// proxyURL is the proxy that they use, without credentials.
+	// +optional
+	ProxyURL string `json:"proxyURL,omitempty"`
+	// changedAt is when the kubeconfig last came to lead another way.
+	// +optional
+	ChangedAt *metav1.Time `json:"changedAt,omitempty"`
+	// previousServer is where it led before, as long as managers of Cluster API may be connected that way.
+	// +optional
+	PreviousServer string `json:"previousServer,omitempty"`
+	// previousProxyURL is the proxy that it led by before, without credentials.
+	// +optional
+	PreviousProxyURL string `json:"previousProxyURL,omitempty"`
+	// copies are the further kubeconfigs.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	Copies []KubeconfigCopyStatus `json:"copies,omitempty"`
+}
+
+// KubeconfigCopyStatus is one further kubeconfig.
+type KubeconfigCopyStatus struct {
+	// namespace is that of the Secret.
+	Namespace string `json:"namespace"`
+	// name is that of the Secret.
+	Name string `json:"name"`
+	// certificateNotAfter is when its client certificate expires, if it has one.
+	// +optional
+	CertificateNotAfter *metav1.Time `json:"certificateNotAfter,omitempty"`
+	// error says why the Secret is not as it should be; empty when it is.
+	// +optional
+	Error string `json:"error,omitempty"`
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/internal/version"
+	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/bootreport"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// reportOptions are the flags of edge-agent report.
+type reportOptions struct {
+	way     options // of which those about the way are used
+	boot    bootreport.Config
+	logging logging.Flags
+
+	file      string
+	detach    bool
+	detachLog string
+	failed    string
+	succeeded bool
+	log       string
+	timeout   time.Duration
+	readable  sync.Once
+}
+
+// reportCommand returns the command; args are the program's arguments, with which a detached one is started.
+func reportCommand(args []string) *cobra.Command {
+	o := &reportOptions{}
+	cmd := &cobra.Command{
+		Use:   "report",
+		Short: "Tell the management cluster how this machine boots",
+		Long: strings.TrimSpace(`
+Follow how cloud-init and kubeadm make a Node of this machine, and tell it to the management cluster, where it becomes the
+condition BootstrapReported of the Machine: which step runs, or which failed, with the end of its log. Keys, tokens and
+passwords are taken out before anything is sent.
+
+It needs one file, report.yaml, which lies in the Secret <cluster>-boot-report beside the Cluster. The token in it can report
+how machines of this Cluster boot, and do nothing else. The file may come later than this program starts.
+
+It ends by itself: an hour after the boot has ended, well or not; without that file, after --deadline, or at once on a machine
+that became a Node in an earlier boot. It changes nothing of the boot. With --detach it returns at
+once and goes on in the background, for a script that must not wait.
+
+With --failed or --succeeded it tells how a boot ended that another program has followed, and ends.`),
+		Example: strings.TrimSpace(`
+  # In preKubeadmCommands of a KubeadmConfigSpec; /etc/fairlead/report.yaml is one of its files.
+  edge-agent report --detach || true
+
+  # In a script of one's own, about one step of it.
+  edge-agent report --failed="partition disks" --log=/var/log/partition.log`),
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.way.proxyGiven = cmd.Flags().Changed("proxy")
+			if err := o.check(); err != nil {
+				return err
+			}
+			if o.detach {
+				return o.background(args)
+			}
+			log, err := o.logging.New(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), log)
+		},
+	}
+	o.addTo(cmd)
+	return cmd
+}
+
+func (o *reportOptions) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.file, "report-file", "/etc/fairlead/report.yaml", "file from the Secret <cluster>-boot-report: gateway, tunnelDomain, token and ca")
+	flags.StringArrayVar(&o.way.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
+	flags.StringVar(&o.way.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
+	flags.StringVar(&o.way.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
+	flags.StringVar(&o.way.proxyCredentials, "proxy-credentials-file", "", "file with a line user:password for the proxy")
+	flags.StringVar(&o.boot.Machine, "machine", "", "name of the Machine, where neither the names nor the addresses of this machine tell it")
+	flags.StringVar(&o.boot.ProviderID, "provider-id", "", "provider id of the Machine (default: that in the kubelet's arguments)")
+	flags.DurationVar(&o.boot.Deadline, "deadline", 30*time.Minute, "after which a boot that has not ended has failed")
+	flags.DurationVar(&o.boot.Repeat, "repeat", time.Hour, "for how long the end is told again, so that nobody misses it who is away")
+	flags.StringVar(&o.boot.DoneFile, "done-file", "/var/lib/fairlead-report/done", "file that is made when a success was told; while it is there, there is nothing to report")
+	flags.BoolVar(&o.detach, "detach", false, "return at once and go on in the background")
+	flags.StringVar(&o.detachLog, "detach-log", "/var/log/fairlead-report.log", "where to log in the background")
+	flags.StringVar(&o.failed, "failed", "", "tell that this step failed, and end")
+	flags.BoolVar(&o.succeeded, "succeeded", false, "tell that the boot has ended well, and end")
+	flags.StringVar(&o.log, "log", "", "with --failed: file with the step's log, of which the end is sent")
+	flags.DurationVar(&o.timeout, "timeout", time.Minute, "with --failed or --succeeded: for how long to try")
+	flags.StringVar(&o.boot.Root, "root", "/", "folder below which the files of cloud-init and kubeadm are")
+	o.logging.AddTo(flags)
+}
+
+// check finds what is wrong with the flags, before anything is started.
+func (o *reportOptions) check() error {
+	switch {
+	case o.failed != "" && o.succeeded:
+		return errors.New("--failed and --succeeded: say one of them")
+	case o.log != "" && o.failed == "":
+		return errors.New("--log is for --failed")
+	case o.detach && (o.failed != "" || o.succeeded):
+		return errors.New("--detach is for following a boot, not for --failed and --succeeded")
+	case o.boot.Deadline <= 0 || o.boot.Repeat <= 0 || o.timeout <= 0:
+		return errors.New("--deadline, --repeat and --timeout must be more than 0")
+	}
+	if _, err := endpoints("--gateway", o.way.gateways); err != nil {
+		return err
+	}
+	_, err := o.way.proxyOf()
+	return err
+}
+
+// background starts this program again, without a terminal and in a session of its own, so that it outlives who started it.
+func (o *reportOptions) background(args []string) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("going to the background: %w", err)
+	}
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--detach" || strings.HasPrefix(a, "--detach=") })
+	child := exec.Command(program, args...)
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// Not what this one writes to: a script that waits for the end of that would wait for the child.
+	if file, err := os.OpenFile(o.detachLog, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+		defer file.Close()
+		child.Stdout, child.Stderr = file, file
+	}
+	if err := child.Start(); err != nil {
+		return fmt.Errorf("going to the background: %w", err)
+	}
+	return child.Process.Release()
+}
+
+func (o *reportOptions) run(ctx context.Context, log *slog.Logger) error {
+	sender := &bootSender{options: o, log: log}
+	o.boot.Send, o.boot.Log, o.boot.Version = sender.send, log, version.Get()
+	reporter := bootreport.New(o.boot)
+	var report *reportv1.BootReport
+	switch {
+	case o.failed != "":
+		var err error
+		if report, err = bootreport.Failed(o.failed, o.log); err != nil {
+			return err
+		}
+	case o.succeeded:
+		report = bootreport.Succeeded()
+	default:
+		return reporter.Run(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	return reporter.Once(ctx, report)
+}
+
+// bootSender sends reports by what is in the file when it sends: it may come late, or be replaced.
+type bootSender struct {
+	options *reportOptions
+	log     *slog.Logger
+	file    agent.BootstrapFile // of client
+	client  *enrol.Client       // nil: none yet
+}
+
+func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrol.Answer, error) {
+	file, err := agent.ReadBootstrapFile(s.options.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return enrol.Answer{}, fmt.Errorf("%w: %w", bootreport.ErrNotAsked, err)
+	}
+	if err != nil {
+		return enrol.Answer{}, err
+	}
+	if s.client == nil || file.CA != s.file.CA || file.TunnelDomain != s.file.TunnelDomain || !slices.Equal(file.Gateway, s.file.Gateway) || !slices.Equal(file.Gateways, s.file.Gateways) {
+		if s.client, err = s.connect(file); err != nil {
+			return enrol.Answer{}, err
+		}
+		s.file = file
+	}
+	return s.client.ReportBoot(ctx, strings.TrimSpace(file.Token), r)
+}
+
+func (s *bootSender) connect(file agent.BootstrapFile) (*enrol.Client, error) {
+	if info, err := os.Stat(s.options.file); err == nil && info.Mode().Perm()&0o077 != 0 {
+		s.options.readable.Do(func() {
+			s.log.Warn("others can read the file with the token: it should have the mode 0600", "file", s.options.file)
+		})
+	}
+	domain := model.TunnelDomain(file.TunnelDomain)
+	if err := domain.Validate(); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", s.options.file, err)
+	}
+	if _, err := certs.Bundle(file.CA).Roots(); err != nil {
+		return nil, fmt.Errorf("reading %s: ca: %w", s.options.file, err)
+	}
+	addresses := s.options.way.gateways
+	if len(addresses) == 0 {
+		addresses = slices.Concat(file.Gateway, file.Gateways)
+	}
+	if len(addresses) == 0 {
+		return nil, fmt.Errorf("reading %s: there is no gateway in it, and no --gateway", s.options.file)
+	}
+	gateways, err := endpoints("address of the gateways", addresses)
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := s.options.way.proxyOf()
+	if err != nil {
+		return nil, err
+	}
+	return &enrol.Client{Way: &dial.Way{Addresses: gateways, Proxy: proxy}, Domain: domain, Trust: certs.Bundle(file.CA)}, nil
+}

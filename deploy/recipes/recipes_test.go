@@ -1,0 +1,280 @@
+// Package recipes_test keeps the recipes for other providers than kubeadm's in step with what edges are on kubeadm's machines,
+// and shows each to a description of its provider's fields: see fields_test.go.
+package recipes_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/deploy/edge"
+	"github.com/fairlead/fairlead/pkg/topology"
+)
+
+var update = flag.Bool("update", false, "rewrite the generated recipes with what pkg/topology makes now")
+
+const rancherHead = `# Edges on the control-plane machines of %s: what to add to the control plane. Dots in the name of a Cluster become two
+# hyphens in the name below tlsSan. The Cluster itself needs
+#
+#   metadata:
+#     labels: {fairlead.dev/tunnel: enabled}
+#     annotations: {fairlead.dev/edges: control-plane}
+#
+# The placeholders are for clusterctl generate, or envsubst. Generated from pkg/topology.
+`
+
+const talosHead = `# Edges on the control-plane machines of Talos, as far as its provider allows. Its configuration can't name a Secret: the
+# content of bootstrap.yaml has to be put in here, for each Cluster, and whoever reads the TalosControlPlane reads the token. It
+# lets edges enrol until it ends (a day, or --token-lifetime of the controller): then put the present one in for machines that
+# come later. Those that run don't need it. Talos has no users but root and a read-only disk but for /var, so the edge runs as
+# root without any capability. Talos' own API (port 50000) is not tunnelled: its provider needs another way to that.
+# Generated from pkg/topology.
+`
+
+// injection is what kubeadm's machines get.
+type injection struct {
+	Files []struct {
+		Path        string         `json:"path"`
+		Owner       string         `json:"owner"`
+		Permissions string         `json:"permissions"`
+		Content     string         `json:"content,omitempty"`
+		ContentFrom map[string]any `json:"contentFrom,omitempty"`
+	} `json:"files"`
+	PreKubeadmCommands   []string `json:"preKubeadmCommands"`
+	ClusterConfiguration struct {
+		APIServer struct {
+			CertSANs []string `json:"certSANs"`
+		} `json:"apiServer"`
+	} `json:"clusterConfiguration"`
+}
+
+func kubeadm(t *testing.T) injection {
+	t.Helper()
+	snippet, err := topology.Snippet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, _, _ := unstructured.NestedMap(snippet, "spec", "kubeadmConfigSpec")
+	text, err := yaml.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var i injection
+	if err := yaml.UnmarshalStrict(text, &i); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func object(version, kind string, spec map[string]any) map[string]any {
+	return map[string]any{
+		"apiVersion": version, "kind": kind, "spec": spec,
+		"metadata": map[string]any{"name": "${CLUSTER_NAME}-control-plane", "namespace": "${NAMESPACE}"},
+	}
+}
+
+// rancher is what RKE2 and k3s have in common: the fields have other names, and kubelet another folder for its manifests.
+func rancher(i injection, dir string) (files []any, commands, names []any) {
+	for _, f := range i.Files {
+		if f.Path == topology.ManifestPath {
+			f.Path = "/var/lib/rancher/" + dir + "/agent/pod-manifests/" + filepath.Base(f.Path)
+		}
+		file := map[string]any{"path": f.Path, "owner": f.Owner, "permissions": f.Permissions}
+		if f.Content != "" {
+			file["content"] = f.Content
+		} else {
+			file["contentFrom"] = f.ContentFrom
+		}
+		files = append(files, file)
+	}
+	for _, c := range i.PreKubeadmCommands {
+		commands = append(commands, c)
+	}
+	for _, n := range i.ClusterConfiguration.APIServer.CertSANs {
+		names = append(names, n)
+	}
+	return files, commands, names
+}
+
+func rke2(i injection) map[string]any {
+	files, commands, names := rancher(i, "rke2")
+	return object("controlplane.cluster.x-k8s.io/v1beta2", "RKE2ControlPlane", map[string]any{
+		"files": files, "preRKE2Commands": commands, "serverConfig": map[string]any{"tlsSan": names},
+	})
+}
+
+func k3s(i injection) map[string]any {
+	files, commands, names := rancher(i, "k3s")
+	return object("controlplane.cluster.x-k8s.io/v1beta2", "KThreesControlPlane", map[string]any{
+		"kthreesConfigSpec": map[string]any{"files": files, "preK3sCommands": commands, "serverConfig": map[string]any{"tlsSan": names}},
+	})
+}
+
+// talos has its static Pods and files in patches of the machine configuration.
+func talos(t *testing.T, i injection) map[string]any {
+	t.Helper()
+	pod := &corev1.Pod{}
+	if err := yaml.UnmarshalStrict([]byte(edge.StaticPod), pod); err != nil {
+		t.Fatal(err)
+	}
+	container := &pod.Spec.Containers[0]
+	container.Image = "${FAIRLEAD_EDGE_IMAGE}"
+	// What Talos writes is root's, and nothing there can give it to anybody else.
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0), RunAsGroup: ptr.To[int64](0), SeccompProfile: pod.Spec.SecurityContext.SeccompProfile}
+	for v := range pod.Spec.Volumes {
+		switch path := pod.Spec.Volumes[v].HostPath; {
+		case path == nil:
+		case path.Path == "/etc/fairlead":
+			path.Path = "/var/lib/fairlead-bootstrap"
+		default:
+			path.Type = ptr.To(corev1.HostPathDirectoryOrCreate)
+		}
+	}
+	text, err := yaml.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal(text, &fields); err != nil {
+		t.Fatal(err)
+	}
+	delete(fields, "status")
+	var patches []any
+	for _, patch := range []any{
+		map[string]any{"cluster": map[string]any{"apiServer": map[string]any{"certSANs": i.ClusterConfiguration.APIServer.CertSANs}}},
+		map[string]any{"machine": map[string]any{"files": []any{map[string]any{
+			"path": "/var/lib/fairlead-bootstrap/bootstrap.yaml", "op": "create", "permissions": 0o600, "content": "# the Cluster's bootstrap.yaml\n",
+		}}}},
+		map[string]any{"machine": map[string]any{"pods": []any{fields}}},
+	} {
+		text, err := yaml.Marshal(patch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patches = append(patches, strings.ReplaceAll(string(text), "permissions: 384", "permissions: 0o600"))
+	}
+	return object("controlplane.cluster.x-k8s.io/v1beta1", "TalosControlPlane", map[string]any{
+		"controlPlaneConfig": map[string]any{"controlplane": map[string]any{"generateType": "controlplane", "strategicPatches": patches}},
+	})
+}
+
+func TestRecipesAreWhatTheCodeSays(t *testing.T) {
+	i := kubeadm(t)
+	for file, recipe := range map[string]struct {
+		head string
+		body map[string]any
+	}{
+		"rke2.yaml":  {strings.Replace(rancherHead, "%s", "RKE2", 1), rke2(i)},
+		"k3s.yaml":   {strings.Replace(rancherHead, "%s", "k3s", 1), k3s(i)},
+		"talos.yaml": {talosHead, talos(t, i)},
+	} {
+		body, err := yaml.Marshal(recipe.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := recipe.head + string(body)
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != want {
+			t.Errorf("%s, %v: run this test with -update: %s", file, err, cmp.Diff(want, string(got)))
+		}
+	}
+}
+
+// TestManifestsArePods: kubelet does not tell anybody of a static Pod that it does not understand.
+func TestManifestsArePods(t *testing.T) {
+	var want corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(edge.StaticPod), &want); err != nil {
+		t.Fatal(err)
+	}
+	want.Spec.Containers[0].Image = "${FAIRLEAD_EDGE_IMAGE}"
+	i := kubeadm(t)
+	for _, dir := range []string{"rke2", "k3s"} {
+		files, _, _ := rancher(i, dir)
+		at := slices.IndexFunc(files, func(f any) bool { return f.(map[string]any)["content"] != nil })
+		var got corev1.Pod
+		if err := yaml.UnmarshalStrict([]byte(files[at].(map[string]any)["content"].(string)), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", dir, diff)
+		}
+	}
+	var got struct {
+		Machine struct {
+			Pods []corev1.Pod `json:"pods"`
+		} `json:"machine"`
+	}
+	patches, _, _ := unstructured.NestedSlice(talos(t, i), "spec", "controlPlaneConfig", "controlplane", "strategicPatches")
+	if err := yaml.UnmarshalStrict([]byte(patches[2].(string)), &got); err != nil || len(got.Machine.Pods) != 1 {
+		t.Fatalf("%d Pods, %v", len(got.Machine.Pods), err)
+	}
+	pod := got.Machine.Pods[0].Spec
+	if c := pod.Containers[0].SecurityContext; ptr.Deref(c.AllowPrivilegeEscalation, true) || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || !ptr.Deref(c.ReadOnlyRootFilesystem, false) {
+		t.Errorf("root may do more than it has to: %v", c)
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil && !strings.HasPrefix(v.HostPath.Path, "/var/") {
+			t.Errorf("Talos has no %s that could be written", v.HostPath.Path)
+		}
+	}
+}
+
+// TestHostedEdgeIsTheDeployment, but for what serves many: an edge that is tested elsewhere, and knows no other flags.
+func TestHostedEdgeIsTheDeployment(t *testing.T) {
+	data, err := os.ReadFile("../edge/deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want map[string]any
+	if err := yaml.Unmarshal(data, &want); err != nil {
+		t.Fatal(err)
+	}
+	got := documents(t, "hosted.yaml")[2]
+	for _, o := range []map[string]any{want, got} {
+		pod := o["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+		container := pod["containers"].([]any)[0].(map[string]any)
+		delete(container, "args")
+		delete(container, "image")
+		delete(pod, "topologySpreadConstraints")
+		delete(pod, "tolerations")
+		for _, v := range pod["volumes"].([]any) {
+			if secret, ok := v.(map[string]any)["secret"].(map[string]any); ok {
+				delete(secret, "secretName")
+			}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func documents(t *testing.T, file string) []map[string]any {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []map[string]any
+	for document := range bytes.SplitSeq(data, []byte("\n---\n")) {
+		var fields map[string]any
+		if err := yaml.Unmarshal(document, &fields); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all = append(all, fields)
+	}
+	return all
+}

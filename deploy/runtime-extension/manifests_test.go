@@ -1,0 +1,189 @@
+// Package runtimeextension_test shows the manifests of this folder to a real kube-apiserver, and proves that they fit together
+// and that the extension can read single Tunnels and nothing else.
+package runtimeextension_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	runtimev1 "sigs.k8s.io/cluster-api/api/runtime/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
+)
+
+const namespace = "fairlead-system"
+
+var server = kubetest.Server{}
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(server.Run(m))
+}
+
+// built are the objects that `kubectl apply -k` would apply, by kind.
+func built(t *testing.T) map[string]*unstructured.Unstructured {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "../../bin/kubectl", "kustomize", ".").Output()
+	if err != nil {
+		if os.Getenv("REAL_PARTS_REQUIRED") != "" {
+			t.Fatalf("building the kustomization: run `make tools`: %v", err)
+		}
+		t.Skipf("building the kustomization: run `make tools`: %v", err)
+	}
+	objects, err := kubetest.Decode(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return byKind(t, objects)
+}
+
+func byKind(t *testing.T, objects []*unstructured.Unstructured) map[string]*unstructured.Unstructured {
+	t.Helper()
+	all := map[string]*unstructured.Unstructured{}
+	for _, o := range objects {
+		if all[o.GetKind()] != nil {
+			t.Fatalf("there are two of kind %s", o.GetKind())
+		}
+		all[o.GetKind()] = o
+	}
+	return all
+}
+
+// convert takes no field that the type does not have.
+func convert(t *testing.T, from *unstructured.Unstructured, into any) {
+	t.Helper()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(from.Object, into, true); err != nil {
+		t.Fatalf("%s %s: %v", from.GetKind(), from.GetName(), err)
+	}
+}
+
+// TestPermissions applies everything but what cert-manager knows.
+func TestPermissions(t *testing.T) {
+	admin, err := kubetest.NewClient(server.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}} // which a controller makes elsewhere
+	for _, o := range []client.Object{ns, account} {
+		if err := admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	objects := built(t)
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "PodDisruptionBudget", "Deployment"} {
+		if err := admin.Create(t.Context(), objects[kind]); err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+	}
+	var deployment appsv1.Deployment
+	convert(t, objects["Deployment"], &deployment)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "x"}, Spec: deployment.Spec.Template.Spec}
+	if err := admin.Create(t.Context(), pod, client.DryRunAll); err != nil {
+		t.Errorf("the restricted profile refuses the Pod: %v", err)
+	}
+	for _, c := range deployment.Spec.Template.Spec.Containers {
+		if !ptr.Deref(c.SecurityContext.ReadOnlyRootFilesystem, false) || c.LivenessProbe == nil || c.ReadinessProbe == nil || c.Resources.Limits.Memory().IsZero() {
+			t.Errorf("%s: its root is writable, or it has no probes, or no limit", c.Name)
+		}
+	}
+	for what, allowed := range map[authorizationv1.ResourceAttributes]bool{
+		{Verb: "get", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod", Name: "c1"}:                          true,
+		{Verb: "list", Group: "fairlead.dev", Resource: "tunnels"}:                                                        false,
+		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod", Name: "c1"}:                        false,
+		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Subresource: "status", Namespace: "prod", Name: "c1"}: false,
+		{Verb: "get", Resource: "secrets", Namespace: "prod", Name: "c1-edge-bootstrap"}:                                  false,
+		{Verb: "get", Resource: "secrets", Namespace: namespace, Name: "runtime-extension-certificate"}:                   false,
+		{Verb: "get", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod", Name: "c1"}:                     false,
+	} {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "system:serviceaccount:" + namespace + ":runtime-extension", Groups: []string{"system:serviceaccounts", "system:authenticated"}, ResourceAttributes: &what,
+		}}
+		if err := admin.Create(t.Context(), review); err != nil {
+			t.Fatal(err)
+		}
+		if review.Status.Allowed != allowed {
+			t.Errorf("%v: allowed %v", what, review.Status.Allowed)
+		}
+	}
+}
+
+// TestNamesFitTogether: the certificate is for the Service that Cluster API calls, in the Secret that the Pods mount and that
+// its CA is taken from.
+func TestNamesFitTogether(t *testing.T) {
+	objects := built(t)
+	data, err := os.ReadFile("extensionconfig.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := kubetest.Decode(data)
+	if err != nil || len(configs) != 1 {
+		t.Fatalf("%d objects, %v", len(configs), err)
+	}
+	var config runtimev1.ExtensionConfig
+	var deployment appsv1.Deployment
+	var service corev1.Service
+	convert(t, configs[0], &config)
+	convert(t, objects["Deployment"], &deployment)
+	convert(t, objects["Service"], &service)
+
+	reference := config.Spec.ClientConfig.Service
+	if reference.Name != service.Name || reference.Namespace != service.Namespace || ptr.Deref(reference.Port, 0) != service.Spec.Ports[0].Port {
+		t.Errorf("Cluster API would call %v", reference)
+	}
+	names, _, _ := unstructured.NestedStringSlice(objects["Certificate"].Object, "spec", "dnsNames")
+	if want := service.Name + "." + service.Namespace + ".svc"; !slices.Contains(names, want) {
+		t.Errorf("the certificate is for %v, not for %s", names, want)
+	}
+	secret, _, _ := unstructured.NestedString(objects["Certificate"].Object, "spec", "secretName")
+	if got := config.Annotations[runtimev1.InjectCAFromSecretAnnotation]; got != namespace+"/"+secret {
+		t.Errorf("the CA is taken from %s, not from %s", got, secret)
+	}
+	pod := deployment.Spec.Template.Spec
+	if got := pod.Volumes[0].Secret.SecretName; got != secret {
+		t.Errorf("the Pods mount %s, not %s", got, secret)
+	}
+	container := pod.Containers[0]
+	if want := "--cert-dir=" + container.VolumeMounts[0].MountPath; !slices.Contains(container.Args, want) {
+		t.Errorf("%v does not have %s", container.Args, want)
+	}
+	if want := fmt.Sprintf("--listen=:%d", container.Ports[0].ContainerPort); !slices.Contains(container.Args, want) || container.Ports[0].Name != service.Spec.Ports[0].TargetPort.StrVal {
+		t.Errorf("the Service leads to the port %s, %v", service.Spec.Ports[0].TargetPort.StrVal, container.Args)
+	}
+	for key, value := range service.Spec.Selector {
+		if deployment.Spec.Template.Labels[key] != value {
+			t.Errorf("the Service selects %s=%s", key, value)
+		}
+	}
+	settings, err := os.ReadFile("../kubernetes/settings.yaml")
+	if err != nil || !strings.Contains(string(settings), "TUNNEL_DOMAIN:") || container.EnvFrom[0].ConfigMapRef.Name != "fairlead-settings" {
+		t.Errorf("there is no TUNNEL_DOMAIN, %v", err)
+	}
+}
+
+// TestTheProgramTakesItsArguments shows them to the program itself.
+func TestTheProgramTakesItsArguments(t *testing.T) {
+	var deployment appsv1.Deployment
+	convert(t, built(t)["Deployment"], &deployment)
+	arguments := append([]string{"run", "../../cmd/runtime-extension"}, deployment.Spec.Template.Spec.Containers[0].Args...)
+	// Help is printed after all arguments were parsed, and instead of running.
+	out, err := exec.CommandContext(t.Context(), "go", append(arguments, "--help")...).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("Usage:")) {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -1,0 +1,19 @@
+// Package version is the version of the program that it is linked into. Nothing goes in.
+package version
+
+import "runtime/debug"
+
+// Get returns what the Go toolchain stamped into the binary: the module's version, or the commit it was built from.
+func Get() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	version := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (version == "(devel)" || version == "") {
+			version = s.Value
+		}
+	}
+	return version
+}

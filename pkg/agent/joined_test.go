@@ -1,0 +1,288 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// joinedEdge is Config.Joined of the agents of these tests.
+func joinedEdge(path string) (Edge, error) {
+	file, err := ReadBootstrapFile(path)
+	if err != nil {
+		return Edge{}, err
+	}
+	to, err := model.ParseEndpoint(file.Gateway[0])
+	if err != nil {
+		return Edge{}, err
+	}
+	return Edge{Domain: model.TunnelDomain(file.TunnelDomain), Way: &dial.Way{Addresses: []model.Endpoint{to}}, Credential: func() (EdgeCredential, error) {
+		file, err := ReadBootstrapFile(path)
+		return EdgeCredential{Token: file.Token, ID: file.ID, CA: []byte(file.CA)}, err
+	}}, nil
+}
+
+// bootstrapFile is that of the tunnel of edgeSubject at an installation.
+func (c *control) bootstrapFile() []byte {
+	c.t.Helper()
+	data, err := yaml.Marshal(BootstrapFile{
+		ID: edgeSubject.ID, Gateway: Addresses{c.bind.Public.String()}, TunnelDomain: string(domain), Token: c.token, CA: string(c.ca.CertPEM()),
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return data
+}
+
+// join is edge-agent join.
+func (p *place) join(data []byte) (Joined, error) {
+	ctx, cancel := context.WithTimeout(p.t.Context(), envoytest.Patience)
+	defer cancel()
+	return Join(ctx, p.child.StateDir, data)
+}
+
+func (p *place) mustJoin(to *control) Joined {
+	p.t.Helper()
+	joined, err := p.join(to.bootstrapFile())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return joined
+}
+
+// second is another installation, with a CA and gateways of its own and the same tunnel domain, in which the tunnel of edgeSubject
+// is prepared: the edges of the Cluster that is to come may enrol.
+func second(t *testing.T) (gateway *place, comes func(*apiserver)) {
+	t.Helper()
+	c := newControl(t)
+	c.mu.Lock()
+	wc := c.clusters[edgeSubject.ID]
+	c.mu.Unlock()
+	waits := wc
+	waits.Prepared = true
+	c.publish(waits)
+	gateway = newGateway(c)
+	gateway.serve()
+	gateway.agent()
+	return gateway, func(a *apiserver) {
+		wc.APIServer = a.Endpoint
+		c.publish(wc)
+	}
+}
+
+func TestAnEdgeJoinsATunnelWhileItRuns(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	gateway.serve()
+	gateway.agent()
+	first := edge.agent()
+	edge.works(a)
+	pid := edge.ready()
+	to, comes := second(t)
+
+	stream := edge.stream(a, 8*time.Second) // which must not notice
+	joined := edge.mustJoin(to.control)
+	edge.state("it is connected to both", func(s state) error {
+		if len(s.Memberships) != 2 || !s.Memberships[0].Connected || !s.Memberships[1].Connected || s.Memberships[1].Node != joined.Node || s.Memberships[1].Joined != joined.Name {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	if err := to.once(t.Context(), a); err == nil {
+		t.Fatal("a tunnel whose Cluster is not there carries requests")
+	}
+	if again := edge.mustJoin(to.control); again != joined {
+		t.Errorf("joined again as %v, and as %v before", again, joined)
+	}
+	began := time.Now()
+	comes(a)
+	to.works(a)
+	t.Logf("carried requests %s after the Cluster was there", time.Since(began).Round(time.Millisecond))
+	edge.works(a)
+	if err := stream(); err != nil {
+		t.Error(err)
+	}
+	if now := edge.ready(); now != pid {
+		t.Errorf("Envoy is %d, and was %d", now, pid)
+	}
+
+	// The next agent has it too, without enrolling.
+	tokens, _ := to.counts()
+	first.end(t, syscall.SIGHUP)
+	next := edge.agent()
+	edge.ready()
+	to.works(a)
+	edge.works(a)
+	if now, _ := to.counts(); now != tokens {
+		t.Error("it enrolled anew")
+	}
+
+	// What the source does to its own tunnel is nobody else's business, and the machine is ready by the one that carries it.
+	gateway.end(edgeSubject.ID)
+	edge.state("the source has ended its tunnel", func(s state) error {
+		if s.Memberships[0].Connected {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	to.works(a)
+	edge.ready(0)
+
+	edge.leaves(joined, to, a)
+	next.end(t, syscall.SIGTERM)
+}
+
+// leaves takes a tunnel back, after which nothing of it may be left.
+func (p *place) leaves(joined Joined, to *place, a *apiserver) {
+	p.t.Helper()
+	if err := Leave(p.child.StateDir, joined.Name); err != nil {
+		p.t.Fatal(err)
+	}
+	p.state("it has left", func(s state) error {
+		if len(s.Memberships) != 1 {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	envoytest.Eventually(p.t, "its tunnel and its key are gone", func() error {
+		if _, err := os.Stat(filepath.Join(p.child.StateDir, joinedFolder, joined.Name)); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("the folder is there: %w", err)
+		}
+		if to.once(p.t.Context(), a) == nil {
+			return errors.New("requests go through")
+		}
+		return nil
+	})
+}
+
+func TestABootstrapFileTakesOverWhatWasJoined(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	gateway.serve()
+	gateway.agent()
+	first := edge.agent()
+	edge.works(a)
+	to, comes := second(t)
+	joined := edge.mustJoin(to.control)
+	comes(a)
+	to.works(a)
+	tokens, _ := to.counts()
+	first.end(t, syscall.SIGTERM)
+	edge.write(edge.child.CAFile, string(to.ca.CertPEM()))
+	edge.write(edge.child.Edges[0].TokenFile, to.token)
+	edge.child.Edges[0].To = []model.Endpoint{to.bind.Public}
+	edge.agent()
+	to.works(a)
+	edge.state("it is the same edge", func(s state) error {
+		if len(s.Memberships) != 1 || s.Memberships[0].Node != joined.Node {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	if now, _ := to.counts(); now != tokens {
+		t.Error("it enrolled anew")
+	}
+	if again := edge.mustJoin(to.control); again != joined {
+		t.Errorf("joined again as %v, and as %v before", again, joined)
+	}
+}
+
+func TestJoinSaysWhyNot(t *testing.T) {
+	gateway, edge, _ := newPair(t)
+	gateway.serve()
+	gateway.agent()
+	if _, err := edge.join(gateway.bootstrapFile()); err == nil || !strings.Contains(err.Error(), "--state-dir") {
+		t.Errorf("without a state folder: %v", err)
+	}
+	agent := edge.agent()
+	edge.ready()
+	own, err := edge.join(gateway.bootstrapFile())
+	if err != nil {
+		t.Errorf("the tunnel that it has already: %v", err)
+	}
+	edge.state("it is an edge of it once", func(s state) error {
+		if len(s.Memberships) != 1 || s.Memberships[0].Node != own.Node {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	to, _ := second(t)
+	file := string(to.bootstrapFile())
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	secret := "fl1.not-the-token"
+	if _, err := Join(ctx, edge.child.StateDir, []byte(strings.ReplaceAll(file, to.token, secret))); err == nil || !strings.Contains(err.Error(), "token is unknown") || strings.Contains(err.Error(), secret) {
+		t.Errorf("a token that is not good: %v", err)
+	}
+	edge.ready(0) // what was joined in vain is none of its supervisor's business
+	if _, err := edge.join([]byte(file)); err != nil {
+		t.Errorf("the same with a good token: %v", err)
+	}
+	agent.end(t, syscall.SIGTERM)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := Join(ctx, edge.child.StateDir, []byte(file)); !errors.Is(err, errNoAnswer) {
+		t.Errorf("without an agent: %v", err)
+	}
+}
+
+func TestJoinTakesNoGarbage(t *testing.T) {
+	c := newControl(t)
+	good := string(c.bootstrapFile())
+	dir := t.TempDir()
+	for name, tc := range map[string]struct{ in, want string }{
+		"nothing":                {in: "", want: "no token"},
+		"no YAML":                {in: "token: " + c.token + "\n\t:", want: "no YAML"},
+		"too much":               {in: good + strings.Repeat("#", MaxBootstrapFile), want: "no YAML"},
+		"no id":                  {in: strings.ReplaceAll(good, edgeSubject.ID, ""), want: "tunnel id"},
+		"an id with a path":      {in: strings.ReplaceAll(good, edgeSubject.ID, "../../x"), want: "tunnel id"},
+		"a domain with a path":   {in: strings.ReplaceAll(good, string(domain), "../../x"), want: "tunnel domain"},
+		"a gateway without":      {in: strings.ReplaceAll(good, c.bind.Public.String(), "gw"), want: "host:port"},
+		"a CA that is none":      {in: strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"), want: "ca: it is no certificate"},
+		"no token, all the rest": {in: strings.ReplaceAll(good, c.token, ""), want: "no token"},
+	} {
+		if _, err := Join(t.Context(), dir, []byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), c.token) {
+			t.Errorf("%s: got %v, want %q", name, err, tc.want)
+		}
+	}
+	if names, err := joinedNames(filepath.Join(dir, joinedFolder)); err != nil || len(names) > 0 {
+		t.Errorf("there are %v, %v", names, err)
+	}
+	for _, name := range []string{"", "..", "a/b", "/etc/passwd"} {
+		if Leave(dir, name) == nil {
+			t.Errorf("left %q", name)
+		}
+	}
+}
+
+func TestAnEdgeJoinsNoMoreThanItMay(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range maxJoined + 1 {
+		c := newControl(t) // each has a CA of its own
+		_, err := Join(ctx, dir, c.bootstrapFile())
+		if full := err != nil && strings.Contains(err.Error(), "edge-agent leave"); full != (i == maxJoined) {
+			t.Fatalf("the %d. file: %v", i+1, err)
+		}
+	}
+	names, err := joinedNames(filepath.Join(dir, joinedFolder))
+	if err != nil || len(names) != maxJoined || !slices.IsSorted(names) {
+		t.Errorf("there are %v, %v", names, err)
+	}
+	info, err := os.Stat(filepath.Join(dir, joinedFolder, names[0]+joinedSuffix))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file has the mode %v, %v", info.Mode(), err)
+	}
+}

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/relay"
+)
+
+// errInUse is what passes when the bootstrap file of the command line can be read again: then it is known to be of the same tunnel.
+var errInUse = errors.New("joining tunnel: its folder is that of a bootstrap file of the command line, which can't be read or is of another tunnel")
+
+// loadJoined reads the tunnels that earlier agents were given. One that can't be read keeps none of the others away.
+func (a *Agent) loadJoined() (known []relay.Upstream) {
+	names, err := a.joinedNames()
+	if err != nil {
+		a.log.Error("tunnels that this edge was given are not read", "error", err)
+		return nil
+	}
+	a.removeLeft()
+	for _, name := range names {
+		j := a.newJoined(name, nil)
+		if j.member != nil {
+			known = append(known, j.member.recover()...)
+		}
+		a.joined = append(a.joined, j)
+	}
+	return known
+}
+
+// removeLeft removes the keys of tunnels that were left while no agent ran. While it is not known which tunnel a bootstrap file of the
+// command line is for, a key may be that one's.
+func (a *Agent) removeLeft() {
+	entries, err := os.ReadDir(a.joinedRoot())
+	if err != nil || a.config.Joined == nil {
+		return
+	}
+	for _, e := range a.config.Edges {
+		if _, err := e.Credential(); err != nil {
+			return
+		}
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(a.joinedRoot(), e.Name()+joinedSuffix)); errors.Is(err, os.ErrNotExist) {
+			a.remove(e.Name())
+		}
+	}
+}
+
+// remove removes the folder of a tunnel that was left, unless a bootstrap file of the command line has taken it over.
+func (a *Agent) remove(name string) {
+	dir := filepath.Join(a.joinedRoot(), name)
+	if a.uses(dir) {
+		return
+	}
+	a.log.Info("left a tunnel", "tunnel", name)
+	if err := os.RemoveAll(dir); err != nil {
+		a.log.Error("folder of a tunnel that was left not removed", "tunnel", name, "error", err)
+	}
+}
+
+// uses says whether a membership of the configuration has its state in a folder.
+func (a *Agent) uses(dir string) bool {
+	return slices.ContainsFunc(a.members, func(m *membership) bool { return m.dir == dir })
+}
+
+// joinedNames are those that count: as many as there may be.
+func (a *Agent) joinedNames() ([]string, error) {
+	if a.config.Joined == nil {
+		return nil, nil
+	}
+	names, err := joinedNames(a.joinedRoot())
+	return names[:min(len(names), maxJoined)], err
+}
+
+// newJoined makes the membership of a file. before is the last attempt at it, or nil.
+func (a *Agent) newJoined(name string, before *joined) *joined {
+	j := &joined{name: name}
+	j.err = a.openJoined(j)
+	said := false
+	if before != nil && before.hash == j.hash {
+		j.tries = before.tries
+		said = before.err != nil && j.err != nil && before.err.Error() == j.err.Error()
+	}
+	if j.err == nil {
+		return j
+	}
+	j.wait()
+	if !said {
+		a.log.Error("a tunnel that this edge was given can't be joined, trying again", "tunnel", name, "error", j.err)
+	}
+	return j
+}
+
+func (a *Agent) openJoined(j *joined) error {
+	path := filepath.Join(a.joinedRoot(), j.name+joinedSuffix)
+	file, hash, err := readJoined(path)
+	if err != nil {
+		return err
+	}
+	j.hash, j.way = hash, file.way()
+	if err := file.complete(); err != nil {
+		return err
+	}
+	if j.of = a.configured(file); j.of != nil {
+		return nil
+	}
+	dir := filepath.Join(a.joinedRoot(), j.name)
+	if a.uses(dir) {
+		return errInUse
+	}
+	edge, err := a.config.Joined(path)
+	if err != nil {
+		return err
+	}
+	m, err := a.newEdge(edge, dir, a.log.With("tunnel", j.name))
+	if err != nil {
+		return err
+	}
+	m.joined = j.name
+	j.member = m
+	return nil
+}
+
+func readJoined(path string) (BootstrapFile, string, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > MaxBootstrapFile {
+		return BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %s is no file, or has more than %d bytes", path, MaxBootstrapFile)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
+	}
+	file, err := ParseBootstrapFile(data)
+	return file, hashOf(data), err
+}
+
+// way is what of a file is read once.
+func (f BootstrapFile) way() string {
+	return fmt.Sprint(f.ID, f.TunnelDomain, f.Gateway, f.Gateways)
+}
+
+// configured is the membership of a bootstrap file of the command line that is of the same tunnel as this one; nil: there is none.
+func (a *Agent) configured(file BootstrapFile) *membership {
+	for _, m := range a.members {
+		e, ok := m.role.(*edgeRole)
+		if !ok {
+			continue
+		}
+		credential, err := e.Credential()
+		if err != nil {
+			continue
+		}
+		other := BootstrapFile{ID: credential.ID, TunnelDomain: string(e.Domain), CA: string(credential.CA)}
+		if other.ID == "" {
+			subject, _ := m.current()
+			other.ID = subject.ID
+		}
+		if file.same(other) || (file.ID == other.ID && file.TunnelDomain == other.TunnelDomain && m.store.Bundle().Overlaps(certs.Bundle(file.CA))) {
+			return m
+		}
+	}
+	return nil
+}
+
+// joinedFolderOf is the folder with the identity of a tunnel that this edge was given before it was told of it on the command line,
+// whether it was taken back since or not; empty: none. So nobody enrols anew whose bootstrap file is replaced after a move.
+func (a *Agent) joinedFolderOf(e Edge) string {
+	credential, err := e.Credential()
+	if err != nil || credential.ID == "" || a.config.Joined == nil {
+		return ""
+	}
+	entries, err := os.ReadDir(a.joinedRoot())
+	if err != nil {
+		return ""
+	}
+	wanted := BootstrapFile{ID: credential.ID, TunnelDomain: string(e.Domain), CA: string(credential.CA)}
+	for _, entry := range entries {
+		dir := filepath.Join(a.joinedRoot(), entry.Name())
+		leaf, err := readLeaf(dir)
+		if err != nil || !slices.Contains(leaf.DNSNames, e.Domain.TunnelID(credential.ID)) {
+			continue
+		}
+		if file, _, err := readJoined(dir + joinedSuffix); err == nil && file.same(wanted) || trusts(dir, credential.CA) {
+			return dir
+		}
+	}
+	return ""
+}
+
+// trusts says whether an identity is of the installation that has a CA: a tunnel that moves has one id in two.
+func trusts(dir string, ca []byte) bool {
+	return slices.ContainsFunc([]string{certs.TrustFile, enrolledCAFile}, func(name string) bool {
+		bundle, err := os.ReadFile(filepath.Join(dir, name))
+		return err == nil && certs.Bundle(bundle).Overlaps(ca)
+	})
+}

@@ -1,0 +1,62 @@
+package certs
+
+import (
+	"crypto"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// User is what a client certificate says to a Kubernetes apiserver: who its holder is, and in which groups.
+type User struct {
+	Name                string
+	Groups              []string
+	NotBefore, NotAfter time.Time
+}
+
+// ParseUserCA reads the CA of somebody else's apiserver, which need not be self-signed: an apiserver takes any certificate in
+// its --client-ca-file for a root. Errors that are about the key wrap ErrCAKey; none holds any part of it.
+func ParseUserCA(certPEM, keyPEM []byte) (*CA, error) {
+	certs, err := parseCertificates(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("reading CA certificate: %w", err)
+	}
+	key, err := parseSigner(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCAKey, err)
+	}
+	ca := &CA{cert: certs[0], key: key}
+	switch {
+	case !samePublicKey(ca.cert.PublicKey, key.Public()):
+		return nil, fmt.Errorf("%w: it is not the certificate's", ErrCAKey)
+	case !ca.cert.IsCA:
+		return nil, errors.New("reading CA certificate: it is no CA")
+	}
+	return ca, nil
+}
+
+// IssueUser signs a client certificate for a key, and returns it as PEM. It ends with its CA, even where a later end is asked
+// for.
+func (ca *CA) IssueUser(pub crypto.PublicKey, user User) (certPEM []byte, err error) {
+	if user.NotAfter.After(ca.cert.NotAfter) {
+		user.NotAfter = ca.cert.NotAfter
+	}
+	switch {
+	case ca.key == nil:
+		return nil, ErrCAKey
+	case user.Name == "" || len(user.Name) > maxCommonName:
+		return nil, fmt.Errorf("issuing certificate of a user: its name has %d bytes, not 1 to %d", len(user.Name), maxCommonName)
+	case !user.NotAfter.After(user.NotBefore):
+		return nil, fmt.Errorf("issuing certificate of %s: it would end before it begins, or after its CA has ended", user.Name)
+	}
+	return ca.sign(&x509.Certificate{
+		Subject:   pkix.Name{CommonName: user.Name, Organization: user.Groups},
+		NotBefore: user.NotBefore, NotAfter: user.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+	}, pub)
+}
+
+// Issued says whether the CA has signed a certificate, whatever that is for and whether or not its time is over.
+func (ca *CA) Issued(cert *x509.Certificate) bool { return cert.CheckSignatureFrom(ca.cert) == nil }

@@ -1,0 +1,256 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// copyRetry is when a copy that was refused is looked at again: what is in the way may be a Secret of somebody else, which is
+// not watched.
+const copyRetry = time.Minute
+
+// copies reconciles the further kubeconfigs of one Tunnel: spec.kubeconfig.copies. Its requests are Tunnels, and, without a
+// namespace, ids of tunnels whose copies may have outlived them.
+type copies struct {
+	config   Config
+	client   client.Client // reads come from the cache
+	live     client.Reader // reads come from the apiserver
+	labelled client.Reader // a cache of the metadata of all copies
+	recorder events.EventRecorder
+	log      *slog.Logger
+	now      func() time.Time
+}
+
+// Reconcile brings all copies of one Tunnel to what they have to be.
+func (r *copies) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if request.Namespace == "" {
+		return reconcile.Result{}, r.removeOrphans(ctx, request.Name)
+	}
+	wait, err := r.settle(ctx, request.NamespacedName)
+	if conflict(err) {
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+func (r *copies) settle(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
+	o, err := r.load(ctx, key)
+	if err != nil || o.tunnel == nil || o.tunnel.Spec.ID == "" {
+		return 0, err
+	}
+	if !o.tunnel.DeletionTimestamp.IsZero() {
+		return 0, r.remove(ctx, o.tunnel.Spec.ID, nil)
+	}
+	if owner := controllingCluster(o.tunnel); o.cluster == nil || owner == nil || owner.UID != o.cluster.UID || paused(o) {
+		return 0, nil
+	}
+	// Whatever becomes of one copy, others that are not wanted any more go, and it is said.
+	results, err := r.writeAll(ctx, o)
+	keep := make(map[client.ObjectKey]bool, len(results))
+	for i := range results {
+		keep[results[i].key] = keep[results[i].key] || results[i].stays
+	}
+	err = errors.Join(err, r.remove(ctx, o.tunnel.Spec.ID, keep))
+	if conflict(err) { // what becomes of it is known in a moment
+		return 0, err
+	}
+	return r.nextLook(results), errors.Join(err, r.report(ctx, o.tunnel, results))
+}
+
+// load reads what copies are made of.
+func (r *copies) load(ctx context.Context, key client.ObjectKey) (o objects, err error) {
+	o.key = key
+	if o.tunnel, err = get(ctx, r.client, key, &v1alpha1.Tunnel{}); err != nil {
+		return o, wrap("reading Tunnel", err)
+	}
+	if o.cluster, err = get(ctx, r.client, key, &clusterv1.Cluster{}); err != nil {
+		return o, wrap("reading Cluster", err)
+	}
+	o.kubeconfig, err = get(ctx, r.client, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &corev1.Secret{})
+	return o, wrap("reading kubeconfig Secret", err)
+}
+
+// copyResult is what came of one copy.
+type copyResult struct {
+	key      client.ObjectKey
+	stays    bool      // a Secret that is there may stay, although it may not be as it should be
+	notAfter time.Time // of its certificate; zero: it has none
+	renewAt  time.Time
+	problem  error
+}
+
+// errWaiting is wrapped by what only takes time.
+var errWaiting = errors.New("waiting")
+
+// writeAll writes every copy that a Tunnel asks for. One that can't be made does not hold up the others; an error is one of the
+// apiserver's that calls for another attempt at once. What is there of such a copy stays.
+func (r *copies) writeAll(ctx context.Context, o objects) ([]copyResult, error) {
+	var results []copyResult
+	var errs []error
+	for i := range o.tunnel.Spec.Kubeconfig.Copies {
+		spec := &o.tunnel.Spec.Kubeconfig.Copies[i]
+		field := fmt.Sprintf("spec.kubeconfig.copies[%d]", i)
+		result := copyResult{key: client.ObjectKey{Namespace: spec.Namespace, Name: spec.Name}}
+		if result.key.Namespace == "" {
+			result.key.Namespace = o.key.Namespace
+		}
+		if slices.ContainsFunc(results, func(other copyResult) bool { return other.key == result.key }) {
+			// The first one is written. The status has one entry for both.
+			j := slices.IndexFunc(results, func(other copyResult) bool { return other.key == result.key })
+			results[j].problem = fmt.Errorf("%s: another copy has the same name: give each its own", field)
+			continue
+		}
+		if err := r.writeOne(ctx, o, copyRequest{spec, field}, &result); err != nil {
+			errs = append(errs, err)
+			result.stays, result.problem = true, fmt.Errorf("%w: the apiserver gives an error, and is asked again", errWaiting)
+		}
+		results = append(results, result)
+	}
+	return results, errors.Join(errs...)
+}
+
+// nextLook is when the first certificate is due, or what was in the way may have gone; zero: nothing is to be waited for.
+func (r *copies) nextLook(results []copyResult) (wait time.Duration) {
+	sooner := func(d time.Duration) {
+		if d = max(d, time.Second); wait == 0 || d < wait {
+			wait = d
+		}
+	}
+	for i := range results {
+		if !results[i].renewAt.IsZero() {
+			sooner(results[i].renewAt.Sub(r.now()))
+		}
+		if results[i].problem != nil {
+			sooner(copyRetry + rand.N(copyRetry/10))
+		}
+	}
+	return wait
+}
+
+// report writes what became of the copies into a Tunnel's status.
+func (r *copies) report(ctx context.Context, tunnel *v1alpha1.Tunnel, results []copyResult) error {
+	status := tunnel.Status.DeepCopy()
+	status.Kubeconfig.Copies = nil
+	for i := range results {
+		entry := v1alpha1.KubeconfigCopyStatus{Namespace: results[i].key.Namespace, Name: results[i].key.Name, CertificateNotAfter: timeOrNil(results[i].notAfter)}
+		if results[i].problem != nil {
+			entry.Error = shorten(results[i].problem.Error())
+		}
+		status.Kubeconfig.Copies = append(status.Kubeconfig.Copies, entry)
+	}
+	var transitions []transition
+	if len(results) == 0 {
+		apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionCopiesReady)
+	} else {
+		transitions = setConditions(status, tunnel.Generation, copiesReady(results))
+	}
+	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
+		return nil
+	}
+	if err := writeStatus(ctx, r.client, tunnel, *status); err != nil {
+		return err
+	}
+	tell(r.recorder, r.log, tunnel, transitions)
+	return nil
+}
+
+// copiesReady is the condition that says whether all copies are as they should be.
+func copiesReady(results []copyResult) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionCopiesReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForSecret}
+	var problems []string
+	for i := range results {
+		if err := results[i].problem; err != nil {
+			problems = append(problems, results[i].key.String()+": "+err.Error())
+			if !errors.Is(err, errWaiting) {
+				c.Reason = v1alpha1.ReasonCopyRefused
+			}
+		}
+	}
+	if len(problems) == 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonCopiesWritten, counted(len(results), "copy is written", "copies are written")
+		return c
+	}
+	c.Message = strings.Join(problems, "; ")
+	return c
+}
+
+// removeOrphans removes the copies of a tunnel that is gone.
+func (r *copies) removeOrphans(ctx context.Context, id string) error {
+	list, err := r.list(ctx, id)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		// The cache may not have seen a Tunnel that has just come, say with clusterctl move.
+		namespace, name, _ := strings.Cut(list[i].Annotations[v1alpha1.RequestTunnelAnnotation], "/")
+		if name != "" {
+			tunnel, err := get(ctx, r.live, client.ObjectKey{Namespace: namespace, Name: name}, &v1alpha1.Tunnel{})
+			if err != nil {
+				return wrap("reading Tunnel", err)
+			}
+			if tunnel != nil && tunnel.Spec.ID == id {
+				return nil
+			}
+		}
+	}
+	var known v1alpha1.TunnelList
+	if err := r.client.List(ctx, &known, client.MatchingFields{copiesIDIndex: id}); err != nil || len(known.Items) > 0 {
+		return wrap("listing Tunnels", err)
+	}
+	return r.remove(ctx, id, nil)
+}
+
+// list returns the copies that are marked as a tunnel's.
+func (r *copies) list(ctx context.Context, id string) ([]metav1.PartialObjectMetadata, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	if err := r.labelled.List(ctx, list, client.MatchingLabels{v1alpha1.CopyLabel: id}); err != nil {
+		return nil, wrap("listing copies of kubeconfigs", err)
+	}
+	return list.Items, nil
+}
+
+// remove deletes the copies of a tunnel, less those that are to be kept.
+func (r *copies) remove(ctx context.Context, id string, keep map[client.ObjectKey]bool) error {
+	list, err := r.list(ctx, id)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list {
+		o := &list[i]
+		if keep[client.ObjectKeyFromObject(o)] {
+			continue
+		}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
+		// Not one that somebody has made meanwhile, or whose label was taken off.
+		err := r.client.Delete(ctx, secret, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+		if client.IgnoreNotFound(err) != nil {
+			errs = append(errs, wrap("deleting copy of a kubeconfig", err))
+			continue
+		}
+		r.log.Info("copy of a kubeconfig removed", "secret", o.Namespace+"/"+o.Name, "tunnel", id)
+	}
+	return errors.Join(errs...)
+}

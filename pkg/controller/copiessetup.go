@@ -1,0 +1,158 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+const (
+	copyWorkers = 4
+	// Indexes of Tunnels: by their id, and by the namespaces that they want copies in.
+	copiesIDIndex, copiesNamespaceIndex = "copies.id", "copies.namespace"
+)
+
+// setupCopies adds the controller of further kubeconfigs.
+func (p parts) setupCopies(mgr ctrl.Manager) error {
+	for name, of := range map[string]client.IndexerFunc{copiesIDIndex: idOf, copiesNamespaceIndex: copyNamespaces} {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Tunnel{}, name, of); err != nil {
+			return fmt.Errorf("indexing Tunnels: %w", err)
+		}
+	}
+	labelled, err := secretCache(mgr, cache.ByObject{Label: mustSelect(v1alpha1.CopyLabel)})
+	if err != nil {
+		return err
+	}
+	r := &copies{config: p.config, client: p.client, live: p.live, labelled: labelled, recorder: p.recorder, log: p.log, now: p.now}
+	build := ctrl.NewControllerManagedBy(mgr).
+		Named("copies").
+		Watches(&v1alpha1.Tunnel{}, tunnelOrItsOrphans(), builder.WithPredicates(copiesMayDiffer())).
+		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.tunnelsFor), builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
+		WatchesRawSource(source.Kind[client.Object](labelled, secretMetadata(), handler.EnqueueRequestsFromMapFunc(r.tunnelOf)))
+	for _, suffix := range append([]string{kubeconfig.Suffix}, userCASuffixes...) {
+		build = build.Watches(&corev1.Secret{}, byName(suffix))
+	}
+	return build.WithOptions(options(copyWorkers, "tunnel", p.log)).Complete(r)
+}
+
+func idOf(o client.Object) []string {
+	if tunnel, ok := o.(*v1alpha1.Tunnel); ok && tunnel.Spec.ID != "" {
+		return []string{tunnel.Spec.ID}
+	}
+	return nil
+}
+
+// copyNamespaces are the other namespaces that a Tunnel wants copies in.
+func copyNamespaces(o client.Object) []string {
+	tunnel, ok := o.(*v1alpha1.Tunnel)
+	if !ok {
+		return nil
+	}
+	var all []string
+	for i := range tunnel.Spec.Kubeconfig.Copies {
+		if ns := tunnel.Spec.Kubeconfig.Copies[i].Namespace; ns != "" && ns != tunnel.Namespace {
+			all = append(all, ns)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// tunnelOrItsOrphans leads from a Tunnel to itself, and from one that is gone to its id, by which its copies are known.
+func tunnelOrItsOrphans() handler.EventHandler {
+	add := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request], o client.Object) {
+		queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(queue, e.Object)
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(queue, e.ObjectNew)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			for _, id := range idOf(e.Object) {
+				queue.Add(orphansOf(id))
+			}
+		},
+	}
+}
+
+func orphansOf(id string) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKey{Name: id}}
+}
+
+// copiesMayDiffer says that something has changed of a Tunnel on which its copies depend.
+func copiesMayDiffer() predicate.Predicate {
+	of := func(o client.Object) any {
+		tunnel, ok := o.(*v1alpha1.Tunnel)
+		if !ok {
+			return nil
+		}
+		record := tunnel.Status.Kubeconfig
+		return []any{
+			tunnel.Generation, tunnel.Annotations, tunnel.OwnerReferences, tunnel.DeletionTimestamp, tunnel.Status.Hostname, record,
+			apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves),
+			apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionCopiesReady) == nil,
+		}
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !equality.Semantic.DeepEqual(of(e.ObjectOld), of(e.ObjectNew)) }}
+}
+
+// tunnelOf leads from a copy to the Tunnel that it is marked with, or if there is none to those that have outlived theirs.
+func (r *copies) tunnelOf(ctx context.Context, o client.Object) []reconcile.Request {
+	id := o.GetLabels()[v1alpha1.CopyLabel]
+	if id == "" {
+		return nil
+	}
+	requests := r.requests(ctx, client.MatchingFields{copiesIDIndex: id})
+	if len(requests) == 0 {
+		return []reconcile.Request{orphansOf(id)}
+	}
+	return requests
+}
+
+// tunnelsFor leads from a Namespace to the Tunnels that want copies in it.
+func (r *copies) tunnelsFor(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.requests(ctx, client.MatchingFields{copiesNamespaceIndex: o.GetName()})
+}
+
+func (r *copies) requests(ctx context.Context, which client.ListOption) []reconcile.Request {
+	var list v1alpha1.TunnelList
+	if err := r.client.List(ctx, &list, which); err != nil {
+		r.log.Error("Tunnels can't be listed", "error", err)
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
+
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return o
+}

@@ -1,0 +1,157 @@
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// Whoever writes Tunnels says which addresses are dialled here. So it is few at a time, seldom for those that were refused,
+// and what is said of them is one of three sentences.
+const (
+	// maxProofs bounds how many proxies are dialled at a time: fewer than there are workers, as each waits for its own.
+	maxProofs = 4
+	// proofRetry is when a proxy is dialled again that was refused, twice as late each time, up to proofRarely.
+	proofRetry, proofRarely = 10 * time.Second, 10 * time.Minute
+)
+
+// errLater says that there is nothing to be decided yet.
+type errLater struct{ wait time.Duration }
+
+func (e errLater) Error() string { return fmt.Sprintf("to be asked again in %s", e.wait) }
+
+// proofs remembers which https proxies were refused.
+type proofs struct {
+	now   func() time.Time
+	slots chan struct{}
+
+	mu      sync.Mutex
+	refused map[client.ObjectKey]*refusedProxy // the last one of each Tunnel
+}
+
+type refusedProxy struct {
+	address, why string
+	asked        time.Time
+	wait         time.Duration
+}
+
+func newProofs(now func() time.Time) *proofs {
+	return &proofs{now: now, slots: make(chan struct{}, maxProofs), refused: map[client.ObjectKey]*refusedProxy{}}
+}
+
+// begin takes a place to dial an address; the error is errLater. If it was refused a moment ago that is returned instead.
+func (p *proofs) begin(key client.ObjectKey, address string) (refused *refusedProxy, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last := p.refused[key]; last != nil {
+		since := p.now().Sub(last.asked)
+		switch {
+		case last.address == address && since < last.wait:
+			return last, nil
+		case last.address != address && since < proofRetry: // nor is one Tunnel to go through many addresses
+			return nil, errLater{proofRetry - since}
+		}
+	}
+	select {
+	case p.slots <- struct{}{}:
+		return nil, nil
+	default:
+		return nil, errLater{time.Second + rand.N(time.Second)}
+	}
+}
+
+// end gives the place back, and notes why a proxy was refused; empty: it was not.
+func (p *proofs) end(key client.ObjectKey, address, why string) *refusedProxy {
+	<-p.slots
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if why == "" {
+		delete(p.refused, key)
+		return nil
+	}
+	now := &refusedProxy{address: address, why: why, asked: p.now(), wait: proofRetry}
+	if last := p.refused[key]; last != nil && last.address == address {
+		now.wait = min(2*last.wait, proofRarely)
+	}
+	p.refused[key] = now
+	return now
+}
+
+func (p *proofs) forget(key client.ObjectKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.refused, key)
+}
+
+// proveProxy refuses a proxy that client-go would not get through to: it verifies the proxy like the apiserver, with the CA of
+// the kubeconfig and its tls-server-name. One that was proved and does not answer now stays. The error is errLater.
+func (r *kubeconfigs) proveProxy(ctx context.Context, v *verdict, o objects) error {
+	if o.kubeconfig == nil {
+		v.refuse(v1alpha1.ReasonWaitingForSecret, waitingForSecret(o))
+		return nil
+	}
+	after := o.kubeconfig.DeepCopy()
+	if _, err := kubeconfig.Apply(after, o.key.Name, v.decision); err != nil {
+		return nil //nolint:nilerr // it is said where it is written
+	}
+	_, entry, err := kubeconfig.Load(after, o.key.Name)
+	if err != nil {
+		return nil //nolint:nilerr // it is said where it is written
+	}
+	address := o.tunnel.Spec.Kubeconfig.Proxy.Address
+	leg := proxyLeg{tlsLeg{address: address, name: entry.TLSServerName, protocols: []string{"h2", "http/1.1"}}}
+	if leg.name == "" {
+		leg.name, _, _ = net.SplitHostPort(address)
+	}
+	leg.trust(entry)
+	known := o.tunnel.Status.Kubeconfig.Mode == v.record.Mode && o.tunnel.Status.Kubeconfig.ProxyURL == v.record.ProxyURL
+	refusal, err := r.proofs.begin(o.key, address)
+	var later errLater
+	switch {
+	case errors.As(err, &later) && known:
+		v.again = min(v.again, later.wait)
+		return nil
+	case err != nil:
+		return err
+	case refusal == nil:
+		if refusal = r.proofs.end(o.key, address, r.proof(ctx, leg, known)); refusal == nil {
+			return nil
+		}
+	}
+	at := refusal.asked.Add(refusal.wait)
+	v.again = min(v.again, max(at.Sub(r.now()), 0)+time.Second)
+	v.refuse(v1alpha1.ReasonInvalidProxy, fmt.Sprintf("spec.kubeconfig.proxy.address: %q: %s. client-go verifies an https proxy with the CA of the workload cluster "+
+		"and the name in the kubeconfig: give the proxy a certificate of that CA with that name, or use mode http-proxy in a network that you trust. It is asked again at %s",
+		address, refusal.why, at.UTC().Format(time.RFC3339)))
+	return nil
+}
+
+// proof dials a proxy and says why it is refused; empty: it is not. No word of it comes from whoever answers, or from the
+// network: that would tell whoever names addresses what is there.
+func (r *kubeconfigs) proof(ctx context.Context, leg proxyLeg, known bool) string {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	err := r.prove(ctx, leg)
+	var unverified *tls.CertificateVerificationError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &unverified):
+		return fmt.Sprintf("it is not verified by the workload cluster's CA for the name %s", leg.name)
+	case errors.Is(err, errHTTP2):
+		return errHTTP2.Error()
+	case known:
+		return ""
+	}
+	return "it gives no answer as an https proxy does"
+}

@@ -1,0 +1,131 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// credentialsIndex finds Tunnels by the Secret with the credentials of their proxy.
+const credentialsIndex = "spec.kubeconfig.proxy.credentialsSecret"
+
+func credentialsOf(o client.Object) []string {
+	tunnel, ok := o.(*v1alpha1.Tunnel)
+	if !ok || tunnel.Spec.Kubeconfig.Proxy == nil || tunnel.Spec.Kubeconfig.Proxy.CredentialsSecret == "" {
+		return nil
+	}
+	return []string{tunnel.Spec.Kubeconfig.Proxy.CredentialsSecret}
+}
+
+// kubeconfigs is the controller of kubeconfigs; names are those that tunnels have.
+func (p parts) kubeconfigs(names *model.Names) *kubeconfigs {
+	// The resolver's pauses are measured on this machine alone.
+	r := &kubeconfigs{
+		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, names: names,
+		resolver: &resolver{mode: p.config.DNS, lookup: net.DefaultResolver.LookupHost, now: time.Now},
+		prove:    func(ctx context.Context, leg proxyLeg) error { return leg.handshake(ctx) },
+	}
+	r.oldWays, r.proofs = newOldWays(p.now, r.wake), newProofs(p.now)
+	return r
+}
+
+// wake has a kubeconfig looked at. Others call it too, before there is a queue: then all are looked at soon.
+func (r *kubeconfigs) wake(key client.ObjectKey) {
+	if queue := r.queue.Load(); queue != nil {
+		(*queue).Add(reconcile.Request{NamespacedName: key})
+	}
+}
+
+// begin keeps the queue.
+func (r *kubeconfigs) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.queue.Store(&queue)
+	return nil
+}
+
+func (r *kubeconfigs) setup(mgr ctrl.Manager) error {
+	for index, of := range map[string]struct {
+		object client.Object
+		values client.IndexerFunc
+	}{
+		endpointIndex:    {&clusterv1.Cluster{}, endpointHosts},
+		credentialsIndex: {&v1alpha1.Tunnel{}, credentialsOf},
+	} {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), of.object, index, of.values); err != nil {
+			return fmt.Errorf("indexing %s: %w", index, err)
+		}
+	}
+	credentials, err := secretCache(mgr, cache.ByObject{Field: fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))})
+	if err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("kubeconfig").
+		For(&v1alpha1.Tunnel{}, builder.WithPredicates(kubeconfigChanged())).
+		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&corev1.Secret{}, byName(kubeconfig.Suffix)).
+		WatchesRawSource(source.Kind[client.Object](credentials, secretMetadata(), handler.EnqueueRequestsFromMapFunc(r.usersOf))).
+		WatchesRawSource(source.Func(r.begin)).
+		WithOptions(options(kubeconfigWorkers, "cluster", r.log)).
+		Complete(r)
+}
+
+// usersOf leads from a Secret with credentials to the Tunnels that name it.
+func (r *kubeconfigs) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
+	var users v1alpha1.TunnelList
+	if err := r.client.List(ctx, &users, client.InNamespace(secret.GetNamespace()), client.MatchingFields{credentialsIndex: secret.GetName()}); err != nil {
+		r.log.Error("Tunnels can't be listed", "error", err)
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range users.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&users.Items[i])})
+	}
+	return requests
+}
+
+// kubeconfigChanged says that something of a Tunnel has changed that a kubeconfig depends on. Most of its status does not, and
+// changes often.
+func kubeconfigChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, okBefore := e.ObjectOld.(*v1alpha1.Tunnel)
+		after, okAfter := e.ObjectNew.(*v1alpha1.Tunnel)
+		return okBefore && okAfter && !equality.Semantic.DeepEqual(forKubeconfig(before), forKubeconfig(after))
+	}}
+}
+
+// forKubeconfig is what a kubeconfig depends on.
+func forKubeconfig(tunnel *v1alpha1.Tunnel) any {
+	var conditions []metav1.Condition
+	for _, kind := range append([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady}, kubeconfigConditions...) {
+		if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c != nil {
+			conditions = append(conditions, *c)
+		}
+	}
+	t := *tunnel // nothing that it shares with the original is changed
+	t.ResourceVersion = ""
+	t.Status = v1alpha1.TunnelStatus{Hostname: t.Status.Hostname, Names: t.Status.Names, Kubeconfig: t.Status.Kubeconfig, Conditions: conditions}
+	return []any{t, certificates(tunnel.Status.Edges, time.Time{})}
+}

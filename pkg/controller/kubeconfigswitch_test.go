@@ -1,0 +1,241 @@
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// switchWorld is one Cluster whose managers are connected, without any gateway or apiserver, and with a clock of the test's.
+type switchWorld struct {
+	t       *testing.T
+	api     client.WithWatch
+	tunnels *tunnels
+	r       *kubeconfigs
+	clock   time.Time
+	woken   chan client.ObjectKey
+	cluster *clusterv1.Cluster
+	ca      *certs.CA
+}
+
+func newSwitchWorld(t *testing.T, config Config, server string, spec v1alpha1.KubeconfigSpec) *switchWorld {
+	t.Helper()
+	ca, err := certs.NewCA("kubernetes", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, tunnel := served("c1", 1000)
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	tunnel.Spec.Kubeconfig = spec
+	secret := kubeconfigSecret(t, "prod", "c1", server, func(c *clientcmdapi.Config) { c.Clusters["c1"].CertificateAuthorityData = ca.CertPEM() })
+	secret.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	w := &switchWorld{t: t, api: fakeAPI(t, cluster, tunnel, secret), clock: time.Now().Truncate(time.Second), woken: make(chan client.ObjectKey, 100), cluster: cluster, ca: ca}
+	w.tunnels = started(t, w.api, w.api)
+	w.tunnels.config, w.tunnels.recorder = config, events.NewFakeRecorder(100)
+	w.restart()
+	return w
+}
+
+// restart makes the controller anew: it remembers nothing.
+func (w *switchWorld) restart() {
+	w.r = kubeconfigsOf(w.tunnels)
+	w.r.now = func() time.Time { return w.clock }
+	w.r.proofs = newProofs(w.r.now)
+	w.r.oldWays = newOldWays(w.r.now, func(key client.ObjectKey) { w.woken <- key })
+}
+
+// settle lets time go by and reconciles, and once more if a server is being dialled. It returns the Tunnel.
+func (w *switchWorld) settle(after time.Duration) *v1alpha1.Tunnel {
+	w.t.Helper()
+	w.clock = w.clock.Add(after)
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}
+	if _, err := w.tunnels.Reconcile(w.t.Context(), request); err != nil {
+		w.t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := w.r.Reconcile(w.t.Context(), request); err != nil {
+			w.t.Fatal(err)
+		}
+		if !w.asking() {
+			break
+		}
+		select {
+		case <-w.woken:
+		case <-time.After(4 * probeTimeout):
+			w.t.Fatal("nobody tells whether the old way works")
+		}
+	}
+	tunnel := tunnelNamed(w.cluster)
+	if err := w.api.Get(w.t.Context(), request.NamespacedName, tunnel); err != nil {
+		w.t.Fatal(err)
+	}
+	return tunnel
+}
+
+func (w *switchWorld) asking() bool {
+	w.r.oldWays.mu.Lock()
+	defer w.r.oldWays.mu.Unlock()
+	way := w.r.oldWays.known[client.ObjectKeyFromObject(w.cluster)]
+	return way != nil && (way.asking || len(w.woken) > 0)
+}
+
+func (w *switchWorld) check(tunnel *v1alpha1.Tunnel, kind, reason, says string) {
+	w.t.Helper()
+	c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind)
+	if c == nil || c.Reason != reason || !strings.Contains(c.Message, says) {
+		w.t.Errorf("condition %s is %+v, want %s and %q", kind, c, reason, says)
+	}
+}
+
+func (w *switchWorld) way() kubeconfig.Way {
+	w.t.Helper()
+	secret := &corev1.Secret{}
+	if err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
+		w.t.Fatal(err)
+	}
+	way, err := kubeconfig.Read(secret, "c1")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return way
+}
+
+// listen serves TLS with a certificate of a CA until the test ends it.
+func listen(t *testing.T, ca *certs.CA, address string, protocols []string, names ...string) net.Listener {
+	t.Helper()
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(key.Public(), certs.Leaf{CommonName: "x", DNSNames: names, Server: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := certs.NewIdentity(leaf, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyPEM, err := identity.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(leaf, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: protocols, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _ = conn.(*tls.Conn).HandshakeContext(context.Background()) }()
+		}
+	}()
+	return listener
+}
+
+func TestASwitchIsOverWhenNobodyCanBeConnectedTheOldWay(t *testing.T) {
+	port := freePort(t)
+	old := fmt.Sprintf("https://localhost:%d", port)
+	w := newSwitchWorld(t, testConfig(), old, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI})
+	server := listen(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
+	const kind = v1alpha1.ConditionKubeconfigSwitched
+
+	tunnel := w.settle(0)
+	w.check(tunnel, kind, v1alpha1.ReasonOldWayWorks, old)
+	if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.ChangedAt == nil || w.way().Server != byAddress {
+		t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.way())
+	}
+	w.check(w.settle(time.Hour), kind, v1alpha1.ReasonOldWayWorks, "restart them")
+
+	_ = server.Close()
+	w.check(w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers, "by "+w.clock.Add(50*time.Second).UTC().Format(time.RFC3339))
+	w.restart() // knows less, and so waits for longer
+	w.check(w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers, "by "+w.clock.Add(110*time.Second).UTC().Format(time.RFC3339))
+	w.check(w.settle(100*time.Second), kind, v1alpha1.ReasonWaitingForManagers, "")
+	tunnel = w.settle(11 * time.Second)
+	w.check(tunnel, kind, v1alpha1.ReasonSwitched, "")
+	if tunnel.Status.Kubeconfig.PreviousServer != "" {
+		t.Errorf("on record is %+v", tunnel.Status.Kubeconfig)
+	}
+}
+
+func TestANewKubeconfigIsSwitchedAtOnce(t *testing.T) {
+	w := newSwitchWorld(t, testConfig(), originalServer, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+	w.cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{}
+	if err := w.api.Update(t.Context(), w.cluster); err != nil {
+		t.Fatal(err)
+	}
+	w.check(w.settle(0), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
+}
+
+func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
+	for _, alive := range []bool{false, true} {
+		port := freePort(t)
+		w := newSwitchWorld(t, testConfig(), fmt.Sprintf("https://localhost:%d", port), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+		secret := &corev1.Secret{}
+		if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
+			t.Fatal(err)
+		}
+		secret.CreationTimestamp = metav1.NewTime(w.clock.Add(-justMade / 2))
+		if err := w.api.Update(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		want := v1alpha1.ReasonSwitched
+		if alive {
+			listen(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
+			want = v1alpha1.ReasonOldWayWorks
+		}
+		w.check(w.settle(0), v1alpha1.ConditionKubeconfigSwitched, want, "")
+	}
+}
+
+func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
+	w := newSwitchWorld(t, testConfig(), fmt.Sprintf("https://localhost:%d", freePort(t)), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+	w.settle(0)
+	w.check(w.settle(switchTime+time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
+	tunnel := tunnelNamed(w.cluster)
+	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeSNI
+	if err := w.api.Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	w.check(w.settle(time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonOldWayWorks, "the same gateways")
+}
+
+// freePort is one on which nobody listens.
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,265 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// verdict is what becomes of one kubeconfig.
+type verdict struct {
+	leads      bool                // somewhere of ours; else it has its original
+	stays      bool                // as it is, wherever it leads, and what is on record of it
+	decision   kubeconfig.Decision // if it leads, and else only what is needed to restore it
+	record     v1alpha1.KubeconfigStatus
+	refused    *metav1.Condition // why it doesn't lead: KubeconfigReady
+	conditions []metav1.Condition
+	again      time.Duration
+}
+
+// say adds a condition.
+func (v *verdict) say(c metav1.Condition) { v.conditions = append(v.conditions, c) }
+
+// unsay takes a condition back.
+func (v *verdict) unsay(kind string) { apimeta.RemoveStatusCondition(&v.conditions, kind) }
+
+// kubeconfigConditions are those of this controller. Each that a verdict doesn't speak of goes, but for KubeconfigReady, which
+// is said last.
+var kubeconfigConditions = []string{v1alpha1.ConditionKubeconfigMode, v1alpha1.ConditionHostnameResolves, v1alpha1.ConditionKubeconfigSwitched}
+
+// silent are the conditions that there is nothing to be said of.
+func (v *verdict) silent() []string {
+	if v.stays {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(kubeconfigConditions), func(kind string) bool {
+		return apimeta.FindStatusCondition(v.conditions, kind) != nil
+	})
+}
+
+// verdict decides.
+func (r *kubeconfigs) verdict(ctx context.Context, o objects) (verdict, error) {
+	v := verdict{decision: r.config.wayBack(o), again: lookAgain()}
+	spec := o.tunnel.Spec.Kubeconfig
+	var credentials *kubeconfig.Credentials
+	switch {
+	case !spec.Mode.Tunnelled():
+		reason, problem := kubeconfig.Validate(spec)
+		if problem == nil && spec.Proxy != nil && spec.Proxy.CredentialsSecret != "" {
+			var err error
+			var missing bool
+			if credentials, missing, problem, err = r.credentials(ctx, o.key.Namespace, spec.Proxy.CredentialsSecret); err != nil {
+				return v, err
+			}
+			v.stays = missing && leadsByProxy(o)
+		}
+		if problem != nil {
+			v.refuse(reason, problem.Error())
+			return v, nil
+		}
+	case o.tunnel.Status.Hostname == "":
+		v.refuse(v1alpha1.ReasonNotAccepted, "the Tunnel is not accepted, so the kubeconfig has its original server")
+		return v, nil
+	}
+	choice, err := r.choose(ctx, o)
+	if err != nil {
+		return v, err
+	}
+	v.record = kubeconfig.Record(spec, choice, r.config.Gateways(), r.resolves(ctx, &v, o, choice))
+	v.sayMode(o, choice)
+	on := o.tunnel.DeepCopy()
+	on.Status.Kubeconfig = v.record
+	decision, leads := kubeconfig.FromTunnel(on, r.config.Gateways(), credentials)
+	if !leads {
+		return v, fmt.Errorf("deciding kubeconfig of %s: nothing comes of mode %s", o.key, choice.Mode)
+	}
+	decision.Endpoint = endpointOf(o)
+	v.leads, v.decision = true, decision
+	if choice.Mode == v1alpha1.KubeconfigModeHTTPSProxy {
+		return v, r.proveProxy(ctx, &v, o)
+	}
+	return v, nil
+}
+
+// refuse lets a kubeconfig have its original.
+func (v *verdict) refuse(reason, message string) {
+	v.leads, v.record, v.conditions = false, v1alpha1.KubeconfigStatus{}, nil
+	v.refused = &metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+// credentials reads those of a proxy, from the apiserver: nothing keeps them in memory.
+func (r *kubeconfigs) credentials(ctx context.Context, namespace, name string) (c *kubeconfig.Credentials, missing bool, problem *model.FieldError, err error) {
+	secret, err := get(ctx, r.live, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Secret{})
+	if err != nil {
+		return nil, false, nil, wrap("reading credentials of the proxy", err)
+	}
+	c, problem = kubeconfig.ReadCredentials(name, secret)
+	return c, secret == nil, problem, nil
+}
+
+// leadsByProxy says whether a kubeconfig leads by the proxy that its Tunnel names. Then it stays while the credentials are
+// missing: they may come with the next object of a move, and without the proxy nobody may reach the apiserver.
+func leadsByProxy(o objects) bool {
+	if o.kubeconfig == nil {
+		return false
+	}
+	way, err := kubeconfig.Read(o.kubeconfig, o.key.Name)
+	return err == nil && kubeconfig.ByProxy(way, o.tunnel.Spec.Kubeconfig)
+}
+
+// choose asks for a mode, with everything that speaks for one or another.
+func (r *kubeconfigs) choose(ctx context.Context, o objects) (kubeconfig.Choice, error) {
+	spec, status := o.tunnel.Spec, o.tunnel.Status
+	q := kubeconfig.Question{Mode: spec.Kubeconfig.Mode, Hostname: status.Hostname, Before: status.Kubeconfig, Certificates: certificates(status.Edges, r.now())}
+	for _, name := range spec.ExtraNames {
+		if slices.Contains(status.Names, name) {
+			q.Names = append(q.Names, name)
+		}
+	}
+	host := canonicalHost(o.cluster)
+	if model.ValidateDNSName(host) != nil || r.config.Domain.Contains(host) {
+		return kubeconfig.Choose(q), nil
+	}
+	q.Endpoint, q.EndpointServed = host, slices.Contains(status.Names, host)
+	if !q.EndpointServed {
+		var err error
+		if q.EndpointHolder, err = r.holder(ctx, o.key, host); err != nil {
+			return kubeconfig.Choice{}, err
+		}
+	}
+	return kubeconfig.Choose(q), nil
+}
+
+// holder says who else has the name of an endpoint: a Tunnel that is served by it, or another Cluster, with a Tunnel or without.
+func (r *kubeconfigs) holder(ctx context.Context, key client.ObjectKey, host string) (string, error) {
+	if other, held := r.names.Holder(host); held && other != model.Key(key) {
+		return "the Tunnel " + other.String(), nil
+	}
+	var all clusterv1.ClusterList
+	if err := r.client.List(ctx, &all, client.MatchingFields{endpointIndex: host}); err != nil {
+		return "", wrap("listing Clusters of an endpoint", err)
+	}
+	for i := range all.Items {
+		if other := client.ObjectKeyFromObject(&all.Items[i]); other != key {
+			return "the Cluster " + other.String(), nil
+		}
+	}
+	return "", nil
+}
+
+// endpointIndex finds Clusters by the host of their endpoint.
+const endpointIndex = "spec.controlPlaneEndpoint.host"
+
+func endpointHosts(o client.Object) []string {
+	cluster, ok := o.(*clusterv1.Cluster)
+	if !ok || cluster.Spec.ControlPlaneEndpoint.Host == "" {
+		return nil
+	}
+	return []string{canonicalHost(cluster)}
+}
+
+// canonicalHost is the host of a Cluster's endpoint as certificates have it.
+func canonicalHost(cluster *clusterv1.Cluster) string {
+	return strings.ToLower(strings.TrimSuffix(cluster.Spec.ControlPlaneEndpoint.Host, "."))
+}
+
+// evidenceTime is how long the certificate counts that an edge has seen which is away: longer than a machine takes to start
+// again, and than the steps of LastSeen. So a mode does not go to and fro with the health of apiservers and edges.
+const evidenceTime = 15 * time.Minute
+
+// certificates are the names in the serving certificates that edges see now, or saw last while they can't. An edge that is let
+// in no more, or away for longer, says nothing. Without a time none is.
+func certificates(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]string) {
+	for i := range edges {
+		edge := &edges[i]
+		seen := edge.EnrolledAt
+		if edge.LastSeen != nil {
+			seen = *edge.LastSeen
+		}
+		here := len(edge.Gateways) > 0 || now.IsZero() || now.Sub(seen.Time) < evidenceTime
+		if s := edge.APIServer; here && edge.RevokedAt == nil && s != nil && len(s.CertificateNames) > 0 {
+			all = append(all, s.CertificateNames)
+		}
+	}
+	return all
+}
+
+// sayMode says which mode was chosen and why, or what was said before where there is nothing new.
+func (v *verdict) sayMode(o objects, choice kubeconfig.Choice) {
+	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigMode, Status: metav1.ConditionTrue, Reason: choice.Reason, Message: choice.Message}
+	if choice.Reason == "" {
+		c.Reason, c.Message = v1alpha1.ReasonNoEvidence, fmt.Sprintf("%s: it was chosen before, and no edge sees the serving certificate now", choice.Mode)
+		if was := apimeta.FindStatusCondition(o.tunnel.Status.Conditions, c.Type); was != nil && was.Reason != v1alpha1.ReasonConfigured {
+			c.Reason, c.Message = was.Reason, was.Message
+		}
+	}
+	v.say(c)
+}
+
+// resolves says whether clients reach the gateways by the name that was chosen, and says so of the tunnel hostname. Without an
+// answer what is on record stays.
+func (r *kubeconfigs) resolves(ctx context.Context, v *verdict, o objects, choice kubeconfig.Choice) bool {
+	if choice.Mode != v1alpha1.KubeconfigModeSNI {
+		return false
+	}
+	ask := r.resolver.resolves
+	if choice.Name != o.tunnel.Status.Hostname {
+		ask = r.resolver.leadsTo // what is said of tunnel hostnames says nothing about other names
+	}
+	answer := ask(ctx, choice.Name, r.config.APIServer.Host)
+	before := o.tunnel.Status.Kubeconfig
+	c := metav1.Condition{Type: v1alpha1.ConditionHostnameResolves}
+	switch answer {
+	case yes:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonResolves
+		c.Message = choice.Name + " resolves to the gateways, and the kubeconfig names it"
+	case no:
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonDoesNotResolve
+		c.Message = fmt.Sprintf("%s does not resolve to the gateways here, so the kubeconfig names the gateways, with the name as tls-server-name", choice.Name)
+	default:
+		v.again = min(v.again, lookupPause)
+		c = unknownCondition(c.Type, "DNS gives no answer; the kubeconfig stays as it is")
+		if was := apimeta.FindStatusCondition(o.tunnel.Status.Conditions, c.Type); was != nil {
+			c = *was
+		}
+	}
+	v.say(c)
+	stays := before.Mode == choice.Mode && before.TLSServerName == "" && kubeconfig.NameOf(before) == choice.Name
+	return answer == yes || (answer == unknown && stays)
+}
+
+// write returns the Secret as it has to be, nil if it is so already, and where it then leads. After an error, which is
+// kubeconfig.ErrInvalid, it stays as it is.
+func (v *verdict) write(o objects) (want *corev1.Secret, leads kubeconfig.Way, err error) {
+	if o.kubeconfig == nil || v.stays {
+		return nil, kubeconfig.Way{}, nil
+	}
+	want = o.kubeconfig.DeepCopy()
+	do := kubeconfig.Apply
+	if !v.leads {
+		do = kubeconfig.Restore
+	}
+	changed, err := do(want, o.key.Name, v.decision)
+	if err != nil {
+		return nil, kubeconfig.Way{}, err
+	}
+	if leads, err = kubeconfig.Read(want, o.key.Name); err != nil {
+		return nil, kubeconfig.Way{}, err
+	}
+	if !changed {
+		want = nil
+	}
+	return want, leads, nil
+}

@@ -1,0 +1,109 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+// waits says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes, clusterctl replaces the
+// Tunnel's metadata and spec, and the annotation goes with them; the status, with the tokens and the edges, stays.
+func (o objects) waits() bool {
+	_, ok := source.PreparedUntil(o.tunnel)
+	return ok && !hasPause(o.tunnel)
+}
+
+// prepare makes or keeps what the edges of a Tunnel need to enrol before its Cluster is there: its id is recorded as its own,
+// then it gets a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited for too long ends.
+func (r *tunnels) prepare(ctx context.Context, o objects) (reconcile.Result, error) {
+	until, _ := source.PreparedUntil(o.tunnel)
+	now := r.now()
+	if !now.Before(until) {
+		return reconcile.Result{}, r.endPrepared(ctx, o)
+	}
+	tunnel := o.tunnel.DeepCopy()
+	if controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer) {
+		if err := r.client.Patch(ctx, tunnel, lockedPatch(o.tunnel)); err != nil {
+			return reconcile.Result{}, wrap("completing Tunnel", err)
+		}
+	}
+	resolution := r.names.Resolve(r.config.Domain, source.PreparedCandidate(tunnel))
+	r.enqueue(resolution.Affected)
+	status := tunnel.Status.DeepCopy()
+	record(status, resolution)
+	status.Edges = liveEdges(status.Edges, now)
+	if resolution.Fatal != nil {
+		return reconcile.Result{RequeueAfter: until.Sub(now)}, r.report(ctx, tunnel, status, accepted(resolution))
+	}
+	if err := r.revivePrepared(ctx, tunnel); err != nil {
+		return reconcile.Result{}, err
+	}
+	result, err := r.serveBootstrap(ctx, tunnel, status, []metav1.Condition{waitingForCluster(until)})
+	if left := until.Sub(now); result.RequeueAfter == 0 || result.RequeueAfter > left {
+		result.RequeueAfter = left
+	}
+	return result, err
+}
+
+// waitingForCluster is the condition of a Tunnel that waits for its Cluster. It is unknown, and not False: nothing is wrong.
+func waitingForCluster(until time.Time) metav1.Condition {
+	return metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonWaitingForCluster,
+		Message: fmt.Sprintf("edges may enrol, and nothing is served: its Cluster is to be moved here by %s", until.UTC().Format(time.RFC3339)),
+	}
+}
+
+// endPrepared lets a Tunnel go whose Cluster has not come in time. Its edges are denied here, and here alone: the installation
+// that serves them has a record of its own. A Cluster of its name may be its own, in the middle of the move: then it stays.
+func (r *tunnels) endPrepared(ctx context.Context, o objects) error {
+	cluster, err := get(ctx, r.live, o.key, &clusterv1.Cluster{})
+	if err != nil || cluster != nil {
+		return wrap("reading Cluster", err)
+	}
+	r.log.Info("tunnel ended: the Cluster that it waited for has not come", "cluster", o.key.String(), "tunnel", o.tunnel.Spec.ID)
+	return r.drop(ctx, o.tunnel, inVain(o.tunnel))
+}
+
+// inVain says whether a Tunnel never had the right to its id: ending it ends nothing that another one has.
+func inVain(tunnel *v1alpha1.Tunnel) bool {
+	_, prepared := tunnel.Annotations[v1alpha1.PreparedAnnotation]
+	return prepared && tunnel.Status.ID != tunnel.Spec.ID
+}
+
+// revivePrepared takes a tunnel off the record of those that have ended here: it was moved away, or prepared in vain, before.
+func (r *tunnels) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	if !r.ended.has(tunnel.Spec.ID) {
+		return nil
+	}
+	return r.ended.revive(ctx, tunnel.Spec.ID, func() (bool, error) {
+		now, err := get(ctx, r.live, client.ObjectKeyFromObject(tunnel), &v1alpha1.Tunnel{})
+		if err != nil || now == nil {
+			return false, wrap("reading Tunnel", err)
+		}
+		_, waits := source.PreparedUntil(now)
+		return waits && now.Spec.ID == tunnel.Spec.ID, nil
+	})
+}
+
+// awaited is the Cluster of a Tunnel for everything that is about live state: an empty one for a Tunnel that is prepared, nil for
+// one that is not its own.
+func awaited(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) *clusterv1.Cluster {
+	switch {
+	case tunnel == nil || tunnel.Spec.ID == "":
+		return nil
+	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
+		return cluster
+	case source.Prepared(tunnel, now):
+		return &clusterv1.Cluster{}
+	}
+	return nil
+}

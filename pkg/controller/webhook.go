@@ -1,0 +1,178 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+const (
+	// maxKubeconfig keeps the webhook quick: a larger kubeconfig is left to the controller. Usual ones have 6 KiB.
+	maxKubeconfig = 128 << 10
+	// maxAnnotations is the apiserver's limit.
+	maxAnnotations = 256 << 10
+)
+
+// kubeconfigWebhook has whoever writes a kubeconfig Secret write the way that is on record already. It decides nothing: what
+// it does the controller would do a moment later. So it never refuses a Secret, and leaves alone what it is in any doubt about. Every
+// replica serves it.
+type kubeconfigWebhook struct {
+	config Config
+	client client.Reader // the cache
+	live   client.Reader
+	log    *slog.Logger
+}
+
+// Handle implements admission.Handler.
+func (w *kubeconfigWebhook) Handle(ctx context.Context, request admission.Request) admission.Response {
+	changes, err := w.rewrite(ctx, request)
+	if err != nil {
+		w.log.Info("the webhook leaves a kubeconfig as it is", "secret", request.Namespace+"/"+request.Name, "error", err)
+		return admission.Allowed("")
+	}
+	if len(changes) == 0 {
+		return admission.Allowed("")
+	}
+	return admission.Patched("", changes...)
+}
+
+// rewrite returns what is to be changed of a Secret; nil: nothing.
+func (w *kubeconfigWebhook) rewrite(ctx context.Context, request admission.Request) ([]jsonpatch.JsonPatchOperation, error) {
+	var before, old corev1.Secret
+	if err := json.Unmarshal(request.Object.Raw, &before); err != nil {
+		return nil, fmt.Errorf("reading Secret: %w", err)
+	}
+	if len(request.OldObject.Raw) > 0 {
+		if err := json.Unmarshal(request.OldObject.Raw, &old); err != nil {
+			return nil, fmt.Errorf("reading Secret before: %w", err)
+		}
+	}
+	name, ok := strings.CutSuffix(before.Name, kubeconfig.Suffix)
+	_, labelled := before.Labels[clusterv1.ClusterNameLabel]
+	switch {
+	case !ok || name == "" || !labelled || !before.DeletionTimestamp.IsZero():
+		return nil, nil // not Cluster API's
+	case ptr.Deref(before.Immutable, false) || ptr.Deref(old.Immutable, false):
+		return nil, nil // who did that wants nobody to touch it, and a change could be refused
+	case len(before.Data[kubeconfig.Key]) > maxKubeconfig:
+		return nil, nil
+	}
+	decision, ok, err := w.decision(ctx, client.ObjectKey{Namespace: request.Namespace, Name: name})
+	if !ok || err != nil {
+		return nil, err
+	}
+	after := before.DeepCopy()
+	if changed, err := kubeconfig.Apply(after, name, decision); err != nil || !changed {
+		return nil, err
+	}
+	if !fits(after) {
+		return nil, nil // the apiserver would refuse what its writer may write
+	}
+	return operations(&before, after), nil
+}
+
+// decision is what is on record for a Cluster; false: nothing, or nobody is to touch its kubeconfig now.
+func (w *kubeconfigWebhook) decision(ctx context.Context, key client.ObjectKey) (none kubeconfig.Decision, ok bool, err error) {
+	o := objects{key: key}
+	if o.tunnel, err = get(ctx, w.client, key, &v1alpha1.Tunnel{}); err != nil || o.tunnel == nil {
+		return none, false, wrap("reading Tunnel", err)
+	}
+	if o.cluster, err = get(ctx, w.client, key, &clusterv1.Cluster{}); err != nil || o.cluster == nil {
+		return none, false, wrap("reading Cluster", err)
+	}
+	if owner := controllingCluster(o.tunnel); owner == nil || owner.UID != o.cluster.UID || paused(o) {
+		return none, false, nil
+	}
+	credentials, err := w.credentials(ctx, o.tunnel)
+	if err != nil {
+		return none, false, err
+	}
+	decision, ok := kubeconfig.FromTunnel(o.tunnel, w.config.Gateways(), credentials)
+	decision.Endpoint = kubeconfig.EndpointURL(o.cluster.Spec.ControlPlaneEndpoint.Host, o.cluster.Spec.ControlPlaneEndpoint.Port)
+	return decision, ok, nil
+}
+
+// credentials reads those of a Tunnel's proxy, from the apiserver: nothing keeps them in memory.
+func (w *kubeconfigWebhook) credentials(ctx context.Context, tunnel *v1alpha1.Tunnel) (*kubeconfig.Credentials, error) {
+	proxy := tunnel.Spec.Kubeconfig.Proxy
+	if proxy == nil || proxy.CredentialsSecret == "" {
+		return nil, nil
+	}
+	secret, err := get(ctx, w.live, client.ObjectKey{Namespace: tunnel.Namespace, Name: proxy.CredentialsSecret}, &corev1.Secret{})
+	if err != nil {
+		return nil, wrap("reading credentials of the proxy", err)
+	}
+	credentials, problem := kubeconfig.ReadCredentials(proxy.CredentialsSecret, secret)
+	if problem != nil {
+		return nil, problem
+	}
+	return credentials, nil
+}
+
+// fits says whether the apiserver takes a Secret of this size.
+func fits(secret *corev1.Secret) bool {
+	data, annotations := 0, 0
+	for _, value := range secret.Data {
+		data += len(value)
+	}
+	for key, value := range secret.Annotations {
+		annotations += len(key) + len(value)
+	}
+	return data <= corev1.MaxSecretSize && annotations <= maxAnnotations
+}
+
+// operations are what leads from one Secret to another. Only keys that differ are named: a Secret may be large.
+func operations(before, after *corev1.Secret) []jsonpatch.JsonPatchOperation {
+	var out []jsonpatch.JsonPatchOperation
+	if before.Annotations == nil && len(after.Annotations) > 0 {
+		out = append(out, jsonpatch.NewOperation("add", "/metadata/annotations", after.Annotations))
+	} else {
+		out = append(out, difference("/metadata/annotations/", before.Annotations, after.Annotations, func(a, b string) bool { return a == b })...)
+	}
+	return append(out, difference("/data/", before.Data, after.Data, bytes.Equal)...) // there is data: it was read
+}
+
+func difference[V any](path string, before, after map[string]V, equal func(a, b V) bool) (out []jsonpatch.JsonPatchOperation) {
+	escape := strings.NewReplacer("~", "~0", "/", "~1") // RFC 6901
+	for _, key := range slices.Sorted(maps.Keys(after)) {
+		if was, ok := before[key]; !ok || !equal(was, after[key]) {
+			out = append(out, jsonpatch.NewOperation("add", path+escape.Replace(key), after[key]))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(before)) {
+		if _, ok := after[key]; !ok {
+			out = append(out, jsonpatch.NewOperation("remove", path+escape.Replace(key), nil))
+		}
+	}
+	return out
+}
+
+// serve fills the cache in every replica, whether it leads or not, and then serves the webhook.
+func (w *kubeconfigWebhook) serve(ctx context.Context, from cache.Cache, certificate *servingSource, server webhook.Server) error {
+	for _, o := range []client.Object{&v1alpha1.Tunnel{}, &clusterv1.Cluster{}} {
+		if _, err := from.GetInformer(ctx, o); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("filling cache of the webhook: %w", err)
+		}
+	}
+	if certificate.wait(ctx) != nil {
+		return nil // the program ends
+	}
+	return server.Start(ctx)
+}

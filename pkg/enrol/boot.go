@@ -1,0 +1,157 @@
+package enrol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/pkg/dial"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// reportPrefix begins tokens for boot reports. It is another one than that of bootstrap tokens, so that neither is ever looked up
+// among the others.
+const reportPrefix = "flr1."
+
+const (
+	// runningPause and endedPause are for how long a machine waits with its next report if nothing is new.
+	runningPause, endedPause = 30 * time.Second, 2 * time.Minute
+)
+
+var (
+	// machineRate is for one machine of one token: one report for each step of a boot. What it calls itself it chooses, so its
+	// address and its token count too.
+	machineRate = limit.Rate{Every: 2 * time.Second, Burst: 30}
+	// bootRate is for one token, and for one address: 1,000 machines that boot together, each with a step every 5 s.
+	bootRate = limit.Rate{Every: 5 * time.Millisecond, Burst: 400}
+	// endRate is how often the end of one boot is logged, and endsRate how often any is that was told by one token.
+	endRate  = limit.Rate{Every: time.Hour, Burst: 1}
+	endsRate = limit.Rate{Every: 10 * time.Second, Burst: 50}
+)
+
+// ReportTokens knows the hashes of tokens for boot reports. Where nothing is known of a hash the error is ErrUnknownToken.
+type ReportTokens interface {
+	ReportToken(hash string) (Grant, error)
+}
+
+// Boots keeps what machines say of how they boot.
+type Boots interface {
+	// Boot takes a report for the tunnel with this id, and says whether somebody hears of it. An error is a gRPC status.
+	Boot(id string, report *reportv1.BootReport) (watched bool, err error)
+}
+
+// BootConfig is what a Server stands on that takes boot reports.
+type BootConfig struct {
+	Tokens ReportTokens
+	Boots  Boots
+}
+
+// ReportBoot implements the service.
+func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (*enrolv1.ReportBootResponse, error) {
+	if s.config.Boot == nil {
+		return nil, status.Error(codes.Unimplemented, "this server takes no boot reports")
+	}
+	caller := address(ctx)
+	done := s.limits.inFlight.Take(caller)
+	if done == nil {
+		return nil, tooMany("the server has too many requests at the moment", busyTime)
+	}
+	defer done()
+	log := s.config.Log.With("address", remote(ctx))
+	grant, hash, err := s.reporter(r.GetToken())
+	if err != nil {
+		return nil, s.refuse(log, caller, err)
+	}
+	host := r.GetReport().GetMachine().GetHostname()
+	if err := s.limits.boot(caller, hash, host); err != nil {
+		return nil, err
+	}
+	watched, err := s.config.Boot.Boots.Boot(grant.ID, r.GetReport())
+	if err != nil {
+		return nil, s.refuse(log.With("cluster", grant.Tunnel.String()), caller, err)
+	}
+	s.noteBoot(log, grant, hash, r.GetReport())
+	next := runningPause
+	if r.GetReport().GetState() != reportv1.BootState_BOOT_STATE_RUNNING {
+		next = endedPause
+	}
+	return &enrolv1.ReportBootResponse{Next: durationpb.New(next), Watched: watched}, nil
+}
+
+// reporter checks the token of a boot report.
+func (s *Server) reporter(token string) (Grant, string, error) {
+	if len(token) > maxToken || !strings.HasPrefix(token, reportPrefix) {
+		return Grant{}, "", status.Error(codes.Unauthenticated, "the token is not one of Fairlead's for boot reports")
+	}
+	hash := HashToken(token)
+	grant, err := s.config.Boot.Tokens.ReportToken(hash)
+	if err != nil {
+		return Grant{}, "", outcome(err, "tokens can't be checked at the moment")
+	}
+	return grant, hash, nil
+}
+
+// noteBoot logs how the boot of a machine ended: once in a while, because a machine repeats it, and not of as many machines as somebody
+// invents who has a token. Nothing that it says is logged but its name, which was checked.
+func (s *Server) noteBoot(log *slog.Logger, grant Grant, hash string, r *reportv1.BootReport) {
+	if r.GetState() == reportv1.BootState_BOOT_STATE_RUNNING {
+		return
+	}
+	host := r.GetMachine().GetHostname()
+	if s.limits.bootTokens.Look(hash, endsRate) > 0 || s.limits.bootEnds.Take(hash+" "+host+" "+r.GetState().String(), endRate) > 0 {
+		return
+	}
+	if s.limits.bootTokens.Take(hash, endsRate) == 0 {
+		log.Info("a machine has told how its boot ended", "cluster", grant.Tunnel.String(), "host", host,
+			"failed", r.GetState() == reportv1.BootState_BOOT_STATE_FAILED)
+	}
+}
+
+// boot counts a report.
+func (l *limits) boot(address, hash, host string) error {
+	if len(host) > maxHost {
+		host = "" // refused a moment later
+	}
+	for key, rate := range map[string]limit.Rate{"token " + hash: bootRate, "address " + address: bootRate, "machine " + hash + " " + host: machineRate} {
+		if wait := l.boots.Take(key, rate); wait > 0 {
+			return tooMany("too many boot reports", wait)
+		}
+	}
+	return nil
+}
+
+// Answer is what the server says to a boot report that it has taken.
+type Answer struct {
+	Next    time.Duration // how long to wait with the next one, unless something is new
+	Watched bool          // a controller hears of it now
+}
+
+// ReportBoot sends a boot report. Like the other calls it tries once.
+func (c Client) ReportBoot(ctx context.Context, token string, report *reportv1.BootReport) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxAttempt)
+	defer cancel()
+	conn, err := dial.Conn(c.Way, c.Domain, c.Trust, nil)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	answer, err := enrolv1.NewEnrolmentClient(conn).ReportBoot(ctx, &enrolv1.ReportBootRequest{Token: token, Report: report})
+	if err != nil {
+		err = reason(err)
+		var limited *LimitError
+		if errors.As(err, &limited) {
+			return Answer{}, limited
+		}
+		return Answer{}, fmt.Errorf("reporting how the machine boots: %w", err)
+	}
+	return Answer{Next: answer.GetNext().AsDuration(), Watched: answer.GetWatched()}, nil
+}

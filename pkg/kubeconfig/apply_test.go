@@ -1,0 +1,279 @@
+package kubeconfig
+
+import (
+	"errors"
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	hostname  = "c1.prod.tunnels.example.com"
+	direct    = "https://c1.prod.tunnels.example.com:6443"
+	byAddress = "https://10.1.1.1:6443"
+	proxy     = "http://10.1.1.1:3128"
+	endpoint  = "https://192.0.2.77:6443"
+)
+
+// secretWith is a kubeconfig Secret with one entry, as somebody has left it.
+func secretWith(t *testing.T, entry Way, kept map[string]string) *corev1.Secret {
+	t.Helper()
+	secret := kubeconfigSecret(t, "prod", "c1", entry.Server, func(c *clientcmdapi.Config) {
+		c.Clusters["c1"].TLSServerName, c.Clusters["c1"].ProxyURL = entry.TLSServerName, entry.ProxyURL
+	})
+	secret.Annotations = map[string]string{"somebody.example.org/else": "x"}
+	maps.Copy(secret.Annotations, kept)
+	return secret
+}
+
+var gateways = Gateways{APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128}}
+
+func bySNI() Decision {
+	return Decision{Mode: v1alpha1.KubeconfigModeSNI, Hostname: hostname, Gateways: gateways, Endpoint: endpoint, Way: Way{Server: byAddress, TLSServerName: hostname}}
+}
+
+func byConnect() Decision {
+	d := bySNI()
+	d.Mode, d.Way = v1alpha1.KubeconfigModeConnect, Way{Server: direct, ProxyURL: proxy}
+	return d
+}
+
+// rewritten is what Fairlead notes.
+func rewritten(written, original string) map[string]string {
+	return map[string]string{v1alpha1.WrittenServerAnnotation: written, v1alpha1.OriginalServerAnnotation: original}
+}
+
+func TestApply(t *testing.T) {
+	tests := map[string]struct {
+		entry    Way
+		kept     map[string]string
+		change   func(*Decision)
+		want     Way
+		wantKept Way
+	}{
+		"sni without DNS dials the gateways by address": {
+			entry: Way{Server: originalServer},
+			want:  Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer},
+		},
+		"connect verifies kubeadm's name where the original is an address": {
+			entry: Way{Server: originalServer}, change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: originalServer},
+		},
+		"connect verifies the original's host where that is a name": {
+			entry: Way{Server: "https://abc.eks.example.org"}, change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "abc.eks.example.org", proxy}, wantKept: Way{Server: "https://abc.eks.example.org"},
+		},
+		"connect verifies the original's host without its upper case": {
+			entry: Way{Server: "https://ABC.gr7.EKS.example.org"}, change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "abc.gr7.eks.example.org", proxy}, wantKept: Way{Server: "https://ABC.gr7.EKS.example.org"},
+		},
+		"connect verifies the original's host without its last dot": {
+			entry: Way{Server: "https://abc.eks.example.org.:443"}, change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "abc.eks.example.org", proxy}, wantKept: Way{Server: "https://abc.eks.example.org.:443"},
+		},
+		"connect verifies kubeadm's name where the original ends in two dots": {
+			entry: Way{Server: "https://abc.eks.example.org..:443"}, change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: "https://abc.eks.example.org..:443"},
+		},
+		"connect verifies what the user says": {
+			entry: Way{Server: "https://abc.eks.example.org"}, change: func(d *Decision) { *d = byConnect(); d.Way.TLSServerName = "api.example.net" },
+			want: Way{direct, "api.example.net", proxy}, wantKept: Way{Server: "https://abc.eks.example.org"},
+		},
+		"connect verifies what the provider verified": {
+			entry: Way{Server: "https://lb.example.org", TLSServerName: "api.internal.example.org"}, change: func(d *Decision) { *d = byConnect() },
+			want:     Way{direct, "api.internal.example.org", proxy},
+			wantKept: Way{Server: "https://lb.example.org", TLSServerName: "api.internal.example.org"},
+		},
+		"a proxy of the provider's is kept and not used": {
+			entry: Way{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
+			want:  Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
+		},
+		"what is right already stays": {
+			entry: Way{Server: byAddress, TLSServerName: hostname}, kept: rewritten(byAddress, originalServer),
+			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer},
+		},
+		"rotation drops proxy and name but not the original": {
+			entry: Way{Server: direct}, kept: rewritten(direct, originalServer), change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: originalServer},
+		},
+		"a provider's other server is the new original": {
+			entry: Way{Server: "https://192.0.2.99:6443"}, kept: rewritten(byAddress, originalServer),
+			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: "https://192.0.2.99:6443"},
+		},
+		"a provider that changes the server alone does not make our proxy its own": {
+			entry: Way{"https://192.0.2.99:6443", "kubernetes", proxy}, kept: rewritten(direct, originalServer), change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: "https://192.0.2.99:6443"},
+		},
+		"a lost annotation is the Cluster's endpoint": {
+			entry: Way{Server: byAddress, TLSServerName: hostname},
+			want:  Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: endpoint},
+		},
+		"a lost annotation of a Cluster without endpoint stays unknown": {
+			entry: Way{Server: byAddress, TLSServerName: hostname}, change: func(d *Decision) { d.Endpoint = "" },
+			want: Way{Server: byAddress, TLSServerName: hostname},
+		},
+		"other addresses of the installation make our old server no provider's": {
+			entry: Way{Server: "https://10.9.9.9:6443", TLSServerName: hostname}, kept: rewritten("https://10.9.9.9:6443", originalServer),
+			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer},
+		},
+		"another mode keeps the original": {
+			entry: Way{Server: byAddress, TLSServerName: hostname}, kept: rewritten(byAddress, originalServer), change: func(d *Decision) { *d = byConnect() },
+			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: originalServer},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			secret := secretWith(t, tc.entry, tc.kept)
+			d := bySNI()
+			if tc.change != nil {
+				tc.change(&d)
+			}
+			if _, err := Apply(secret, "c1", d); err != nil {
+				t.Fatal(err)
+			}
+			checkEntry(t, secret, tc.want)
+			is, _ := kept(secret)
+			if is != tc.wantKept {
+				t.Errorf("kept %+v, want %+v", is, tc.wantKept)
+			}
+			if secret.Annotations[v1alpha1.WrittenServerAnnotation] != tc.want.Server {
+				t.Errorf("annotations %v", secret.Annotations)
+			}
+			again := secret.DeepCopy()
+			if changed, err := Apply(again, "c1", d); err != nil || changed {
+				t.Errorf("a second time something changes: %v", err)
+			}
+			if diff := cmp.Diff(secret, again); diff != "" {
+				t.Errorf("a second time something changes: %s", diff)
+			}
+		})
+	}
+}
+
+func checkEntry(t *testing.T, secret *corev1.Secret, want Way) {
+	t.Helper()
+	entry := entryOf(t, secret)
+	if got := (Way{entry.Server, entry.TLSServerName, entry.ProxyURL}); got != want {
+		t.Errorf("entry %+v, want %+v", got, want)
+	}
+}
+
+func TestRestore(t *testing.T) {
+	whole := Way{"https://lb.example.org", "api.example.org", "http://user:secret@proxy.example.org:3128"}
+	tests := map[string]struct {
+		entry  Way
+		kept   map[string]string
+		proxy  string // under OriginalProxyURLKey
+		change func(*Decision)
+		want   Way
+	}{
+		"the original comes back whole": {
+			entry: Way{direct, "api.example.org", proxy}, proxy: whole.ProxyURL,
+			kept: map[string]string{v1alpha1.WrittenServerAnnotation: direct, v1alpha1.OriginalServerAnnotation: whole.Server, v1alpha1.OriginalTLSServerNameAnnotation: whole.TLSServerName},
+			want: whole,
+		},
+		"what was never ours stays":                {entry: whole, want: whole},
+		"a provider's server of meanwhile stays":   {entry: Way{Server: "https://192.0.2.99:6443"}, kept: rewritten(byAddress, originalServer), want: Way{Server: "https://192.0.2.99:6443"}},
+		"without annotation the endpoint is meant": {entry: Way{Server: byAddress, TLSServerName: hostname}, want: Way{Server: endpoint}},
+		"without annotation an address of the gateways proves nothing": {
+			entry: Way{Server: byAddress, TLSServerName: "other.example.org"}, want: Way{Server: byAddress, TLSServerName: "other.example.org"},
+		},
+		"without annotation and endpoint it stays": {
+			entry: Way{Server: byAddress, TLSServerName: hostname}, change: func(d *Decision) { d.Endpoint = "" }, want: Way{Server: byAddress, TLSServerName: hostname},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			secret := secretWith(t, tc.entry, tc.kept)
+			if tc.proxy != "" {
+				secret.Data[v1alpha1.OriginalProxyURLKey] = []byte(tc.proxy)
+			}
+			d := bySNI()
+			if tc.change != nil {
+				tc.change(&d)
+			}
+			if _, err := Restore(secret, "c1", d); err != nil {
+				t.Fatal(err)
+			}
+			checkEntry(t, secret, tc.want)
+			if is, known := kept(secret); known || is != (Way{}) || len(secret.Annotations) != 1 {
+				t.Errorf("something is left: %+v, %v", is, secret.Annotations)
+			}
+		})
+	}
+}
+
+func TestApplyingAndRestoringIsNoChange(t *testing.T) {
+	for name, d := range map[string]Decision{"sni": bySNI(), "connect": byConnect()} {
+		secret := secretWith(t, Way{"https://lb.example.org", "api.example.org", "http://proxy.example.org:3128"}, nil)
+		before := secret.DeepCopy()
+		if _, err := Apply(secret, "c1", d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Restore(secret, "c1", d); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, secret); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestTheEntryOfAKubeconfig(t *testing.T) {
+	tests := map[string]struct {
+		change  func(*clientcmdapi.Config)
+		want    string // the entry that is rewritten
+		invalid bool
+	}{
+		"is that of the current context, whatever its name": {
+			change: func(c *clientcmdapi.Config) {
+				c.Clusters["eks_prod"] = &clientcmdapi.Cluster{Server: originalServer}
+				c.Contexts[c.CurrentContext].Cluster = "eks_prod"
+			},
+			want: "eks_prod",
+		},
+		"is that of the Cluster's name without current context": {change: func(c *clientcmdapi.Config) { c.CurrentContext = "" }, want: "c1"},
+		"is that of the Cluster's name where the context leads nowhere": {
+			change: func(c *clientcmdapi.Config) { c.Contexts[c.CurrentContext].Cluster = "nowhere" }, want: "c1",
+		},
+		"is missing": {
+			change: func(c *clientcmdapi.Config) {
+				c.CurrentContext = ""
+				c.Clusters["other"] = c.Clusters["c1"]
+				delete(c.Clusters, "c1")
+			},
+			invalid: true,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			secret := kubeconfigSecret(t, "prod", "c1", originalServer, tc.change)
+			_, err := Apply(secret, "c1", bySNI())
+			if tc.invalid {
+				if !errors.Is(err, ErrInvalid) {
+					t.Errorf("got error %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			config, err := clientcmd.Load(secret.Data[Key])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for entry, c := range config.Clusters {
+				if rewritten := c.Server == byAddress; rewritten != (entry == tc.want) {
+					t.Errorf("entry %s has server %s", entry, c.Server)
+				}
+			}
+		})
+	}
+}

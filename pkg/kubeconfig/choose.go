@@ -1,0 +1,152 @@
+package kubeconfig
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Question is what has to be known to choose a mode.
+type Question struct {
+	Mode     v1alpha1.KubeconfigMode // what the Tunnel asks for
+	Hostname string                  // the tunnel hostname
+	// Names are the further names that the Tunnel asks for and is served by, see model.Names.
+	Names []string
+	// Endpoint is the host of the Cluster's endpoint, in lower case; it counts only if it is a DNS name. EndpointServed says
+	// whether it is served already as one more name of the tunnel, and EndpointHolder who else has it, if anybody.
+	Endpoint       string
+	EndpointServed bool
+	EndpointHolder string
+	// Certificates are the names in each serving certificate that an edge sees, or saw last a short while ago.
+	Certificates [][]string
+	Before       v1alpha1.KubeconfigStatus // what is on record
+}
+
+// Choice is how a kubeconfig is to lead, and why.
+type Choice struct {
+	Mode         v1alpha1.KubeconfigMode
+	Name         string // by which the gateways are to route
+	EndpointName string // a name that the tunnel is to be served by as well
+	// Reason and Message are for the condition KubeconfigMode. An empty reason leaves the condition as it was: there is
+	// nothing new to be said.
+	Reason, Message string
+}
+
+// Choose chooses. Mode auto goes by evidence: by sni if every certificate has the hostname or another name of the tunnel, and
+// else by connect, which works with any certificate. What was chosen stays while there is no evidence, and a name that is in
+// use stays while it is good: every change costs time.
+func Choose(q Question) Choice {
+	if q.Mode != "" && q.Mode != v1alpha1.KubeconfigModeAuto {
+		return Choice{Mode: q.Mode, Name: q.Hostname, Reason: v1alpha1.ReasonConfigured, Message: fmt.Sprintf("%s: spec.kubeconfig.mode says so", q.Mode)}
+	}
+	before := NameOf(q.Before)
+	switch {
+	case len(q.Certificates) > 0:
+	case before != "" && q.mayUse(before):
+		return Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: before, EndpointName: q.endpointName(before)}
+	case q.Before.Mode == v1alpha1.KubeconfigModeConnect:
+		c := Choice{Mode: q.Before.Mode, Name: q.Hostname}
+		if q.Before.EndpointName == q.Endpoint && q.EndpointHolder == "" {
+			c.EndpointName = q.Before.EndpointName
+		}
+		return c
+	case q.Before.Mode != "":
+		return q.connect(v1alpha1.ReasonNoEvidence, "no edge sees the serving certificate now, and connect works with every certificate")
+	default:
+		return q.connect(v1alpha1.ReasonNoEvidence, "no edge has seen the serving certificate yet, and connect works with every certificate")
+	}
+	for _, name := range slices.Concat([]string{before, q.Hostname}, q.Names, []string{q.Endpoint}) {
+		if q.mayUse(name) && q.inAll(name) {
+			return q.sni(name)
+		}
+	}
+	return q.lacking()
+}
+
+// sni is the choice of a name that is served and in every certificate.
+func (q Question) sni(name string) Choice {
+	c := Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: name, EndpointName: q.endpointName(name), Reason: v1alpha1.ReasonCertificateHasHostname}
+	switch {
+	case name == q.Hostname:
+		c.Message = fmt.Sprintf("sni: the serving certificate has the tunnel hostname %s", name)
+	case c.EndpointName == "":
+		c.Message = fmt.Sprintf("sni: the serving certificate has the extra name %s", name)
+	default:
+		c.Reason = v1alpha1.ReasonCertificateHasEndpoint
+		c.Message = fmt.Sprintf("sni: the serving certificate has %s, the Cluster's endpoint, which no other Cluster has; it is served as one more name of the tunnel", name)
+	}
+	return c
+}
+
+// lacking is the choice where no name that is served is in every certificate.
+func (q Question) lacking() Choice {
+	endpoint := ""
+	message := fmt.Sprintf("the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s", q.Hostname, strings.Join(q.certificateNames(), ", "))
+	if model.ValidateDNSName(q.Endpoint) == nil && q.inAll(q.Endpoint) {
+		switch {
+		case q.EndpointHolder != "":
+			message += fmt.Sprintf("; %s is in it, the Cluster's endpoint, but %s has that name too", q.Endpoint, q.EndpointHolder)
+		default:
+			endpoint = q.Endpoint
+			message += fmt.Sprintf("; %s is in it, the Cluster's endpoint, and mode sni follows once it is served as one more name of the tunnel", endpoint)
+		}
+	}
+	c := q.connect(v1alpha1.ReasonCertificateLacksHostname, message+": add the hostname to the names of the certificate (certSANs) for mode sni")
+	c.EndpointName = endpoint
+	return c
+}
+
+func (q Question) connect(reason, why string) Choice {
+	return Choice{Mode: v1alpha1.KubeconfigModeConnect, Name: q.Hostname, Reason: reason, Message: "connect: " + why}
+}
+
+// mayUse says whether the gateways route by a name to this tunnel.
+func (q Question) mayUse(name string) bool {
+	return name != "" && (name == q.Hostname || slices.Contains(q.Names, name) ||
+		(name == q.Endpoint && q.EndpointServed && model.ValidateDNSName(name) == nil))
+}
+
+// endpointName is the name if it is there for the endpoint alone, and so has to stay on record.
+func (q Question) endpointName(name string) string {
+	if name == q.Hostname || slices.Contains(q.Names, name) {
+		return ""
+	}
+	return name
+}
+
+// inAll says whether every certificate is good for a name. With several apiservers clients get any of them.
+func (q Question) inAll(name string) bool {
+	return !slices.ContainsFunc(q.Certificates, func(names []string) bool { return !covers(names, name) })
+}
+
+// covers says whether a certificate with these names is good for a host, by the rules of X.509: wildcards stand for one label.
+func covers(names []string, host string) bool {
+	var certificate x509.Certificate
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			certificate.IPAddresses = append(certificate.IPAddresses, ip)
+		} else {
+			certificate.DNSNames = append(certificate.DNSNames, name)
+		}
+	}
+	return certificate.VerifyHostname(host) == nil
+}
+
+// certificateNames are all names that are in every certificate.
+func (q Question) certificateNames() []string {
+	var all []string
+	for _, name := range q.Certificates[0] {
+		if !slices.ContainsFunc(q.Certificates, func(names []string) bool { return !slices.Contains(names, name) }) {
+			all = append(all, name)
+		}
+	}
+	if len(all) == 0 {
+		return []string{"no name in common with those of the other apiservers"}
+	}
+	return all
+}

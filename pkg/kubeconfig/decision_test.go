@@ -1,0 +1,146 @@
+package kubeconfig
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// recorded is a Tunnel with a decision on record.
+func recorded(spec v1alpha1.KubeconfigSpec, resolves bool) *v1alpha1.Tunnel {
+	tunnel := &v1alpha1.Tunnel{Spec: v1alpha1.TunnelSpec{Kubeconfig: spec}}
+	tunnel.Status.Hostname = hostname
+	tunnel.Status.Kubeconfig = Record(spec, Choose(Question{Mode: spec.Mode, Hostname: hostname}), gateways, resolves)
+	return tunnel
+}
+
+// TestEveryModeIsWrittenAndGivenBack writes each mode over each other, and gives what the provider wrote back.
+func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
+	credentials := &Credentials{"capi", "hunter2"}
+	byProxy := func(mode v1alpha1.KubeconfigMode, secret string) v1alpha1.KubeconfigSpec {
+		return v1alpha1.KubeconfigSpec{Mode: mode, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128", CredentialsSecret: secret}}
+	}
+	provided := Way{"https://api.example.org:6443", "api.internal.example.org", "http://old:secret@old.example.org:3128"}
+	modes := map[string]struct {
+		tunnel      *v1alpha1.Tunnel
+		credentials *Credentials
+		want        Way
+	}{
+		"sni":                 {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, false), want: Way{byAddress, hostname, ""}},
+		"sni by DNS":          {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, true), want: Way{direct, "", ""}},
+		"connect":             {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}, false), want: Way{direct, provided.TLSServerName, proxy}},
+		"connect with a name": {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect, TLSServerName: "kubernetes"}, false), want: Way{direct, "kubernetes", proxy}},
+		"auto":                {tunnel: recorded(v1alpha1.KubeconfigSpec{}, false), want: Way{direct, provided.TLSServerName, proxy}},
+		"http-proxy":          {tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPProxy, ""), false), want: Way{provided.Server, provided.TLSServerName, "http://proxy.example.org:3128"}},
+		"http-proxy with credentials": {
+			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPProxy, "proxy"), false), credentials: credentials,
+			want: Way{provided.Server, provided.TLSServerName, "http://capi:hunter2@proxy.example.org:3128"},
+		},
+		"https-proxy": {tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPSProxy, ""), false), want: Way{provided.Server, provided.TLSServerName, "https://proxy.example.org:3128"}},
+		"socks5": {
+			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeSOCKS5, "proxy"), false), credentials: credentials,
+			want: Way{provided.Server, provided.TLSServerName, "socks5://capi:hunter2@proxy.example.org:3128"},
+		},
+		"address": {
+			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:7443", TLSServerName: "kubernetes"}, false),
+			want:   Way{"https://lb.example.org:7443", "kubernetes", ""},
+		},
+	}
+	for first, a := range modes {
+		for then, b := range modes {
+			secret := secretWith(t, provided, nil)
+			before := secret.DeepCopy()
+			var last Decision
+			for _, m := range []string{first, then} {
+				d, ok := FromTunnel(modes[m].tunnel, gateways, modes[m].credentials)
+				if !ok {
+					t.Fatalf("%s: no decision", m)
+				}
+				apply(t, secret, d)
+				last = d
+			}
+			checkEntry(t, secret, b.want)
+			if said := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(said, "hunter2") || strings.Contains(said, "secret@") {
+				t.Errorf("%s, then %s: credentials can be seen: %s", first, then, said)
+			}
+			if _, err := Restore(secret, "c1", last); err != nil {
+				t.Fatal(err)
+			}
+			checkEntry(t, secret, provided)
+			if len(secret.Annotations) != len(before.Annotations) || len(secret.Data) != 1 {
+				t.Errorf("%s, then %s: something is left: %v", first, then, secret.Annotations)
+			}
+		}
+	}
+}
+
+func apply(t *testing.T, secret *corev1.Secret, d Decision) {
+	t.Helper()
+	if _, err := Apply(secret, "c1", d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWithoutDecisionNothingIsWritten(t *testing.T) {
+	proxied := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy:3128", CredentialsSecret: "proxy"}}
+	for name, change := range map[string]func(*v1alpha1.Tunnel){
+		"nothing on record":                   func(t *v1alpha1.Tunnel) { t.Status.Kubeconfig = v1alpha1.KubeconfigStatus{} },
+		"a tunnel that is not served":         func(t *v1alpha1.Tunnel) { *t = *recorded(v1alpha1.KubeconfigSpec{}, false); t.Status.Hostname = "" },
+		"credentials that are missing":        func(*v1alpha1.Tunnel) {},
+		"a record of another mode, a proxy's": func(t *v1alpha1.Tunnel) { t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{} },
+		"a record of a mode of the future":    func(t *v1alpha1.Tunnel) { t.Status.Kubeconfig.Mode = "carrier-pigeon" },
+	} {
+		tunnel := recorded(proxied, false)
+		change(tunnel)
+		if d, ok := FromTunnel(tunnel, gateways, nil); ok {
+			t.Errorf("%s: decided %s", name, d.Way)
+		}
+	}
+}
+
+// TestCredentialsGoToTheirProxyAlone: a Tunnel may name another one, and its credentials, before that is on record.
+func TestCredentialsGoToTheirProxyAlone(t *testing.T) {
+	proxied := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "[2001:db8::1]:3128", CredentialsSecret: "proxy"}}
+	tunnel := recorded(proxied, false)
+	if d, ok := FromTunnel(tunnel, gateways, &Credentials{"capi", "hunter2"}); !ok || d.Way.ProxyURL != "http://capi:hunter2@[2001:db8::1]:3128" {
+		t.Errorf("decided %s, %v", d.Way, ok)
+	}
+	tunnel.Spec.Kubeconfig.Proxy = &v1alpha1.ProxySpec{Address: "another:3128", CredentialsSecret: "another"}
+	if _, ok := FromTunnel(tunnel, gateways, &Credentials{"capi", "hunter2"}); ok {
+		t.Error("the proxy on record would get the credentials of another")
+	}
+}
+
+func TestAProxyNeedsToKnowTheServer(t *testing.T) {
+	d, ok := FromTunnel(recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy:1080"}}, false), gateways, nil)
+	if !ok {
+		t.Fatal("no decision")
+	}
+	secret := secretWith(t, Way{byAddress, hostname, ""}, nil) // somebody has lost our annotations
+	before := secret.DeepCopy()
+	if changed, err := Apply(secret, "c1", d); changed || err == nil || !strings.Contains(err.Error(), "spec.controlPlaneEndpoint") {
+		t.Errorf("got %v", err)
+	}
+	checkEntry(t, secret, wayOf(entryOf(t, before)))
+	d.Endpoint = endpoint
+	apply(t, secret, d)
+	checkEntry(t, secret, Way{endpoint, "", "socks5://proxy:1080"})
+}
+
+func TestWaysOfCopies(t *testing.T) {
+	tunnel := recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}, false)
+	if got, ok := WayTo(v1alpha1.KubeconfigModeSNI, tunnel, gateways); !ok || got != (Way{byAddress, hostname, ""}) {
+		t.Errorf("sni: %v, %v", got, ok)
+	}
+	tunnel.Status.Kubeconfig.TLSServerName = "api.example.org"
+	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, gateways); !ok || got != (Way{direct, "api.example.org", proxy}) {
+		t.Errorf("connect: %v, %v", got, ok)
+	}
+	if _, ok := WayTo(v1alpha1.KubeconfigModeAddress, tunnel, gateways); ok {
+		t.Error("a copy of a mode that is not tunnelled")
+	}
+}

@@ -1,0 +1,135 @@
+package kubeconfig
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// maxCredential is what SOCKS5 has room for (RFC 1929, section 2), and far more than a header of HTTP should hold.
+const maxCredential = 255
+
+// Credentials are those of a proxy. They belong into a proxy-url in a Secret and nowhere else.
+type Credentials struct{ Username, Password string }
+
+// String hides them.
+func (Credentials) String() string { return "(hidden)" }
+
+// GoString hides them.
+func (Credentials) GoString() string { return "(hidden)" }
+
+// ReadCredentials reads the Secret that spec.kubeconfig.proxy.credentialsSecret names; nil: there is none. The error never
+// holds what was read.
+func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.FieldError) {
+	bad := func(problem, cure string) *model.FieldError {
+		return &model.FieldError{Field: "spec.kubeconfig.proxy.credentialsSecret", Value: name, Problem: problem, Cure: cure}
+	}
+	if secret == nil {
+		return nil, bad("there is no such Secret", "make a Secret of type kubernetes.io/basic-auth with the keys username and password in the namespace of the Tunnel")
+	}
+	if secret.Type != corev1.SecretTypeBasicAuth {
+		return nil, bad("its type is not kubernetes.io/basic-auth", "make it anew with this type and the keys username and password")
+	}
+	c := Credentials{string(secret.Data[corev1.BasicAuthUsernameKey]), string(secret.Data[corev1.BasicAuthPasswordKey])}
+	switch {
+	case c.Username == "" || c.Password == "":
+		return nil, bad("it has no username or no password", "give it the keys username and password")
+	case len(c.Username) > maxCredential || len(c.Password) > maxCredential:
+		return nil, bad(fmt.Sprintf("its username or password has more than %d bytes", maxCredential), "give shorter ones")
+	case strings.Contains(c.Username, ":"):
+		return nil, bad("its username holds a colon, which basic authentication can't carry", "give another username")
+	case strings.ContainsFunc(c.Username+c.Password, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return nil, bad("its username or password holds a control character, such as the end of a line", "write them without")
+	}
+	return &c, nil
+}
+
+// Validate checks what a Tunnel says about a mode that is not tunnelled, against what client-go can do. The reason is for a
+// condition; nil: all is well.
+func Validate(spec v1alpha1.KubeconfigSpec) (reason string, problem *model.FieldError) {
+	if e := validateServerName(spec.TLSServerName); e != nil {
+		return v1alpha1.ReasonInvalidServer, e
+	}
+	switch spec.Mode {
+	case v1alpha1.KubeconfigModeAddress:
+		return v1alpha1.ReasonInvalidServer, validateServer(spec.Server)
+	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
+		return v1alpha1.ReasonInvalidProxy, validateProxy(spec.Proxy)
+	}
+	return "", nil
+}
+
+func validateServer(server string) *model.FieldError {
+	bad := func(problem string) *model.FieldError {
+		return &model.FieldError{Field: "spec.kubeconfig.server", Value: server, Problem: problem, Cure: "give https://host:port"}
+	}
+	u, err := url.Parse(server)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Host == "":
+		return bad("it is no https URL")
+	case u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "":
+		e := bad("it is more than a host and a port")
+		e.Value = "" // what is more may be a password
+		return e
+	}
+	address := u.Host
+	if u.Port() == "" {
+		address = strings.TrimSuffix(u.Host, ":") + ":443"
+	}
+	if _, err := model.ParseEndpoint(strings.ToLower(address)); err != nil {
+		return bad(err.Error())
+	}
+	return nil
+}
+
+// validateServerName takes what crypto/tls takes as the name to verify: a DNS name, of one label too, or an IP address.
+func validateServerName(name string) *model.FieldError {
+	if name == "" {
+		return nil
+	}
+	if err := (model.Endpoint{Host: strings.ToLower(name), Port: 1}).Validate(); err != nil {
+		return &model.FieldError{
+			Field: "spec.kubeconfig.tlsServerName", Value: name, Problem: "it is neither a DNS name nor an IP address",
+			Cure: "give a name that is in the serving certificate, or remove it",
+		}
+	}
+	return nil
+}
+
+func validateProxy(proxy *v1alpha1.ProxySpec) *model.FieldError {
+	e := &model.FieldError{Field: "spec.kubeconfig.proxy.address", Cure: "give host:port; the mode says which kind of proxy it is"}
+	if proxy == nil {
+		e.Problem = "there is none"
+		return e
+	}
+	if strings.Contains(proxy.Address, "@") {
+		e.Problem, e.Cure = "it holds credentials", "give host:port, and the credentials in a Secret that spec.kubeconfig.proxy.credentialsSecret names"
+		return e
+	}
+	e.Value = proxy.Address
+	if strings.Contains(proxy.Address, "/") {
+		e.Problem = "it is a URL"
+		return e
+	}
+	if _, err := model.ParseEndpoint(strings.ToLower(proxy.Address)); err != nil {
+		e.Problem = err.Error()
+		return e
+	}
+	return nil
+}
+
+// proxyURL is the proxy-url of a mode with a proxy, without credentials.
+func proxyURL(spec v1alpha1.KubeconfigSpec) string {
+	scheme := map[v1alpha1.KubeconfigMode]string{
+		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https", v1alpha1.KubeconfigModeSOCKS5: "socks5",
+	}[spec.Mode]
+	if scheme == "" || spec.Proxy == nil {
+		return ""
+	}
+	return scheme + "://" + spec.Proxy.Address
+}

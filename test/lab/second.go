@@ -1,0 +1,89 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// SecondPublicName is the name of the second installation's gateways in the workload network.
+const SecondPublicName = "gateway.second.test"
+
+// secondGateways is the number of the second installation's first gateway in the workload network.
+const secondGateways = 5
+
+// NewSecond is New for a second installation: it has a management network of its own, and gateways of its own on the same
+// workload network. The machines are the same. It must be closed before the first one.
+func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
+	second, err := build(ctx, options, l)
+	if err != nil {
+		return nil, fmt.Errorf("making a second installation: %w", err)
+	}
+	if l.Cloud != nil {
+		return second, l.Cloud.addName(SecondPublicName, second.Network.publicAddresses()...)
+	}
+	return second, nil
+}
+
+// network makes the lab's network, which may share the workload network of another lab.
+func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*Network, error) {
+	if beside == nil {
+		network, err := newNetwork(ctx, name, l.options.Gateways)
+		if err == nil && l.options.Machines {
+			l.Cloud = newCloud(l, network)
+		}
+		return network, err
+	}
+	l.Cloud = beside.Cloud
+	n := &Network{name: name, Workload: beside.Network.Workload, publicName: SecondPublicName, firstGateway: secondGateways}
+	if err := n.build(ctx, l.options.Gateways); err != nil {
+		n.close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return n, nil
+}
+
+// forwardPort is where the management network of the first installation finds the apiserver of the second.
+const forwardPort = 16443
+
+// SecondKubeconfig makes the management cluster of a second installation reachable from that of the first, as an
+// administrator's machine reaches both, and writes a kubeconfig for it there. It works until the lab is closed.
+func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error) {
+	address := host("127.0.0.1", forwardPort)
+	listener, err := l.Network.Management.Listen(ctx, address)
+	if err != nil {
+		return "", fmt.Errorf("forwarding to the second installation: %w", err)
+	}
+	l.onClose(func(context.Context) { _ = listener.Close() })
+	go forwardAll(listener, func() (net.Conn, error) {
+		return second.Network.Management.DialContext(context.Background(), "tcp", second.Management.Endpoint.String())
+	})
+	kubeconfig, err := Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
+		clientcmdapi.AuthInfo{ClientCertificateData: second.Management.Admin.CertPEM, ClientKeyData: second.Management.Admin.KeyPEM})
+	file := l.file("second.kubeconfig")
+	return file, writeKubeconfig(file, kubeconfig, err)
+}
+
+// forwardAll copies the bytes of every connection to another one and back, until the listener is closed.
+func forwardAll(listener net.Listener, dial func() (net.Conn, error)) {
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer func() { _ = client.Close() }()
+			server, err := dial()
+			if err != nil {
+				return
+			}
+			defer func() { _ = server.Close() }()
+			done := make(chan struct{}, 2)
+			go pipe(server, client, done)
+			go pipe(client, server, done)
+			<-done
+		}()
+	}
+}
