@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
 
-BINARIES := controller xds-server edge-agent gateway-agent fairlead
+BINARIES := controller xds-server edge-agent gateway-agent fairlead runtime-extension
 PYTHON   := bin/venv/bin/python
 LINT     := bin/golangci-lint
 
@@ -19,7 +19,7 @@ help: ## print this help
 ##### build
 
 .PHONY: build
-build: ## build the five programs into bin/
+build: ## build the programs into bin/
 	@mkdir -p bin
 	go build -o bin/ $(addprefix ./cmd/,$(BINARIES))
 
@@ -29,7 +29,7 @@ build-race: ## build them with the race detector, for the tests, into bin/race/
 	CGO_ENABLED=1 go build -race -o bin/race/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: tools
-tools: ## install the real parts: Envoy, kube-apiserver, etcd, kubectl, Cluster API (15 min once, then cached)
+tools: ## install the real parts: Envoy, Kubernetes, Cluster API, clusterctl (20 min once, then cached)
 	cd tools/install && go run .
 
 .PHONY: envoy
@@ -43,7 +43,7 @@ demo: tools build ## show Cluster API managing two workload clusters that it can
 ##### test
 
 .PHONY: test
-test: test-unit test-controller validate verify-main verify-identity-short test-readme ## everything: what CI and the README run
+test: test-unit test-controller test-drift validate verify-main-short verify-identity-short verify-kubeconfigs-short test-readme ## all tests, of the long proofs the short forms: what CI and the README run
 
 .PHONY: test-unit
 test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envoy
@@ -51,19 +51,31 @@ test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envo
 
 .PHONY: test-controller
 test-controller: tools ## what stands on a real kube-apiserver
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/edge/...
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/...
+	$(REQUIRED) go test ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/...
+
+.PHONY: test-drift
+test-drift: ## what Cluster API's own code makes of the edges in a KubeadmControlPlane
+	cd tools/drift && CGO_ENABLED=0 go test -trimpath -vet=off ./...
 
 .PHONY: validate
 validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
 	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/...
 
 .PHONY: test-e2e
-test-e2e: verify-main verify-identity ## the whole system in network namespaces, as root
+test-e2e: verify-main verify-identity verify-kubeconfigs ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
-verify-main: tools build-race ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
-	CGO_ENABLED=1 go test -race -c -o bin/race/e2e.test ./test/e2e
+verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
 	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/e2e.test -test.v -test.timeout=15m
+
+.PHONY: verify-main-short
+verify-main-short: e2e.test ## the part of it that takes 90 seconds
+	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/e2e.test -test.v -test.short -test.timeout=10m
+
+.PHONY: e2e.test
+e2e.test: tools build-race
+	CGO_ENABLED=1 go test -race -c -o bin/race/e2e.test ./test/e2e
 
 .PHONY: verify-identity
 verify-identity: identity.test ## proof of how edges come to be trusted, stay so and are thrown out (10 min, as root)
@@ -78,6 +90,19 @@ identity.test: tools build build-race
 	@mkdir -p bin/test
 	go test -c -o bin/test/identity.test ./test/identity
 
+.PHONY: verify-kubeconfigs
+verify-kubeconfigs: kubeconfigs.test ## proof with real Cluster API: it makes, keeps, moves and removes clusters through tunnels (10 min, as root)
+	cd test/kubeconfigs && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/kubeconfigs.test -test.v -test.timeout=20m
+
+.PHONY: verify-kubeconfigs-short
+verify-kubeconfigs-short: kubeconfigs.test ## the part of it that takes 90 seconds
+	cd test/kubeconfigs && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/kubeconfigs.test -test.v -test.short -test.timeout=10m
+
+.PHONY: kubeconfigs.test
+kubeconfigs.test: tools build
+	@mkdir -p bin/test
+	go test -c -o bin/test/kubeconfigs.test ./test/kubeconfigs
+
 .PHONY: test-readme
 test-readme: tools build ## run every command of the README, as root
 	$(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
@@ -85,6 +110,7 @@ test-readme: tools build ## run every command of the README, as root
 .PHONY: update-golden
 update-golden: ## rewrite the golden files
 	go test ./pkg/envoy -run Golden -update
+	go test ./deploy/clusterclass ./deploy/recipes -run WhatTheCodeSays -update
 
 ##### keep
 

@@ -1,0 +1,94 @@
+package kubeconfigs
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// TestSwitchOver proves how Cluster API comes to use the tunnel of a workload cluster that it reached directly before.
+func TestSwitchOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes two minutes")
+	}
+	skipUnlessPossible(t)
+	t.Parallel()
+	l, err := lab.New(t.Context(), lab.Options{TunnelDomain: string(domain)})
+	start(t, l, err)
+	must(t, l.ConnectDirectly(t.Context()))
+	cluster, err := l.CreateCluster(t.Context(), lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}})
+	must(t, err)
+	must(t, cluster.SetProvisioned(t.Context()))
+	m := &member{Cluster: cluster, lab: l, mode: v1alpha1.KubeconfigModeConnect}
+	direct := l.Connect.Endpoint
+	tunnel := netip.AddrPortFrom(lab.InsideAddress(0), lab.ConnectPort)
+
+	that(t, "Cluster API reaches the workload cluster directly before it opts in", func(t *testing.T) {
+		within(t, time.Minute, "", m.RemoteConnectionProbe)
+		must(t, connectedTo(l.CAPI, direct, tunnel)(t.Context()))
+	})
+	must(t, m.optIn(t.Context()))
+	bootstrap, err := m.Bootstrap(t.Context())
+	must(t, err)
+	_, err = l.StartEdge("edge-oslo", bootstrap)
+	must(t, err)
+	that(t, "after opting in the kubeconfig leads through the tunnel at once", func(t *testing.T) {
+		within(t, time.Minute, "opted_in_s", m.leadsThrough)
+		within(t, time.Minute, "", m.tunnelSays(v1alpha1.ConditionTunnelReady, metav1.ConditionTrue))
+	})
+	that(t, "while the old way works, Cluster API stays on it, and the Tunnel says so", func(t *testing.T) {
+		within(t, time.Minute, "", m.notSwitched)
+		must(t, connectedTo(l.CAPI, direct, tunnel)(t.Context()))
+	})
+	that(t, "when the old way ends, Cluster API takes the tunnel without a restart", func(t *testing.T) {
+		pid := l.CAPI.PID()
+		must(t, l.CutDirect(t.Context()))
+		within(t, 3*time.Minute, "switched_s", connectedTo(l.CAPI, tunnel, direct))
+		within(t, time.Minute, "", m.RemoteConnectionProbe)
+		if l.CAPI.PID() != pid {
+			t.Error("the core manager was started again")
+		}
+	})
+	that(t, "then the Tunnel says that the switch is complete", func(t *testing.T) {
+		within(t, 3*time.Minute, "", m.tunnelSays(v1alpha1.ConditionKubeconfigSwitched, metav1.ConditionTrue))
+	})
+}
+
+// connectedTo is the condition that a process has a connection to one address and none to another.
+func connectedTo(p *lab.Process, wanted, other netip.AddrPort) func(context.Context) error {
+	return func(context.Context) error {
+		remotes, err := p.Remotes()
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(remotes, wanted) || slices.Contains(remotes, other) {
+			return fmt.Errorf("%s is connected to %v: want %s and not %s", p.Name, remotes, wanted, other)
+		}
+		return nil
+	}
+}
+
+// notSwitched is the condition that the Tunnel says that managers may still use the way before, and for how long.
+func (m *member) notSwitched(ctx context.Context) error {
+	tunnel, err := m.Tunnel(ctx)
+	if err != nil {
+		return err
+	}
+	for _, condition := range tunnel.Status.Conditions {
+		if condition.Type == v1alpha1.ConditionKubeconfigSwitched {
+			if condition.Status == metav1.ConditionTrue || condition.Message == "" {
+				return fmt.Errorf("condition %s is %s: %s: %q", condition.Type, condition.Status, condition.Reason, condition.Message)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("there is no condition %s yet", v1alpha1.ConditionKubeconfigSwitched)
+}

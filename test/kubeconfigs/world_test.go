@@ -1,0 +1,262 @@
+package kubeconfigs
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+const (
+	domain       model.TunnelDomain = "tunnels.example.test"
+	secondDomain model.TunnelDomain = "tunnels.second.test"
+
+	namespace         = "shops"
+	kubernetesVersion = "v1.37.1"
+	controlPlaneAPI   = "controlplane.cluster.x-k8s.io/v1beta2"
+	controlPlaneKind  = "KubeadmControlPlane"
+)
+
+//go:embed testdata/cluster.yaml
+var clusterYAML string
+
+//go:embed testdata/healthcheck.yaml
+var healthCheckYAML string
+
+//go:embed testdata/workers.yaml
+var workersYAML string
+
+// member is a workload cluster that Cluster API makes.
+type member struct {
+	*lab.Cluster
+	lab  *lab.Lab // that manages it
+	mode v1alpha1.KubeconfigMode
+}
+
+// newMember says what a workload cluster is to be; nothing is made yet.
+func newMember(l *lab.Lab, name string, mode v1alpha1.KubeconfigMode) *member {
+	return &member{Cluster: l.Cluster(types.NamespacedName{Namespace: namespace, Name: name}), lab: l, mode: mode}
+}
+
+// fill puts a Cluster's names into a manifest.
+func (m *member) fill(manifest string) []byte {
+	return []byte(strings.NewReplacer("NAMESPACE", m.Namespace, "NAME", m.Name).Replace(manifest))
+}
+
+// manifests are those that a user applies: the control plane brings its edges along. In mode connect its certificates don't
+// have the tunnel hostname.
+func (m *member) manifests() ([]byte, error) {
+	var all [][]byte
+	for _, one := range bytes.Split(m.fill(clusterYAML), []byte("\n---\n")) {
+		object := map[string]any{}
+		if err := yaml.Unmarshal(one, &object); err != nil {
+			return nil, err
+		}
+		if object["kind"] == controlPlaneKind {
+			if err := m.inject(object); err != nil {
+				return nil, err
+			}
+		}
+		data, err := yaml.Marshal(object)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, data)
+	}
+	return bytes.Join(all, []byte("\n---\n")), nil
+}
+
+// inject adds the edges to a control plane.
+func (m *member) inject(controlPlane map[string]any) error {
+	config, _, err := unstructured.NestedMap(controlPlane, "spec", "kubeadmConfigSpec")
+	if err != nil {
+		return err
+	}
+	key := model.Key{Namespace: m.Namespace, Name: m.Name}
+	if err := topology.InjectFields(config, topology.Options{Cluster: key, Domain: domain, Image: "fairlead-edge:test"}); err != nil {
+		return err
+	}
+	if m.mode == v1alpha1.KubeconfigModeConnect {
+		unstructured.RemoveNestedField(config, "clusterConfiguration", "apiServer")
+	} else if err := addNames(config, key); err != nil {
+		return err
+	}
+	if err := m.reportBoots(config); err != nil {
+		return err
+	}
+	return unstructured.SetNestedMap(controlPlane, config, "spec", "kubeadmConfigSpec")
+}
+
+// addNames adds the tunnel hostname of the second installation to the serving certificates: a new name means new machines, so
+// it is there from the beginning.
+func addNames(config map[string]any, key model.Key) error {
+	path := []string{"clusterConfiguration", "apiServer", "certSANs"}
+	names, _, err := unstructured.NestedStringSlice(config, path...)
+	if err != nil {
+		return err
+	}
+	hostname, err := secondDomain.Hostname(key)
+	if err != nil {
+		return err
+	}
+	return unstructured.SetNestedStringSlice(config, append(names, hostname), path...)
+}
+
+// create makes the namespace and applies the manifests.
+func (m *member) create(ctx context.Context) error {
+	manifests, err := m.manifests()
+	if err != nil {
+		return err
+	}
+	err = m.lab.Management.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.Namespace}})
+	if err := client.IgnoreAlreadyExists(err); err != nil {
+		return err
+	}
+	return m.lab.Management.Apply(ctx, manifests)
+}
+
+// controlPlane reads the control plane.
+func (m *member) controlPlane(ctx context.Context) (*unstructured.Unstructured, error) {
+	return m.Object(ctx, controlPlaneAPI, controlPlaneKind, m.Name)
+}
+
+// says is the condition that the control plane has a condition of a status.
+func (m *member) says(kind string, status metav1.ConditionStatus) func(context.Context) error {
+	return func(ctx context.Context) error {
+		object, err := m.controlPlane(ctx)
+		if err != nil {
+			return err
+		}
+		return hasCondition(object, kind, status)
+	}
+}
+
+// clusterSays is the condition that the Cluster has a condition of a status.
+func (m *member) clusterSays(kind string, status metav1.ConditionStatus) func(context.Context) error {
+	return func(ctx context.Context) error {
+		cluster, err := m.Get(ctx)
+		if err != nil {
+			return err
+		}
+		return isCondition(cluster.Status.Conditions, kind, status)
+	}
+}
+
+// tunnelSays is the condition that the Tunnel has a condition of a status.
+func (m *member) tunnelSays(kind string, status metav1.ConditionStatus) func(context.Context) error {
+	return func(ctx context.Context) error {
+		tunnel, err := m.Tunnel(ctx)
+		if err != nil {
+			return err
+		}
+		return isCondition(tunnel.Status.Conditions, kind, status)
+	}
+}
+
+func isCondition(conditions []metav1.Condition, kind string, status metav1.ConditionStatus) error {
+	condition := meta.FindStatusCondition(conditions, kind)
+	switch {
+	case condition == nil:
+		return fmt.Errorf("there is no condition %s yet", kind)
+	case condition.Status != status:
+		return fmt.Errorf("condition %s is %s: %s: %s", kind, condition.Status, condition.Reason, condition.Message)
+	}
+	return nil
+}
+
+func hasCondition(object *unstructured.Unstructured, kind string, status metav1.ConditionStatus) error {
+	list, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
+	if err != nil {
+		return err
+	}
+	var conditions []metav1.Condition
+	data, err := yaml.Marshal(list)
+	if err := errors.Join(err, yaml.Unmarshal(data, &conditions)); err != nil {
+		return err
+	}
+	return isCondition(conditions, kind, status)
+}
+
+// machines are the Machines of the control plane.
+func (m *member) machines(ctx context.Context) ([]clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	err := m.lab.Management.Client.List(ctx, list, client.InNamespace(m.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: m.Name}, client.HasLabels{clusterv1.MachineControlPlaneLabel})
+	return list.Items, err
+}
+
+// hasMachines is the condition that the control plane has so many machines, all of them with a healthy etcd member and a
+// Node, and that none is on its way.
+func (m *member) hasMachines(count int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		machines, err := m.machines(ctx)
+		if err != nil {
+			return err
+		}
+		if len(machines) != count {
+			return fmt.Errorf("%d machines, not %d", len(machines), count)
+		}
+		for i := range machines {
+			if !machines[i].Status.NodeRef.IsDefined() {
+				return fmt.Errorf("machine %s has no Node yet", machines[i].Name)
+			}
+			if err := isCondition(machines[i].Status.Conditions, "EtcdMemberHealthy", metav1.ConditionTrue); err != nil {
+				return fmt.Errorf("machine %s: %w", machines[i].Name, err)
+			}
+		}
+		return m.says("EtcdClusterHealthy", metav1.ConditionTrue)(ctx)
+	}
+}
+
+// scale changes the number of control-plane machines.
+func (m *member) scale(ctx context.Context, count int) error {
+	controlPlane, err := m.controlPlane(ctx)
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, count)
+	return m.lab.Management.Client.Patch(ctx, controlPlane, client.RawPatch(types.MergePatchType, patch))
+}
+
+// interval is how often a condition is looked at: each look costs the apiservers something, and there are many of them here.
+const interval = 250 * time.Millisecond
+
+// within waits for a condition, notes how long it took, and fails the test when it takes longer than the limit.
+func within(t *testing.T, limit time.Duration, figure string, condition func(context.Context) error) {
+	t.Helper()
+	begin := time.Now()
+	var next time.Time
+	last := errors.New("not looked at yet")
+	err := lab.Wait(t.Context(), limit, func(ctx context.Context) error {
+		if time.Now().Before(next) {
+			return last
+		}
+		last = condition(ctx)
+		next = time.Now().Add(interval)
+		return last
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if figure != "" {
+		measured(figure, time.Since(begin).Seconds())
+	}
+}
