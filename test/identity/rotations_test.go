@@ -47,13 +47,14 @@ func TestRotations(t *testing.T) {
 		t.Skip("needs some minutes")
 	}
 	t.Parallel()
+	// From the beginning: certificates that live for seconds don't outlive the start of three installations at the same time.
+	controlPlaneGone.wait(t)
+	release := hold(t, whole)
+	defer release()
 	r := &rotations{world: newWorld(t, lab.Options{Programs: plainPrograms(), Gateways: 2, Lean: true, ControllerFlags: []string{
 		"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=" + caOverlap.String(), "--ca-lifetime=" + caLife.String(),
 	}})}
 	r.bringUp(t)
-	controlPlaneGone.wait(t)
-	release := hold(t, whole)
-	defer release()
 	r.begin(t, loadRate)
 	t.Run("CA", r.rotateCA)
 	t.Run("leaves", r.rotateLeaves)
@@ -85,7 +86,7 @@ func (r *rotations) bringUp(t *testing.T) {
 		must(t, lab.Wait(t.Context(), 2*patience, m.works))
 	}
 	for _, e := range r.edges {
-		eventually(t, e.Ready)
+		must(t, lab.Wait(t.Context(), 2*patience, e.Ready))
 	}
 }
 

@@ -137,7 +137,7 @@ func (l *Lab) capiCRDs(m manager, caPEM []byte) ([]*unstructured.Unstructured, e
 		if err != nil {
 			return nil, fmt.Errorf("reading the versions of %s: %w", crd.GetName(), err)
 		}
-		if len(versions) > 1 {
+		if len(versions) > 1 && !l.options.Lean { // without a manager nobody converts, and the apiserver would ask for ever
 			crd.Object["spec"].(map[string]any)["conversion"] = conversion
 		}
 	}
