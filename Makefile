@@ -51,8 +51,12 @@ test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envo
 
 .PHONY: test-controller
 test-controller: tools ## what stands on a real kube-apiserver
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/... ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/...
-	$(REQUIRED) go test ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/...
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/...
+	$(REQUIRED) go test ./pkg/controller/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/...
+
+.PHONY: test-controller-race
+test-controller-race: tools ## the controllers with the race detector, which takes four minutes more (test-e2e runs it too)
+	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/...
 
 .PHONY: test-drift
 test-drift: ## what Cluster API's own code makes of the edges in a KubeadmControlPlane
@@ -63,7 +67,7 @@ validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, superv
 	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/...
 
 .PHONY: test-e2e
-test-e2e: verify-main verify-identity verify-kubeconfigs ## the whole system in network namespaces, as root
+test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
 verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
