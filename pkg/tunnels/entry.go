@@ -7,8 +7,9 @@ type entry struct {
 	tunnel
 
 	// Of the goroutine that cuts, alone.
-	socket *socket // nil: not looked up, or not found
-	cut    bool    // it was destroyed
+	socket    *socket // nil: not looked up, or not found
+	ambiguous bool    // there was more than one that might be it
+	cut       bool    // it was destroyed
 }
 
 // change is what is so after all events of a key.
@@ -57,6 +58,11 @@ func (t *Table) apply(changes batch) {
 		default:
 			e = &entry{tunnel: c.tunnel}
 			t.live[key], t.unbound[key] = e, e
+			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node && t.live[bare].ID == e.ID {
+				delete(t.live, bare) // it is the same one, of which Envoy says more now
+				delete(t.unbound, bare)
+				keys = append(keys, bare)
+			}
 			if e.Local.IsValid() && len(t.locals) < maxLocals {
 				t.locals[e.Local] = true
 			}

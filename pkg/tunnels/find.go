@@ -47,7 +47,8 @@ func byRemote(all []socket) map[netip.AddrPort][]socket {
 	return sockets
 }
 
-// pick returns the socket of a tunnel among those of one remote address. One that was found before stays the one.
+// pick returns the socket of a tunnel among those of one remote address. One that was found before stays the one. Where there were
+// several, the last that is left is not known to be the one either: the tunnel may be the one that went.
 func pick(sockets []socket, e *entry) (socket, error) {
 	var found []socket
 	for _, s := range sockets {
@@ -56,11 +57,11 @@ func pick(sockets []socket, e *entry) (socket, error) {
 		}
 		found = append(found, s)
 	}
-	switch len(found) {
-	case 0:
+	if len(found) == 0 {
 		return socket{}, errGone
-	case 1:
-		return found[0], nil
 	}
-	return socket{}, errAmbiguous
+	if e.ambiguous = e.ambiguous || len(found) > 1; e.ambiguous {
+		return socket{}, errAmbiguous
+	}
+	return found[0], nil
 }
