@@ -127,7 +127,9 @@ func gatewayConnect(at model.Endpoint) *listenerv3.Listener {
 		ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 		Timeout:                     durationpb.New(0), // a connection lasts as long as its two ends want
 		RetryPolicy: &routev3.RetryPolicy{
-			RetryOn:      "connect-failure", // of the tunnel; an edge's own 503 is passed on
+			// Of the tunnel; an edge's own 503 is passed on. Until there is an answer nothing of the client has been sent, so what was on its way
+			// in a tunnel that ends is sent again.
+			RetryOn:      "connect-failure,refused-stream,reset",
 			NumRetries:   wrapperspb.UInt32(connectAttempts - 1),
 			RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(connectBackoff), MaxInterval: durationpb.New(connectBackoff)},
 		},
