@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -81,10 +80,8 @@ func (r *rotations) rotateCA(t *testing.T) {
 func (r *rotations) interrupted(t *testing.T, says string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	file, err := r.ManagementKubeconfig()
+	cmd, err := r.Command(ctx, "ca", "rotate", "--wait")
 	must(t, err)
-	cmd := r.Network.Management.Command(ctx, filepath.Join(plainPrograms(), "fairlead"), "ca", "rotate", "--wait")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+file)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	must(t, err)

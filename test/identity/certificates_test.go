@@ -225,7 +225,7 @@ func (w *world) logs(t *testing.T, crashed ...string) {
 	that(t, "no log holds a key, a certificate or a token", func(t *testing.T) {
 		w.noLogHolds(t, nil, "PRIVATE KEY", "BEGIN CERTIFICATE", "fl1.")
 	})
-	that(t, "no process reports a data race or a panic, and no Envoy has crashed", func(t *testing.T) {
+	that(t, "no process has panicked, and no Envoy has crashed", func(t *testing.T) {
 		w.noLogHolds(t, nil, "WARNING: DATA RACE", "panic: ", "fatal error: ", "assert failure")
 		w.noLogHolds(t, crashed, "Caught Segmentation fault")
 	})

@@ -48,7 +48,7 @@ func TestOutage(t *testing.T) {
 	}
 	controlPlaneGone.expect(t)
 	t.Parallel()
-	o := &outage{world: newWorld(t, lab.Options{Programs: plainPrograms(), Gateways: 2, XDSServers: 2})}
+	o := &outage{world: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2})}
 	o.oslo = o.member(t, "oslo", nil)
 	o.edge = o.world.edge(t, lab.EdgeSpec{Name: "edge-oslo"}, o.oslo)
 	o.bergen = o.member(t, "bergen", nil)

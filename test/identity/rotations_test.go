@@ -1,10 +1,8 @@
 package identity
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -26,7 +24,7 @@ const (
 	// leafRotations are those that have to happen under load.
 	leafRotations = 1000
 	// loadRate is how many requests a second are made; at least leastRate of them must come through.
-	loadRate, leastRate = 125, 100
+	loadRate, leastRate = 115, 100
 	// calmRate and leastCalm are the same beside all other tests.
 	calmRate, leastCalm = 20, 15
 )
@@ -51,7 +49,7 @@ func TestRotations(t *testing.T) {
 	controlPlaneGone.wait(t)
 	release := hold(t, whole)
 	defer release()
-	r := &rotations{world: newWorld(t, lab.Options{Programs: plainPrograms(), Gateways: 2, Lean: true, ControllerFlags: []string{
+	r := &rotations{world: newWorld(t, lab.Options{Gateways: 2, Lean: true, ControllerFlags: []string{
 		"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=" + caOverlap.String(), "--ca-lifetime=" + caLife.String(),
 	}})}
 	r.bringUp(t)
@@ -66,12 +64,6 @@ func TestRotations(t *testing.T) {
 	t.Run("asleep", r.asleep)
 	t.Run("night", r.night)
 	t.Run("logs", func(t *testing.T) { r.logs(t) })
-}
-
-// plainPrograms is the folder of our programs as they ship. With the race detector, which TestDoors has, they would be a load of
-// their own on two cores.
-func plainPrograms() string {
-	return cmp.Or(os.Getenv("FAIRLEAD_PLAIN_BIN"), filepath.Join("..", "..", "bin"))
 }
 
 // bringUp makes Clusters and edges, of which every edge serves every Cluster.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 
@@ -133,12 +134,21 @@ func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*Service, error)
 
 // Exec runs a command of ours in the management network with an administrator's kubeconfig, and returns its output.
 func (l *Lab) Exec(ctx context.Context, args ...string) (string, error) {
-	file, err := l.ManagementKubeconfig()
+	cmd, err := l.Command(ctx, args...)
 	if err != nil {
 		return "", err
 	}
-	cmd := l.Network.Management.Command(ctx, l.parts.fairlead("fairlead"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+file)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// Command is what Exec runs, for those that start it themselves.
+func (l *Lab) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	file, err := l.ManagementKubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	cmd := l.Network.Management.Command(ctx, l.parts.fairlead("fairlead"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+file)
+	return cmd, nil
 }

@@ -28,8 +28,6 @@ type Options struct {
 	Gateways, XDSServers int
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
 	Lean bool
-	// Programs is the folder of our own programs, instead of the usual one.
-	Programs string
 	// ControllerFlags are added to those of the controller.
 	ControllerFlags []string
 	// Machines adds Cluster API's kubeadm providers and an infrastructure provider whose machines are network namespaces:
@@ -84,11 +82,6 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 	if options.Machines {
 		if err := parts.FindMachineParts(); err != nil {
 			return nil, err
-		}
-	}
-	if options.Programs != "" {
-		if parts.Fairlead, err = filepath.Abs(options.Programs); err != nil {
-			return nil, fmt.Errorf("finding our own programs: %w", err)
 		}
 	}
 	if err := removeLeftovers(ctx); err != nil {
