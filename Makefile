@@ -11,6 +11,10 @@ LINT     := bin/golangci-lint
 # Tests that need a real part fail without it, instead of skipping: `make` has installed it.
 REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
+# Of these some stand on a kube-apiserver, with much of their own that runs at the same time or with little, and some on an Envoy.
+SERVED   := ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/...
+MANAGED  := ./pkg/controller/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/...
+ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/... ./test/synthetic/...
 
 .PHONY: help
 help: ## print this help
@@ -43,28 +47,44 @@ demo: tools build ## show Cluster API managing two workload clusters that it can
 ##### test
 
 .PHONY: test
-test: test-unit test-controller test-drift validate verify-main-short verify-identity-short verify-kubeconfigs-short test-readme ## all tests, of the long proofs the short forms: what CI and the README run
+test: test-parts verify-main-short verify-identity-short verify-kubeconfigs-short test-readme ## all tests, of the long proofs the short forms: what CI and the README run
+
+# Tests mostly wait, so these run side by side, the longest first; what the proofs after them need is built on the way.
+.PHONY: test-parts
+test-parts: ## test-unit, test-controller, test-drift and validate, every package once
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e.test identity.test kubeconfigs.test
+
+.PHONY: test-rest
+test-rest: ## of test-unit what no other part runs in whole
+	CGO_ENABLED=1 go test -race -short $$(go list $(UNIT) | grep -vxFf <(go list $(SERVED) $(ENVOYS) ./deploy/...))
 
 .PHONY: test-unit
 test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envoy
 	CGO_ENABLED=1 go test -race -short $(UNIT)
 
 .PHONY: test-controller
-test-controller: tools ## what stands on a real kube-apiserver
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/...
-	$(REQUIRED) go test ./pkg/controller/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/...
+test-controller: test-served test-managed ## what stands on a real kube-apiserver
+
+.PHONY: test-served
+test-served: tools
+	CGO_ENABLED=1 $(REQUIRED) go test -race $(SERVED)
+
+.PHONY: test-managed
+test-managed: tools
+	$(REQUIRED) go test $(MANAGED)
 
 .PHONY: test-controller-race
 test-controller-race: tools ## the controllers with the race detector, which takes four minutes more (test-e2e runs it too)
 	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/...
 
 .PHONY: test-drift
-test-drift: ## what Cluster API's own code makes of the edges in a KubeadmControlPlane
+test-drift: ## what Cluster API's own code makes of the edges in a KubeadmControlPlane, and other providers' types of the recipes
 	cd tools/drift && CGO_ENABLED=0 go test -trimpath -vet=off ./...
+	go test -count=1 ./deploy/recipes/...
 
 .PHONY: validate
 validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
-	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/...
+	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
 .PHONY: test-e2e
 test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs ## the whole system in network namespaces, as root
@@ -107,6 +127,19 @@ kubeconfigs.test: tools build
 	@mkdir -p bin/test
 	go test -c -o bin/test/kubeconfigs.test ./test/kubeconfigs
 
+.PHONY: verify-fleet
+verify-fleet: fleet.test ## proof of many gateways, workers and servers together (10 min, as root)
+	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.timeout=20m
+
+.PHONY: verify-fleet-short
+verify-fleet-short: fleet.test ## the part of it that takes a minute
+	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.short -test.timeout=10m
+
+.PHONY: fleet.test
+fleet.test: tools build
+	@mkdir -p bin/test
+	go test -c -o bin/test/fleet.test ./test/fleet
+
 .PHONY: test-readme
 test-readme: tools build ## run every command of the README, as root
 	$(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
@@ -115,6 +148,29 @@ test-readme: tools build ## run every command of the README, as root
 update-golden: ## rewrite the golden files
 	go test ./pkg/envoy -run Golden -update
 	go test ./deploy/clusterclass ./deploy/recipes -run WhatTheCodeSays -update
+
+##### measure
+
+.PHONY: bench
+bench: bench-build ## measure the data path, growth and a real manager, quickly, into bin/bench (10 min)
+	@mkdir -p bin/bench && cp docs/benchmarks.md bin/bench/benchmarks.md
+	bin/test/bench all --quick --results bin/bench
+	bin/test/bench report --results bin/bench --document bin/bench/benchmarks.md
+
+.PHONY: bench-full
+bench-full: bench-build ## the same with everything, into test/bench/results and docs/benchmarks.md (2 h)
+	bin/test/bench all
+	bin/test/bench report
+
+.PHONY: bench-report
+bench-report: ## write the tables and plots of docs/benchmarks.md anew from test/bench/results
+	go run ./test/bench report
+
+.PHONY: bench-build
+bench-build: tools build
+	@mkdir -p bin/test
+	cd tools/bench && go run ./install
+	go build -o bin/test/bench ./test/bench
 
 ##### keep
 

@@ -33,6 +33,9 @@ const (
 	ReasonInvalidKubeconfig = "InvalidKubeconfig"
 	// ReasonNotWritable: the Secret is immutable, or an admission policy or webhook refuses the write, so it stays as it is.
 	ReasonNotWritable = "NotWritable"
+	// ReasonNotGivenBack: the Tunnel is to go, and an admission policy or webhook does not let the Secret have its original back.
+	// After ten minutes the Tunnel goes all the same.
+	ReasonNotGivenBack = "NotGivenBack"
 	// ReasonNotAccepted: the Tunnel is not served, so the Secret has its original server.
 	ReasonNotAccepted = "NotAccepted"
 
@@ -50,7 +53,8 @@ const (
 	// ReasonCertificateHasEndpoint: mode auto took sni, because the serving certificate has a DNS name that only this workload
 	// cluster has.
 	ReasonCertificateHasEndpoint = "CertificateHasEndpoint"
-	// ReasonCertificateLacksHostname: mode auto took connect, because the serving certificate has no name that leads here.
+	// ReasonCertificateLacksHostname: mode auto took connect, because the serving certificate has no name that leads here. Of
+	// CopiesReady: a copy is written, but the certificate has not the name that clients of the copy verify.
 	ReasonCertificateLacksHostname = "CertificateLacksHostname"
 	// ReasonNoEvidence: mode auto took connect, which always works, because no edge has seen the serving certificate yet.
 	ReasonNoEvidence = "NoEvidence"
@@ -90,9 +94,10 @@ const (
 	// ConditionTunnelReady says whether there is a live tunnel, as the gateways say. The Cluster has the same condition as
 	// ClusterConditionTunnelReady.
 	ConditionTunnelReady = "TunnelReady"
-	// ReasonConnected: an edge has tunnels to every gateway that is up.
+	// ReasonConnected: an edge has tunnels to every gateway that is up, and on each of its workers.
 	ReasonConnected = "Connected"
-	// ReasonPartlyConnected: there are tunnels, but not to every gateway that is up. The condition is True.
+	// ReasonPartlyConnected: there are tunnels, but not to every gateway that is up, or not on each of its workers. The condition is
+	// True.
 	ReasonPartlyConnected = "PartlyConnected"
 	// ReasonNoTunnel: no gateway has a tunnel of this workload cluster.
 	ReasonNoTunnel = "NoTunnel"

@@ -103,6 +103,10 @@ type EdgeGatewayStatus struct {
 	Name string `json:"name"`
 	// tunnels is how many there are.
 	Tunnels int32 `json:"tunnels"`
+	// workersWithout is on how many workers of the gateway's Envoy the edge has had no tunnel for some seconds: clients that
+	// land on these are not served by this edge there. The gateway repairs it.
+	// +optional
+	WorkersWithout int32 `json:"workersWithout,omitempty"`
 }
 
 // EdgeAPIServerStatus is the apiserver as an edge sees it.

@@ -6,19 +6,17 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -74,7 +72,7 @@ func rootCommand() *cobra.Command {
 	set.StringVar(&f.xdsServer, "xds-server", "", "host:port of the xds-servers, a DNS name with the addresses of all of them, to be asked which tunnels are up; without it that is never known")
 	set.StringVar(&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server", "Kubernetes user of the xds-server, whose requests for certificates are answered")
 	set.BoolVar(&f.leaderElect, "leader-elect", false, "let one of several replicas lead; needed when there is more than one")
-	set.DurationVar(&f.leaderElectLease, "leader-elect-lease", 15*time.Second, "how long after the death of a leader another one leads")
+	set.DurationVar(&f.leaderElectLease, "leader-elect-lease", 8*time.Second, "how long after the death of a leader another one leads; nothing is signed and no status is written until then")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
 	set.StringVar(&f.webhookListen, "webhook-listen", ":9443", "address of the webhook that has kubeconfigs written the right way at once, HTTPS; 0 for none")
@@ -93,7 +91,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	f.config.Now = f.clock.Now
-	setLoggers(log)
+	kubelog.SetLogger(log)
 	config, err := f.restConfig()
 	if err != nil {
 		return err
@@ -177,10 +175,4 @@ func (f *flags) manager(config *rest.Config) (ctrl.Manager, error) {
 		return nil, err
 	}
 	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
-}
-
-// setLoggers hands the logger to the libraries that log by themselves.
-func setLoggers(log *slog.Logger) {
-	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
-	klog.SetSlogLogger(log)
 }

@@ -12,8 +12,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/agent"
-	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -73,7 +73,7 @@ func (k known) remember(file agent.BootstrapFile) error {
 	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
 		return fmt.Errorf("remembering bootstrap file: %w", err)
 	}
-	return certs.WriteFile(k.path, data)
+	return disk.Replace(k.path, data)
 }
 
 // recall returns what the file said. A record that is damaged is none: half a CA or another id would cost the identity.

@@ -8,27 +8,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	runtimecatalog "sigs.k8s.io/cluster-api/api/runtime/catalog"
 	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 	"sigs.k8s.io/cluster-api/exp/runtime/server"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/extension"
 	"github.com/fairlead/fairlead/pkg/topology"
@@ -78,7 +75,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	setLoggers(log)
+	kubelog.SetLogger(log)
 	if err := f.splitListen(); err != nil {
 		return err
 	}
@@ -187,11 +184,4 @@ func serveHealth(ctx context.Context, address string, ready func(*http.Request) 
 		return fmt.Errorf("serving health: %w", err)
 	}
 	return nil
-}
-
-// setLoggers gives the libraries the one logger.
-func setLoggers(log *slog.Logger) {
-	logger := logr.FromSlogHandler(log.Handler())
-	ctrl.SetLogger(logger)
-	klog.SetLogger(logger)
 }

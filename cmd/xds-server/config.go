@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
 )
 
 // config is what the flags say, parsed and validated.
@@ -19,6 +20,8 @@ type config struct {
 	listen, healthListen string
 	namespace            string
 	gatewayUser          string
+	gatewaySet           string               // the StatefulSet of the gateways; empty: inst names them
+	replicaAddress       model.ReplicaAddress // of the gateways of a StatefulSet
 	stateDir             string
 	rest                 *rest.Config
 }
@@ -64,7 +67,11 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	set.StringVar(&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)")
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
 	set.StringVar(&f.control, "control-address", "", "host:port at which gateways reach the xds-servers (required)")
-	set.StringArrayVar(&f.gateways, "gateway", nil, "a gateway, gateway-<number>, with =host:port of its public listener for the others if there are several (required, repeat)")
+	set.StringVar(&f.gatewaySet, "gateway-statefulset", "", "StatefulSet of the gateways in --namespace; it is followed when it is scaled (this or --gateway)")
+	set.StringArrayVar(&f.gateways, "gateway", nil, "where gateways are no StatefulSet: one of them, gateway-<number>, with =host:port of its public listener for the others if there are several (repeat)")
+	set.StringVar((*string)(&f.replicaAddress), "replica-address", "", "host:port at which edges reach one gateway and no other, with {i} for its number (default: all by --public-address)")
+	set.IntVar(&f.inst.Workers, "gateway-workers", 1, "--workers of the gateways: each edge keeps two tunnels for each worker of each gateway")
+	set.IntVar(&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels each gateway lets edges open in a second (default: 500)")
 	set.StringVar(&f.gatewayUser, "gateway-user", "system:serviceaccount:fairlead-system:gateway", "Kubernetes user of the Pods of gateways")
 	set.StringVar(&f.namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
@@ -88,16 +95,10 @@ func (f *flags) complete() error {
 			errs = append(errs, fmt.Errorf("%s: %w", address.flag, err))
 		}
 	}
-	for _, s := range f.gateways {
-		gateway, err := parseGateway(s)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--gateway: %w", err))
-		}
-		f.inst.Gateways = append(f.inst.Gateways, gateway)
-	}
 	if len(errs) == 0 {
-		errs = append(errs, f.inst.Validate())
+		errs = append(errs, f.inst.ValidateShared())
 	}
+	errs = append(errs, f.completeGateways())
 	if f.namespace == "" || f.gatewayUser == "" || f.stateDir == "" {
 		errs = append(errs, errors.New("--namespace, --gateway-user and --state-dir must not be empty"))
 	}
@@ -107,10 +108,49 @@ func (f *flags) complete() error {
 	return f.readKubeconfig()
 }
 
+// completeGateways checks the one way by which the server knows the gateways.
+func (f *flags) completeGateways() error {
+	switch {
+	case f.gatewaySet == "" && len(f.gateways) == 0:
+		return errors.New("which gateways there are is missing: give --gateway-statefulset where they are Pods, or else --gateway for each")
+	case f.gatewaySet != "" && len(f.gateways) > 0:
+		return errors.New("--gateway-statefulset and --gateway are two ways to say which gateways there are: give one of them")
+	}
+	if f.gatewaySet != "" {
+		return errors.Join(source.ValidateGatewaySet(f.gatewaySet), f.checkReplicaAddress("gateway-0"))
+	}
+	var errs []error
+	for _, s := range f.gateways {
+		gateway, err := parseGateway(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--gateway: %w", err))
+			continue
+		}
+		if gateway.Public, err = f.replicaAddress.Of(gateway.Name); err != nil {
+			errs = append(errs, fmt.Errorf("--replica-address: %w", err))
+		}
+		f.inst.Gateways = append(f.inst.Gateways, gateway)
+	}
+	if len(errs) == 0 {
+		errs = append(errs, model.ValidateGateways(f.inst.Gateways))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *flags) checkReplicaAddress(example string) error {
+	if _, err := f.replicaAddress.Of(example); err != nil {
+		return fmt.Errorf("--replica-address: %w", err)
+	}
+	return nil
+}
+
 // parseGateway reads gateway-<i>[=host:port].
 func parseGateway(s string) (model.Gateway, error) {
 	name, peer, several := strings.Cut(s, "=")
 	gateway := model.Gateway{Name: name}
+	if err := model.ValidateGatewayName(name); err != nil {
+		return gateway, err
+	}
 	var err error
 	if several {
 		gateway.Peer, err = model.ParseEndpoint(peer)

@@ -31,7 +31,12 @@ func TestRunRefuses(t *testing.T) {
 	}{
 		"no tunnel domain":                         {change: map[string]string{"--tunnel-domain": ""}, want: []string{"tunnel domain"}},
 		"no addresses, both of which are named":    {change: map[string]string{"--public-address": "", "--control-address": "x"}, want: []string{"--public-address", "--control-address"}},
-		"no gateway":                               {change: map[string]string{"--gateway": ""}, want: []string{"no gateway"}},
+		"no gateways at all":                       {change: map[string]string{"--gateway": ""}, want: []string{"--gateway-statefulset", "--gateway "}},
+		"gateways in two ways":                     {more: []string{"--gateway-statefulset=gateway"}, want: []string{"give one of them"}},
+		"a StatefulSet with another name":          {change: map[string]string{"--gateway": "", "--gateway-statefulset": "door"}, want: []string{"door", "call it gateway"}},
+		"one address for each replica":             {more: []string{"--replica-address=gw.example.com:443"}, want: []string{"--replica-address", "{i}"}},
+		"the same of a StatefulSet":                {change: map[string]string{"--gateway": "", "--gateway-statefulset": "gateway"}, more: []string{"--replica-address=gw-{i}"}, want: []string{"--replica-address", "host:port"}},
+		"more workers than cores":                  {more: []string{"--gateway-workers=65"}, want: []string{"workers", "1 to 64"}},
 		"a gateway with a name of another form":    {change: map[string]string{"--gateway": "gw"}, want: []string{"gateway-<number>"}},
 		"a gateway with a peer that is no address": {change: map[string]string{"--gateway": "gateway-0=x"}, want: []string{"--gateway", "host:port"}},
 		"several gateways without peers":           {more: []string{"--gateway=gateway-1"}, want: []string{"peer address of gateway-0", "peer address of gateway-1"}},

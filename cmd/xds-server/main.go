@@ -10,16 +10,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/klog/v2"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/channel"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -33,9 +30,6 @@ import (
 
 // grace is for how long after its end a leaf still renews by its key, so that a long outage needs no visit to the edges.
 const grace = 90 * 24 * time.Hour
-
-// setLibraryLog is done once, because what libraries log to belongs to the process.
-var setLibraryLog sync.Once
 
 func main() { command.Main(run) }
 
@@ -56,10 +50,7 @@ type server struct {
 }
 
 func newServer(c config, log *slog.Logger) (*server, error) {
-	setLibraryLog.Do(func() {
-		ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
-		klog.SetSlogLogger(log)
-	})
+	kubelog.SetLogger(log)
 	client, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("making client of the management cluster: %w", err)
@@ -69,7 +60,9 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 		return nil, err
 	}
 	ads := xds.NewServer(c.inst, log)
-	kube, err := source.NewKube(c.rest, source.KubeConfig{Domain: c.inst.Domain, Namespace: c.namespace, Publisher: ads, Log: log})
+	kube, err := source.NewKube(c.rest, source.KubeConfig{
+		Domain: c.inst.Domain, Namespace: c.namespace, GatewaySet: c.gatewaySet, ReplicaAddress: c.replicaAddress, Publisher: ads, Log: log,
+	})
 	if err != nil {
 		return nil, err
 	}

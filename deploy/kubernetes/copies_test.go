@@ -5,9 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -51,18 +49,7 @@ func TestOnlyWhoMayReadTheKubeconfigHasCopiesMade(t *testing.T) {
 	if err := user.Update(t.Context(), theirs); err != nil {
 		t.Errorf("a Tunnel with copies can't be edited: %v", err)
 	}
-	meta := metav1.ObjectMeta{Namespace: ns, Name: "kubeconfig-reader"}
-	if err := admin.Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"c1-kubeconfig"}, Verbs: []string{"get"}},
-	}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := admin.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "copier"}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	allow(t, admin, "copier", ns, "kubeconfig-reader", mayRead("c1-kubeconfig"))
 	kubetest.Eventually(t, "asking for a copy of a kubeconfig that one may read", func() error { return user.Create(t.Context(), ask("c1")) })
 	if err := user.Create(t.Context(), ask("c4")); !refused(err) {
 		t.Errorf("the right is one for one Cluster: %v", err)

@@ -187,9 +187,21 @@ func TestClusterctlMovesTunnels(t *testing.T) {
 // TestProgramsTakeTheirArguments shows the arguments in the manifests to the programs themselves.
 func TestProgramsTakeTheirArguments(t *testing.T) {
 	admin := apiserver(t)
+	settings := &corev1.ConfigMap{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "fairlead-settings"}, settings); err != nil {
+		t.Fatal(err)
+	}
+	var variables []string
+	for name, value := range settings.Data {
+		variables = append(variables, "$("+name+")", value)
+	}
+	expand := strings.NewReplacer(variables...)
 	programs := map[string]string{"controller": "controller", "xds-server": "xds-server", "gateway": "gateway-agent"}
 	for name, template := range workloads(t, admin) {
-		arguments := append([]string{"run", root + "/cmd/" + programs[name]}, template.Spec.Containers[0].Args...)
+		arguments := []string{"run", root + "/cmd/" + programs[name]}
+		for _, argument := range template.Spec.Containers[0].Args {
+			arguments = append(arguments, expand.Replace(argument))
+		}
 		// Help is printed after all arguments were parsed, and instead of running.
 		out, err := exec.CommandContext(t.Context(), "go", append(arguments, "--help")...).CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte("Usage:")) {

@@ -18,23 +18,34 @@ import (
 // tenant is a user of one namespace, who may do there with Tunnels whatever the verbs say.
 func tenant(t *testing.T, admin client.Client, name, namespace string, verbs ...string) client.Client {
 	t.Helper()
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	allow(t, admin, name, namespace, name, rbacv1.PolicyRule{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: verbs})
+	user, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user
+}
+
+// allow gives a user a role of its own in a namespace.
+func allow(t *testing.T, admin client.Client, user, namespace, role string, rule rbacv1.PolicyRule) {
+	t.Helper()
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: role}
 	for _, o := range []client.Object{
-		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: verbs}}},
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}},
 		&rbacv1.RoleBinding{
-			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
 		},
 	} {
 		if err := admin.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	user, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return user
+}
+
+// mayRead is the rule that one Secret may be read.
+func mayRead(secret string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get"}}
 }
 
 func newTunnel(namespace, name, id string) *v1alpha1.Tunnel {

@@ -5,9 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -67,18 +65,7 @@ func TestOnlyWhoMayReadCredentialsSendsThemToAProxy(t *testing.T) {
 	if err := user.Update(t.Context(), without, client.DryRunAll); err != nil {
 		t.Errorf("credentials can't be taken out: %v", err)
 	}
-	meta := metav1.ObjectMeta{Namespace: ns, Name: "credentials-reader"}
-	if err := admin.Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"mine"}, Verbs: []string{"get"}},
-	}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := admin.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "proxier"}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	allow(t, admin, "proxier", ns, "credentials-reader", mayRead("mine"))
 	kubetest.Eventually(t, "sending credentials that one may read", func() error { return user.Create(t.Context(), proxied(ns, "c1", "proxy:3128", "mine")) })
 	if err := user.Create(t.Context(), proxied(ns, "c4", "proxy:3128", "theirs")); !refused(err) {
 		t.Errorf("the right is one for one Secret: %v", err)

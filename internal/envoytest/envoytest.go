@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -105,7 +106,8 @@ type Envoy struct {
 }
 
 // Start runs Envoy in a folder, where it finds the Unix sockets that its configuration names, and returns when it says
-// that it is live. It is killed after the test; if the test has failed, what it logged is printed.
+// that it is live. It has one worker unless the arguments say otherwise. It is killed after the test; if the test has failed, what
+// it logged is printed.
 func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
 	t.Helper()
 	write(t, dir, config)
@@ -116,7 +118,10 @@ func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
 	defer log.Close()
 	e := &Envoy{dir: dir, done: make(chan struct{})}
 	// Not CommandContext: t.Context is cancelled before cleanup, in which tests may still look at their Envoys.
-	e.cmd = exec.Command(Path(t), append([]string{"-c", "envoy.yaml", "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"}, args...)...)
+	if !slices.Contains(args, "--concurrency") { // which Envoy takes once only
+		args = append(args, "--concurrency", "1")
+	}
+	e.cmd = exec.Command(Path(t), append([]string{"-c", "envoy.yaml", "--use-dynamic-base-id", "-l", "warning"}, args...)...)
 	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = dir, log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := e.cmd.Start(); err != nil {
@@ -147,6 +152,9 @@ func (e *Envoy) Kill() {
 	_ = e.cmd.Process.Kill()
 	<-e.done
 }
+
+// PID is the process id.
+func (e *Envoy) PID() int { return e.cmd.Process.Pid }
 
 // Log is all that Envoy has logged.
 func (e *Envoy) Log(t testing.TB) string {

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
 // A revocation can be taken back. Nobody tells the edge, and its token may be used up by then: so it asks from time to time
 // whether an identity that was over is served again.
-var revivals = certs.Backoff{Min: 2 * time.Minute, Max: 20 * time.Minute}
+var revivals = retry.Backoff{Min: 2 * time.Minute, Max: 20 * time.Minute}
 
 // mourning is how long after the end of its leaf an identity is asked for: nobody renews one that ended longer ago.
 const mourning = 90 * 24 * time.Hour

@@ -50,6 +50,7 @@ type edgeRole struct {
 	status  *status
 
 	foreign foreignToken
+	asking  enrol.Asking // of enrol, which one loop calls
 }
 
 // enrol implements role.
@@ -68,7 +69,7 @@ func (e *edgeRole) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err != nil {
 		host = "" // only a label
 	}
-	identity, bundle, err := enrol.Client{Way: e.Way, Domain: e.Domain, Trust: certs.Bundle(credential.CA)}.EnrolEdge(ctx, credential.Token, host)
+	identity, bundle, err := enrol.Client{Way: e.Way, Domain: e.Domain, Trust: certs.Bundle(credential.CA), Asking: &e.asking}.EnrolEdge(ctx, credential.Token, host)
 	if err == nil {
 		err = e.verify(identity, credential)
 	}

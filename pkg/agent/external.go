@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/disk"
 )
 
 // BootstrapFileName is the bootstrap for an Envoy that somebody else starts, in the runtime folder.
@@ -36,7 +36,7 @@ func (c Config) writeExternal() (mark string, err error) {
 	}
 	path := c.path(BootstrapFileName)
 	if old, err := os.ReadFile(path); err != nil || !bytes.Equal(old, data) {
-		if err := certs.WriteFile(path, data); err != nil {
+		if err := disk.Replace(path, data); err != nil {
 			return "", err
 		}
 	}

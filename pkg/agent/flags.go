@@ -18,7 +18,7 @@ func (c *Config) AddFlags(flags *pflag.FlagSet, stateDir string) {
 	flags.StringVar(&c.Envoy, "envoy", "envoy", "the Envoy program")
 	flags.StringVar(&c.EnvoyLog, "envoy-log", "", "file to which Envoy's log is appended (default: the agent's own stderr)")
 	flags.StringVar(&c.EnvoyLogLevel, "envoy-log-level", "warning", "least level of Envoy's log")
-	flags.IntVar(&c.Concurrency, "concurrency", 1, "Envoy's worker threads; more than one needs as many tunnels to each edge")
+	flags.IntVar(&c.Concurrency, "workers", 1, "worker threads of Envoy; those of gateways are for the xds-servers' --gateway-workers too")
 	flags.DurationVar(&c.DrainTimeout, "drain-timeout", drainTimeout, "how long open connections may go on after SIGTERM")
 	flags.StringVar(&c.HealthListen, "health-listen", "", "address for /healthz, /readyz and /status (default: none)")
 }

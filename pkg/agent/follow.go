@@ -7,14 +7,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 // lookJoined is how often an agent looks for tunnels that it was given. It costs one reading of a small folder.
 const lookJoined = time.Second
 
 // rejoins is between attempts at a tunnel that could not be begun, or whose membership failed.
-var rejoins = certs.Backoff{Min: 2 * time.Second, Max: 2 * time.Minute}
+var rejoins = retry.Backoff{Min: 2 * time.Second, Max: 2 * time.Minute}
 
 // joined is a tunnel that this edge was given while it ran, or an agent before it.
 type joined struct {
@@ -59,7 +59,7 @@ func (a *Agent) memberships() []*membership {
 func (a *Agent) followJoined(ctx context.Context) {
 	again := time.NewTicker(lookJoined)
 	defer again.Stop()
-	var reasons certs.Reasons
+	var reasons retry.Reasons
 	for {
 		if err := a.lookJoined(ctx); err != nil && reasons.New(err) {
 			a.log.Error("tunnels that this edge was given are not looked at", "error", err)

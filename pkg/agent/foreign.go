@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
@@ -25,7 +26,7 @@ func (f *foreignToken) remember(token, id string) error {
 	if f.path == "" {
 		return nil
 	}
-	return certs.WriteFile(f.path, []byte(f.hash+" "+f.id+"\n"))
+	return disk.Replace(f.path, []byte(f.hash+" "+f.id+"\n"))
 }
 
 // refuse returns an error for a credential whose token is known to be another tunnel's.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -37,7 +37,7 @@ func listenForward(dir string, log *slog.Logger) (net.Listener, model.Endpoint, 
 		_ = listener.Close()
 		return nil, model.Endpoint{}, err
 	}
-	if err := certs.WriteFile(path, []byte(at.String()+"\n")); err != nil {
+	if err := disk.Replace(path, []byte(at.String()+"\n")); err != nil {
 		log.Warn("address of the way through the proxy not written down", "error", err)
 	}
 	return listener, at, nil

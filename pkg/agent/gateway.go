@@ -97,10 +97,11 @@ func (a *Agent) newTable() (*tunnels.Table, error) {
 			"(systemd: AmbientCapabilities=CAP_NET_ADMIN; Kubernetes: capabilities add NET_ADMIN, and the program has the file capability where it does not run as root): %w", err)
 	}
 	return tunnels.New(tunnels.Config{
-		Domain: a.config.Gateway.Domain,
-		Log:    a.config.path(envoy.TunnelLog),
-		Reopen: func(ctx context.Context) error { return a.config.admin().post(ctx, "/reopen_logs") },
-		Others: func(ctx context.Context) (int, error) { return a.config.admin().sum(ctx, noTunnels) },
-		Logger: a.log,
+		Domain:  a.config.Gateway.Domain,
+		Log:     a.config.path(envoy.TunnelLog),
+		Reopen:  func(ctx context.Context) error { return a.config.admin().post(ctx, "/reopen_logs") },
+		Workers: a.config.Concurrency,
+		Others:  func(ctx context.Context) (int, error) { return a.config.admin().sum(ctx, noTunnels) },
+		Logger:  a.log,
 	}), nil
 }

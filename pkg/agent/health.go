@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/probe"
+	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
 // serveHealth answers until ctx ends: /healthz that the agent runs, /readyz whether its Envoy carries tunnels for each
@@ -77,6 +78,8 @@ type state struct {
 	Ready       bool          `json:"ready"`
 	Reason      string        `json:"reason,omitempty"` // why it is not
 	Memberships []memberState `json:"memberships"`
+	// Tunnels are those of a gateway; of one with several workers, what became of holes too.
+	Tunnels *tunnels.Stats `json:"tunnels,omitempty"`
 }
 
 type memberState struct {
@@ -94,6 +97,10 @@ func (a *Agent) state(ctx context.Context) state {
 	s := state{Version: version.Get(), Form: form(a.config), Ready: true}
 	if err := a.ready(ctx); err != nil {
 		s.Ready, s.Reason = false, err.Error()
+	}
+	if a.table != nil {
+		stats := a.table.Stats()
+		s.Tunnels = &stats
 	}
 	for _, m := range a.memberships() {
 		state := m.status.state()

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -84,7 +85,7 @@ func (i *identities) rememberCA() {
 	if recorded, err := os.ReadFile(i.enrolledCA); err == nil && bytes.Equal(recorded, ca) {
 		return
 	}
-	if err := certs.WriteFile(i.enrolledCA, ca); err != nil {
+	if err := disk.Replace(i.enrolledCA, ca); err != nil {
 		i.log.Warn("CA of the credential not recorded", "error", err)
 	}
 }

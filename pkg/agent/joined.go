@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -72,7 +73,7 @@ func Join(ctx context.Context, stateDir string, data []byte) (Joined, error) {
 		return Joined{}, fmt.Errorf("removing answer of before: %w", err)
 	}
 	path := filepath.Join(root, name+joinedSuffix)
-	if err := certs.WriteFile(path, data); err != nil {
+	if err := disk.Replace(path, data); err != nil {
 		return Joined{}, err
 	}
 	if err := giveAway(path, root); err != nil {
@@ -235,5 +236,5 @@ func writeJoinedStatus(dir string, s joinedStatus) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making folder of joined tunnel: %w", err)
 	}
-	return certs.WriteFile(path, data)
+	return disk.Replace(path, data)
 }

@@ -14,7 +14,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
@@ -107,7 +107,7 @@ func (l launch) write(bootstrap []byte) error {
 		return fmt.Errorf("looking for old bootstraps: %w", err)
 	}
 	if !slices.Contains(old, filepath.Join(l.dir, l.config)) {
-		if err := certs.WriteFile(filepath.Join(l.dir, l.config), bootstrap); err != nil {
+		if err := disk.Replace(filepath.Join(l.dir, l.config), bootstrap); err != nil {
 			return err
 		}
 	}

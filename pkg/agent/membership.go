@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -20,7 +21,7 @@ import (
 const longLife = 10 * time.Minute
 
 // Between identities that end one after the other: each may use up a token.
-var successions = certs.Backoff{Min: 10 * time.Second, Max: 5 * time.Minute}
+var successions = retry.Backoff{Min: 10 * time.Second, Max: 5 * time.Minute}
 
 // errOver says that the xds-server will never serve an identity again.
 var errOver = errors.New("this identity is over")
@@ -95,7 +96,7 @@ func (m *membership) live(ctx context.Context) {
 			ends = max(ends, 1)
 		}
 		if ends > 0 {
-			_ = certs.Sleep(ctx, successions.Wait(ends-1))
+			_ = retry.Sleep(ctx, successions.Wait(ends-1))
 		}
 		ends++
 	}

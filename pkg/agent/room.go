@@ -9,15 +9,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 // Between looks at a disk that has no room for what an agent needs to start.
-var room = certs.Backoff{Min: time.Second, Max: 10 * time.Second}
+var room = retry.Backoff{Min: time.Second, Max: 10 * time.Second}
 
 // whenRoom does what takes room on a disk, again and again while there is none: nobody may be there to start the agent again.
 func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
-	var reasons certs.Reasons
+	var reasons retry.Reasons
 	for attempt := 0; ; attempt++ {
 		err := do()
 		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
@@ -26,7 +26,7 @@ func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
 		if reasons.New(err) {
 			a.log.Error("no room to start, trying again", "error", err)
 		}
-		if err := certs.Sleep(ctx, room.Wait(attempt)); err != nil {
+		if err := retry.Sleep(ctx, room.Wait(attempt)); err != nil {
 			return err
 		}
 	}

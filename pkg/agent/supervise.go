@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 	forgiven = time.Minute
 )
 
-var restarts = certs.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+var restarts = retry.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 
 // supervisor keeps one Envoy running.
 type supervisor struct {
@@ -34,7 +34,7 @@ type supervisor struct {
 	ran     func()                         // for longRun
 	calm    func()                         // it has run for forgiven since
 
-	reasons certs.Reasons
+	reasons retry.Reasons
 	ends    int
 }
 
@@ -136,7 +136,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 		case <-ran.C:
 			s.ran()
 		case <-calm.C:
-			s.ends, s.reasons = 0, certs.Reasons{}
+			s.ends, s.reasons = 0, retry.Reasons{}
 			s.calm()
 		case <-ctx.Done():
 			select {

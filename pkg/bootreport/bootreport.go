@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -50,15 +51,15 @@ type Config struct {
 type pace struct {
 	poll   time.Duration // how often files are looked at
 	grace  time.Duration // for how long a failure may still turn out to be none
-	repeat certs.Backoff // of the end
-	retry  certs.Backoff // of what was not sent
+	repeat retry.Backoff // of the end
+	retry  retry.Backoff // of what was not sent
 }
 
 // A look costs some stats, and the end of a log where that has grown. cloud-init writes its status, and ends, before its last
 // commands' files need be there.
 var defaultPace = pace{
 	poll: 2 * time.Second, grace: 20 * time.Second,
-	repeat: certs.Backoff{Min: time.Minute, Max: 10 * time.Minute}, retry: certs.Backoff{Min: 2 * time.Second, Max: time.Minute},
+	repeat: retry.Backoff{Min: time.Minute, Max: 10 * time.Minute}, retry: retry.Backoff{Min: 2 * time.Second, Max: time.Minute},
 }
 
 // Reporter follows one boot.
@@ -67,7 +68,7 @@ type Reporter struct {
 	began   time.Time
 	failing time.Time // since when it looks like a failure; zero: it does not
 	reader  reader
-	reasons certs.Reasons
+	reasons retry.Reasons
 
 	redacted redacted
 }
@@ -121,7 +122,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		if over(report) {
 			wait *= 5 // what could still change is a success that comes late
 		}
-		if certs.Sleep(ctx, wait) != nil {
+		if retry.Sleep(ctx, wait) != nil {
 			return nil
 		}
 	}
@@ -135,7 +136,7 @@ func (r *Reporter) Once(ctx context.Context, report *reportv1.BootReport) error 
 		if err == nil || errors.Is(err, certs.ErrRefused) {
 			return err
 		}
-		if certs.Sleep(ctx, r.retryAfter(err, failures)) != nil {
+		if retry.Sleep(ctx, r.retryAfter(err, failures)) != nil {
 			return err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -125,7 +125,7 @@ func (s *server) count() int {
 // quick is a pace for tests.
 var quick = pace{
 	poll: time.Millisecond, grace: 20 * time.Millisecond,
-	repeat: certs.Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}, retry: certs.Backoff{Min: time.Millisecond, Max: 4 * time.Millisecond},
+	repeat: retry.Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}, retry: retry.Backoff{Min: time.Millisecond, Max: 4 * time.Millisecond},
 }
 
 // Logs as cloud-init, sh and kubeadm write them.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 // chore is what has to be done after each renewal. When it fails it is tried again, and nothing waits for it: the next
@@ -15,7 +17,7 @@ type chore struct {
 	pending bool
 	failure int // how many there were since it was set
 	next    time.Time
-	reasons Reasons
+	reasons retry.Reasons
 }
 
 // set makes the chore due now.
@@ -31,7 +33,7 @@ func (c *chore) try(now time.Time) time.Duration {
 	}
 	err := c.do()
 	if err == nil {
-		c.pending, c.reasons = false, Reasons{}
+		c.pending, c.reasons = false, retry.Reasons{}
 		return maxNap
 	}
 	if c.reasons.New(err) {
@@ -50,7 +52,7 @@ func (r *Rotation) sleep(ctx context.Context, wait time.Duration) error {
 		for _, c := range r.chores {
 			nap = min(nap, c.try(time.Now()))
 		}
-		if err := Sleep(ctx, nap); err != nil || !time.Now().Before(end) {
+		if err := retry.Sleep(ctx, nap); err != nil || !time.Now().Before(end) {
 			return err
 		}
 	}

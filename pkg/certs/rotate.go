@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 // ErrRefused is wrapped by an error of Rotation.Renew that says no, and will go on doing so until somebody does something.
@@ -26,9 +28,9 @@ const (
 // Waits between attempts: urgent ones while there is no valid leaf and nothing works without it, calm ones while there
 // is, slow ones after a refusal, which only a person can end.
 var (
-	urgent = Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
-	calm   = Backoff{Min: time.Second, Max: time.Minute}
-	slow   = Backoff{Min: 10 * time.Second, Max: time.Minute}
+	urgent = retry.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+	calm   = retry.Backoff{Min: time.Second, Max: time.Minute}
+	slow   = retry.Backoff{Min: 10 * time.Second, Max: time.Minute}
 )
 
 // RenewAt is when a leaf should be renewed: at 2/3 of its life, so that a leaf of 24 h then has 8 h of retries left.
@@ -62,7 +64,7 @@ type Rotation struct {
 type checks struct {
 	failures int // since the identity was good
 	next     time.Time
-	reasons  Reasons
+	reasons  retry.Reasons
 }
 
 // Run renews until ctx ends, and returns nil then. No failure ends it: each is logged once for each reason, and tried
@@ -157,7 +159,7 @@ func (r *Rotation) bad() bool {
 
 // renew tries until it has a new identity, or returns false when ctx ends.
 func (r *Rotation) renew(ctx context.Context) bool {
-	var reasons Reasons
+	var reasons retry.Reasons
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		err := r.renewOnce(ctx)
 		if err == nil {
@@ -192,7 +194,7 @@ func (r *Rotation) renewOnce(ctx context.Context) error {
 	return nil
 }
 
-func (r *Rotation) backoff(err error) Backoff {
+func (r *Rotation) backoff(err error) retry.Backoff {
 	if errors.Is(err, ErrRefused) {
 		return slow
 	}

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
@@ -83,7 +84,7 @@ func (i *issuer) renew(context.Context) (certs.Identity, []byte, error) {
 
 // pass lets time go by, and returns how often the issuer was asked since the last call.
 func (i *issuer) pass(d time.Duration) int {
-	_ = certs.Sleep(i.t.Context(), d) // the time of the test's bubble
+	_ = retry.Sleep(i.t.Context(), d) // the time of the test's bubble
 	synctest.Wait()
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -204,34 +205,6 @@ func TestAClockThatIsSetForwardIsNoticed(t *testing.T) {
 		i.mu.Unlock()
 		i.expect("within a minute", i.pass(61*time.Second), 1, 1)
 	})
-}
-
-func TestReasonsAreToldApartByWordsAlone(t *testing.T) {
-	var r certs.Reasons
-	for _, step := range []struct {
-		text string
-		want bool
-	}{
-		{"read tcp 127.0.0.1:40000: connection reset", true},
-		{"read tcp 127.0.0.1:40001: connection reset", false},
-		{"connection refused", true},
-		{"read tcp 127.0.0.1:40002: connection reset", false},
-	} {
-		if got := r.New(errors.New(step.text)); got != step.want {
-			t.Errorf("%s: got %v, want %v", step.text, got, step.want)
-		}
-	}
-}
-
-func TestBackoffGrowsToItsMaximum(t *testing.T) {
-	b := certs.Backoff{Min: time.Second, Max: 10 * time.Second}
-	for attempt, limit := range map[int]time.Duration{0: time.Second, 1: 2 * time.Second, 3: 8 * time.Second, 4: 10 * time.Second, 1000: 10 * time.Second} {
-		for range 100 {
-			if got := b.Wait(attempt); got > limit || got < limit/2 {
-				t.Fatalf("attempt %d: got %v, want %v to %v", attempt, got, limit/2, limit)
-			}
-		}
-	}
 }
 
 func TestWhoCannotUseAnIdentityIsToldAgainAndHoldsUpNoRenewal(t *testing.T) {

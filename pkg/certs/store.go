@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/fairlead/fairlead/internal/disk"
 )
 
 // Files of a Store.
@@ -164,7 +166,7 @@ func (s *Store) Write() error {
 		err = os.Rename(filepath.Join(s.dir, nextLeafFile), filepath.Join(s.dir, LeafFile))
 	}
 	if err == nil {
-		err = syncFolder(s.dir)
+		err = disk.SyncFolder(s.dir)
 	}
 	if err != nil {
 		return fmt.Errorf("saving identity: %w", err)
@@ -178,7 +180,7 @@ func (s *Store) Probe() error {
 	room := probeSize + len(s.bundle)
 	s.mu.RUnlock()
 	path := filepath.Join(s.dir, probeFile)
-	err := WriteFile(path, make([]byte, room))
+	err := disk.Replace(path, make([]byte, room))
 	if err == nil {
 		err = os.Remove(path)
 	}
@@ -189,37 +191,5 @@ func (s *Store) Probe() error {
 }
 
 func (s *Store) write(name string, data []byte) error {
-	return WriteFile(filepath.Join(s.dir, name), data)
-}
-
-// WriteFile replaces a file as a whole, with mode 0600: readers see the old one or the new one, after a power cut too.
-func WriteFile(path string, data []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // CreateTemp makes it with mode 0600
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	defer os.Remove(temporary.Name())
-	_, err = temporary.Write(data)
-	if err == nil {
-		err = temporary.Sync()
-	}
-	if err = errors.Join(err, temporary.Close()); err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err == nil {
-		err = syncFolder(filepath.Dir(path))
-	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return nil
-}
-
-// syncFolder makes renames in a folder last, and come before those that follow.
-func syncFolder(dir string) error {
-	folder, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return disk.Replace(filepath.Join(s.dir, name), data)
 }

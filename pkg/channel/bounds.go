@@ -58,6 +58,7 @@ func newServer(class int, rules rules) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.Creds(done{}),
 		grpc.InTapHandle(rules.admit),
+		grpc.UnaryInterceptor(unlimitedUnary), grpc.StreamInterceptor(unlimitedStream),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(bounds.streams),
 		grpc.MaxRecvMsgSize(bounds.message),

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/fairlead/fairlead/internal/limit"
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -24,7 +24,7 @@ import (
 const readAhead = 512
 
 // retryAccept is the wait after a failure to accept that passes, such as too many open files.
-var retryAccept = certs.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
+var retryAccept = retry.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 
 // logRate is how often the same trouble is logged.
 var logRate = limit.Rate{Every: time.Minute, Burst: 1}
@@ -98,7 +98,7 @@ func (d *door) accept(listener net.Listener) error {
 			return err
 		default:
 			d.say("connection not accepted, trying again", err)
-			_ = certs.Sleep(d.ctx, retryAccept.Wait(failures))
+			_ = retry.Sleep(d.ctx, retryAccept.Wait(failures))
 			failures++
 		}
 	}

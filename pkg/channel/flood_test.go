@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/channel"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -95,8 +96,11 @@ func TestOneCertificateDoesNotBeginCallsAllTheTime(t *testing.T) {
 			served, begin := 0, time.Now()
 			for i := range 300 {
 				conn := b.dial(t, identity, "")
-				if err := send(t.Context(), conn, []string{ads, reportEdge}[i%2]); status.Code(err) != codes.ResourceExhausted {
+				err := send(t.Context(), conn, []string{ads, reportEdge}[i%2])
+				if status.Code(err) != codes.ResourceExhausted {
 					served++
+				} else if wait := retry.Asked(err); wait <= 0 || wait > time.Second {
+					t.Errorf("it is asked to wait %s: %v", wait, err)
 				}
 				_ = conn.Close()
 			}

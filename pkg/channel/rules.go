@@ -7,12 +7,14 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -48,6 +50,9 @@ func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 		return nil, status.Error(codes.Internal, errNotOurs.Error())
 	}
 	err := r.check(c, info.FullMethodName)
+	if retry.Asked(err) > 0 {
+		return context.WithValue(ctx, limitedKey{}, err), nil // gRPC would leave out the details of an error from here
+	}
 	if err != nil && (c.expired || c.refusal != nil) {
 		c.hangUp()
 	}
@@ -66,10 +71,29 @@ func (r rules) check(c *caller, method string) error {
 		return status.Error(codes.Unauthenticated, certs.ErrExpired.Error()+": renew it first")
 	case r.anonymous[method] || r.expired[method]: // pkg/enrol counts those, relative to the life of a leaf
 		return nil
-	case r.calls.Take(c.node, r.rate) > 0:
-		return status.Error(codes.ResourceExhausted, "too many calls by one certificate, try again later")
+	}
+	if wait := r.calls.Take(c.node, r.rate); wait > 0 {
+		return retry.Later("too many calls by one certificate", wait)
 	}
 	return nil
+}
+
+// limitedKey is the key, in the context of a call that is not served, of what its caller is told.
+type limitedKey struct{}
+
+// unlimitedUnary and unlimitedStream answer calls that are not served.
+func unlimitedUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if err, ok := ctx.Value(limitedKey{}).(error); ok {
+		return nil, err
+	}
+	return handle(ctx, request)
+}
+
+func unlimitedStream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if err, ok := stream.Context().Value(limitedKey{}).(error); ok {
+		return err
+	}
+	return handle(service, stream)
 }
 
 // know completes a caller by the certificate that it has shown, and returns its leaf, if that is accepted.

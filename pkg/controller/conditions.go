@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -37,29 +38,47 @@ func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
 // tunnelReady is the condition that says whether there are tunnels. What is absent counts only if all is known.
 func tunnelReady(live report.Live, revoked []string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
-	edges, tunnels, complete := 0, 0, false
+	edges, complete := 0, false
+	var holes []string
 	for i := range live.Edges {
 		edge := &live.Edges[i]
-		if n := countTunnels(edge); n > 0 && !slices.Contains(revoked, edge.Node) {
-			edges, tunnels = edges+1, tunnels+n
-			complete = complete || !slices.ContainsFunc(live.Gateways, func(name string) bool { return edge.Gateways[name] == 0 })
+		if countTunnels(edge) == 0 || slices.Contains(revoked, edge.Node) {
+			continue
 		}
+		edges++
+		everywhere := !slices.ContainsFunc(live.Gateways, func(name string) bool { return edge.Gateways[name] == 0 })
+		if everywhere && len(edge.Without) > 0 {
+			holes = append(holes, holesOf(edge))
+		}
+		complete = complete || everywhere && len(edge.Without) == 0
 	}
 	switch {
-	case tunnels == 0 && !live.Known:
+	case edges == 0 && !live.Known:
 		return unknownCondition(c.Type, "no xds-server has told what the gateways report")
-	case tunnels == 0 && len(live.Gateways) == 0:
+	case edges == 0 && len(live.Gateways) == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, "no gateway is up"
-	case tunnels == 0:
+	case edges == 0:
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel
 		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
 	case complete:
 		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf("%s connected to every gateway", counted(edges, "edge is", "edges are"))
+	case len(holes) > 0:
+		c.Reason = v1alpha1.ReasonPartlyConnected
+		c.Message = fmt.Sprintf("%s connected, but none to each worker of every gateway, which the gateways repair: %s", counted(edges, "edge is", "edges are"), strings.Join(holes, "; "))
 	default:
 		c.Reason = v1alpha1.ReasonPartlyConnected
 		c.Message = fmt.Sprintf("%s connected, but none to all of the gateways %s", counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))
 	}
 	return c
+}
+
+// holesOf says on how many workers of which gateways an edge has no tunnel.
+func holesOf(edge *report.Edge) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(edge.Without)) {
+		parts = append(parts, fmt.Sprintf("%s of %s", counted(edge.Without[name], "worker", "workers"), name))
+	}
+	return fmt.Sprintf("%s has no tunnel on %s", edge.Node, strings.Join(parts, ", "))
 }
 
 // apiServerReachable is the condition that says whether an edge reaches the apiserver: only an edge can tell.

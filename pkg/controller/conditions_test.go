@@ -18,6 +18,13 @@ func sick(node, message string) report.Edge {
 	return e
 }
 
+// holed is an edge that has no tunnel on a worker of its first gateway.
+func holed(node string, gateways ...string) report.Edge {
+	e := connected(node, gateways...)
+	e.Without = map[string]int{gateways[0]: 1}
+	return e
+}
+
 func TestConditionsOfWhatIsAlive(t *testing.T) {
 	both := []string{"gateway-0", "gateway-1"}
 	away := report.Edge{Node: "edge-a"}
@@ -35,6 +42,8 @@ func TestConditionsOfWhatIsAlive(t *testing.T) {
 		"tunnels to all gateways":           {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{connected("edge-a", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
 		"tunnels to one of two gateways":    {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{connected("edge-a", "gateway-1")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable"},
 		"each edge has one of two gateways": {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{connected("edge-a", "gateway-1"), connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "2 edges are"},
+		"a worker without a tunnel":         {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{holed("edge-a", both...)}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "edge-a has no tunnel on 1 worker of gateway-0"},
+		"another edge has one there":        {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{holed("edge-a", both...), connected("edge-b", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable", message: "2 edges are"},
 		"tunnels, but not all is known":     {live: report.Live{Gateways: []string{"gateway-0"}, Edges: []report.Edge{connected("edge-a", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
 		"only a revoked edge has tunnels":   {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{connected("edge-a", both...)}}, revoked: []string{"edge-a"}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
 		"no edge reaches the apiserver":     {live: report.Live{Known: true, Gateways: both[:1], Edges: []report.Edge{sick("edge-a", "connection refused")}}, tunnel: "True", tunnelReason: "Connected", server: "False", serverReason: "Unreachable", message: "edge-a: 127.0.0.1:6443: connection refused"},

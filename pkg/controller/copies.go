@@ -100,8 +100,12 @@ type copyResult struct {
 	problem  error
 }
 
-// errWaiting is wrapped by what only takes time.
-var errWaiting = errors.New("waiting")
+var (
+	// errWaiting is wrapped by what only takes time.
+	errWaiting = errors.New("waiting")
+	// errUnverified is wrapped by what is wrong with a copy that is written.
+	errUnverified = errors.New("it is written, but clients will refuse the apiserver")
+)
 
 // writeAll writes every copy that a Tunnel asks for. One that can't be made does not hold up the others; an error is one of the
 // apiserver's that calls for another attempt at once. What is there of such a copy stays.
@@ -182,8 +186,12 @@ func copiesReady(results []copyResult) metav1.Condition {
 	for i := range results {
 		if err := results[i].problem; err != nil {
 			problems = append(problems, results[i].key.String()+": "+err.Error())
-			if !errors.Is(err, errWaiting) {
+			switch {
+			case errors.Is(err, errWaiting):
+			case !errors.Is(err, errUnverified):
 				c.Reason = v1alpha1.ReasonCopyRefused
+			case c.Reason != v1alpha1.ReasonCopyRefused:
+				c.Reason = v1alpha1.ReasonCertificateLacksHostname
 			}
 		}
 	}
@@ -215,7 +223,7 @@ func (r *copies) removeOrphans(ctx context.Context, id string) error {
 		}
 	}
 	var known v1alpha1.TunnelList
-	if err := r.client.List(ctx, &known, client.MatchingFields{copiesIDIndex: id}); err != nil || len(known.Items) > 0 {
+	if err := r.client.List(ctx, &known, client.MatchingFields{tunnelIDIndex: id}); err != nil || len(known.Items) > 0 {
 		return wrap("listing Tunnels", err)
 	}
 	return r.remove(ctx, id, nil)

@@ -73,3 +73,41 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 		})
 	}
 }
+
+// TestACopySaysWhatItsReadersWillMeet: by sni they verify a name that the certificate may not have.
+func TestACopySaysWhatItsReadersWillMeet(t *testing.T) {
+	const host = "c1.prod.tunnels.example.com"
+	for name, tc := range map[string]struct {
+		mode   v1alpha1.KubeconfigMode
+		names  []string // in the certificate that the edge sees
+		reason string
+	}{
+		"sni, and the certificate has the hostname": {v1alpha1.KubeconfigModeSNI, []string{"kubernetes", host}, v1alpha1.ReasonCopiesWritten},
+		"sni, and it has not":                       {v1alpha1.KubeconfigModeSNI, []string{"kubernetes"}, v1alpha1.ReasonCertificateLacksHostname},
+		"sni, and nobody has seen it":               {v1alpha1.KubeconfigModeSNI, nil, v1alpha1.ReasonCopiesWritten},
+		"connect":                                   {v1alpha1.KubeconfigModeConnect, []string{"kubernetes"}, v1alpha1.ReasonCopiesWritten},
+		"connect, and it has a name of its own":     {v1alpha1.KubeconfigModeConnect, []string{"api.example.org"}, v1alpha1.ReasonCertificateLacksHostname},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, tunnel := served("c1", 1000)
+			tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{Name: "copy", Mode: tc.mode, Exec: &v1alpha1.ExecAudience{Command: "kubelogin"}}}
+			tunnel.Status.Hostname, tunnel.Status.Kubeconfig.Mode = host, v1alpha1.KubeconfigModeConnect
+			tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: "CN=e1", Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0"}}, APIServer: &v1alpha1.EdgeAPIServerStatus{CertificateNames: tc.names}}}
+			api := fakeAPI(t, cluster, tunnel, kubeconfigSecret(t, "prod", "c1", originalServer))
+			r := &copies{config: testConfig(), client: api, live: api, labelled: api, recorder: events.NewFakeRecorder(10), log: slog.New(slog.DiscardHandler), now: time.Now}
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "copy"}, &corev1.Secret{}); err != nil {
+				t.Errorf("the copy: %v", err)
+			}
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
+				t.Fatal(err)
+			}
+			c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionCopiesReady)
+			if c == nil || c.Reason != tc.reason {
+				t.Errorf("condition %+v, want %s", c, tc.reason)
+			}
+		})
+	}
+}

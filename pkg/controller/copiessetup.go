@@ -2,8 +2,8 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -27,17 +27,12 @@ import (
 
 const (
 	copyWorkers = 4
-	// Indexes of Tunnels: by their id, and by the namespaces that they want copies in.
-	copiesIDIndex, copiesNamespaceIndex = "copies.id", "copies.namespace"
+	// copiesNamespaceIndex finds Tunnels by the namespaces that they want copies in.
+	copiesNamespaceIndex = "copies.namespace"
 )
 
 // setupCopies adds the controller of further kubeconfigs.
 func (p parts) setupCopies(mgr ctrl.Manager) error {
-	for name, of := range map[string]client.IndexerFunc{copiesIDIndex: idOf, copiesNamespaceIndex: copyNamespaces} {
-		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Tunnel{}, name, of); err != nil {
-			return fmt.Errorf("indexing Tunnels: %w", err)
-		}
-	}
 	labelled, err := secretCache(mgr, cache.ByObject{Label: mustSelect(v1alpha1.CopyLabel)})
 	if err != nil {
 		return err
@@ -54,13 +49,6 @@ func (p parts) setupCopies(mgr ctrl.Manager) error {
 		build = build.Watches(&corev1.Secret{}, byName(suffix))
 	}
 	return build.WithOptions(options(copyWorkers, "tunnel", p.log)).Complete(r)
-}
-
-func idOf(o client.Object) []string {
-	if tunnel, ok := o.(*v1alpha1.Tunnel); ok && tunnel.Spec.ID != "" {
-		return []string{tunnel.Spec.ID}
-	}
-	return nil
 }
 
 // copyNamespaces are the other namespaces that a Tunnel wants copies in.
@@ -92,7 +80,7 @@ func tunnelOrItsOrphans() handler.EventHandler {
 			add(queue, e.ObjectNew)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			for _, id := range idOf(e.Object) {
+			for _, id := range tunnelIDOf(e.Object) {
 				queue.Add(orphansOf(id))
 			}
 		},
@@ -115,6 +103,7 @@ func copiesMayDiffer() predicate.Predicate {
 			tunnel.Generation, tunnel.Annotations, tunnel.OwnerReferences, tunnel.DeletionTimestamp, tunnel.Status.Hostname, record,
 			apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves),
 			apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionCopiesReady) == nil,
+			certificates(tunnel.Status.Edges, time.Time{}),
 		}
 	}
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !equality.Semantic.DeepEqual(of(e.ObjectOld), of(e.ObjectNew)) }}
@@ -126,7 +115,7 @@ func (r *copies) tunnelOf(ctx context.Context, o client.Object) []reconcile.Requ
 	if id == "" {
 		return nil
 	}
-	requests := r.requests(ctx, client.MatchingFields{copiesIDIndex: id})
+	requests := tunnelRequests(ctx, r.client, r.log, client.MatchingFields{tunnelIDIndex: id})
 	if len(requests) == 0 {
 		return []reconcile.Request{orphansOf(id)}
 	}
@@ -135,20 +124,7 @@ func (r *copies) tunnelOf(ctx context.Context, o client.Object) []reconcile.Requ
 
 // tunnelsFor leads from a Namespace to the Tunnels that want copies in it.
 func (r *copies) tunnelsFor(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.requests(ctx, client.MatchingFields{copiesNamespaceIndex: o.GetName()})
-}
-
-func (r *copies) requests(ctx context.Context, which client.ListOption) []reconcile.Request {
-	var list v1alpha1.TunnelList
-	if err := r.client.List(ctx, &list, which); err != nil {
-		r.log.Error("Tunnels can't be listed", "error", err)
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
+	return tunnelRequests(ctx, r.client, r.log, client.MatchingFields{copiesNamespaceIndex: o.GetName()})
 }
 
 func namespaceMetadata() *metav1.PartialObjectMetadata {

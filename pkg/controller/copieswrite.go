@@ -104,7 +104,26 @@ func (r *copies) writeOne(ctx context.Context, o objects, request copyRequest, r
 	if err != nil {
 		return err
 	}
-	return r.store(ctx, o.tunnel, have, result, data)
+	if err := r.store(ctx, o.tunnel, have, result, data); err != nil {
+		return err
+	}
+	if result.problem == nil {
+		result.problem = r.unverified(o, request, entry)
+	}
+	return nil
+}
+
+// unverified says that no serving certificate, as the edges see them, has the name that clients of a copy verify; nil: it has, or
+// no edge has seen one yet.
+func (r *copies) unverified(o objects, request copyRequest, entry *clientcmdapi.Cluster) error {
+	name := entry.TLSServerName
+	if name == "" {
+		name = kubeconfig.Host(entry.Server)
+	}
+	if entry.InsecureSkipTLSVerify || kubeconfig.Covered(certificates(o.tunnel.Status.Edges, r.now()), name) {
+		return nil
+	}
+	return request.refuse("mode", "%w: the serving certificate that the edges see has not the name %s: add it to the certificate (certSANs), or choose mode connect", errUnverified, name)
 }
 
 // accepted says whether a namespace accepts kubeconfigs of Tunnels in another.
@@ -137,7 +156,7 @@ func (r *copies) entry(o objects, request copyRequest) (*clientcmdapi.Cluster, e
 	if mode == "" {
 		mode = o.tunnel.Status.Kubeconfig.Mode
 	}
-	way, ok := kubeconfig.WayTo(mode, o.tunnel, r.config.Gateways())
+	way, ok := kubeconfig.WayTo(mode, o.tunnel, o.kubeconfig, r.config.Gateways())
 	switch {
 	case ok:
 	case request.Mode != "":

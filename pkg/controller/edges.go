@@ -134,7 +134,7 @@ func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *report.Edge, live rep
 	if l != nil {
 		for name, count := range l.Gateways {
 			if count > 0 {
-				after = append(after, v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16))})
+				after = append(after, v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16)), WorkersWithout: int32(l.Without[name])})
 			}
 		}
 	}

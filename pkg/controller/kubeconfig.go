@@ -212,11 +212,47 @@ func (r *tunnels) giveBack(ctx context.Context, o objects) (*v1alpha1.Tunnel, er
 		}
 		return tunnel, nil
 	}
-	if err := r.client.Patch(ctx, want, lockedPatch(o.kubeconfig)); err != nil {
+	switch err := r.client.Patch(ctx, want, lockedPatch(o.kubeconfig)); {
+	case denied(err):
+		return r.heldBack(ctx, o, tunnel, apierrors.ReasonForError(err))
+	case err != nil:
 		return nil, wrap("writing kubeconfig Secret", err)
 	}
 	r.log.Info("kubeconfig given back", "cluster", o.key.String())
 	return tunnel, nil
+}
+
+// A Tunnel waits giveBackPatience for a kubeconfig that may not be given back, and tries each giveBackRetry: long enough for a
+// webhook that is started again, or a person who reads the condition. Then it goes: nothing holds a finalizer for ever.
+const giveBackPatience, giveBackRetry = 10 * time.Minute, 30 * time.Second
+
+// heldBack says of a kubeconfig that an admission policy or webhook does not let be given back, and returns the Tunnel when it
+// has waited for long enough, else errLater. The condition's time is when it began: so a restart does not begin anew.
+func (r *tunnels) heldBack(ctx context.Context, o objects, tunnel *v1alpha1.Tunnel, why metav1.StatusReason) (*v1alpha1.Tunnel, error) {
+	r.log.Warn("kubeconfig can't be given back", "cluster", o.key.String(), "reason", why)
+	if tunnel == nil { // nothing waits for it
+		return nil, errLater{giveBackPatience}
+	}
+	now, status := r.now(), tunnel.Status.DeepCopy()
+	c := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionKubeconfigReady)
+	if c != nil && c.Reason == v1alpha1.ReasonNotGivenBack {
+		if now.Sub(c.LastTransitionTime.Time) < giveBackPatience {
+			return nil, errLater{giveBackRetry}
+		}
+		r.recorder.Eventf(tunnel, nil, corev1.EventTypeWarning, v1alpha1.ReasonNotGivenBack, "Reconcile", "%s",
+			fmt.Sprintf("the Tunnel goes, though Secret %s could not be written for %s: its kubeconfig goes on leading by Fairlead's way until its control-plane provider writes it anew", o.kubeconfig.Name, giveBackPatience))
+		return tunnel, nil
+	}
+	apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionKubeconfigReady) // so that its time begins now
+	err := r.report(ctx, tunnel, status, metav1.Condition{
+		Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNotGivenBack, LastTransitionTime: metav1.NewTime(now),
+		Message: fmt.Sprintf("Secret %s may not be written: an admission policy or webhook refuses it (%s), so the kubeconfig still leads by Fairlead's way. "+
+			"Let the controller patch it; it is tried until %s, and then the Tunnel goes all the same", o.kubeconfig.Name, why, now.Add(giveBackPatience).UTC().Format(time.RFC3339)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nil, errLater{giveBackRetry}
 }
 
 // wayBack is what is needed to know a kubeconfig of ours and to restore it. A hostname that can't be built was never written.

@@ -25,7 +25,7 @@ func byProxy(address, secret string) v1alpha1.KubeconfigSpec {
 	return v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: address, CredentialsSecret: secret}}
 }
 
-// TestAKubeconfigStaysWhileCredentialsAreMissing: they may come with the next object of a move, or be made anew.
+// TestAKubeconfigStaysWhileCredentialsAreMissing, or can't be used: they may come with the next object of a move, or be made anew.
 func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
 	w := newSwitchWorld(t, testConfig(), originalServer, byProxy("proxy:3128", "proxy"))
@@ -51,6 +51,20 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
 	if got := w.way(); got != by || after.Status.Kubeconfig.ProxyURL != before.Status.Kubeconfig.ProxyURL {
 		t.Errorf("it leads %v, and on record is %+v", got, after.Status.Kubeconfig)
+	}
+	malformed := credentials.DeepCopy()
+	malformed.ResourceVersion, malformed.Data = "", map[string][]byte{"username": []byte("ca:pi"), "password": []byte("hunter3")}
+	if err := w.api.Create(t.Context(), malformed); err != nil {
+		t.Fatal(err)
+	}
+	after = w.settle(time.Minute)
+	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "holds a colon")
+	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
+	if got := w.way(); got != by {
+		t.Errorf("with credentials that can't be used it leads %v", got)
+	}
+	if err := w.api.Delete(t.Context(), malformed); err != nil {
+		t.Fatal(err)
 	}
 	after.Status = v1alpha1.TunnelStatus{} // as clusterctl move brings it
 	if err := w.api.Status().Update(t.Context(), after); err != nil {

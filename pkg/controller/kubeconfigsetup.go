@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"time"
 
@@ -65,17 +64,6 @@ func (r *kubeconfigs) begin(_ context.Context, queue workqueue.TypedRateLimiting
 }
 
 func (r *kubeconfigs) setup(mgr ctrl.Manager) error {
-	for index, of := range map[string]struct {
-		object client.Object
-		values client.IndexerFunc
-	}{
-		endpointIndex:    {&clusterv1.Cluster{}, endpointHosts},
-		credentialsIndex: {&v1alpha1.Tunnel{}, credentialsOf},
-	} {
-		if err := mgr.GetFieldIndexer().IndexField(context.Background(), of.object, index, of.values); err != nil {
-			return fmt.Errorf("indexing %s: %w", index, err)
-		}
-	}
 	credentials, err := secretCache(mgr, cache.ByObject{Field: fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))})
 	if err != nil {
 		return err
@@ -94,16 +82,7 @@ func (r *kubeconfigs) setup(mgr ctrl.Manager) error {
 
 // usersOf leads from a Secret with credentials to the Tunnels that name it.
 func (r *kubeconfigs) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
-	var users v1alpha1.TunnelList
-	if err := r.client.List(ctx, &users, client.InNamespace(secret.GetNamespace()), client.MatchingFields{credentialsIndex: secret.GetName()}); err != nil {
-		r.log.Error("Tunnels can't be listed", "error", err)
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range users.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&users.Items[i])})
-	}
-	return requests
+	return tunnelRequests(ctx, r.client, r.log, client.InNamespace(secret.GetNamespace()), client.MatchingFields{credentialsIndex: secret.GetName()})
 }
 
 // kubeconfigChanged says that something of a Tunnel has changed that a kubeconfig depends on. Most of its status does not, and

@@ -59,11 +59,10 @@ func (r *kubeconfigs) verdict(ctx context.Context, o objects) (verdict, error) {
 		reason, problem := kubeconfig.Validate(spec)
 		if problem == nil && spec.Proxy != nil && spec.Proxy.CredentialsSecret != "" {
 			var err error
-			var missing bool
-			if credentials, missing, problem, err = r.credentials(ctx, o.key.Namespace, spec.Proxy.CredentialsSecret); err != nil {
+			if credentials, problem, err = r.credentials(ctx, o.key.Namespace, spec.Proxy.CredentialsSecret); err != nil {
 				return v, err
 			}
-			v.stays = missing && leadsByProxy(o)
+			v.stays = problem != nil && leadsByProxy(o)
 		}
 		if problem != nil {
 			v.refuse(reason, problem.Error())
@@ -100,17 +99,18 @@ func (v *verdict) refuse(reason, message string) {
 }
 
 // credentials reads those of a proxy, from the apiserver: nothing keeps them in memory.
-func (r *kubeconfigs) credentials(ctx context.Context, namespace, name string) (c *kubeconfig.Credentials, missing bool, problem *model.FieldError, err error) {
+func (r *kubeconfigs) credentials(ctx context.Context, namespace, name string) (c *kubeconfig.Credentials, problem *model.FieldError, err error) {
 	secret, err := get(ctx, r.live, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Secret{})
 	if err != nil {
-		return nil, false, nil, wrap("reading credentials of the proxy", err)
+		return nil, nil, wrap("reading credentials of the proxy", err)
 	}
 	c, problem = kubeconfig.ReadCredentials(name, secret)
-	return c, secret == nil, problem, nil
+	return c, problem, nil
 }
 
 // leadsByProxy says whether a kubeconfig leads by the proxy that its Tunnel names. Then it stays while the credentials are
-// missing: they may come with the next object of a move, and without the proxy nobody may reach the apiserver.
+// missing or can't be used: they may come with the next object of a move, or were mistyped a moment ago, and without the
+// proxy nobody may reach the apiserver.
 func leadsByProxy(o objects) bool {
 	if o.kubeconfig == nil {
 		return false

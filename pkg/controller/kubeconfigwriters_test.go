@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capikubeconfig "sigs.k8s.io/cluster-api/util/kubeconfig"
@@ -23,121 +24,215 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// writers are what control-plane providers do to a kubeconfig Secret, by Cluster API's own code where that is what they use.
-// Each gets the Secret as it is; nil: there is none yet.
-func writers(t *testing.T, m *management, cluster *clusterv1.Cluster, authority *corev1.Secret) map[string]func(*corev1.Secret) error {
-	t.Helper()
+// A provider is what a control-plane provider does to a kubeconfig Secret, by Cluster API's own code where that is what it uses:
+// in the order in which it happens.
+type provider []struct {
+	what   string
+	server string // that of the provider from then on
+	write  func(now *corev1.Secret) error
+}
+
+const movedServer = "https://192.0.2.99:6443"
+
+// providers are those that behave in ways of their own.
+func (w *writersWorld) providers() map[string]provider {
 	owner := metav1.OwnerReference{APIVersion: "controlplane.cluster.x-k8s.io/v1beta2", Kind: "KubeadmControlPlane", Name: "cp", UID: "1", Controller: ptr.To(true)}
-	key := client.ObjectKeyFromObject(cluster)
-	rewrite := func(server string) func(*corev1.Secret) error {
-		return func(now *corev1.Secret) error { // everything, as CreateOrUpdate does
-			whole := kubeconfigSecret(t, cluster.Namespace, cluster.Name, server)
-			now.Data, now.Labels, now.Type = whole.Data, whole.Labels, whole.Type
-			return m.Update(t.Context(), now)
-		}
-	}
-	return map[string]func(*corev1.Secret) error{
-		"KCP creates": func(*corev1.Secret) error {
-			return capikubeconfig.CreateSecretWithOwner(t.Context(), m, key, "192.0.2.10:6443", owner)
+	key := client.ObjectKeyFromObject(w.cluster)
+	return map[string]provider{
+		"KCP": {
+			{"creates", originalServer, func(*corev1.Secret) error {
+				return capikubeconfig.CreateSecretWithOwner(w.t.Context(), w.m, key, "192.0.2.10:6443", owner)
+			}},
+			{"adopts", originalServer, func(now *corev1.Secret) error {
+				now.OwnerReferences = []metav1.OwnerReference{owner}
+				return w.m.Update(w.t.Context(), now)
+			}},
+			{"rotates", originalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
+			{"rotates", originalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
 		},
-		"KCP adopts": func(now *corev1.Secret) error {
-			now.OwnerReferences = []metav1.OwnerReference{owner}
-			return m.Update(t.Context(), now)
+		"Kamaji and EKS": { // everything again at each reconcile, as CreateOrUpdate does
+			{"creates", originalServer, w.writeAll(originalServer)},
+			{"rewrites", originalServer, w.writeAll(originalServer)},
+			{"rewrites", originalServer, w.writeAll(originalServer)},
+			{"rewrites for another endpoint", movedServer, w.writeAll(movedServer)},
 		},
-		"KCP rotates": func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(t.Context(), m, now) },
-		"Kamaji or EKS writes everything again, at each reconcile": rewrite(originalServer),
-		"and with another server":                                  rewrite("https://192.0.2.99:6443"),
-		"RKE2 or Talos generates it anew from the endpoint": func(now *corev1.Secret) error { // by copies of this code
-			ca, err := tls.X509KeyPair(authority.Data[corev1.TLSCertKey], authority.Data[corev1.TLSPrivateKeyKey])
-			if err != nil {
-				return err
-			}
-			config, err := capikubeconfig.New(cluster.Name, originalServer, ca.Leaf, ca.PrivateKey.(crypto.Signer))
-			if err != nil {
-				return err
-			}
-			if now.Data[kubeconfig.Key], err = clientcmd.Write(*config); err != nil {
-				return err
-			}
-			return m.Update(t.Context(), now)
+		"RKE2 and Talos": { // by copies of this code
+			{"creates", originalServer, w.generate(originalServer)},
+			{"rotates", originalServer, w.generate(originalServer)},
+			{"rewrites", originalServer, w.generate(originalServer)},
+			{"rewrites for another endpoint", movedServer, w.generate(movedServer)},
 		},
 	}
 }
 
-// TestAKubeconfigHoldsAgainstEveryWriter goes through what happens to a Secret in the order in which it does, in both modes.
-func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
-	for _, mode := range []v1alpha1.KubeconfigMode{v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect, v1alpha1.KubeconfigModeHTTPProxy} {
-		t.Run(string(mode), func(t *testing.T) {
-			m := apiserver(t)
-			ns := kubetest.NewNamespace(t, m)
-			cluster := kubetest.Cluster(ns, "c1")
-			tunnel := tunnelNamed(cluster)
-			tunnel.Spec.Kubeconfig.Mode = mode
-			if !mode.Tunnelled() {
-				tunnel.Spec.Kubeconfig.Proxy = &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"}
-			}
-			authority := clusterCA(t, cluster)
-			create(t, m, authority, tunnel, cluster)
-			all := writers(t, m, cluster, authority)
-			for _, step := range []struct{ what, original string }{
-				{"KCP creates", originalServer},
-				{"KCP adopts", originalServer},
-				{"KCP rotates", originalServer},
-				{"Kamaji or EKS writes everything again, at each reconcile", originalServer},
-				{"KCP rotates", originalServer},
-				{"RKE2 or Talos generates it anew from the endpoint", originalServer},
-				{"and with another server", "https://192.0.2.99:6443"},
-				{"KCP rotates", "https://192.0.2.99:6443"},
-			} {
-				var wrote []byte
-				eventually(t, func() error {
-					now := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c1" + kubeconfig.Suffix}}
-					if err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now); client.IgnoreNotFound(err) != nil {
-						return err
-					}
-					err := all[step.what](now) // again after a conflict
-					wrote = now.Data[kubeconfig.Key]
-					return err
-				})
-				checkHolds(t, m, cluster, mode, step.what, step.original, wrote)
-			}
-			edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
-			waitGone(t, m, tunnel)
-			now := read(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c1" + kubeconfig.Suffix}})
-			if kubeconfig.Noted(now) {
-				t.Errorf("annotations %v are left", now.Annotations)
-			}
-			got, err := kubeconfig.Read(now, "c1")
-			if want := (kubeconfig.Way{Server: "https://192.0.2.99:6443"}); err != nil || got != want {
-				t.Errorf("after opting out it leads %v, want %v", got, want)
-			}
+// store creates or updates.
+func (w *writersWorld) store(now *corev1.Secret) error {
+	if now.ResourceVersion == "" {
+		return w.m.Create(w.t.Context(), now)
+	}
+	return w.m.Update(w.t.Context(), now)
+}
+
+func (w *writersWorld) writeAll(server string) func(*corev1.Secret) error {
+	return func(now *corev1.Secret) error {
+		whole := kubeconfigSecret(w.t, w.cluster.Namespace, w.cluster.Name, server, func(c *clientcmdapi.Config) {
+			c.Clusters[w.cluster.Name].CertificateAuthorityData = w.authority.Data[corev1.TLSCertKey]
 		})
+		now.Data, now.Labels, now.Type = whole.Data, whole.Labels, whole.Type
+		return w.store(now)
+	}
+}
+
+func (w *writersWorld) generate(server string) func(*corev1.Secret) error {
+	return func(now *corev1.Secret) error {
+		ca, err := tls.X509KeyPair(w.authority.Data[corev1.TLSCertKey], w.authority.Data[corev1.TLSPrivateKeyKey])
+		if err != nil {
+			return err
+		}
+		config, err := capikubeconfig.New(w.cluster.Name, server, ca.Leaf, ca.PrivateKey.(crypto.Signer))
+		if err != nil {
+			return err
+		}
+		data, err := clientcmd.Write(*config)
+		if err != nil {
+			return err
+		}
+		if now.ResourceVersion == "" {
+			now.Labels, now.Type = map[string]string{clusterv1.ClusterNameLabel: w.cluster.Name}, clusterv1.ClusterSecretType
+		}
+		now.Data = map[string][]byte{kubeconfig.Key: data}
+		return w.store(now)
+	}
+}
+
+// writersWorld is one Cluster of which a provider writes the kubeconfig.
+type writersWorld struct {
+	t         *testing.T
+	m         *management
+	mode      v1alpha1.KubeconfigMode
+	cluster   *clusterv1.Cluster
+	tunnel    *v1alpha1.Tunnel
+	authority *corev1.Secret
+	proxy     string // host:port of an https proxy that has a certificate of the workload cluster's CA
+}
+
+// everyMode are all modes that a kubeconfig can be written in; auto comes to one of the first two.
+var everyMode = []v1alpha1.KubeconfigMode{
+	v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect, v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy,
+	v1alpha1.KubeconfigModeSOCKS5, v1alpha1.KubeconfigModeAddress,
+}
+
+func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha1.KubeconfigMode) *writersWorld {
+	t.Helper()
+	w := &writersWorld{t: t, m: m, mode: mode, cluster: kubetest.Cluster(namespace, "c1"), proxy: "proxy.example.org:3128"}
+	w.authority = clusterCA(t, w.cluster)
+	if mode == v1alpha1.KubeconfigModeHTTPSProxy {
+		ca, err := certs.ParseUserCA(w.authority.Data[corev1.TLSCertKey], w.authority.Data[corev1.TLSPrivateKeyKey])
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.proxy = listen(t, ca, "127.0.0.1:0", nil, "kubernetes").Addr().String()
+	}
+	w.tunnel = tunnelNamed(w.cluster)
+	w.tunnel.Spec.Kubeconfig = specOf(mode, w.proxy)
+	create(t, m, w.authority, w.tunnel, w.cluster)
+	return w
+}
+
+// specOf is a spec in which a mode has what it needs.
+func specOf(mode v1alpha1.KubeconfigMode, proxy string) v1alpha1.KubeconfigSpec {
+	spec := v1alpha1.KubeconfigSpec{Mode: mode}
+	switch {
+	case mode == v1alpha1.KubeconfigModeAddress:
+		spec.Server, spec.TLSServerName = "https://lb.example.org:6443", "kubernetes"
+	case !mode.Tunnelled():
+		spec.Proxy, spec.TLSServerName = &v1alpha1.ProxySpec{Address: proxy}, "kubernetes"
+	}
+	return spec
+}
+
+// want is where the kubeconfig leads where the provider wrote a server.
+func (w *writersWorld) want(original string) kubeconfig.Way {
+	switch w.mode {
+	case v1alpha1.KubeconfigModeSNI:
+		return kubeconfig.Way{Server: byAddress, TLSServerName: w.cluster.Name + "." + w.cluster.Namespace + ".tunnels.example.com"}
+	case v1alpha1.KubeconfigModeConnect:
+		return kubeconfig.Way{Server: connectServer(w.cluster), TLSServerName: "kubernetes", ProxyURL: proxy}
+	case v1alpha1.KubeconfigModeAddress:
+		return kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
+	}
+	scheme := map[v1alpha1.KubeconfigMode]string{
+		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https", v1alpha1.KubeconfigModeSOCKS5: "socks5",
+	}[w.mode]
+	return kubeconfig.Way{Server: original, TLSServerName: "kubernetes", ProxyURL: scheme + "://" + w.proxy}
+}
+
+func (w *writersWorld) secret() *corev1.Secret {
+	return secretNamed(w.cluster.Namespace, w.cluster.Name+kubeconfig.Suffix)
+}
+
+// TestAKubeconfigHoldsAgainstEveryWriter has each provider do what it does to a Secret, in each mode, and the Cluster opt out in the
+// end. No webhook is asked: the controller holds it alone.
+func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
+	m := apiserver(t)
+	for _, name := range []string{"KCP", "Kamaji and EKS", "RKE2 and Talos"} {
+		for _, mode := range everyMode {
+			t.Run(name+"/"+string(mode), func(t *testing.T) {
+				t.Parallel()
+				w := newWritersWorld(t, m, kubetest.NewNamespace(t, m), mode)
+				last := ""
+				for _, step := range w.providers()[name] {
+					var wrote []byte
+					eventually(t, func() error {
+						now := w.secret()
+						if err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now); client.IgnoreNotFound(err) != nil {
+							return err
+						}
+						err := step.write(now) // again after a conflict
+						wrote = now.Data[kubeconfig.Key]
+						return err
+					})
+					w.checkHolds(step.what, step.server, wrote)
+					last = step.server
+				}
+				w.checkOptsOut(last)
+			})
+		}
+	}
+}
+
+// checkOptsOut has the Cluster opt out, and checks that its kubeconfig is the provider's again.
+func (w *writersWorld) checkOptsOut(server string) {
+	w.t.Helper()
+	edit(w.t, w.m, w.cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	waitGone(w.t, w.m, w.tunnel)
+	now := read(w.t, w.m, w.secret())
+	if kubeconfig.Noted(now) {
+		w.t.Errorf("annotations %v are left", now.Annotations)
+	}
+	got, err := kubeconfig.Read(now, w.cluster.Name)
+	if want := (kubeconfig.Way{Server: server}); err != nil || got != want {
+		w.t.Errorf("after opting out it leads %v, want %v", got, want)
 	}
 }
 
 // checkHolds waits until a kubeconfig leads where it has to after a provider's write, and checks that nothing else has changed.
-func checkHolds(t *testing.T, m *management, cluster *clusterv1.Cluster, mode v1alpha1.KubeconfigMode, what, original string, wrote []byte) {
+func (w *writersWorld) checkHolds(what, original string, wrote []byte) {
+	t := w.t
 	t.Helper()
-	hostname := cluster.Name + "." + cluster.Namespace + ".tunnels.example.com"
-	want := map[v1alpha1.KubeconfigMode]kubeconfig.Way{
-		v1alpha1.KubeconfigModeSNI:       {Server: byAddress, TLSServerName: hostname},
-		v1alpha1.KubeconfigModeConnect:   {Server: connectServer(cluster), TLSServerName: "kubernetes", ProxyURL: proxy},
-		v1alpha1.KubeconfigModeHTTPProxy: {Server: original, ProxyURL: "http://proxy.example.org:3128"},
-	}[mode]
-	now := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + kubeconfig.Suffix}}
-	start := time.Now()
+	want, now, start := w.want(original), w.secret(), time.Now()
 	eventually(t, func() error {
-		if err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
+		if err := w.m.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
 			return err
 		}
-		got, err := kubeconfig.Read(now, cluster.Name)
+		got, err := kubeconfig.Read(now, w.cluster.Name)
 		if err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != original {
 			return fmt.Errorf("%s: it leads %v, %w, original %s; want %v, %s", what, got, err, now.Annotations[v1alpha1.OriginalServerAnnotation], want, original)
 		}
 		return nil
 	})
 	t.Logf("%s: right after %s", what, time.Since(start).Round(time.Millisecond))
-	if now.Type != clusterv1.ClusterSecretType || now.Labels[clusterv1.ClusterNameLabel] != cluster.Name || (what == "KCP adopts" && len(now.OwnerReferences) != 1) {
+	if now.Type != clusterv1.ClusterSecretType || now.Labels[clusterv1.ClusterNameLabel] != w.cluster.Name || (what == "adopts" && len(now.OwnerReferences) != 1) {
 		t.Errorf("%s: type %s, labels %v, owners %v", what, now.Type, now.Labels, now.OwnerReferences)
 	}
 	if len(wrote) == 0 {
@@ -151,7 +246,7 @@ func checkHolds(t *testing.T, m *management, cluster *clusterv1.Cluster, mode v1
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry := was.Clusters[cluster.Name]
+	entry := was.Clusters[w.cluster.Name]
 	entry.Server, entry.TLSServerName, entry.ProxyURL = want.Server, want.TLSServerName, want.ProxyURL
 	if diff := cmp.Diff(was, is); diff != "" {
 		t.Errorf("%s: more than the way has changed: %s", what, diff)

@@ -180,8 +180,8 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 }
 
 // enter notes an edge in the status of its Tunnel, and counts the use of its token if it has not been counted. The node
-// name of a first certificate is random, so an edge that is there already has been counted by an earlier try for the
-// same request.
+// name of a first certificate follows from the token and the edge's signing request, so an edge that is there already has
+// been counted by an earlier try: of ours, or of an edge that had no answer in time.
 func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
 	nodeID := q.subject.NodeID()
 	known := slices.ContainsFunc(status.Edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == nodeID })

@@ -70,6 +70,7 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 	tunnels, kubeconfigs := parts.tunnels(ended, names), parts.kubeconfigs(names)
 	tunnels.wake = kubeconfigs.wake
 	err := errors.Join(
+		addIndexes(mgr),
 		wrap("setting up tunnels", tunnels.setup(mgr)),
 		wrap("setting up kubeconfigs", kubeconfigs.setup(mgr)),
 		wrap("setting up live status", parts.setupLive(mgr, ended)),
@@ -115,9 +116,6 @@ func (p parts) liveStatus(view liveView, ended *endedTunnels) *liveStatus {
 
 // setupLive adds the controller of live state, and what it asks, if there is somebody to ask.
 func (p parts) setupLive(mgr ctrl.Manager, ended *endedTunnels) error {
-	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Tunnel{}, tunnelIDIndex, tunnelIDOf); err != nil {
-		return fmt.Errorf("indexing ids of Tunnels: %w", err)
-	}
 	changed := workqueue.NewTyped[string]()
 	if p.config.NoTunnels {
 		return p.liveStatus(nil, ended).setup(mgr, changed)
@@ -262,16 +260,7 @@ func byName(suffix string) handler.EventHandler {
 
 // everyTunnel leads from the trust bundle to all that deliver it.
 func (r *tunnels) everyTunnel(ctx context.Context, _ client.Object) []reconcile.Request {
-	var all v1alpha1.TunnelList
-	if err := r.client.List(ctx, &all); err != nil {
-		r.log.Error("Tunnels can't be listed", "error", err)
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range all.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
-	}
-	return requests
+	return tunnelRequests(ctx, r.client, r.log)
 }
 
 func named(namespace, name string) predicate.Predicate {

@@ -180,6 +180,37 @@ func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
 	}
 }
 
+// TestAnEdgeThatAsksAgainIsCountedOnce: the first answer came too late, and the xds-server gives the same request the same node name.
+func TestAnEdgeThatAsksAgainIsCountedOnce(t *testing.T) {
+	m := apiserver(t)
+	tunnel := pausedTunnel(t, m)
+	clientset, err := kubernetes.NewForConfig(kubetest.Impersonate(server.Config(t), xdsServerUser))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := certs.NewCSR(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := enrol.HashToken(testToken)
+	for range 3 {
+		_, err = signing.Requests{Client: clientset}.Issue(t.Context(), enrol.IssueRequest{
+			Subject: model.Subject{Role: model.RoleEdge, Node: model.NodeNameFor(hash, csr), ID: tunnel.Spec.ID},
+			Tunnel:  model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, CSR: csr, TokenHash: hash,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status := read(t, m, tunnel).Status; status.Tokens[0].Uses != 1 || len(status.Edges) != 1 {
+		t.Errorf("%d uses, %d edges; want one of each", status.Tokens[0].Uses, len(status.Edges))
+	}
+}
+
 func enrolEdge(ctx context.Context, clientset kubernetes.Interface, tunnel *v1alpha1.Tunnel) error {
 	key, err := certs.NewKey()
 	if err != nil {

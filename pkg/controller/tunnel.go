@@ -60,6 +60,10 @@ func (r *tunnels) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if conflict(err) {
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
+	var later errLater
+	if errors.As(err, &later) {
+		return reconcile.Result{RequeueAfter: later.wait}, nil
+	}
 	return result, err
 }
 

@@ -12,23 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 )
-
-// tunnelIDIndex finds a Tunnel by its id.
-const tunnelIDIndex = "spec.id"
-
-func tunnelIDOf(o client.Object) []string {
-	tunnel, ok := o.(*v1alpha1.Tunnel)
-	if !ok || tunnel.Spec.ID == "" {
-		return nil
-	}
-	return []string{tunnel.Spec.ID}
-}
 
 // newView returns a view of what the xds-servers know. Ids of tunnels of which something has changed go into a queue, which
 // holds each once.
@@ -87,16 +75,12 @@ func wakeTunnels(ctx context.Context, from client.Reader, log *slog.Logger, ids 
 		if end {
 			return
 		}
-		var found v1alpha1.TunnelList
 		var which []client.ListOption
 		if id != "" {
 			which = []client.ListOption{client.MatchingFields{tunnelIDIndex: id}}
 		}
-		if err := from.List(ctx, &found, which...); err != nil && ctx.Err() == nil {
-			log.Error("Tunnels can't be listed", "tunnel", id, "error", err)
-		}
-		for i := range found.Items {
-			queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&found.Items[i])})
+		for _, request := range tunnelRequests(ctx, from, log.With("tunnel", id), which...) {
+			queue.Add(request)
 		}
 		ids.Done(id)
 	}

@@ -6,9 +6,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 // TestTheFirstKubeconfigLeadsTheRightWay: the Tunnel is there before a control-plane provider writes for the first time.
@@ -32,6 +35,63 @@ func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 	}
 	if was := secret.Annotations[v1alpha1.OriginalServerAnnotation]; was != originalServer {
 		t.Errorf("the original is noted as %q", was)
+	}
+}
+
+// TestNoModeLosesToARewritingProvider: whatever the mode, the version that is stored leads the right way.
+func TestNoModeLosesToARewritingProvider(t *testing.T) {
+	m := apiserver(t)
+	startReplica(t, m)
+	for _, mode := range everyMode {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := newWritersWorld(t, m, labelledNamespace(t, m, "yes"), mode)
+			write := w.writeAll(originalServer)
+			if err := write(w.secret()); err != nil {
+				t.Fatal(err)
+			}
+			waitCondition(t, m, w.cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
+			settled(t, m, kubetest.NewNamespace(t, m)) // so that the replica has seen it too
+			for i := range 10 {
+				now := read(t, m, w.secret())
+				now.Annotations = nil
+				if err := write(now); err != nil {
+					t.Fatal(err)
+				}
+				got, err := kubeconfig.Read(now, w.cluster.Name)
+				if want := w.want(originalServer); err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != originalServer {
+					t.Fatalf("write %d: what was stored leads %v, %v, original %s; want %v", i, got, err, now.Annotations[v1alpha1.OriginalServerAnnotation], want)
+				}
+			}
+		})
+	}
+}
+
+// TestTheWebhookIsNotAskedForTheController, in whatever namespace that is, and for everybody else.
+func TestTheWebhookIsNotAskedForTheController(t *testing.T) {
+	m := apiserver(t)
+	startReplica(t, m)
+	cluster := webhookCluster(t, m, "c1")
+	for user, asked := range map[string]bool{
+		"system:serviceaccount:fairlead-system:controller":  false,
+		"system:serviceaccount:elsewhere:controller":        false,
+		"system:serviceaccount:elsewhere:kamaji-controller": true,
+		"system:serviceaccount:controller:manager":          true,
+		"controller": true,
+	} {
+		config := rest.CopyConfig(server.Config(t))
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+		as, err := kubetest.NewClient(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
+		if err := as.Update(t.Context(), secret, client.DryRunAll); err != nil {
+			t.Fatal(err)
+		}
+		if got := entryOf(t, secret).Server != originalServer; got != asked {
+			t.Errorf("%s: it was asked: %v, want %v", user, got, asked)
+		}
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 const (
@@ -68,7 +68,7 @@ type forwarder struct {
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	reasons certs.Reasons
+	reasons retry.Reasons
 }
 
 // pause waits a moment after an error of accept that passes by, such as too many open files, and returns any other.
@@ -76,7 +76,7 @@ func (f *forwarder) pause(ctx context.Context, err error) error {
 	for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED} {
 		if errors.Is(err, passing) {
 			f.report(err)
-			_ = certs.Sleep(ctx, acceptPause)
+			_ = retry.Sleep(ctx, acceptPause)
 			return nil
 		}
 	}

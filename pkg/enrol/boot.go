@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -63,7 +64,7 @@ func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 	caller := address(ctx)
 	done := s.limits.inFlight.Take(caller)
 	if done == nil {
-		return nil, tooMany("the server has too many requests at the moment", busyTime)
+		return nil, retry.Later("the server has too many requests at the moment", busyTime)
 	}
 	defer done()
 	log := s.config.Log.With("address", remote(ctx))
@@ -123,7 +124,7 @@ func (l *limits) boot(address, hash, host string) error {
 	}
 	for key, rate := range map[string]limit.Rate{"token " + hash: bootRate, "address " + address: bootRate, "machine " + hash + " " + host: machineRate} {
 		if wait := l.boots.Take(key, rate); wait > 0 {
-			return tooMany("too many boot reports", wait)
+			return retry.Later("too many boot reports", wait)
 		}
 	}
 	return nil

@@ -23,7 +23,8 @@ const (
 	notRenewable = codes.FailedPrecondition
 )
 
-// edge checks the request of a new edge. Its token decides the tunnel, the server the node name. The token comes first: to look
+// edge checks the request of a new edge. Its token decides the tunnel, the server the node name: the same for the same request, so
+// that a repeated one is no further edge and no further use of the token. The token comes first: to look
 // for it is cheap, the proof in a signing request is not.
 func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 	if err := checkToken(r.GetToken()); err != nil {
@@ -41,7 +42,7 @@ func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 		return attempt{}, err
 	}
 	return attempt{IssueRequest{
-		Subject:   model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: grant.ID},
+		Subject:   model.Subject{Role: model.RoleEdge, Node: model.NodeNameFor(hash, r.GetCsr()), ID: grant.ID},
 		Tunnel:    grant.Tunnel,
 		CSR:       r.GetCsr(),
 		TokenHash: hash,
@@ -61,6 +62,10 @@ func (s *Server) gateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (a
 		return attempt{}, err
 	}
 	subject := model.Subject{Role: model.RoleGateway, Node: r.GetGateway()}
+	// Only to one with a good credential is it said which gateways there are.
+	if err := s.config.Renewals.Admit(subject); err != nil {
+		return attempt{}, err
+	}
 	return attempt{IssueRequest{Subject: subject, CSR: r.GetCsr()}, "first " + subject.NodeID(), gatewayRate}, nil
 }
 

@@ -37,6 +37,16 @@ func TestWhoGetsNothing(t *testing.T) {
 		"a gateway with another Pod's ServiceAccount token": {ask: func() error {
 			return enrolGateway(t, client, "gateway-1", enrol.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"})
 		}, refused: true, wantErr: "denied"},
+		"a gateway that is none of the installation's": {ask: func() error {
+			m.set(func() { m.admit = status.Error(codes.Unavailable, "it is none of the gateways") })
+			defer m.set(func() { m.admit = nil })
+			return enrolGateway(t, client, "gateway-9", enrol.GatewayCredential{Token: m.gate})
+		}, wantErr: "none of the gateways"},
+		"a stranger, who doesn't hear which gateways there are": {ask: func() error {
+			m.set(func() { m.admit = status.Error(codes.Unavailable, "it is none of the gateways") })
+			defer m.set(func() { m.admit = nil })
+			return enrolGateway(t, client, "gateway-9", enrol.GatewayCredential{Token: "fl1.unknown"})
+		}, refused: true, wantErr: "unknown"},
 		"who renews without a certificate":        {ask: func() error { return renewWithout(t, m, client) }, wantErr: "showed no certificate"},
 		"who renews the xds-server's certificate": {ask: func() error { return renew(t, client, m.identity("control", domain.Control())) }, refused: true, wantErr: "opens nothing here"},
 		"who renews a certificate of no profile":  {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(id), domain.Gateway())) }, refused: true, wantErr: "no profile"},

@@ -2,15 +2,16 @@ package enrol
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
@@ -24,13 +25,50 @@ const maxAttempt = maxServing + 5*time.Second
 // renewed again: it expired too long ago, its CA is gone, the node is revoked, or its tunnel has ended.
 var ErrNotRenewable = errors.New("not renewable")
 
-// Client asks for certificates. Each call makes a new key and a connection of its own, has a deadline, and tries once. It
+// Client asks for certificates. Each call makes a new key, but see Asking, and a connection of its own, has a deadline, and tries once. It
 // returns the new identity and the trust bundle (PEM) to use with it. An error that wraps certs.ErrRefused is the
 // server's last word; after any other it is worth trying again, and a *LimitError says how soon.
 type Client struct {
 	Way    *dial.Way // the gateways' public port for an edge, the xds-server for a gateway
 	Domain model.TunnelDomain
 	Trust  certs.TrustSource // whom to take for the xds-server
+	Asking *Asking           // for EnrolEdge; nil: each call is an edge of its own
+}
+
+// Asking keeps what an edge asks with until there is an answer. While the server is slow an answer may come too late, and whoever
+// then asked with another key would be another edge, and another use of the token. The zero value is ready for use; it is not for
+// concurrent use.
+type Asking struct {
+	token string
+	key   *ecdsa.PrivateKey
+	csr   []byte
+}
+
+// with returns the key and the signing request for a token. A nil Asking keeps nothing.
+func (a *Asking) with(token string) (*ecdsa.PrivateKey, []byte, error) {
+	if a != nil && a.key != nil && a.token == token {
+		return a.key, a.csr, nil
+	}
+	key, csr, err := newRequest()
+	if err == nil && a != nil {
+		*a = Asking{token, key, csr}
+	}
+	return key, csr, err
+}
+
+func (a *Asking) answered() {
+	if a != nil {
+		*a = Asking{}
+	}
+}
+
+func newRequest() (*ecdsa.PrivateKey, []byte, error) {
+	key, err := certs.NewKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	csr, err := certs.NewCSR(key)
+	return key, csr, err
 }
 
 // LimitError says that the server has had too many attempts of one kind.
@@ -53,12 +91,17 @@ func (c Client) EnrolEdge(ctx context.Context, token, host string) (certs.Identi
 	if !printable(host) {
 		host = ""
 	}
-	identity, bundle, err := c.call(ctx, nil, func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
+	key, csr, err := c.Asking.with(token)
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	identity, bundle, err := c.ask(ctx, nil, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
 		return service.EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: host})
 	})
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("enrolling edge by its bootstrap token: %w", err)
 	}
+	c.Asking.answered()
 	return identity, bundle, nil
 }
 
@@ -99,9 +142,22 @@ type holder struct{ identity certs.Identity }
 // Identity implements certs.Source.
 func (h holder) Identity() (certs.Identity, error) { return h.identity, nil }
 
-// call makes a key, sends its signing request, and joins the key with the answer. No current identity: nil.
+// call is ask with a new key. No current identity: nil.
 func (c Client) call(ctx context.Context, current certs.Source,
 	send func(context.Context, enrolv1.EnrolmentClient, []byte) (*enrolv1.Certificate, error),
+) (certs.Identity, []byte, error) {
+	key, csr, err := newRequest()
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	return c.ask(ctx, current, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
+		return send(ctx, service, csr)
+	})
+}
+
+// ask sends a signing request for a key, and joins the key with the answer.
+func (c Client) ask(ctx context.Context, current certs.Source, key *ecdsa.PrivateKey,
+	send func(context.Context, enrolv1.EnrolmentClient) (*enrolv1.Certificate, error),
 ) (certs.Identity, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxAttempt)
 	defer cancel()
@@ -110,15 +166,7 @@ func (c Client) call(ctx context.Context, current certs.Source,
 		return certs.Identity{}, nil, err
 	}
 	defer conn.Close()
-	key, err := certs.NewKey()
-	if err != nil {
-		return certs.Identity{}, nil, err
-	}
-	csr, err := certs.NewCSR(key)
-	if err != nil {
-		return certs.Identity{}, nil, err
-	}
-	answer, err := send(ctx, enrolv1.NewEnrolmentClient(conn), csr)
+	answer, err := send(ctx, enrolv1.NewEnrolmentClient(conn))
 	if err != nil {
 		return certs.Identity{}, nil, reason(err)
 	}
@@ -153,19 +201,9 @@ func reason(err error) error {
 	case notRenewable:
 		return fmt.Errorf("%w: %w: %s", certs.ErrRefused, ErrNotRenewable, s.Message())
 	case codes.ResourceExhausted:
-		return &LimitError{Message: s.Message(), After: retryDelay(s)}
+		return &LimitError{Message: s.Message(), After: retry.Asked(err)}
 	case codes.DeadlineExceeded, codes.Canceled:
 		return fmt.Errorf("no answer from the control channel: %s", s.Message())
 	}
 	return fmt.Errorf("the control channel is not usable: %s", s.Message())
-}
-
-// retryDelay is what a status says about when to try again, 0 if nothing.
-func retryDelay(s *status.Status) time.Duration {
-	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.RetryInfo); ok {
-			return info.GetRetryDelay().AsDuration()
-		}
-	}
-	return 0
 }

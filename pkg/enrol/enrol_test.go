@@ -44,6 +44,32 @@ func TestAnEdgeEnrolsByItsTokenAndRenewsByItsKey(t *testing.T) {
 	}
 }
 
+// TestWhoAsksAgainIsTheSameEdge: the answer was lost, and the signer must be able to see that it has counted this one.
+func TestWhoAsksAgainIsTheSameEdge(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	client.Asking = &enrol.Asking{}
+	ask := func() (string, error) {
+		_, _, err := client.EnrolEdge(t.Context(), m.edge, "host-1")
+		return m.request.Subject.Node, err
+	}
+	m.set(func() { m.err = errors.New("the answer is late") })
+	first, err := ask()
+	if err == nil || first == "" {
+		t.Fatalf("the first try is %q, %v", first, err)
+	}
+	if second, err := ask(); err == nil || second != first {
+		t.Errorf("the second try is %q, %v, and the first was %q", second, err, first)
+	}
+	m.set(func() { m.err = nil })
+	if third, err := ask(); err != nil || third != first {
+		t.Errorf("the third try is %q, %v, and the first was %q", third, err, first)
+	}
+	if next, err := ask(); err != nil || next == first {
+		t.Errorf("after an answer another enrolment is the same edge %q, %v", next, err)
+	}
+}
+
 func TestAGatewayEnrolsByEitherCredential(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()

@@ -4,12 +4,8 @@ import (
 	"crypto/x509"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
@@ -67,19 +63,10 @@ func renewalRate(leaf *x509.Certificate) limit.Rate {
 func (l *limits) review(address string) error {
 	const text = "too many ServiceAccount tokens"
 	if wait := l.reviews.Take(address, reviewRate); wait > 0 {
-		return tooMany(text, wait)
+		return retry.Later(text, wait)
 	}
 	if wait := l.reviews.Take("all", allReviewRate); wait > 0 {
-		return tooMany(text, wait)
+		return retry.Later(text, wait)
 	}
 	return nil
-}
-
-// tooMany is a gRPC status that says when to try again.
-func tooMany(text string, wait time.Duration) error {
-	s, err := status.New(codes.ResourceExhausted, text+", try again later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
-	if err != nil {
-		return status.Error(codes.ResourceExhausted, text)
-	}
-	return s.Err()
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/caller"
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -59,7 +60,7 @@ type Issuer interface {
 	Issue(ctx context.Context, request IssueRequest) (chainPEM []byte, err error)
 }
 
-// Renewals decides whose leaf is renewed.
+// Renewals decides whose leaf is renewed, and which gateways get a first one.
 type Renewals interface {
 	// Admit returns nil, or a gRPC status for the caller: codes.FailedPrecondition where it will never be let in again,
 	// codes.Unavailable where that is not known.
@@ -126,7 +127,7 @@ type attempt struct {
 func (s *Server) serve(ctx context.Context, caller string, check func(context.Context) (attempt, error)) (*enrolv1.Certificate, error) {
 	done := s.limits.inFlight.Take(caller)
 	if done == nil {
-		return nil, tooMany("the server has too many requests at the moment", busyTime)
+		return nil, retry.Later("the server has too many requests at the moment", busyTime)
 	}
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, maxServing)
@@ -137,7 +138,7 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 		return nil, s.refuse(log, caller, err)
 	}
 	if wait := s.limits.attempts.Take(request.key, request.rate); wait > 0 {
-		return nil, tooMany("too many certificates for one token or node", wait)
+		return nil, retry.Later("too many certificates for one token or node", wait)
 	}
 	log = log.With("role", request.Subject.Role, "node", request.Subject.Node, "cluster", request.Tunnel.String())
 	certificate, err := s.issue(ctx, request.IssueRequest)
@@ -163,7 +164,7 @@ func (s *Server) refuse(log *slog.Logger, caller string, err error) error {
 		}
 	default:
 		if wait := s.limits.refusals.Take(caller, refusalRate); wait > 0 {
-			return tooMany("too many attempts were refused", wait)
+			return retry.Later("too many attempts were refused", wait)
 		}
 	}
 	log.Warn("enrolment refused", "error", err)

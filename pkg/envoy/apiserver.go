@@ -92,7 +92,7 @@ func edgeAPIServer(name string, at []model.Endpoint) *clusterv3.Cluster {
 		ConnectTimeout:                durationpb.New(apiserverTimeout),
 		LoadAssignment:                assignment(name, groups...),
 		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: clientKeepalive()},
-		PerConnectionBufferLimitBytes: wrapperspb.UInt32(edgeBuffer),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(apiserverBuffer),
 		CircuitBreakers:               breaker(unlimited()),
 	}
 	discoverAll(c, at)

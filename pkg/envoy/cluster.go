@@ -77,7 +77,7 @@ func tunnelCluster(name, tunnelID string) *clusterv3.Cluster {
 		ConnectTimeout:                durationpb.New(tunnelConnectTimeout),
 		CircuitBreakers:               breaker(&clusterv3.CircuitBreakers_Thresholds{MaxRetries: wrapperspb.UInt32(waitingPerTunnel)}),
 		TransportSocket:               clientTLS(model.Subject{Role: model.RoleGateway}, tunnelID, "h2"),
-		TypedExtensionProtocolOptions: http2(tunnelHTTP2()),
+		TypedExtensionProtocolOptions: http2(gatewayHTTP2()),
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 
 // EdgeDial is what one edge dials, as far as only its own machine knows. Its zero value says nothing.
 type EdgeDial struct {
-	// Gateways are all addresses at which this edge's Envoy reaches the gateways' public port; none: where the installation says.
+	// Gateways are all addresses at which this edge's Envoy reaches the public port of every gateway; none: where the installation
+	// says.
 	Gateways []model.Endpoint
 	// APIServers are preferred, in this order, to those that the Tunnel names.
 	APIServers []model.Endpoint
@@ -64,10 +65,10 @@ func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 	return d, nil
 }
 
-// gateways are the addresses of the gateways' public port, without repetition.
-func (d EdgeDial) gateways(inst model.Installation) []model.Endpoint {
+// gateways are the addresses of a gateway's public port, without repetition.
+func (d EdgeDial) gateways(inst model.Installation, g model.Gateway) []model.Endpoint {
 	if len(d.Gateways) == 0 {
-		return []model.Endpoint{inst.Public}
+		return []model.Endpoint{inst.GatewayPublic(g)}
 	}
 	return unique(d.Gateways)
 }

@@ -12,13 +12,13 @@ import (
 )
 
 // EdgeListeners are the listeners of one edge, in the order of the installation's gateways: each keeps the tunnels to one
-// gateway, and lets only gateways in. The node is the edge's node name. They never change while the gateways don't: a listener
-// that is updated would lose its tunnels.
+// gateway, and lets only gateways in. The node is the edge's node name. None changes while others come and go:
+// a listener that is updated would lose its tunnels.
 func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node string) []*listenerv3.Listener {
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
-		listeners = append(listeners, tunnelListener(inst.Domain, g.Name, edge))
+		listeners = append(listeners, tunnelListener(inst, g.Name, edge))
 	}
 	return listeners
 }
@@ -29,7 +29,7 @@ func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string
 	edge := edgeOf(wc, node)
 	clusters := []*clusterv3.Cluster{edgeAPIServer(apiserverCluster(node), dial.apiservers(wc))}
 	for _, g := range inst.Gateways {
-		clusters = append(clusters, edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst)))
+		clusters = append(clusters, edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g)))
 	}
 	return clusters
 }
@@ -38,16 +38,16 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
-func tunnelListener(d model.TunnelDomain, gateway string, edge model.Subject) *listenerv3.Listener {
+func tunnelListener(inst model.Installation, gateway string, edge model.Subject) *listenerv3.Listener {
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
-	manager.Http2ProtocolOptions = tunnelHTTP2()
+	manager.Http2ProtocolOptions = edgeHTTP2()
 	name := tunnelListenerName(gateway, edge.Node)
 	return &listenerv3.Listener{
 		Name:       name,
 		StatPrefix: name,
 		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address:       reverseAddress(edge, d, gatewayCluster(gateway, edge.Node)),
+			Address:       reverseAddress(edge, inst.Domain, gatewayCluster(gateway, edge.Node), tunnelsPerWorker*inst.WorkerCount()),
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
 			ResolverName:  "envoy.resolvers.reverse_connection",
 		}}},
@@ -55,14 +55,14 @@ func tunnelListener(d model.TunnelDomain, gateway string, edge model.Subject) *l
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(edgeBuffer),
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:            gateway,
-			TransportSocket: serverTLS(edge, exactly(d.Gateway()), "h2"),
+			TransportSocket: serverTLS(edge, exactly(inst.Domain.Gateway()), "h2"),
 			Filters:         []*listenerv3.Filter{managerFilter(manager)},
 		}},
 	}
 }
 
-// edgeGateway dials one gateway, at every address at once: tunnelsPerGateway to each, so that one which is dead costs nothing.
-// All gateways are behind each address, and known by SNI.
+// edgeGateway dials one gateway, at every address at once: all of its tunnels to each, so that one which is dead costs nothing.
+// The gateway is known by SNI: where all are behind one address, another may get the connection, and passes it on.
 func edgeGateway(d model.TunnelDomain, gateway string, edge model.Subject, at []model.Endpoint) *clusterv3.Cluster {
 	const (
 		levelTCP     = 6  // IPPROTO_TCP

@@ -64,9 +64,10 @@ func tunnelListenerName(gateway, node string) string {
 	return tunnelListenerPrefix + node + "_" + gateway
 }
 
-// reverseAddress is the address of an edge's listener: Envoy dials the Envoy cluster behind the @ instead of listening.
-func reverseAddress(edge model.Subject, d model.TunnelDomain, cluster string) string {
-	return fmt.Sprintf("rc://%s:%s:%s@%s:%d", edge.NodeID(), d.TunnelID(edge.ID), model.TenantID, cluster, tunnelsPerGateway)
+// reverseAddress is the address of an edge's listener: Envoy dials the Envoy cluster behind the @ instead of listening, as often as
+// the last part says at each of its addresses.
+func reverseAddress(edge model.Subject, d model.TunnelDomain, cluster string, tunnels int) string {
+	return fmt.Sprintf("rc://%s:%s:%s@%s:%d", edge.NodeID(), d.TunnelID(edge.ID), model.TenantID, cluster, tunnels)
 }
 
 // dialled is the inverse of reverseAddress: the Envoy cluster that is dialled, and false for any other address.

@@ -30,15 +30,16 @@ type namedForm struct {
 	form  *form
 }
 
-// Both stand in the resources that forms are learned from: anyName for a part of a name, without what Envoy splits rc://
-// addresses or we split names at, anyHost for an address or whatever else leads nowhere.
+// They stand in the resources that forms are learned from: anyName for a part of a name, without what Envoy splits rc://
+// addresses or we split names at, anyHost for an address or whatever else leads nowhere, anyNumber for a number in a text.
 const (
-	anyName = "<name>"
-	anyHost = "<host>"
+	anyName   = "<name>"
+	anyHost   = "<host>"
+	anyNumber = "<number>"
 )
 
-// wildcards is applied to quoted regular expressions, in which the two are as they were.
-var wildcards = strings.NewReplacer(anyName, `[A-Za-z0-9.-]+`, anyHost, `[A-Za-z0-9._:-]+`)
+// wildcards is applied to quoted regular expressions, in which they are as they were.
+var wildcards = strings.NewReplacer(anyName, `[A-Za-z0-9.-]+`, anyHost, `[A-Za-z0-9._:-]+`, anyNumber, `[1-9][0-9]{0,2}`)
 
 // FormsOf are the forms of what EdgeListeners and EdgeClusters, or GatewayListeners, GatewayClusters and TunnelClusters give a
 // subject.
@@ -50,7 +51,7 @@ func FormsOf(d model.TunnelDomain, s model.Subject) *Forms {
 		inst := model.Installation{Domain: d, Public: at, Control: at, Gateways: replicas}
 		if s.Role == model.RoleEdge {
 			wc := model.WorkloadCluster{ID: s.ID, APIServer: at}
-			learn(f, true, EdgeListeners(inst, wc, s.Node))
+			learn(f, true, anyTunnels(EdgeListeners(inst, wc, s.Node)))
 			learn(f, false, EdgeClusters(inst, wc, s.Node, EdgeDial{}))
 			learn(f, false, EdgeClusters(inst, wc, s.Node, EdgeDial{APIServers: []model.Endpoint{name, {Host: "192.0.2.2", Port: 1}}}))
 			continue
@@ -174,7 +175,7 @@ func (s *slot) learn(key string, field protoreflect.FieldDescriptor, v protorefl
 		formAt(s.inner, key).learn(v.Message())
 		return
 	}
-	if text, ok := v.Interface().(string); ok && (strings.Contains(text, anyName) || strings.Contains(text, anyHost)) {
+	if text, ok := v.Interface().(string); ok && wildcards.Replace(text) != text {
 		if p := pattern(text); !slices.ContainsFunc(s.patterns, func(q *regexp.Regexp) bool { return q.String() == p.String() }) {
 			s.patterns = append(s.patterns, p)
 		}
@@ -260,40 +261,4 @@ func (s *slot) check(field protoreflect.FieldDescriptor, value protoreflect.Valu
 		return found == nil
 	})
 	return found.in(field.Name())
-}
-
-// each visits the values of a field, until told to stop: those of a map with their keys.
-func each(field protoreflect.FieldDescriptor, value protoreflect.Value, visit func(key string, one protoreflect.FieldDescriptor, v protoreflect.Value) bool) {
-	switch {
-	case field.IsMap():
-		value.Map().Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
-			return visit(key.String(), field.MapValue(), v)
-		})
-	case field.IsList():
-		for i := range value.List().Len() {
-			if !visit("", field, value.List().Get(i)) {
-				return
-			}
-		}
-	default:
-		visit("", field, value)
-	}
-}
-
-// numbers are the messages that hold no more than a number.
-var numbers = map[protoreflect.FullName]bool{
-	"google.protobuf.Duration": true, "google.protobuf.DoubleValue": true, "google.protobuf.FloatValue": true,
-	"google.protobuf.UInt32Value": true, "google.protobuf.UInt64Value": true, "google.protobuf.Int32Value": true, "google.protobuf.Int64Value": true,
-}
-
-// harmless says that a field holds a number, or a time. Those of a socket option say what it does.
-func harmless(field protoreflect.FieldDescriptor) bool {
-	switch field.Kind() {
-	case protoreflect.BoolKind, protoreflect.EnumKind, protoreflect.StringKind, protoreflect.BytesKind:
-		return false
-	case protoreflect.MessageKind, protoreflect.GroupKind:
-		return !field.IsMap() && numbers[field.Message().FullName()]
-	default:
-		return field.ContainingMessage().FullName() != "envoy.config.core.v3.SocketOption"
-	}
 }

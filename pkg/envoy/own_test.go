@@ -35,6 +35,7 @@ func ownInstallation() model.Installation {
 	inst := model.Installation{
 		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds-server.fairlead.svc", Port: 18000},
 	}
+	inst.Workers = 4
 	for i := range 12 {
 		inst.Gateways = append(inst.Gateways, model.Gateway{Name: fmt.Sprintf("gateway-%d", i), Peer: model.Endpoint{Host: "192.0.2.10", Port: uint16(1 + i)}})
 	}
@@ -187,6 +188,9 @@ func TestNothingOfAnotherFormIsTakenByAnEdge(t *testing.T) {
 		"a listener nowhere":                 {change: listener(func(l *listenerv3.Listener) { l.Address = nil }), wantErr: "address is missing"},
 		"a tunnel that listens besides":      {change: listener(func(l *listenerv3.Listener) { l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{}} }), wantErr: "additional_addresses is set"},
 		"a tunnel of the agent":              {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@agent:2"), wantErr: "@agent"},
+		"more tunnels":                       {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:128")},
+		"tunnels without number":             {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:x"), wantErr: ":x"},
+		"more tunnels than anybody asks for": {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:1000"), wantErr: ":1000"},
 		"a tunnel of another membership":     {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2"), wantErr: "edge-b"},
 		"a tunnel of two memberships":        {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2_edge-a.1:2"), wantErr: "edge-b"},
 		"a tunnel in the name of another":    {change: at("rc://CN=edge-b:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:2"), wantErr: "CN=edge-b"},

@@ -57,6 +57,7 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 	l.ListenerFilters = tlsInspector()
 	l.ListenerFiltersTimeout = durationpb.New(helloTimeout)
 	own := chainFor(inst.Domain.GatewayReplica(me),
+		handshakeLimit(inst),
 		filter("envoy.filters.network.rbac", deny(inst.Domain, denied)),
 		filter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
 	// Only the leaves of edges have names that end so. A regular expression would do for short tunnel domains alone: Envoy
@@ -89,6 +90,7 @@ func reverseTunnel() *reversetunnelv3.ReverseTunnel {
 func gatewayAPIServer(at model.Endpoint) *listenerv3.Listener {
 	l := listening(apiserverListener, at, clientKeepalive())
 	l.ListenerFilters = tlsInspector()
+	l.ListenerFiltersTimeout = durationpb.New(lostTimeout)
 	proxy := tcpProxy("apiserver", noSuchTunnelCluster) // never used: the filter state has another name
 	proxy.MaxConnectAttempts = wrapperspb.UInt32(connectAttempts)
 	proxy.BackoffOptions = &corev3.BackoffStrategy{BaseInterval: durationpb.New(connectBackoff), MaxInterval: durationpb.New(connectBackoff)}
@@ -137,6 +139,8 @@ func gatewayConnect(at model.Endpoint) *listenerv3.Listener {
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
 	manager.StripTrailingHostDot = true
+	// A client says at once what it wants. One that Envoy has lost is closed, and tries again: see docs/rationale.md.
+	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(lostTimeout)}
 	l.FilterChains = []*listenerv3.FilterChain{{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}}}
 	return l
 }

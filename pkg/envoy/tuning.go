@@ -14,20 +14,29 @@ import (
 const ComponentLogLevel = "filter:critical,io:critical"
 
 const (
-	// tunnelsPerGateway is how many tunnels an edge keeps to each worker of a gateway: one may break and the other serves
-	// while it is dialled again.
-	tunnelsPerGateway = 2
+	// tunnelsPerWorker is how many tunnels an edge keeps to each worker of a gateway: one may break and the other serves
+	// while it is dialled again. The kernel deals them out to the workers, so one may have more, and another none.
+	tunnelsPerWorker = 2
 
-	// streamWindow lets one stream have 20 MB/s at 50 ms of round trip. Clients that stop reading fill the windows of
-	// their streams: connectionWindow is as large as those of streamsPerTunnel together, so that no number of stalled
-	// clients takes the tunnel away from the others. A full tunnel makes Envoy use the next.
-	streamWindow     = 2 << 20
-	streamsPerTunnel = 128
-	connectionWindow = streamsPerTunnel * streamWindow
+	// downloadWindow is that of a stream on its way to a gateway: Envoy gives the half of it back at a time, so at 50 ms of round trip
+	// it lets one stream have 90 MB/s. It is also what a client that stops reading pins of a gateway's memory. uploadWindow is that of
+	// the other direction, pinned in an edge by an apiserver that stops reading: 18 MB/s at 50 ms.
+	downloadWindow = 10 << 20
+	uploadWindow   = 2 << 20
+	// streamsPerTunnel lets the two tunnels to a gateway carry 1,000 connections; a full tunnel makes Envoy use the next.
+	streamsPerTunnel = 512
+	// stalledReaders is how many clients may stop reading before the others in their tunnel stand still. All windows of a tunnel
+	// together would be more than HTTP/2 can say and a gateway has memory for; this is the most that one tunnel pins of it, 1.25 GB.
+	stalledReaders = 128
+	downloads      = stalledReaders * downloadWindow
+	uploads        = streamsPerTunnel * uploadWindow
 
-	// edgeBuffer and notSentLowWater bound what waits inside an edge in front of a slow uplink: at 10 Mbit/s under four
-	// downloads a new request takes 0.5 s, with Envoy's and the kernel's defaults 3 to 8 s. Neither works alone.
-	edgeBuffer      = 32 << 10
+	// edgeBuffer, apiserverBuffer and notSentLowWater bound what waits inside an edge in front of a slow uplink: at 2 Mbit/s under four
+	// downloads a new request takes 2 s, at 10 Mbit/s 0.4 s, with Envoy's and the kernel's defaults 3 to 8 s at 10 Mbit/s. None works
+	// alone. Each time the buffer is full, all streams stop reading and start again half a buffer later, which costs CPU: hence a
+	// buffer as large as bearable, into which each stream writes little at a time.
+	edgeBuffer      = 64 << 10
+	apiserverBuffer = 16 << 10
 	notSentLowWater = 16 << 10
 
 	// http2Ping finds a dead tunnel that is in use; Envoy has no other way to, and would keep it for ever. Interval and
@@ -82,6 +91,14 @@ const (
 	// helloTimeout is how long somebody may take for the first message of that, by Envoy's default 15 s.
 	helloTimeout = 5 * time.Second
 
+	// handshakeRate is how many tunnels a gateway lets be opened in a second by default. On a busy machine a tunnel took 1.1 ms of the
+	// worker's time, and one that is refused 0.4 ms.
+	handshakeRate = 500
+
+	// lostTimeout is for the first message of a client inside, which comes at once. Envoy 1.40 may lose a connection that it
+	// accepts at the moment at which a tunnel in use ends.
+	lostTimeout = 2 * time.Second
+
 	// idleTimeout ends a connection on which nobody has said anything. It is what Envoy's TCP proxy has by default; its
 	// HTTP connection manager would end a silent `kubectl exec` after 5 minutes.
 	idleTimeout = time.Hour
@@ -118,13 +135,17 @@ func keepalive(idle, interval, probes uint32) *corev3.TcpKeepalive {
 	}
 }
 
-// tunnelHTTP2 are the options of HTTP/2 inside of a tunnel. They are the same on both of its sides.
-func tunnelHTTP2() *corev3.Http2ProtocolOptions {
+// gatewayHTTP2 and edgeHTTP2 are the options of HTTP/2 inside of a tunnel on its two sides. Each side's windows are for what it receives.
+func gatewayHTTP2() *corev3.Http2ProtocolOptions { return tunnelHTTP2(downloadWindow, downloads) }
+
+func edgeHTTP2() *corev3.Http2ProtocolOptions { return tunnelHTTP2(uploadWindow, uploads) }
+
+func tunnelHTTP2(stream, connection uint32) *corev3.Http2ProtocolOptions {
 	return &corev3.Http2ProtocolOptions{
 		AllowConnect:                true,
 		MaxConcurrentStreams:        wrapperspb.UInt32(streamsPerTunnel),
-		InitialStreamWindowSize:     wrapperspb.UInt32(streamWindow),
-		InitialConnectionWindowSize: wrapperspb.UInt32(connectionWindow),
+		InitialStreamWindowSize:     wrapperspb.UInt32(stream),
+		InitialConnectionWindowSize: wrapperspb.UInt32(connection),
 		ConnectionKeepalive:         http2Keepalive(http2Ping),
 	}
 }

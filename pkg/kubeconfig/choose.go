@@ -120,8 +120,11 @@ func (q Question) endpointName(name string) string {
 }
 
 // inAll says whether every certificate is good for a name. With several apiservers clients get any of them.
-func (q Question) inAll(name string) bool {
-	return !slices.ContainsFunc(q.Certificates, func(names []string) bool { return !covers(names, name) })
+func (q Question) inAll(name string) bool { return Covered(q.Certificates, name) }
+
+// Covered says whether every certificate is good for a host; each is a list of its names. Without any it is true.
+func Covered(certificates [][]string, host string) bool {
+	return !slices.ContainsFunc(certificates, func(names []string) bool { return !covers(names, host) })
 }
 
 // covers says whether a certificate with these names is good for a host, by the rules of X.509: wildcards stand for one label.

@@ -3,6 +3,7 @@ package kubeconfig
 import (
 	"net/url"
 
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -66,9 +67,10 @@ func Record(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, reso
 	return s
 }
 
-// WayTo is the way of mode sni or connect to a tunnel that is served, whatever the mode of its kubeconfig: for copies. It is
-// false if the Tunnel is not served, or the mode is another.
-func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, gateways Gateways) (Way, bool) {
+// WayTo is the way of mode sni or connect to a tunnel that is served, whatever the mode of its kubeconfig: for copies. What the
+// provider wrote into the Cluster's own Secret says which name its certificate has. It is false if the Tunnel is not served, or
+// the mode is another.
+func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, own *corev1.Secret, gateways Gateways) (Way, bool) {
 	spec, s := tunnel.Spec.Kubeconfig, tunnel.Status.Kubeconfig
 	hostname := tunnel.Status.Hostname
 	switch {
@@ -82,11 +84,9 @@ func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, gateways Gatew
 		return Way{}, false
 	}
 	w := Way{Server: serverURL(model.Endpoint{Host: hostname, Port: connectPort}), TLSServerName: spec.TLSServerName, ProxyURL: connectURL(gateways.Connect)}
-	if w.TLSServerName == "" && s.Mode == mode {
-		w.TLSServerName = s.TLSServerName
-	}
 	if w.TLSServerName == "" {
-		w.TLSServerName = kubeadmName
+		was, _ := kept(own)
+		w.TLSServerName = verifiedName(was)
 	}
 	return w, true
 }

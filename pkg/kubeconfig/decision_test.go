@@ -133,14 +133,23 @@ func TestAProxyNeedsToKnowTheServer(t *testing.T) {
 
 func TestWaysOfCopies(t *testing.T) {
 	tunnel := recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}, false)
-	if got, ok := WayTo(v1alpha1.KubeconfigModeSNI, tunnel, gateways); !ok || got != (Way{byAddress, hostname, ""}) {
+	own := kubeconfigSecret(t, "prod", "c1", originalServer)
+	if got, ok := WayTo(v1alpha1.KubeconfigModeSNI, tunnel, own, gateways); !ok || got != (Way{byAddress, hostname, ""}) {
 		t.Errorf("sni: %v, %v", got, ok)
 	}
-	tunnel.Status.Kubeconfig.TLSServerName = "api.example.org"
-	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, gateways); !ok || got != (Way{direct, "api.example.org", proxy}) {
+	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok || got != (Way{direct, "kubernetes", proxy}) {
 		t.Errorf("connect: %v, %v", got, ok)
 	}
-	if _, ok := WayTo(v1alpha1.KubeconfigModeAddress, tunnel, gateways); ok {
+	// A provider that wrote a name has it in its certificates, and perhaps none of kubeadm's.
+	own.Annotations = map[string]string{v1alpha1.OriginalServerAnnotation: "https://api.example.org:6443"}
+	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok || got != (Way{direct, "api.example.org", proxy}) {
+		t.Errorf("connect: %v, %v", got, ok)
+	}
+	tunnel.Spec.Kubeconfig.TLSServerName = "other.example.org"
+	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok || got != (Way{direct, "other.example.org", proxy}) {
+		t.Errorf("connect: %v, %v", got, ok)
+	}
+	if _, ok := WayTo(v1alpha1.KubeconfigModeAddress, tunnel, own, gateways); ok {
 		t.Error("a copy of a mode that is not tunnelled")
 	}
 }

@@ -21,13 +21,17 @@ type Installation struct {
 	Domain   TunnelDomain
 	Public   Endpoint  // where edges reach the gateways' public port
 	Control  Endpoint  // where gateways reach the xds-server, to which they pass the control channel
-	Gateways []Gateway // the replicas; every edge keeps tunnels to each of them
+	Gateways []Gateway // the replicas, which come and go by scaling; every edge keeps tunnels to each of them
+	Workers  int       // worker threads of each gateway's Envoy; 0: one
+	// Handshakes are how many tunnels each gateway lets be opened in a second; 0: a default.
+	Handshakes int
 }
 
 // Gateway is one replica.
 type Gateway struct {
-	Name string   // gateway-<i>
-	Peer Endpoint // where other replicas reach its public listener; needed only when there is more than one
+	Name   string   // gateway-<i>
+	Peer   Endpoint // where other replicas reach its public listener; needed only when there is more than one
+	Public Endpoint // where edges reach this replica and no other; zero: Installation.Public, and another may pass them on
 }
 
 // WorkloadCluster is one Cluster and its Tunnel. Key identifies it.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base32"
 	"errors"
 	"fmt"
@@ -135,12 +136,25 @@ func NewID() string { return randomName(15) }
 // NewNodeName returns a random node name for an edge, of 80 bits. It is never a gateway's.
 func NewNodeName() string { return "edge-" + randomName(10) }
 
-// randomName encodes n random bytes, a multiple of 5, in [a-z2-7].
+// NodeNameFor returns the node name of an edge that enrols by a token with a signing request: the same for the same two, so that
+// who asks again because no answer came is the same edge. It is as good as random, because the request has a key and a signature
+// in it, and nobody can make another one for a name that is taken: that is 80 bits of SHA-256.
+func NodeNameFor(tokenHash string, csr []byte) string {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "fairlead edge %d %s ", len(tokenHash), tokenHash)
+	hash.Write(csr)
+	return "edge-" + encodeName(hash.Sum(nil)[:10])
+}
+
+// randomName encodes n random bytes, a multiple of 5.
 func randomName(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails: package crypto/rand ends the process instead
-	return strings.ToLower(base32.StdEncoding.EncodeToString(b))
+	return encodeName(b)
 }
+
+// encodeName encodes a multiple of 5 bytes in [a-z2-7].
+func encodeName(b []byte) string { return strings.ToLower(base32.StdEncoding.EncodeToString(b)) }
 
 // ValidateDNSName checks that a name is a lower-case DNS name of at least two labels. A name without a dot is refused
 // because the gateways' own Envoy clusters have such names, and clients must never reach those.

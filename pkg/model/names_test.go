@@ -50,6 +50,18 @@ func TestNamesParseBack(t *testing.T) {
 	if got, ok := model.ParseNodeID(model.NodeID(node)); !ok || got != node {
 		t.Errorf("node id: got %q, %v", got, ok)
 	}
+	again := model.NodeNameFor("hash", []byte("request"))
+	if model.ValidateNodeName(again) != nil || model.ValidateGatewayName(again) == nil || len(again) != len(node) {
+		t.Errorf("node name %q", again)
+	}
+	for _, other := range []string{model.NodeNameFor("hash", []byte("requesu")), model.NodeNameFor("hasi", []byte("request")), model.NodeNameFor("hashr", []byte("equest"))} {
+		if other == again {
+			t.Errorf("node name %q is of another token or request too", other)
+		}
+	}
+	if got := model.NodeNameFor("hash", []byte("request")); got != again {
+		t.Errorf("node name %q, and then %q", again, got)
+	}
 	if got, ok := domain.ParseGatewayReplica(domain.GatewayReplica("gateway-12")); !ok || got != "gateway-12" {
 		t.Errorf("gateway: got %q, %v", got, ok)
 	}

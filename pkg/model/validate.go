@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -34,34 +33,6 @@ func (e Endpoint) Validate() error {
 		return fmt.Errorf("address %q has no port", e.Host)
 	}
 	return nil
-}
-
-// Validate checks all of an installation, and joins what it finds.
-func (i Installation) Validate() error {
-	errs := []error{i.Domain.Validate()}
-	if err := i.Public.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("public address of the gateways: %w", err))
-	}
-	if err := i.Control.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("address of the xds-server: %w", err))
-	}
-	if len(i.Gateways) == 0 {
-		errs = append(errs, errors.New("there is no gateway"))
-	}
-	seen := map[string]bool{}
-	for _, g := range i.Gateways {
-		errs = append(errs, ValidateGatewayName(g.Name))
-		if seen[g.Name] {
-			errs = append(errs, fmt.Errorf("gateway %s is named twice", g.Name))
-		}
-		seen[g.Name] = true
-		if len(i.Gateways) > 1 {
-			if err := g.Peer.Validate(); err != nil {
-				errs = append(errs, fmt.Errorf("peer address of %s, which several gateways need: %w", g.Name, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Validate returns what is wrong with a workload cluster by itself, apart from its extra names: such a cluster can't be

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/fairlead/fairlead/internal/disk"
 )
 
 // Endings of files, after the name of the upstream and of the type. Of each type there are two generations.
@@ -137,36 +139,10 @@ func (r *Relay) erase(upstream string) {
 	}
 }
 
-// replace writes a file so that a reader finds the old one or the new one, after a power cut too.
+// replace writes a file through one of a fixed name: a crash leaves one at most.
 func replace(path string, data []byte) error {
-	err := func() error {
-		temporary, err := os.OpenFile(path+temporaryEnding, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
-		}
-		_, err = temporary.Write(data)
-		if err == nil {
-			err = temporary.Sync()
-		}
-		if err = errors.Join(err, temporary.Close()); err != nil {
-			return errors.Join(err, os.Remove(path+temporaryEnding)) // it may be what fills the disk
-		}
-		return os.Rename(path+temporaryEnding, path)
-	}()
-	if err != nil {
+	if err := disk.ReplaceBy(path+temporaryEnding, path, data); err != nil {
 		return fmt.Errorf("writing cache of resources: %w", err)
-	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes a rename last.
-func syncFolder(dir string) error {
-	folder, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("opening folder of cache: %w", err)
-	}
-	if err := errors.Join(folder.Sync(), folder.Close()); err != nil {
-		return fmt.Errorf("writing folder of cache: %w", err)
 	}
 	return nil
 }

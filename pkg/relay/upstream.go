@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 // ErrOver is wrapped by the error of Run when the xds-server will never serve this identity again.
@@ -18,13 +19,11 @@ var ErrOver = errors.New("this identity is over for good")
 
 var errForgotten = errors.New("what the upstream contributed was dropped")
 
-const (
-	// minWait and maxWait bound the wait between two streams, which doubles. After an outage, however long, the relay asks
-	// again within maxWait, which many relays spread over half of it.
-	minWait, maxWait = 200 * time.Millisecond, 4 * time.Second
-	// maxMessage is room for 60,000 Envoy clusters of about 2 KB.
-	maxMessage = 128 << 20
-)
+// reopening is the wait between two streams. After an outage, however long, the relay asks again within its maximum.
+var reopening = retry.Backoff{Min: 200 * time.Millisecond, Max: 4 * time.Second}
+
+// maxMessage is room for 60,000 Envoy clusters of about 2 KB.
+const maxMessage = 128 << 20
 
 // run is Run after its checks.
 func (r *Relay) run(ctx context.Context, u Upstream) error {
@@ -50,7 +49,7 @@ func (r *Relay) run(ctx context.Context, u Upstream) error {
 			c.unanswered(code != lost, err)
 			lost = code
 		}
-		pause(ctx, attempt)
+		_ = retry.Sleep(ctx, reopening.WaitFor(attempt, err)) // its end is seen above
 	}
 	r.mu.Lock()
 	c := r.contributions[u.Name]
@@ -78,20 +77,6 @@ func (c *contribution) unanswered(reason bool, err error) {
 		c.relay.log.Info("Envoy is served from the cache, the xds-server does not answer", "upstream", c.name, "error", err)
 	case reason:
 		c.relay.log.Warn("xds-server does not answer, trying again", "upstream", c.name, "error", err)
-	}
-}
-
-// pause waits before the next attempt, or until ctx ends.
-func pause(ctx context.Context, attempt int) {
-	wait := maxWait
-	if attempt < 8 { // beyond it a shift gives more than maxWait
-		wait = min(maxWait, minWait<<attempt)
-	}
-	timer := time.NewTimer(wait - time.Duration(rand.Int64N(int64(wait/2)+1)))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 

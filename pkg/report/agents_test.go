@@ -25,6 +25,8 @@ type gatewayAgent struct {
 	conn *grpc.ClientConn
 	stop func()
 	log  *slog.Logger
+
+	workers int // of its Envoy; 0: one
 }
 
 func (w *world) gateway(t testing.TB, name string, addresses ...string) *gatewayAgent {
@@ -38,7 +40,7 @@ func (w *world) gateway(t testing.TB, name string, addresses ...string) *gateway
 // start runs the agent, which reads what is in the file.
 func (g *gatewayAgent) start(t testing.TB) {
 	t.Helper()
-	g.Table = tunnels.New(tunnels.Config{Domain: domain, Log: g.path, Reopen: func(context.Context) error { return nil }, Logger: g.log})
+	g.Table = tunnels.New(tunnels.Config{Domain: domain, Log: g.path, Workers: g.workers, Reopen: func(context.Context) error { return nil }, Logger: g.log})
 	table := g.Table
 	stopTable := background(t, table.Run)
 	stopSending := background(t, func(ctx context.Context) error { return SendGateway(ctx, g.conn, table, g.log) })
@@ -48,13 +50,19 @@ func (g *gatewayAgent) start(t testing.TB) {
 // event has Envoy write that a tunnel has opened or closed.
 func (g *gatewayAgent) event(t testing.TB, what string, port int, node, id string) {
 	t.Helper()
+	g.eventOf(t, 0, what, port, node, id)
+}
+
+// eventOf is event, of a tunnel of any worker.
+func (g *gatewayAgent) eventOf(t testing.TB, worker int, what string, port int, node, id string) {
+	t.Helper()
 	file, err := os.OpenFile(g.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
 	_, err = fmt.Fprintf(file, `{"local":"192.0.2.1:1","peer":"198.51.100.1:%d","time":"2026-01-01T12:00:00.000Z","tunnel":`+
-		`{"cluster_id":%q,"event":%q,"node_id":"CN=%s","worker":"worker_0"}}`+"\n", port, domain.TunnelID(id), what, node)
+		`{"cluster_id":%q,"event":%q,"node_id":"CN=%s","worker":"worker_%d"}}`+"\n", port, domain.TunnelID(id), what, node, worker)
 	if err != nil {
 		t.Fatal(err)
 	}

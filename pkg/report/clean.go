@@ -1,6 +1,7 @@
 package report
 
 import (
+	"errors"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -29,6 +30,8 @@ const (
 	maxTunnels = 50_000
 	// maxKey is more than two IPv6 addresses and ports have.
 	maxKey = 120
+	// maxWorkers is far more than an Envoy has.
+	maxWorkers = 1024
 )
 
 // checkEdge says what is wrong with an edge's report, beyond what cleanEdge can put right. An error is a gRPC status.
@@ -97,24 +100,37 @@ func isWord(s string, most int) bool {
 
 // checkGateway says what is wrong with a gateway's report. An error is a gRPC status.
 func checkGateway(r *reportv1.GatewayReport) error {
-	if n := max(len(r.GetTunnels()), len(r.GetClosed())); n > maxTunnels {
+	if n := max(len(r.GetTunnels()), len(r.GetClosed()), len(r.GetHoles())); n > maxTunnels {
 		return status.Errorf(codes.InvalidArgument, "a report of %d tunnels is too large", n)
 	}
 	for _, t := range r.GetTunnels() {
 		if !isWord(t.GetKey(), maxKey) {
 			return status.Error(codes.InvalidArgument, "a tunnel has no usable key")
 		}
-		if err := model.ValidateNodeName(t.GetNode()); err != nil {
-			return status.Error(codes.InvalidArgument, err.Error())
+		if err := checkRef(t.GetNode(), t.GetTunnelId()); err != nil {
+			return err
 		}
-		if err := model.ValidateID(t.GetTunnelId()); err != nil {
-			return status.Error(codes.InvalidArgument, err.Error())
+	}
+	for _, hole := range r.GetHoles() {
+		if err := checkRef(hole.GetNode(), hole.GetTunnelId()); err != nil {
+			return err
+		}
+		if n := hole.GetWorkers(); n < 0 || n > maxWorkers {
+			return status.Errorf(codes.InvalidArgument, "an edge has no tunnel on %d workers, which can't be", n)
 		}
 	}
 	for _, key := range r.GetClosed() {
 		if !isWord(key, maxKey) {
 			return status.Error(codes.InvalidArgument, "a closed tunnel has no usable key")
 		}
+	}
+	return nil
+}
+
+// checkRef says what is wrong with the name of an edge. An error is a gRPC status.
+func checkRef(node, id string) error {
+	if err := errors.Join(model.ValidateNodeName(node), model.ValidateID(id)); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return nil
 }

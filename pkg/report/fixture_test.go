@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -36,7 +37,7 @@ const (
 var quick = times{settle: settleTime / 5, silent: silentTime / 5, hold: holdTime / 5, keep: keepTime}
 
 func TestMain(m *testing.M) {
-	retry = certs.Backoff{Min: retry.Min / 10, Max: retry.Max / 10}
+	reopening = retry.Backoff{Min: reopening.Min / 10, Max: reopening.Max / 10}
 	os.Exit(m.Run())
 }
 

@@ -120,7 +120,7 @@ func (f *fleet) apply(address string, change *reportv1.Change, now time.Time) {
 
 func (f *fleet) count(s *server, c *reportv1.TunnelCount) {
 	g := s.gatewayWord(c.GetGateway())
-	if g.set(c.GetTunnelId(), c.GetNode(), int(c.GetCount()), s.generation) && f.merged[c.GetGateway()].source == g {
+	if g.set(c.GetTunnelId(), c.GetNode(), count{int(c.GetCount()), int(c.GetWorkersWithout())}, s.generation) && f.merged[c.GetGateway()].source == g {
 		f.ids[c.GetTunnelId()] = true
 	}
 	f.hear(c.GetTunnelId(), c.GetNode())

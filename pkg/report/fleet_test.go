@@ -24,7 +24,7 @@ var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 //	lost              the stream has ended
 //	gateway g up|down
 //	edge e up|down
-//	count g e n
+//	count g e n [w]   w: workers that have no tunnel
 //	tick
 //
 // The clock of server b is 10 min ahead, and that of c 10 min behind.
@@ -79,9 +79,9 @@ func (s script) step(now time.Time, who string, what []string) {
 			Node: what[1], TunnelId: tunnelID, Connected: what[2] == "up", Since: theirs, Report: &reportv1.EdgeReport{LastError: "by " + who},
 		}}
 	case "count":
-		var n int32
-		_, _ = fmt.Sscan(what[3], &n)
-		change.What = &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{Gateway: what[1], Node: what[2], TunnelId: tunnelID, Count: n}}
+		var n, without int32
+		_, _ = fmt.Sscan(strings.Join(what[3:], " "), &n, &without)
+		change.What = &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{Gateway: what[1], Node: what[2], TunnelId: tunnelID, Count: n, WorkersWithout: without}}
 	default:
 		s.t.Fatalf("no such step: %q", what)
 	}
@@ -89,7 +89,7 @@ func (s script) step(now time.Time, who string, what []string) {
 }
 
 // describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that is connected,
-// and a ? after tunnels to a gateway that is down.
+// behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
 func describe(l Live) string {
 	text := "unknown"
 	if l.Known {
@@ -103,6 +103,9 @@ func describe(l Live) string {
 		}
 		for _, name := range slices.Sorted(maps.Keys(e.Gateways)) {
 			text += fmt.Sprintf(" %s=%d", name, e.Gateways[name])
+			if n := e.Without[name]; n > 0 {
+				text += fmt.Sprintf("-%d", n)
+			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(e.Last)) {
 			text += fmt.Sprintf(" %s=%d?", name, e.Last[name])
@@ -138,7 +141,9 @@ func TestFleet(t *testing.T) {
 		"counts without their gateway don't count": {
 			steps: "0 list a\n 0 a began\n 0 a synced\n 1 a count g0 e1 2", want: "known ",
 		},
-		"tunnels change": {steps: whole + "2 a count g0 e1 1\n 2 a count g1 e1 0\n 2 a count g1 e2 1", want: "known g0,g1; e1+ g0=1; e2 g1=1"},
+		"tunnels change":            {steps: whole + "2 a count g0 e1 1\n 2 a count g1 e1 0\n 2 a count g1 e2 1", want: "known g0,g1; e1+ g0=1; e2 g1=1"},
+		"a worker without a tunnel": {steps: whole + "2 a count g0 e1 2 1", want: "known g0,g1; e1+ g0=2-1 g1=2"},
+		"which has one again":       {steps: whole + "2 a count g0 e1 2 1\n 3 a count g0 e1 2", want: "known g0,g1; e1+ g0=2 g1=2"},
 		"a gateway that is silent makes what is absent unknown": {
 			steps: whole + "2 a gateway g0 down\n 31.9 tick", want: "unknown g1; e1+ g0=2 g1=2",
 		},
@@ -263,6 +268,7 @@ func TestFleetTellsWhatChanged(t *testing.T) {
 		want  []string
 	}{
 		"the same count again is nothing":               {steps: "2 a count g0 e1 2"},
+		"a worker without a tunnel is something":        {steps: "2 a count g0 e1 2 1", want: []string{tunnelID}},
 		"another one is":                                {steps: "2 a count g0 e1 1", want: []string{tunnelID}},
 		"a gateway that falls silent concerns all":      {steps: "2 a gateway g0 down", want: []string{""}},
 		"when it is down its tunnels have changed":      {steps: "2 a gateway g0 down\n 3 tick\n 40 tick", want: []string{"", tunnelID}},
@@ -281,19 +287,5 @@ func TestFleetTellsWhatChanged(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestTheServerWithTheNewestReportOfAnEdgeCounts(t *testing.T) {
-	s := script{t, newFleet(defaultTimes)}
-	s.run(whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b edge e1 up\n 6 a edge e1 down")
-	e := s.f.tunnel(tunnelID).Edges[0]
-	if !e.Connected || e.Report.GetLastError() != "by b" || !e.Since.Equal(start.Add(5*time.Second)) {
-		t.Errorf("got %+v", e)
-	}
-	s.run("10 b edge e1 down")
-	e = s.f.tunnel(tunnelID).Edges[0]
-	if e.Connected || !e.Since.Equal(start.Add(10*time.Second)) {
-		t.Errorf("got %+v", e)
 	}
 }

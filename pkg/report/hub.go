@@ -59,7 +59,7 @@ type presence struct {
 type gateway struct {
 	presence
 	tunnels map[string]pair // by key
-	counts  map[pair]int
+	counts  map[pair]count
 }
 
 // edge is what an edge said last.
@@ -198,7 +198,7 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 		if len(h.gateways) >= maxGateways && !forget(h.gateways, func(g *gateway) presence { return g.presence }) {
 			return errTooMany
 		}
-		g = &gateway{tunnels: map[string]pair{}, counts: map[pair]int{}}
+		g = &gateway{tunnels: map[string]pair{}, counts: map[pair]count{}}
 		h.gateways[name] = g
 	}
 	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > maxTunnels {
@@ -213,17 +213,17 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	return nil
 }
 
-// apply returns the edges whose number of tunnels is another.
+// apply returns the edges of whose tunnels there is news.
 func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
-	before := map[pair]int{}
+	before := map[pair]count{}
 	set := func(key string, to pair) {
 		from, had := g.tunnels[key]
 		if had {
-			g.count(from, -1, before)
+			g.change(from, before, func(c *count) { c.n-- })
 			delete(g.tunnels, key)
 		}
 		if to != (pair{}) {
-			g.count(to, 1, before)
+			g.change(to, before, func(c *count) { c.n++ })
 			g.tunnels[key] = to
 		}
 	}
@@ -232,29 +232,35 @@ func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
 			set(key, pair{})
 		}
 	}
+	for _, t := range r.GetTunnels() { // first, so that an edge is not without any in between
+		set(t.GetKey(), pair{t.GetNode(), t.GetTunnelId()})
+	}
 	for _, key := range r.GetClosed() {
 		set(key, pair{})
 	}
-	for _, t := range r.GetTunnels() {
-		set(t.GetKey(), pair{t.GetNode(), t.GetTunnelId()})
+	for _, hole := range r.GetHoles() {
+		g.change(pair{hole.GetNode(), hole.GetTunnelId()}, before, func(c *count) { c.without = int(hole.GetWorkers()) })
 	}
 	changed := map[pair]bool{}
-	for key, n := range before {
-		if g.counts[key] != n {
+	for key, c := range before {
+		if g.counts[key] != c {
 			changed[key] = true
 		}
 	}
 	return changed
 }
 
-// count changes the number of tunnels of an edge, and notes what it was before.
-func (g *gateway) count(key pair, by int, before map[pair]int) {
+// change changes what is known of the tunnels of an edge, and notes what it was before. Of an edge without tunnels nothing is known.
+func (g *gateway) change(key pair, before map[pair]count, do func(*count)) {
+	c := g.counts[key]
 	if _, noted := before[key]; !noted {
-		before[key] = g.counts[key]
+		before[key] = c
 	}
-	if g.counts[key] += by; g.counts[key] <= 0 {
+	if do(&c); c.n <= 0 {
 		delete(g.counts, key)
+		return
 	}
+	g.counts[key] = c
 }
 
 // sweep forgets who is away for long, from time to time.

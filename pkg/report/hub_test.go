@@ -97,6 +97,8 @@ func TestGarbageIsRefused(t *testing.T) {
 		"a node name that is none":        with(func(t *reportv1.Tunnel) { t.Node = "CN=edge-1" }),
 		"a tunnel id that is none":        with(func(t *reportv1.Tunnel) { t.TunnelId = "c1" }),
 		"a closed key that is none":       {Snapshot: true, Closed: []string{""}},
+		"a hole of an edge that is none":  {Snapshot: true, Holes: []*reportv1.Hole{{Node: "edge-1", TunnelId: "c1", Workers: 1}}},
+		"a hole of no size":               {Snapshot: true, Holes: []*reportv1.Hole{{Node: "edge-1", TunnelId: idA, Workers: -1}}},
 		"too many tunnels":                {Snapshot: true, Closed: make([]string, maxTunnels+1)},
 	}
 	s := gatewayOf("gateway-0")

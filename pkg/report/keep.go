@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
@@ -23,7 +24,7 @@ const (
 // keep opens a stream again and again until ctx ends (nil) or the server says never again. A stream that is patient waits for a
 // connection. The first of some is not, so that its error says what is in the way.
 func keep(ctx context.Context, log *slog.Logger, serve func(ctx context.Context, patient bool) error) error {
-	var reasons certs.Reasons
+	var reasons retry.Reasons
 	for attempt := 0; ; attempt++ {
 		began := time.Now()
 		bounded, cancel := context.WithCancel(ctx)
@@ -35,12 +36,12 @@ func keep(ctx context.Context, log *slog.Logger, serve func(ctx context.Context,
 		case status.Code(err) == codes.FailedPrecondition:
 			return fmt.Errorf("reporting: %w: %s", certs.ErrRefused, status.Convert(err).Message())
 		case time.Since(began) > longStream && status.Code(err) != codes.Canceled:
-			attempt, reasons = -1, certs.Reasons{}
+			attempt, reasons = -1, retry.Reasons{}
 		}
 		if reasons.New(err) {
 			log.Warn("no stream to the xds-server, trying again", "error", err)
 		}
-		if certs.Sleep(ctx, retry.Wait(max(attempt, 0))) != nil {
+		if retry.Sleep(ctx, reopening.WaitFor(max(attempt, 0), err)) != nil {
 			return nil
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	callers "github.com/fairlead/fairlead/internal/caller"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -47,8 +48,8 @@ const (
 	keepTime = time.Hour
 )
 
-// retry is the wait before a stream is opened again.
-var retry = certs.Backoff{Min: 250 * time.Millisecond, Max: 3 * time.Second}
+// reopening is the wait before a stream is opened again.
+var reopening = retry.Backoff{Min: 250 * time.Millisecond, Max: 3 * time.Second}
 
 // Admission decides who may report, and whom gateways deny.
 type Admission interface {

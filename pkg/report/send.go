@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -74,12 +74,17 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 			cancel()
 		}()
 		var version uint64
+		told := map[model.EdgeRef]int{}
 		for {
 			report, next := news(ctx, table, version, log)
+			if report.GetSnapshot() {
+				clear(told)
+			}
+			report.Holes = holes(table.Holes(), told)
 			if version = next; ctx.Err() != nil || stream.Send(report) != nil {
 				return <-ended
 			}
-			_ = certs.Sleep(ctx, gatewayInterval) // its end is seen above
+			_ = retry.Sleep(ctx, gatewayInterval) // its end is seen above
 		}
 	})
 }
@@ -114,6 +119,28 @@ func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.L
 		all = all[:maxTunnels]
 	}
 	return &reportv1.GatewayReport{Snapshot: true, Tunnels: messages(all)}, next
+}
+
+// holes are those that are not told yet, and those that were told and have changed. It brings up to date what was told.
+func holes(all []tunnels.Hole, told map[model.EdgeRef]int) (list []*reportv1.Hole) {
+	add := func(ref model.EdgeRef, workers int) {
+		list = append(list, &reportv1.Hole{Node: ref.Node, TunnelId: ref.ID, Workers: int32(workers)})
+	}
+	now := make(map[model.EdgeRef]bool, len(all))
+	for _, hole := range all[:min(len(all), maxTunnels/2)] { // with those that are over they fit in one message
+		now[hole.EdgeRef] = true
+		if told[hole.EdgeRef] != hole.Workers {
+			told[hole.EdgeRef] = hole.Workers
+			add(hole.EdgeRef, hole.Workers)
+		}
+	}
+	for ref := range told {
+		if !now[ref] {
+			delete(told, ref)
+			add(ref, 0)
+		}
+	}
+	return list
 }
 
 func messages(all []tunnels.Tunnel) []*reportv1.Tunnel {

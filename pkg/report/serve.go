@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/limit"
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -139,7 +139,7 @@ func (c *conversation[M]) read(ctx context.Context, end context.CancelCauseFunc,
 		case <-ctx.Done():
 			return
 		}
-		if certs.Sleep(ctx, c.pace) != nil {
+		if retry.Sleep(ctx, c.pace) != nil {
 			return
 		}
 	}

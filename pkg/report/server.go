@@ -27,10 +27,20 @@ type gatewayWord struct {
 	connected  bool
 	since      time.Time // zero: only counts were said yet, which don't count until the rest comes
 	generation int
-	counts     map[string]map[string]count // by id and node
+	counts     map[string]map[string]said // by id and node
 }
 
-type count struct{ n, generation int }
+// count is what a gateway has of one edge.
+type count struct {
+	n       int // tunnels
+	without int // workers that have none, if others have
+}
+
+// said is a count, and the stream in which it was said.
+type said struct {
+	count
+	generation int
+}
 
 // edgeWord is what a server said of an edge.
 type edgeWord struct {
@@ -59,7 +69,7 @@ func (s *server) held() bool { return !s.lostAt.IsZero() }
 
 func (s *server) gatewayWord(name string) *gatewayWord {
 	if s.gateways[name] == nil {
-		s.gateways[name] = &gatewayWord{counts: map[string]map[string]count{}}
+		s.gateways[name] = &gatewayWord{counts: map[string]map[string]said{}}
 	}
 	return s.gateways[name]
 }
@@ -98,10 +108,10 @@ func (s *server) forget(before time.Time, elsewhere func(pair) bool) (ids []stri
 	return ids
 }
 
-// set sets the number of tunnels of an edge, and says whether it is another.
-func (g *gatewayWord) set(id, node string, n, generation int) bool {
+// set sets what there is of an edge, and says whether it is something else.
+func (g *gatewayWord) set(id, node string, c count, generation int) bool {
 	was := g.counts[id][node]
-	if n <= 0 {
+	if c.n <= 0 {
 		delete(g.counts[id], node)
 		if len(g.counts[id]) == 0 {
 			delete(g.counts, id)
@@ -109,10 +119,10 @@ func (g *gatewayWord) set(id, node string, n, generation int) bool {
 		return was.n != 0
 	}
 	if g.counts[id] == nil {
-		g.counts[id] = map[string]count{}
+		g.counts[id] = map[string]said{}
 	}
-	g.counts[id][node] = count{n, generation}
-	return was.n != n
+	g.counts[id][node] = said{c, generation}
+	return was.count != c
 }
 
 // drop drops the counts of older streams, and returns their ids.
@@ -120,7 +130,7 @@ func (g *gatewayWord) drop(generation int) (ids []string) {
 	for id, nodes := range g.counts {
 		for node, c := range nodes {
 			if c.generation != generation {
-				g.set(id, node, 0, generation)
+				g.set(id, node, count{}, generation)
 				ids = append(ids, id)
 			}
 		}
@@ -133,7 +143,7 @@ func (g *gatewayWord) differs(other *gatewayWord) (ids []string) {
 	if g == other {
 		return nil
 	}
-	var mine, others map[string]map[string]count
+	var mine, others map[string]map[string]said
 	if g != nil {
 		mine = g.counts
 	}
@@ -153,12 +163,12 @@ func (g *gatewayWord) differs(other *gatewayWord) (ids []string) {
 	return ids
 }
 
-func sameCounts(a, b map[string]count) bool {
+func sameCounts(a, b map[string]said) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for node, c := range a {
-		if b[node].n != c.n {
+		if b[node].count != c.count {
 			return false
 		}
 	}

@@ -12,10 +12,14 @@ func (f *fleet) tunnel(id string) Live {
 	live := Live{Known: f.known, Gateways: slices.Clone(f.names)}
 	last := f.downWith(id)
 	for node := range f.nodes[id] {
-		e := Edge{Node: node, Gateways: map[string]int{}, Last: map[string]int{}}
+		e := Edge{Node: node, Gateways: map[string]int{}, Without: map[string]int{}, Last: map[string]int{}}
 		for name, v := range f.merged {
-			if n := v.source.counts[id][node].n; n > 0 {
-				e.Gateways[name] = n
+			c := v.source.counts[id][node]
+			if c.n > 0 {
+				e.Gateways[name] = c.n
+			}
+			if c.without > 0 {
+				e.Without[name] = c.without
 			}
 		}
 		for name, g := range last {

@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/internal/retry"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -29,6 +29,7 @@ const (
 type Edge struct {
 	Node      string
 	Gateways  map[string]int // tunnels by gateway
+	Without   map[string]int // workers of the gateway's Envoy on which it has had none for some seconds, by gateway, where there are such
 	Last      map[string]int // tunnels by gateway that is down, but was there in the last keepTime: what it said last
 	Connected bool           // its agent, to the control channel
 	Since     time.Time      // of Connected, by the clock of this process; zero: its agent has not reported
@@ -80,7 +81,7 @@ func (v *View) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer v.watches.Wait()
 	defer cancel()
-	var reasons certs.Reasons
+	var reasons retry.Reasons
 	var resolved time.Time
 	ticker := time.NewTicker(v.tick)
 	defer ticker.Stop()

@@ -165,7 +165,8 @@ func (h *Hub) state(key changeKey) *reportv1.Change {
 	case kindCount:
 		count := &reportv1.TunnelCount{Gateway: key.gateway, Node: key.pair.node, TunnelId: key.pair.id}
 		if g := h.gateways[key.gateway]; g != nil {
-			count.Count = int32(g.counts[key.pair])
+			c := g.counts[key.pair]
+			count.Count, count.WorkersWithout = int32(c.n), int32(c.without)
 		}
 		return &reportv1.Change{What: &reportv1.Change_Tunnels{Tunnels: count}}
 	case kindEdge:

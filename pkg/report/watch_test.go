@@ -156,8 +156,14 @@ func FuzzReports(f *testing.F) {
 				}
 				counts[p]++
 			}
-			if fmt.Sprint(counts) != fmt.Sprint(state.counts) {
-				t.Errorf("counted %v, want %v", state.counts, counts)
+			for p, c := range state.counts {
+				if counts[p] != c.n || c.without < 0 || c.without > maxWorkers {
+					t.Errorf("counted %+v, want %v", state.counts, counts)
+				}
+				delete(counts, p)
+			}
+			if len(counts) > 0 {
+				t.Errorf("not counted were %v", counts)
 			}
 		}
 		for _, change := range h.take(watcher) {

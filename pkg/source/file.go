@@ -15,12 +15,14 @@ type file struct {
 	Public   string        `json:"public"`
 	Control  string        `json:"control"`
 	Gateways []fileGateway `json:"gateways"`
+	Workers  int           `json:"workers"`
 	Clusters []fileCluster `json:"clusters"`
 }
 
 type fileGateway struct {
-	Name string `json:"name"`
-	Peer string `json:"peer"`
+	Name   string `json:"name"`
+	Peer   string `json:"peer"`
+	Public string `json:"public"`
 }
 
 type fileCluster struct {
@@ -57,7 +59,7 @@ func Parse(data []byte) (model.Fleet, error) {
 }
 
 func (f file) installation() (model.Installation, []error) {
-	inst := model.Installation{Domain: model.TunnelDomain(f.Domain)}
+	inst := model.Installation{Domain: model.TunnelDomain(f.Domain), Workers: f.Workers}
 	var errs []error
 	// What is missing is for Validate to name.
 	inst.Public, errs = parseAddress(f.Public, errs)
@@ -65,6 +67,7 @@ func (f file) installation() (model.Installation, []error) {
 	for _, g := range f.Gateways {
 		gateway := model.Gateway{Name: g.Name}
 		gateway.Peer, errs = parseAddress(g.Peer, errs)
+		gateway.Public, errs = parseAddress(g.Public, errs)
 		inst.Gateways = append(inst.Gateways, gateway)
 	}
 	if len(errs) == 0 {

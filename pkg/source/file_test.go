@@ -17,6 +17,8 @@ control: 10.0.0.9:18000
 gateways:
 - name: gateway-0
   peer: 10.0.0.1:443
+  public: gateway-0.example.com:443
+workers: 4
 clusters:
 - namespace: prod
   name: c1
@@ -37,7 +39,8 @@ func TestParse(t *testing.T) {
 			Domain:   domain,
 			Public:   model.Endpoint{Host: "gateways.example.com", Port: 443},
 			Control:  model.Endpoint{Host: "10.0.0.9", Port: 18000},
-			Gateways: []model.Gateway{{Name: "gateway-0", Peer: model.Endpoint{Host: "10.0.0.1", Port: 443}}},
+			Gateways: []model.Gateway{{Name: "gateway-0", Peer: model.Endpoint{Host: "10.0.0.1", Port: 443}, Public: model.Endpoint{Host: "gateway-0.example.com", Port: 443}}},
+			Workers:  4,
 		},
 		Clusters: []model.WorkloadCluster{{
 			Key: model.Key{Namespace: "prod", Name: "c1"}, ID: "aaaaaaaaaaaaaaaaaaaa",

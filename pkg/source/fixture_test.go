@@ -22,13 +22,14 @@ import (
 type publisher struct{ updates chan update }
 
 type update struct {
-	all     bool // clusters are all there are; else cluster is the one of key
-	key     model.Key
-	cluster *model.WorkloadCluster
-	served  map[string][]string
-	waits   map[model.Key]bool
-	revoked map[string][]string
-	ended   map[string]time.Time // the record of ended tunnels, and nothing else; nil: not it
+	all      bool // clusters are all there are; else cluster is the one of key
+	key      model.Key
+	cluster  *model.WorkloadCluster
+	served   map[string][]string
+	waits    map[model.Key]bool
+	revoked  map[string][]string
+	ended    map[string]time.Time // the record of ended tunnels, and nothing else; nil: not it
+	gateways []model.Gateway      // the gateways, and nothing else; nil: not they
 }
 
 // Replace implements source.Publisher.
@@ -49,6 +50,9 @@ func (p publisher) Replace(clusters []model.WorkloadCluster) {
 // Ended implements source.Publisher.
 func (p publisher) Ended(ids map[string]time.Time) { p.updates <- update{ended: ids} }
 
+// SetGateways implements source.Publisher.
+func (p publisher) SetGateways(gateways []model.Gateway) { p.updates <- update{gateways: gateways} }
+
 // Publish implements source.Publisher.
 func (p publisher) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	p.updates <- update{key: key, cluster: cluster}
@@ -65,6 +69,8 @@ type bed struct {
 	revoked   map[string][]string // by name: its revoked edges
 	prepared  map[model.Key]bool  // those that wait for their Cluster
 	ended     map[string]time.Time
+	gateways  []model.Gateway   // that are known
+	config    source.KubeConfig // beyond what all have
 	log       *slog.Logger
 }
 
@@ -92,9 +98,9 @@ func newBed(t *testing.T) *bed {
 
 func (b *bed) run(t *testing.T) {
 	t.Helper()
-	kube, err := source.NewKube(server.Config(t), source.KubeConfig{
-		Domain: domain, Namespace: b.namespace, Publisher: publisher{b.updates}, Log: b.log,
-	})
+	config := b.config
+	config.Domain, config.Namespace, config.Publisher, config.Log = domain, b.namespace, publisher{b.updates}, b.log
+	kube, err := source.NewKube(server.Config(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,6 +191,8 @@ func (b *bed) take(t *testing.T, u update) {
 	switch {
 	case u.ended != nil:
 		b.ended = u.ended
+	case u.gateways != nil:
+		b.gateways = u.gateways
 	case u.all:
 		b.served, b.revoked, b.prepared = u.served, u.revoked, u.waits
 	case u.key.Namespace != b.namespace:

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,35 +31,43 @@ type Publisher interface {
 	// Ended is called before Replace, and whenever the record of ended tunnels may have changed, with all of it: the ids, and
 	// until when certificates of their edges may be valid.
 	Ended(ids map[string]time.Time)
+	// SetGateways is called before Replace if they are known by then, and whenever they may have changed, with all of them: at
+	// least one, in the order of their numbers. It is never called where no StatefulSet is followed.
+	SetGateways(gateways []model.Gateway)
 }
 
-// KubeConfig is what a Kube stands on. All fields but Now are needed.
+// KubeConfig is what a Kube stands on. All fields without another word are needed.
 type KubeConfig struct {
-	Domain    model.TunnelDomain
-	Namespace string // in which Fairlead is installed
-	Publisher Publisher
-	Now       func() time.Time // nil: time.Now
-	Log       *slog.Logger
+	Domain         model.TunnelDomain
+	Namespace      string               // in which Fairlead is installed
+	GatewaySet     string               // the StatefulSet of the gateways there; empty: they are no Pods of one
+	ReplicaAddress model.ReplicaAddress // of each of them; zero: none has one of its own
+	Publisher      Publisher
+	Now            func() time.Time // nil: time.Now
+	Log            *slog.Logger
 }
 
 // Kube watches the objects of a management cluster.
 type Kube struct {
 	KubeConfig
 	objects cache.Cache
-	record  cache.Cache                         // of ended tunnels
-	queue   workqueue.TypedInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
-	read    chan struct{}                       // closed when all objects have been read once
+	record  cache.Cache // of ended tunnels
+	// gatewaySet is the StatefulSet of the gateways; nil: none is followed.
+	gatewaySet cache.Cache
+	queue      workqueue.TypedInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
+	read       chan struct{}                       // closed when all objects have been read once
 
 	// Only the one goroutine of Run uses these.
-	names     model.Names
-	said      map[model.Key]string // what was logged last about a workload cluster
-	saidEnded map[string]string    // entries of the record that were logged
+	names        model.Names
+	said         map[model.Key]string // what was logged last about a workload cluster
+	saidEnded    map[string]string    // entries of the record that were logged
+	saidGateways string               // why the gateways are not known
 }
 
 // NewKube returns a source that reads with a client configuration; Run starts it.
 func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(appsv1.AddToScheme(scheme), corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
 	}
 	objects, err := cache.New(rest, cache.Options{
@@ -82,10 +91,19 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	return &Kube{
+	k := &Kube{
 		KubeConfig: config, objects: objects, record: record, queue: workqueue.NewTyped[model.Key](),
 		read: make(chan struct{}), said: map[model.Key]string{},
-	}, nil
+	}
+	if config.GatewaySet != "" {
+		followed := only(config.Namespace, config.GatewaySet)
+		followed.Transform = stripGatewaySet
+		k.gatewaySet, err = cache.New(rest, cache.Options{Scheme: scheme, ByObject: map[client.Object]cache.ByObject{&appsv1.StatefulSet{}: followed}})
+		if err != nil {
+			return nil, fmt.Errorf("preparing to watch the StatefulSet of the gateways: %w", err)
+		}
+	}
+	return k, nil
 }
 
 // only watches a single object: the xds-server may read no other. So each ConfigMap needs a cache of its own.
@@ -114,7 +132,7 @@ func (k *Kube) Run(ctx context.Context) error {
 	if err := k.watch(ctx); err != nil {
 		return err
 	}
-	caches := []cache.Cache{k.objects, k.record}
+	caches := k.caches()
 	ended := make(chan error, len(caches))
 	for _, c := range caches {
 		go func() { ended <- c.Start(ctx) }()
@@ -129,14 +147,28 @@ func (k *Kube) Run(ctx context.Context) error {
 	return err
 }
 
+// caches are all that watch something.
+func (k *Kube) caches() []cache.Cache {
+	all := []cache.Cache{k.objects, k.record}
+	if k.gatewaySet != nil {
+		all = append(all, k.gatewaySet)
+	}
+	return all
+}
+
 // serve returns when ctx has ended, or if not even the first reading succeeds.
 func (k *Kube) serve(ctx context.Context) error {
-	if !k.objects.WaitForCacheSync(ctx) || !k.record.WaitForCacheSync(ctx) {
-		return nil
+	for _, c := range k.caches() {
+		if !c.WaitForCacheSync(ctx) {
+			return nil
+		}
 	}
 	close(k.read)
 	// Before anything is served: nobody who is denied slips in.
 	if err := k.publishEnded(ctx); err != nil {
+		return err
+	}
+	if err := k.publishGateways(ctx); err != nil {
 		return err
 	}
 	if err := k.replace(ctx); err != nil {
@@ -172,7 +204,7 @@ func (k *Kube) watch(ctx context.Context) error {
 	if _, err := k.objects.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false)); err != nil {
 		return fmt.Errorf("watching the ConfigMap %s: %w", v1alpha1.InstallationConfigMapName, err)
 	}
-	return k.watchEnded(ctx)
+	return errors.Join(k.watchEnded(ctx), k.watchGateways(ctx))
 }
 
 func (k *Kube) enqueue(object any) {
@@ -222,13 +254,23 @@ func (k *Kube) work(ctx context.Context) {
 		if end {
 			return
 		}
-		if key == recordKey {
-			if err := k.publishEnded(ctx); err != nil && ctx.Err() == nil {
-				k.Log.Error("record of ended tunnels not looked at", "error", err)
-			}
-		} else if err := k.settle(ctx, key); err != nil && ctx.Err() == nil {
-			k.Log.Error("workload cluster not looked at", "cluster", key.String(), "error", err)
+		if err := k.lookAt(ctx, key); err != nil && ctx.Err() == nil {
+			k.Log.Error("change not looked at", "error", err)
 		}
 		k.queue.Done(key)
 	}
+}
+
+// lookAt does what a key in the queue asks for.
+func (k *Kube) lookAt(ctx context.Context, key model.Key) error {
+	switch key {
+	case recordKey:
+		return k.publishEnded(ctx)
+	case gatewaysKey:
+		return k.publishGateways(ctx)
+	}
+	if err := k.settle(ctx, key); err != nil {
+		return fmt.Errorf("workload cluster %s: %w", key, err)
+	}
+	return nil
 }

@@ -50,16 +50,25 @@ func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
 // EdgeToken implements enrol.Tokens. A token is good while it has not expired, has uses left, its Tunnel belongs to a
 // Cluster, and no edge that came by it is revoked. The signer looks again, at the object itself.
 func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
+	return k.grant(tokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
+		token, ok := k.unexpired(tunnel.Status.Tokens, hash)
+		return ok && token.Uses < token.MaxUses && !TokenRevoked(tunnel, hash)
+	})
+}
+
+// grant is what the Tunnel grants that has a token on record by which an index finds it, if the token is good.
+func (k *Kube) grant(index, hash string, good func(*v1alpha1.Tunnel) bool) (enrol.Grant, error) {
 	if !k.hasRead() {
 		return enrol.Grant{}, errNotRead
 	}
 	ctx := context.Background() // what follows reads memory
 	var found v1alpha1.TunnelList
-	if err := k.objects.List(ctx, &found, client.MatchingFields{tokenIndex: hash}); err != nil {
+	if err := k.objects.List(ctx, &found, client.MatchingFields{index: hash}); err != nil {
 		return enrol.Grant{}, fmt.Errorf("looking for token: %w", err)
 	}
-	for _, tunnel := range found.Items {
-		if !k.usable(tunnel.Status.Tokens, hash) || TokenRevoked(&tunnel, hash) {
+	for i := range found.Items {
+		tunnel := &found.Items[i]
+		if !good(tunnel) {
 			continue
 		}
 		c, ok, err := k.candidate(ctx, model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name})
@@ -73,13 +82,14 @@ func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 	return enrol.Grant{}, enrol.ErrUnknownToken
 }
 
-func (k *Kube) usable(tokens []v1alpha1.TokenStatus, hash string) bool {
+// unexpired is the record of a token that has not expired.
+func (k *Kube) unexpired(tokens []v1alpha1.TokenStatus, hash string) (v1alpha1.TokenStatus, bool) {
 	for _, token := range tokens {
 		if token.SHA256 == hash {
-			return token.Uses < token.MaxUses && k.Now().Before(token.ExpiresAt.Time)
+			return token, k.Now().Before(token.ExpiresAt.Time)
 		}
 	}
-	return false
+	return v1alpha1.TokenStatus{}, false
 }
 
 // GatewayToken implements enrol.Tokens.

@@ -46,6 +46,27 @@ func BenchmarkOneEvent(b *testing.B) {
 	}
 }
 
+// BenchmarkRepair looks at 10,000 edges that are all dialling, of a gateway with four workers, and at one event among them.
+func BenchmarkRepair(b *testing.B) {
+	table := newBed(b, b.TempDir())
+	table.repairs = newRepairs(rules{workers: 4})
+	for i := range many {
+		for j := range 7 { // one worker has one alone
+			table.write(b, lineOf(j%4, eventSetup, fmt.Sprintf("198.18.%d.%d:%d", i>>8, i&255, 40000+j), nowhere, fmt.Sprintf("edge-%d", i), idA, noon))
+		}
+	}
+	table.poll(noon)
+	table.publish()
+	b.Run("look", func(b *testing.B) {
+		for b.Loop() {
+			table.repair(noon)
+		}
+	})
+	if n := len(table.repairs.uneven); n != many || table.Stats().Moved > 0 {
+		b.Errorf("%d edges lack a tunnel, %+v", n, table.Stats())
+	}
+}
+
 // real is how many connections a process may have here with both of their ends.
 const real = 8_000
 

@@ -1,10 +1,15 @@
 package tunnels
 
-import "log/slog"
+import (
+	"log/slog"
+	"time"
+)
 
 // entry is a tunnel in the table. Another tunnel with the same key is another entry.
 type entry struct {
 	tunnel
+	worker int  // number of the worker; less than 0: not known
+	stuck  bool // it could not be cut to have it dialled again
 
 	// Of the goroutine that cuts, alone.
 	socket    *socket // nil: not looked up, or not found
@@ -19,48 +24,76 @@ type change struct {
 	seen   bool // it was there already, but nothing in the batch says since when
 }
 
-// batch is what changed, by key.
-type batch map[string]change
+// batch is what changed.
+type batch struct {
+	changes map[string]change // by key
+	opened  map[string][]int  // by node and worker: how many tunnels were opened, those that are gone again too
+	workers int
+}
 
-func (b batch) open(t tunnel) { b[t.Key] = change{tunnel: t} }
+func newBatch(workers int) batch {
+	return batch{changes: map[string]change{}, opened: map[string][]int{}, workers: workers}
+}
+
+func (b batch) open(t tunnel) { b.changes[t.Key] = change{tunnel: t} }
+
+// count counts a tunnel that was opened.
+func (b batch) count(t tunnel) {
+	worker := workerOf(t.Worker, b.workers)
+	if b.workers <= 1 || worker < 0 {
+		return
+	}
+	if b.opened[t.Node] == nil {
+		b.opened[t.Node] = make([]int, b.workers)
+	}
+	b.opened[t.Node][worker]++
+}
 
 // add adds an event that came after those before.
 func (b batch) add(e event) {
 	switch e.name {
 	case eventSetup:
 		b.open(e.tunnel)
+		b.count(e.tunnel)
 	case eventHandoff:
-		before, had := b[e.Key]
+		e.Used = e.Since
+		before, had := b.changes[e.Key]
 		if had && !before.closed && before.Node == e.Node && before.ID == e.ID {
+			before.Used = e.Used
+			b.changes[e.Key] = before
 			return
 		}
-		b[e.Key] = change{tunnel: e.tunnel, seen: !had}
+		b.changes[e.Key] = change{tunnel: e.tunnel, seen: !had}
 	case eventClosed:
-		b[e.Key] = change{tunnel: e.tunnel, closed: true}
+		b.changes[e.Key] = change{tunnel: e.tunnel, closed: true}
 	}
 }
 
 // apply changes the table.
-func (t *Table) apply(changes batch) {
+func (t *Table) apply(b batch, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	keys := make([]string, 0, len(changes))
-	for key, c := range changes {
+	for node, opened := range b.opened {
+		t.repairs.turns.add(node, opened)
+	}
+	keys := make([]string, 0, len(b.changes))
+	for key, c := range b.changes {
 		e, had := t.live[key]
 		switch {
 		case c.closed && !had:
 			continue
 		case c.closed:
-			delete(t.live, key)
-			delete(t.unbound, key)
+			t.drop(key, now)
 		case had && e.Node == c.Node && e.ID == c.ID && (c.seen || e.Since.Equal(c.Since)):
+			e.Used = later(e.Used, c.Used)
 			continue // known already
 		default:
+			t.drop(key, now) // another one
 			e = &entry{tunnel: c.tunnel}
 			t.live[key], t.unbound[key] = e, e
+			t.join(e, now)
 			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node && t.live[bare].ID == e.ID {
-				delete(t.live, bare) // it is the same one, of which Envoy says more now
-				delete(t.unbound, bare)
+				t.drop(bare, now) // it is the same one, of which Envoy says more now
 				keys = append(keys, bare)
 			}
 			if e.Local.IsValid() && len(t.locals) < maxLocals {
@@ -77,6 +110,15 @@ func (t *Table) apply(changes batch) {
 	}
 }
 
+// drop takes the tunnel with a key, if there is one, from all that is known.
+func (t *Table) drop(key string, now time.Time) {
+	if e := t.live[key]; e != nil {
+		delete(t.live, key)
+		delete(t.unbound, key)
+		t.part(e, now)
+	}
+}
+
 // remove takes tunnels from the table whose sockets are gone.
 func (t *Table) remove(gone ...*entry) {
 	t.mu.Lock()
@@ -84,8 +126,7 @@ func (t *Table) remove(gone ...*entry) {
 	var keys []string
 	for _, e := range gone {
 		if t.live[e.Key] == e {
-			delete(t.live, e.Key)
-			delete(t.unbound, e.Key)
+			t.drop(e.Key, time.Now())
 			keys = append(keys, e.Key)
 		}
 	}

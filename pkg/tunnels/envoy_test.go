@@ -25,6 +25,9 @@ type lab struct {
 	Address string // at which the gateway listens
 	Dials   string // and at which it is dialled
 	Compat  bool
+	Workers int  // of the gateway
+	Count   int  // of tunnels of each edge
+	Balance bool // the gateway balances connections itself
 	Public  int
 	Tunnels []labTunnel
 
@@ -42,12 +45,17 @@ type labTunnel struct {
 
 func newLab(t *testing.T, address, dials string, compat bool) *lab {
 	t.Helper()
+	return (&lab{Address: address, Dials: dials, Compat: compat, Workers: 1, Count: 2}).start(t)
+}
+
+func (l *lab) start(t *testing.T) *lab {
+	t.Helper()
 	envoytest.Path(t)
 	ca, err := certs.NewCA("test", time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{Address: address, Dials: dials, Compat: compat, Public: freePort(t), ca: ca, dir: envoytest.Dir(t), log: &journal{}}
+	l.Public, l.ca, l.dir, l.log = freePort(t), ca, envoytest.Dir(t), &journal{}
 	for i, id := range []string{idA, idB} {
 		e := newEcho(t, "tcp", "127.0.0.1:0")
 		go func() {
@@ -59,7 +67,7 @@ func newLab(t *testing.T, address, dials string, compat bool) *lab {
 		})
 	}
 	l.credentials(t, l.dir, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
-	l.gateway = envoytest.Start(t, l.dir, render(t, "gateway.yaml", l), "--file-flush-interval-msec", "200")
+	l.gateway = envoytest.Start(t, l.dir, render(t, "gateway.yaml", l), "--file-flush-interval-msec", "200", "--concurrency", strconv.Itoa(l.Workers))
 	for i, tunnel := range l.Tunnels {
 		dir := envoytest.Dir(t)
 		l.credentials(t, dir, model.Subject{Role: model.RoleEdge, Node: tunnel.Node, ID: []string{idA, idB}[i]})

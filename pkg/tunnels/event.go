@@ -34,9 +34,10 @@ type event struct {
 	tunnel
 }
 
-// tunnel is a Tunnel and its addresses.
+// tunnel is a Tunnel, its addresses, and whether it is in use.
 type tunnel struct {
 	Tunnel
+	Used   time.Time      `json:"used,omitzero"` // when it was used for the first time; zero: never
 	Remote netip.AddrPort `json:"remote"`
 	Local  netip.AddrPort `json:"local"` // not valid: Envoy did not say
 }

@@ -26,8 +26,10 @@ func (t *Table) Fresh() error {
 	for key := range t.live {
 		keys = append(keys, key)
 	}
-	clear(t.live)
-	clear(t.unbound)
+	for _, key := range keys {
+		t.drop(key, time.Now())
+	}
+	clear(t.repairs.turns)
 	t.history.add(keys)
 	return nil
 }
@@ -50,7 +52,7 @@ func (t *Table) follow(ctx context.Context) {
 func (t *Table) poll(now time.Time) {
 	t.files.Lock()
 	defer t.files.Unlock()
-	changes := batch{}
+	changes := newBatch(t.repairs.workers)
 	if !t.log.loaded {
 		saved, err := t.loadState()
 		if err != nil {
@@ -69,7 +71,7 @@ func (t *Table) poll(now time.Time) {
 		}
 	}
 	t.log.loaded = true
-	t.apply(changes)
+	t.apply(changes, now)
 	if left {
 		t.log.unsaved, t.log.saveAt = true, now
 	}

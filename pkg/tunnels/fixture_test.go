@@ -35,9 +35,14 @@ var (
 
 // line is an event as Envoy writes it.
 func line(event, peer, local, node, id string, at time.Time) string {
+	return lineOf(0, event, peer, local, node, id, at)
+}
+
+// lineOf is line, of a tunnel of any worker.
+func lineOf(worker int, event, peer, local, node, id string, at time.Time) string {
 	return fmt.Sprintf(`{"local":%q,"peer":%q,"time":%q,"tunnel":{"cluster_id":%q,"event":%q,"fd":35,"initiator_connection_id":"0",`+
-		`"initiator_worker_id":"worker_0","node_id":"CN=%s","socket_state":"idle","tenant_id":"fairlead","worker":"worker_0"}}`+"\n",
-		local, peer, at.Format("2006-01-02T15:04:05.000Z"), domain.TunnelID(id), event, node)
+		`"initiator_worker_id":"worker_0","node_id":"CN=%s","socket_state":"idle","tenant_id":"fairlead","worker":"worker_%d"}}`+"\n",
+		local, peer, at.Format("2006-01-02T15:04:05.000Z"), domain.TunnelID(id), event, node, worker)
 }
 
 // The addresses of tunnels that no kernel has. Nobody listens at port 1.

@@ -23,6 +23,8 @@ func (t *Table) guard(ctx context.Context) {
 	defer check.Stop()
 	retry := time.NewTimer(retryMax)
 	defer retry.Stop()
+	mend := time.NewTimer(retryMax)
+	defer mend.Stop()
 	wait := retryMin
 	for {
 		select {
@@ -33,12 +35,18 @@ func (t *Table) guard(ctx context.Context) {
 		case <-check.C:
 			t.check()
 		case <-retry.C:
+		case <-mend.C:
 		}
 		t.publish()
 		t.bind()
 		if t.cut() > 0 {
 			retry.Reset(wait)
 			wait = min(2*wait, retryMax)
+		}
+		if now := time.Now(); t.repairs.workers > 1 {
+			if at := t.repair(now); !at.IsZero() {
+				mend.Reset(at.Sub(now))
+			}
 		}
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"github.com/fairlead/fairlead/internal/disk"
 )
 
 // stateFile is what <Log>.state holds.
@@ -45,39 +46,12 @@ func (t *Table) saveState() error {
 	t.mu.Unlock()
 	data, err := json.Marshal(state)
 	if err == nil {
-		err = writeSynced(t.temporaryPath(), data)
-	}
-	if err == nil {
-		err = os.Rename(t.temporaryPath(), t.statePath())
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(t.statePath()))
+		err = disk.ReplaceBy(t.temporaryPath(), t.statePath(), data)
 	}
 	if err != nil {
 		return fmt.Errorf("saving state of tunnels: %w", err)
 	}
 	return nil
-}
-
-func writeSynced(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err == nil {
-		err = file.Sync()
-	}
-	return errors.Join(err, file.Close())
-}
-
-// syncDir makes sure that a rename in a folder comes before a removal that follows it.
-func syncDir(dir string) error {
-	file, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(file.Sync(), file.Close())
 }
 
 // removeFiles removes everything that is known of tunnels from the disk.

@@ -1,5 +1,5 @@
 // Package tunnels keeps the table of the live tunnels of one gateway, out of the lifecycle events that its Envoy writes, and
-// cuts those that are denied. In go lines of JSON from a file and who is denied, out come snapshots, changes, and TCP
+// cuts those that are denied, and those that are in excess where an edge has none on another of Envoy's workers. In go lines of JSON from a file and who is denied, out come snapshots, changes, and TCP
 // connections that end. It must run in the network namespace of that Envoy, and knows nothing of who reads the table.
 //
 // Envoy appends each event to Config.Log, whether an agent runs or not. What that file, together with two beside it, says
@@ -46,6 +46,9 @@ type Config struct {
 	Log string
 	// Reopen has Envoy open that file anew, after it was moved away because it had become large.
 	Reopen func(ctx context.Context) error
+	// Workers is how many worker threads that Envoy has; 0: one. Tunnels is how many tunnels each edge keeps to this gateway at least;
+	// 0: two for each worker.
+	Workers, Tunnels int
 	// Others counts the connections to the port of tunnels that Envoy has and that are none. It may be nil: then a tunnel whose
 	// events were lost is never missed.
 	Others func(ctx context.Context) (int, error)
@@ -80,6 +83,7 @@ type Table struct {
 	unbound map[string]*entry // those of live whose socket was not looked up yet
 	history history
 	denied  denied
+	repairs repairs
 	stats   Stats
 	said    reasons
 	locals  map[netip.AddrPort]bool // addresses and ports at which tunnels came in
@@ -88,13 +92,16 @@ type Table struct {
 	reopen chan struct{} // holds one if Envoy should open its log
 }
 
-// Stats are counts since the table was made, but for Tunnels and Missed, which there are now.
+// Stats are counts since the table was made, but for Tunnels, Missed and Holes, which there are now.
 type Stats struct {
-	Tunnels  int
-	Cut      uint64 // connections that were ended because they are denied
-	CutFails uint64 // attempts at it that did not work
-	BadLines uint64 // of the log, that could not be read
-	Missed   int    // tunnels that there are and the table does not have
+	Tunnels  int    `json:"tunnels"`
+	Cut      uint64 `json:"cut"`      // connections that were ended because they are denied
+	CutFails uint64 `json:"cutFails"` // attempts to end a connection that did not work
+	BadLines uint64 `json:"badLines"` // of the log, that could not be read
+	Missed   int    `json:"missed"`   // tunnels that there are and the table does not have
+	Holes    int    `json:"holes"`    // workers without a tunnel of an edge that has others, for longer than a few seconds
+	Moved    uint64 `json:"moved"`    // tunnels that were ended to have them dialled again, for another worker
+	GivenUp  uint64 `json:"givenUp"`  // holes that this did not close
 }
 
 // New returns an empty table; Run fills it.
@@ -103,8 +110,8 @@ func New(config Config) *Table {
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval, countEvery: countInterval,
 		log:  logFiles{follower: follower{path: config.Log}},
 		live: map[string]*entry{}, unbound: map[string]*entry{}, locals: map[netip.AddrPort]bool{},
-		history: newHistory(),
-		kick:    make(chan struct{}, 1), reopen: make(chan struct{}, 1),
+		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
+		kick: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
 	t.log.bad = t.badLine
 	return t
@@ -137,7 +144,8 @@ func (t *Table) Snapshot() (all []Tunnel, version uint64) {
 }
 
 // Changes waits for a version other than that which Snapshot or Changes returned, and returns what has changed since: the tunnels that
-// there are, some of which may have been there with that key before, and the keys of those that are gone. ok is false if it does not
+// there are, some of which may have been there with that key before, and the keys of those that are gone: none of either if it is Holes that
+// have changed. ok is false if it does not
 // know any more and a snapshot is needed. When ctx ends it returns at once, with no changes and the same version.
 func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, closed []string, version uint64, ok bool) {
 	for {
@@ -145,6 +153,9 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 		keys, known := t.history.since(since)
 		version, changed := t.history.version, t.history.changed
 		for _, key := range keys {
+			if key == holesKey {
+				continue
+			}
 			if e, ok := t.live[key]; ok {
 				opened = append(opened, e.Tunnel)
 			} else {

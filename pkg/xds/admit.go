@@ -120,8 +120,8 @@ func (s *Server) again(now, next time.Time) {
 
 // Admit says whether a subject, whom a certificate that is valid names, is still let in: nil, or a gRPC status.
 // codes.FailedPrecondition: an edge that is revoked, or whose tunnel is on record as ended, for good. codes.Unavailable: a tunnel
-// that is not known; its edge keeps what it has and asks again. Others than edges are let in. Before the first Replace
-// codes.Unavailable is for all, because who would be denied is not known either.
+// that is not known; its edge keeps what it has and asks again. So does a gateway that is none of the installation's. Others are let
+// in. Before everything is published codes.Unavailable is for all, because who would be denied is not known either.
 func (s *Server) Admit(subject model.Subject) error {
 	if !s.Published() {
 		return status.Error(codes.Unavailable, "the server does not know the tunnels yet")
@@ -132,6 +132,9 @@ func (s *Server) Admit(subject model.Subject) error {
 }
 
 func (s *Server) admit(subject model.Subject) error {
+	if subject.Role == model.RoleGateway {
+		return s.admitGateway(subject.Node)
+	}
 	if subject.Role != model.RoleEdge {
 		return nil
 	}

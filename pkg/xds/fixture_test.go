@@ -87,6 +87,11 @@ func newBed(t *testing.T, clusters ...model.WorkloadCluster) *bed {
 // newEmptyBed is a bed before the first Replace.
 func newEmptyBed(t *testing.T) *bed {
 	t.Helper()
+	return newBedOf(t, inst)
+}
+
+func newBedOf(t *testing.T, inst model.Installation) *bed {
+	t.Helper()
 	ca, err := certs.NewCA("test", time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)

@@ -37,17 +37,21 @@ var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
 type Server struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // which refuses state of the world
 
-	inst      model.Installation
+	domain    model.TunnelDomain
 	log       *slog.Logger
 	now       func() time.Time
-	common    map[string]bool      // the Envoy clusters that every gateway has: no tunnel may have their names
 	gateways  *cachev3.LinearCache // the Envoy clusters of all gateways
-	published chan struct{}        // closed by the first Replace
+	published chan struct{}        // closed when both workload clusters and gateways are known
 	open      context.Context      // ends at shutdown, and with it every stream
 	close     context.CancelFunc
 	said      *limit.Rates // what was logged about whom
 
 	mu       sync.RWMutex
+	inst     model.Installation        // without gateways: they are not known yet
+	common   map[string]types.Resource // the Envoy clusters that every gateway has: no tunnel may have their names
+	taken    map[string]bool           // names of those, and of Envoy's own
+	replaced bool                      // there was a Replace
+	telling  telling
 	clusters map[model.Key]model.WorkloadCluster // that are served
 	withheld withheld
 	holders  map[string]model.Key // by Envoy cluster of a tunnel: who published it last
@@ -63,17 +67,14 @@ type tunnel struct {
 	streams map[*stream]bool
 }
 
-// NewServer returns a server for an installation, which must be valid. It serves nobody before the first Replace: who
-// reconnects would take what is not published yet for removed.
+// NewServer returns a server for an installation, which must be valid; it need not have gateways, which SetGateways then names. It
+// serves nobody before the first Replace, and before gateways are known: who reconnects would take what is not published yet
+// for removed.
 func NewServer(inst model.Installation, log *slog.Logger) *Server {
-	static := set(envoy.StaticClusters())
-	// They all depend on the installation alone, and refer to nothing.
-	common, errs := check(envoy.GatewayClusters(inst), static, static)
 	open, closeAll := context.WithCancel(context.Background())
 	s := &Server{
-		inst: inst, log: log, now: time.Now,
-		common:    namesOf(common, static),
-		gateways:  newCache(resourcev3.ClusterType, common, log),
+		inst: inst, domain: inst.Domain, log: log, now: time.Now,
+		gateways:  newCache(resourcev3.ClusterType, nil, log),
 		published: make(chan struct{}),
 		open:      open,
 		close:     closeAll,
@@ -85,8 +86,11 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		edges:     map[*stream]bool{},
 		hosts:     map[*stream]bool{},
 		denials:   newDenials(),
+		telling:   newTelling(),
 	}
-	s.leftOut(resourcev3.ClusterType, errs)
+	changes := changes{}
+	s.setCommon(changes)
+	s.send(changes)
 	return s
 }
 
@@ -111,11 +115,8 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 	}
 	s.send(changes)
 	s.deny()
-	select {
-	case <-s.published:
-	default:
-		close(s.published)
-	}
+	s.replaced = true
+	s.publish()
 }
 
 // Publish publishes one workload cluster in place of what was published under its key; nil: there is none any more. What
@@ -139,9 +140,10 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.denials.stop()
+	s.telling.stop()
 }
 
-// Published says whether there was a Replace.
+// Published says whether there was a Replace, and gateways are known.
 func (s *Server) Published() bool {
 	select {
 	case <-s.published:
@@ -182,7 +184,7 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	if wc.Prepared {
 		routes = nil
 	}
-	good, errs := check(routes, s.common, s.common)
+	good, errs := check(routes, s.taken, s.taken)
 	s.leftOut(resourcev3.ClusterType, errs, "cluster", wc.Key.String())
 	for name, r := range good {
 		s.holders[name] = wc.Key

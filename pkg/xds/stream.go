@@ -55,7 +55,7 @@ type resources map[string]map[string]types.Resource
 
 // DeltaAggregatedResources implements ADS.
 func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	subject, err := caller(conn.Context(), s.inst.Domain, s.now())
+	subject, err := caller(conn.Context(), s.domain, s.now())
 	if err == nil {
 		err = s.stream(conn, subject)
 	}
@@ -132,6 +132,7 @@ func (s *Server) forget(st *stream) {
 	defer s.mu.Unlock()
 	delete(s.edges, st)
 	delete(s.hosts, st)
+	delete(s.telling.waiting, st)
 	if t, ok := s.tunnels[st.subject.ID]; ok {
 		delete(t.streams, st)
 	}
@@ -152,7 +153,7 @@ func (s *Server) edgeResources(wc model.WorkloadCluster, st *stream) resources {
 
 // gatewayListeners are all listeners of one gateway.
 func (s *Server) gatewayListeners(st *stream) resources {
-	listeners, errs := check(envoy.GatewayListeners(s.inst, st.subject.Node, st.bind, s.denials.filter), nil, s.common)
+	listeners, errs := check(envoy.GatewayListeners(s.inst, st.subject.Node, st.bind, s.denials.filter), nil, s.taken)
 	s.leftOut(resourcev3.ListenerType, errs, "node", st.subject.Node)
 	return resources{resourcev3.ListenerType: listeners}
 }

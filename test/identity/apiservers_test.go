@@ -2,19 +2,19 @@ package identity
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // apiServers proves that one of three dead apiservers costs nothing: point 10. Each request has a connection of its own.
 func (o *outage) apiServers(t *testing.T, p *prepared) {
 	first, second := p.standIns[0], p.standIns[1]
 	that(t, "while all apiservers are healthy the first one has all requests", func(t *testing.T) {
-		eventually(t, p.api.answeredBy(first))
+		eventually(t, p.api.AnsweredBy(first))
 	})
 	for _, death := range []struct {
 		name, key string
@@ -22,9 +22,9 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 		revive    func()
 		costs     bool // what is under way in it
 	}{
-		{"that answers 500 to /readyz", "sick", func() { first.sick.Store(true) }, func() { first.sick.Store(false) }, false},
+		{"that answers 500 to /readyz", "sick", func() { first.Sick.Store(true) }, func() { first.Sick.Store(false) }, false},
 		{"whose machine was unplugged", "unplugged", func() { must(t, p.apiSite.Unplug(t.Context())) }, func() { must(t, p.apiSite.Plug(t.Context())) }, true},
-		{"whose process has ended", "ended", first.stop, first.start, true},
+		{"whose process has ended", "ended", first.Stop, first.Start, true},
 	} {
 		that(t, "an apiserver "+death.name+" costs no new request, and makes none slow", func(t *testing.T) {
 			lost := o.oneDies(t, p.api, second, death.key, death.kill)
@@ -34,57 +34,41 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 		})
 		that(t, "when the one "+death.name+" is well again, it is the first again", func(t *testing.T) {
 			death.revive()
-			measured("apiserver_"+death.key+"_back_s", took(t, patience, p.api.answeredBy(first)).Seconds())
+			measured("apiserver_"+death.key+"_back_s", world.Took(t, patience, p.api.AnsweredBy(first)).Seconds())
 		})
 	}
 	that(t, "an apiserver that takes connections and says nothing gets none any more after some seconds", func(t *testing.T) {
-		first.mute.Store(true)
-		measured("apiserver_mute_left_s", took(t, patience, p.api.answeredBy(second)).Seconds())
-		l := startFreshLoad(t, 40, "/whoami", p.api.paths()...)
-		defer l.stop()
-		must(t, lab.Wait(t.Context(), patience, l.atLeast(200)))
-		must(t, l.unbroken(mark{}))
-		first.stop()
+		first.Mute.Store(true)
+		measured("apiserver_mute_left_s", world.Took(t, patience, p.api.AnsweredBy(second)).Seconds())
+		l := traffic.StartFresh(t, 40, "/whoami", p.api.Paths()...)
+		defer l.Stop()
+		must(t, lab.Wait(t.Context(), patience, l.AtLeast(200)))
+		must(t, l.Unbroken(traffic.Mark{}))
+		first.Stop()
 	})
-}
-
-// answeredBy is the condition that an apiserver answers a few requests in a row.
-func (m *member) answeredBy(want *standIn) func(context.Context) error {
-	return func(ctx context.Context) error {
-		for range 5 {
-			who, err := m.path(0, false).get(ctx, "/whoami")
-			if err != nil {
-				return err
-			}
-			if name, _, _ := strings.Cut(who, " "); name != want.Name {
-				return fmt.Errorf("%s answers, not %s", name, want.Name)
-			}
-		}
-		return nil
-	}
 }
 
 // oneDies lets something happen to the first apiserver under load, and returns how many requests that were under way have failed:
 // a connection that is open to what dies dies with it, whoever carries it.
-func (o *outage) oneDies(t *testing.T, m *member, next *standIn, key string, kill func()) (lost int) {
-	l := startFreshLoad(t, 40, "/whoami", m.paths()...)
-	defer l.stop()
-	must(t, lab.Wait(t.Context(), patience, l.atLeast(80)))
-	before, usual := l.mark(), l.usual()
+func (o *outage) oneDies(t *testing.T, m *world.Member, next *world.StandIn, key string, kill func()) (lost int) {
+	l := traffic.StartFresh(t, 40, "/whoami", m.Paths()...)
+	defer l.Stop()
+	must(t, lab.Wait(t.Context(), patience, l.AtLeast(80)))
+	before, usual := l.Count(), l.Usual()
 	kill()
 	died := time.Now()
-	must(t, lab.Wait(t.Context(), patience, m.answeredBy(next)))
+	must(t, lab.Wait(t.Context(), patience, m.AnsweredBy(next)))
 	measured("apiserver_"+key+"_left_s", time.Since(died).Seconds())
-	must(t, lab.Wait(t.Context(), patience, l.atLeast(before.requests+200)))
-	l.stop()
-	after := l.mark()
-	lost = after.failed - before.failed
+	must(t, lab.Wait(t.Context(), patience, l.AtLeast(before.Requests+200)))
+	l.Stop()
+	after := l.Count()
+	lost = after.Failed - before.Failed
 	measured("apiserver_"+key+"_lost", float64(lost))
-	slow, err := l.begunAfter(died, usual)
+	slow, err := l.BegunAfter(died, usual)
 	measured("apiserver_"+key+"_slow", float64(slow))
 	must(t, err)
 	if slow > 0 {
-		t.Errorf("%d of %d requests took more than %s, the longest %s", slow, after.requests-before.requests, usual, l.longest)
+		t.Errorf("%d of %d requests took more than %s, the longest %s", slow, after.Requests-before.Requests, usual, after.Longest)
 	}
 	return lost
 }
@@ -92,7 +76,7 @@ func (o *outage) oneDies(t *testing.T, m *member, next *standIn, key string, kil
 // change makes tunnels come and go while nobody counts them.
 func (o *outage) change(t *testing.T, p *prepared) {
 	that(t, "while nobody counts them tunnels end, come back and move", func(t *testing.T) {
-		stopEdge(t, p.fadeEdge) // for good
+		world.StopEdge(t, p.fadeEdge) // for good
 		for _, e := range p.all {
 			if e.agent == p.fadeEdge {
 				e.gone = true
@@ -102,14 +86,14 @@ func (o *outage) change(t *testing.T, p *prepared) {
 			must(t, p.crashEdge.KillEnvoy())
 			must(t, p.cachedEdge.KillEnvoy())
 			eventually(t, func(ctx context.Context) error {
-				if err := p.crash.works(ctx); err != nil {
+				if err := p.crash.Works(ctx); err != nil {
 					return err
 				}
-				return p.cached.works(ctx)
+				return p.cached.Works(ctx)
 			})
 		}
 		must(t, o.Gateways[0].KillEnvoy())
-		eventually(t, o.oslo.works)
-		must(t, lab.Wait(t.Context(), patience, p.fades.deaf))
+		eventually(t, o.oslo.Works)
+		must(t, lab.Wait(t.Context(), patience, p.fades.Deaf))
 	})
 }

@@ -19,10 +19,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // rotation is what is public about the CA.
-func (w *world) rotation(ctx context.Context) (v1alpha1.CARotation, error) {
+func rotation(ctx context.Context, w *world.World) (v1alpha1.CARotation, error) {
 	var info corev1.ConfigMap
 	var rotation v1alpha1.CARotation
 	name := types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.InstallationConfigMapName}
@@ -34,12 +35,12 @@ func (w *world) rotation(ctx context.Context) (v1alpha1.CARotation, error) {
 
 // rotateCA replaces the CA under load: point 2.
 func (r *rotations) rotateCA(t *testing.T) {
-	before, err := r.rotation(t.Context())
+	before, err := rotation(t.Context(), r.World)
 	must(t, err)
 	if before.Phase != v1alpha1.CAPhaseSteady || len(before.CAs) != 1 {
 		t.Fatalf("before anything the rotation is %+v", before)
 	}
-	since, bootstrap := r.load.mark(), r.members[0].bootstrap(t)
+	since, bootstrap := r.load.Count(), r.members[0].BootstrapFile(t)
 	start := time.Now()
 	that(t, "fairlead ca rotate begins a rotation, and may be interrupted", func(t *testing.T) {
 		r.interrupted(t, string(v1alpha1.CAPhaseIntroduce))
@@ -61,18 +62,18 @@ func (r *rotations) rotateCA(t *testing.T) {
 	that(t, "a new CA has taken the place of the old one, everywhere", func(t *testing.T) { r.onlyNew(t, before) })
 	that(t, "the rotation of the CA has failed no request and broken no stream", func(t *testing.T) {
 		r.undisturbed(t, since, leastRate)
-		measured("ca_rotation_requests", float64(r.load.mark().requests-since.requests))
+		measured("ca_rotation_requests", float64(r.load.Count().Requests-since.Requests))
 	})
 	that(t, "a machine with a bootstrap file of before the rotation is told what is wrong", func(t *testing.T) {
 		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-old-file", Bootstraps: [][]byte{bootstrap}})
 		must(t, err)
-		eventually(t, r.says("edge-old-file", "CA"))
-		stopEdge(t, edge)
+		eventually(t, r.Says("edge-old-file", "CA"))
+		world.StopEdge(t, edge)
 	})
 	that(t, "a machine with a new bootstrap file joins", func(t *testing.T) {
-		edge := r.startEdge(t, lab.EdgeSpec{Name: "edge-new-file"}, r.members[0])
+		edge := r.StartEdge(t, lab.EdgeSpec{Name: "edge-new-file"}, r.members[0])
 		eventually(t, edge.Ready)
-		stopEdge(t, edge)
+		world.StopEdge(t, edge)
 	})
 }
 
@@ -98,12 +99,12 @@ func (r *rotations) interrupted(t *testing.T, says string) {
 
 // rotatesItself waits until a CA is replaced because of its age: point 2.
 func (r *rotations) rotatesItself(t *testing.T) {
-	before, err := r.rotation(t.Context())
+	before, err := rotation(t.Context(), r.World)
 	must(t, err)
-	since := r.load.mark()
+	since := r.load.Count()
 	that(t, "a CA is replaced by itself before it ends, under load, with no failed request and no broken stream", func(t *testing.T) {
 		must(t, lab.Wait(t.Context(), caLife, func(ctx context.Context) error {
-			now, err := r.rotation(ctx)
+			now, err := rotation(ctx, r.World)
 			if err == nil && now.Phase == v1alpha1.CAPhaseSteady {
 				err = fmt.Errorf("no rotation has begun, the next one is to at %s", now.Next)
 			}
@@ -121,12 +122,12 @@ func (r *rotations) onlyNew(t *testing.T, before v1alpha1.CARotation) {
 	t.Helper()
 	var now v1alpha1.CARotation
 	must(t, lab.Wait(t.Context(), 3*patience, func(ctx context.Context) (err error) {
-		if now, err = r.rotation(ctx); err == nil && (now.Phase != v1alpha1.CAPhaseSteady || len(now.CAs) != 1 || now.CAs[0].Serial == before.CAs[0].Serial) {
+		if now, err = rotation(ctx, r.World); err == nil && (now.Phase != v1alpha1.CAPhaseSteady || len(now.CAs) != 1 || now.CAs[0].Serial == before.CAs[0].Serial) {
 			err = fmt.Errorf("the rotation is %+v", now)
 		}
 		return err
 	}))
-	folders := []string{r.file("xds-server"), r.Gateways[0].StateDir, r.Gateways[1].StateDir}
+	folders := []string{r.File("xds-server"), r.Gateways[0].StateDir, r.Gateways[1].StateDir}
 	for _, e := range r.edges {
 		folders = append(folders, e.StateDir)
 	}
@@ -149,15 +150,15 @@ func (d *doors) broughtAnew(t *testing.T) {
 	must(t, err)
 	that(t, "another CA in the Secret is introduced beside the one that signs", func(t *testing.T) {
 		d.putCA(t, next)
-		eventually(t, d.phase(v1alpha1.CAPhaseIntroduce, d.ca, next))
-		stolen := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-two-cas"}, d.member(t, "two-cas", nil)))
+		eventually(t, phase(d.World, v1alpha1.CAPhaseIntroduce, d.ca, next))
+		stolen := world.Steal(t, d.Edge(t, lab.EdgeSpec{Name: "edge-two-cas"}, d.Member(t, "two-cas", nil)))
 		if n := strings.Count(string(stolen.Bundle), "BEGIN CERTIFICATE"); n != 2 || stolen.Leaf.Issuer.String() != d.ca.Subject() {
 			t.Errorf("a new edge trusts %d CAs, and its leaf is signed by %s", n, stolen.Leaf.Issuer)
 		}
 	})
 	that(t, "the old one put back ends that, as if nothing had been", func(t *testing.T) {
 		d.putCA(t, d.ca)
-		eventually(t, d.phase(v1alpha1.CAPhaseSteady, d.ca))
+		eventually(t, phase(d.World, v1alpha1.CAPhaseSteady, d.ca))
 	})
 }
 
@@ -173,9 +174,9 @@ func (d *doors) putCA(t *testing.T, ca *certs.CA) {
 }
 
 // phase is the condition that the rotation is in a phase, with some CAs in the bundle.
-func (w *world) phase(want v1alpha1.CAPhase, cas ...*certs.CA) func(context.Context) error {
+func phase(w *world.World, want v1alpha1.CAPhase, cas ...*certs.CA) func(context.Context) error {
 	return func(ctx context.Context) error {
-		rotation, err := w.rotation(ctx)
+		rotation, err := rotation(ctx, w)
 		if err != nil {
 			return err
 		}

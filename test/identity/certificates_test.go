@@ -2,9 +2,7 @@ package identity
 
 import (
 	"bytes"
-	"context"
 	"crypto/x509"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,12 +22,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // certificates proves who signs what, and where keys are: point 1.
 func (d *doors) certificates(t *testing.T) {
-	oslo := d.member(t, "oslo", nil)
-	edge := d.edge(t, lab.EdgeSpec{Name: "edge-oslo"}, oslo)
+	oslo := d.Member(t, "oslo", nil)
+	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-oslo"}, oslo)
 	that(t, "a CA that somebody has brought signs every certificate", func(t *testing.T) {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(d.ca.CertPEM())
@@ -55,14 +54,14 @@ func (d *doors) certificates(t *testing.T) {
 // folders are the state folders of everybody who has a certificate on disk.
 func (d *doors) folders(edge *lab.Agent) map[string]string {
 	return map[string]string{
-		"edge": edge.StateDir, "gateway-0": d.Gateways[0].StateDir, "gateway-1": d.Gateways[1].StateDir, "xds-server": d.file("xds-server"),
+		"edge": edge.StateDir, "gateway-0": d.Gateways[0].StateDir, "gateway-1": d.Gateways[1].StateDir, "xds-server": d.File("xds-server"),
 	}
 }
 
-func (d *doors) profiles(t *testing.T, oslo *member, edge *lab.Agent) {
+func (d *doors) profiles(t *testing.T, oslo *world.Member, edge *lab.Agent) {
 	tunnel, err := oslo.Tunnel(t.Context())
 	must(t, err)
-	own := steal(t, edge)
+	own := world.Steal(t, edge)
 	for name, want := range map[string]model.Subject{
 		"edge":       {Role: model.RoleEdge, Node: own.Subject.Node, ID: tunnel.Spec.ID},
 		"gateway-0":  {Role: model.RoleGateway, Node: "gateway-0"},
@@ -201,7 +200,7 @@ func (d *doors) keysStay(t *testing.T, edge *lab.Agent) {
 				t.Errorf("the key in %s is in %s too", owner, path)
 			}
 		}
-		if containsAll(path, "/etcd-", "-management/") && bytes.Contains(data, []byte(caLine)) {
+		if strings.Contains(path, "/etcd-") && strings.Contains(path, "-management/") && bytes.Contains(data, []byte(caLine)) {
 			inEtcd++
 		}
 		return nil
@@ -217,49 +216,4 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// logs proves things about every process of ours by what it wrote, from its start to now. Of those that are named a test has
-// killed the Envoy in a way that looks like a crash.
-func (w *world) logs(t *testing.T, crashed ...string) {
-	that(t, "no log holds a key, a certificate or a token", func(t *testing.T) {
-		w.noLogHolds(t, nil, "PRIVATE KEY", "BEGIN CERTIFICATE", "fl1.")
-	})
-	that(t, "no process has panicked, and no Envoy has crashed", func(t *testing.T) {
-		w.noLogHolds(t, nil, "WARNING: DATA RACE", "panic: ", "fatal error: ", "assert failure")
-		w.noLogHolds(t, crashed, "Caught Segmentation fault")
-	})
-}
-
-// noLogHolds fails the test if a log holds one of the texts, which may be secret.
-func (w *world) noLogHolds(t *testing.T, but []string, texts ...string) {
-	t.Helper()
-	logs, err := filepath.Glob(w.LogFile("*"))
-	must(t, err)
-	if len(logs) < 6 {
-		t.Fatalf("there are only %d logs", len(logs))
-	}
-	for _, log := range logs {
-		if slices.Contains(but, strings.TrimSuffix(filepath.Base(log), ".log")) {
-			continue
-		}
-		data, err := os.ReadFile(log)
-		must(t, err)
-		for i, text := range texts {
-			if at := strings.Index(string(data), text); at >= 0 {
-				t.Errorf("%s holds the text number %d at byte %d", filepath.Base(log), i, at)
-			}
-		}
-	}
-}
-
-// renewed is the condition that a folder's leaf has another serial than before.
-func renewed(before outsider.Stolen) func(context.Context) error {
-	return func(context.Context) error {
-		now, err := outsider.Steal(domain, before.Folder)
-		if err == nil && now.Identity.Serial() == before.Identity.Serial() {
-			err = fmt.Errorf("certificate %s is still the same", now.Identity.Serial())
-		}
-		return err
-	}
 }

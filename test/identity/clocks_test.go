@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // wrong is by how much clocks are wrong.
@@ -30,47 +31,47 @@ const shortLife = wrong + 16*time.Second
 func (d *doors) clocks(t *testing.T) {
 	clocks, err := builtClocks()
 	must(t, err)
-	members := map[time.Duration]*member{wrong: d.member(t, "ahead", nil), -wrong: d.member(t, "late", nil), 0: d.member(t, "right", nil)}
+	members := map[time.Duration]*world.Member{wrong: d.Member(t, "ahead", nil), -wrong: d.Member(t, "late", nil), 0: d.Member(t, "right", nil)}
 	for by, m := range members {
 		if by == 0 {
-			d.edge(t, lab.EdgeSpec{Name: "edge-right"}, m)
+			d.Edge(t, lab.EdgeSpec{Name: "edge-right"}, m)
 			continue
 		}
 		that(t, "an edge whose clock is 10 minutes "+m.Name+" enrols and carries traffic", func(t *testing.T) {
 			edge := d.wrongEdge(t, clocks, m, by)
-			measured("clock_"+m.Name+"_s", took(t, patience, m.works).Seconds())
+			measured("clock_"+m.Name+"_s", world.Took(t, patience, m.Works).Seconds())
 			checkClocks(t, d.LogFile("edge-"+m.Name), edge, by)
 		})
 	}
 	all := func(ctx context.Context) error {
-		return errors.Join(members[wrong].works(ctx), members[-wrong].works(ctx), members[0].works(ctx))
+		return errors.Join(members[wrong].Works(ctx), members[-wrong].Works(ctx), members[0].Works(ctx))
 	}
 	that(t, "gateways whose clocks are 10 minutes off, one each way, carry traffic of right and wrong edges", func(t *testing.T) {
 		d.wrongGateways(t, clocks, all)
 	})
 	usual := d.Controller.Process().Spec
-	d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) {
+	d.Restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) {
 		// Tokens too must live for longer than clocks are wrong.
 		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime="+shortLife.String(), "--token-lifetime=1h")
 	})
 	that(t, "an edge whose clock is 10 minutes ahead renews certificates that it thinks live for seconds", func(t *testing.T) {
-		hurried := d.member(t, "hurried", nil)
+		hurried := d.Member(t, "hurried", nil)
 		d.wrongEdge(t, clocks, hurried, wrong)
 		eventually(t, renewals(d.LogFile("edge-hurried"), 3))
-		must(t, hurried.works(t.Context()))
+		must(t, hurried.Works(t.Context()))
 	})
 	for name, by := range map[string]time.Duration{"ahead": wrong, "late": -wrong} {
 		that(t, "while controller and xds-server are 10 minutes "+name+", edges enrol and carry traffic", func(t *testing.T) {
 			d.wrongManagement(t, clocks, "joins-"+name, by, all)
 		})
 	}
-	d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = usual })
+	d.Restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = usual })
 }
 
 // wrongEdge starts an edge with a wrong clock.
-func (d *doors) wrongEdge(t *testing.T, clocks *lab.Clocks, m *member, by time.Duration) *lab.Agent {
+func (d *doors) wrongEdge(t *testing.T, clocks *lab.Clocks, m *world.Member, by time.Duration) *lab.Agent {
 	t.Helper()
-	return d.startEdge(t, lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)}, m)
+	return d.StartEdge(t, lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)}, m)
 }
 
 // wrongGateways makes one gateway's clock 10 minutes ahead and the other's 10 minutes late, for a while.
@@ -93,7 +94,7 @@ func (d *doors) wrongGateways(t *testing.T, clocks *lab.Clocks, works func(conte
 		restart(func(i int, s *lab.Spec) { *s = usual[i] })
 		eventually(t, works)
 	}()
-	measured("clock_gateways_s", took(t, patience, works).Seconds())
+	measured("clock_gateways_s", world.Took(t, patience, works).Seconds())
 	for i, by := range offs {
 		checkClocks(t, d.LogFile(fmt.Sprintf("gateway-%d", i)), d.Gateways[i], by)
 	}
@@ -104,27 +105,18 @@ func wrongClock(clocks *lab.Clocks, program string, by time.Duration) func(*lab.
 	return func(s *lab.Spec) { s.Program, s.Env = clocks.Program(program), clocks.Env(by) }
 }
 
-// restart starts a service again with something changed, and waits until it is ready.
-func (w *world) restart(t *testing.T, s *lab.Service, ready func(context.Context) error, change func(*lab.Spec)) {
-	t.Helper()
-	s.Hold()
-	s.Change(change)
-	s.Resume()
-	eventually(t, ready)
-}
-
 // wrongManagement lets a new edge join while the clocks of controller and xds-server are wrong. What they were is restored.
 func (d *doors) wrongManagement(t *testing.T, clocks *lab.Clocks, name string, by time.Duration, others func(context.Context) error) {
 	controller, xds := d.Controller.Process().Spec, d.XDSServers[0].Process().Spec
 	defer func() {
-		d.restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = controller })
-		d.restart(t, d.XDSServers[0], d.XDSServerReady, func(s *lab.Spec) { *s = xds })
+		d.Restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = controller })
+		d.Restart(t, d.XDSServers[0], d.XDSServerReady, func(s *lab.Spec) { *s = xds })
 	}()
-	d.restart(t, d.Controller, d.ControllerReady, wrongClock(clocks, "controller", by))
-	d.restart(t, d.XDSServers[0], d.XDSServerReady, wrongClock(clocks, "xds-server", by))
-	joins := d.member(t, name, nil)
-	d.startEdge(t, lab.EdgeSpec{Name: "edge-" + name}, joins)
-	measured("clock_management_s", took(t, 2*patience, joins.works).Seconds())
+	d.Restart(t, d.Controller, d.ControllerReady, wrongClock(clocks, "controller", by))
+	d.Restart(t, d.XDSServers[0], d.XDSServerReady, wrongClock(clocks, "xds-server", by))
+	joins := d.Member(t, name, nil)
+	d.StartEdge(t, lab.EdgeSpec{Name: "edge-" + name}, joins)
+	measured("clock_management_s", world.Took(t, 2*patience, joins.Works).Seconds())
 	must(t, others(t.Context()))
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // Tokens of TestDoors end so soon and after so few uses that it sees all of their life.
@@ -21,7 +22,7 @@ const (
 
 // doors is an installation whose CA somebody has brought, and what is tried at its doors.
 type doors struct {
-	*world
+	*world.World
 	whole  *testing.T // the test that all parts belong to
 	ca     *certs.CA
 	tokens *tokenWatch
@@ -36,7 +37,7 @@ func TestDoors(t *testing.T) {
 	ca, err := certs.NewCA("Example Corp Issuing CA", time.Now().Add(-365*day), 3*365*day) // older than the oldest leaf here
 	must(t, err)
 	d := &doors{whole: t, ca: ca}
-	d.world = newWorld(t, lab.Options{
+	d.World = newWorld(t, lab.Options{
 		Gateways: 2, Lean: true, Prepare: d.bringCA,
 		ControllerFlags: []string{"--token-lifetime=" + tokenLifetime.String(), "--token-uses=6"},
 	})
@@ -56,7 +57,7 @@ func TestDoors(t *testing.T) {
 			t.Run(part.name, part.run)
 		}
 	}
-	t.Run("logs", func(t *testing.T) { d.logs(t) })
+	t.Run("logs", func(t *testing.T) { d.Logs(t) })
 }
 
 // part is a part of TestDoors.

@@ -24,14 +24,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // enrolment proves what a token is good for, and what not: point 3.
 func (d *doors) enrolment(t *testing.T) {
-	bern, riga := d.member(t, "bern", nil), d.member(t, "riga", nil)
-	token, other := d.token(t, bern), d.token(t, riga)
+	bern, riga := d.Member(t, "bern", nil), d.Member(t, "riga", nil)
+	token, other := tokenOf(t, bern), tokenOf(t, riga)
 	d.tokens = watchTokens(d.whole, bern)
-	stranger := d.outsider(outsider.Stolen{Roots: d.roots(t)})
+	stranger := d.Outsider(outsider.Stolen{Roots: d.Roots(t)})
 	stranger.Certificate = nil
 
 	that(t, "of a token only its hash is on record", func(t *testing.T) { d.onlyHash(t, bern, token) })
@@ -42,44 +43,44 @@ func (d *doors) enrolment(t *testing.T) {
 		checkNames(t, leaf, idOf(t, riga))
 	})
 	that(t, "an edge with the bootstrap file of one cluster and the token of another says so, and carries nothing", func(t *testing.T) {
-		mixed := strings.Replace(string(bern.bootstrap(t)), d.token(t, bern), d.token(t, riga), 1)
+		mixed := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), tokenOf(t, riga), 1)
 		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-mixed", Bootstraps: [][]byte{[]byte(mixed)}})
 		must(t, err)
-		eventually(t, d.says("edge-mixed", "of the tunnel"))
-		must(t, riga.deaf(t.Context()))
-		stopEdge(t, edge)
+		eventually(t, d.Says("edge-mixed", "of the tunnel"))
+		must(t, riga.Deaf(t.Context()))
+		world.StopEdge(t, edge)
 	})
 	that(t, "an edge's token gets no gateway's certificate", func(t *testing.T) { refusedGateway(t, stranger, other) })
 	that(t, "each use of a token is counted, with the time of the last", func(t *testing.T) { d.counted(t, bern, token, 1) })
 	that(t, "a token is used up after as many uses as it is for: replay and theft are refused", func(t *testing.T) { d.usedUp(t, stranger, bern, token) })
 	that(t, "a token that is half used up has been replaced in the bootstrap Secret", func(t *testing.T) {
-		if now := d.token(t, bern); now == token {
+		if now := tokenOf(t, bern); now == token {
 			t.Error("the Secret still has the token that is used up")
 		}
 	})
 	that(t, "an edge with a token that is used up says why it gets no certificate", func(t *testing.T) {
-		stale := strings.Replace(string(bern.bootstrap(t)), d.token(t, bern), token, 1)
+		stale := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), token, 1)
 		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-late", Bootstraps: [][]byte{[]byte(stale)}})
 		must(t, err)
-		eventually(t, d.says("edge-late", "unknown, has expired or is used up"))
-		stopEdge(t, edge)
+		eventually(t, d.Says("edge-late", "unknown, has expired or is used up"))
+		world.StopEdge(t, edge)
 	})
 	that(t, "the xds-server logs a refusal with its reason and the address that asked", func(t *testing.T) {
-		eventually(t, d.says("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
+		eventually(t, d.Says("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
 	})
 	that(t, "who guesses tokens is soon not listened to, and nobody else notices", func(t *testing.T) { d.guessing(t, riga) })
 }
 
-// token is what the bootstrap Secret of a member holds now.
-func (w *world) token(t *testing.T, m *member) string {
+// tokenOf is what the bootstrap Secret of a member holds now.
+func tokenOf(t *testing.T, m *world.Member) string {
 	t.Helper()
-	m.bootstrap(t) // waits for it
+	m.BootstrapFile(t) // waits for it
 	secret, err := m.Secret(t.Context(), v1alpha1.BootstrapSecretSuffix)
 	must(t, err)
 	return string(secret.Data[v1alpha1.BootstrapTokenKey])
 }
 
-func idOf(t *testing.T, m *member) string {
+func idOf(t *testing.T, m *world.Member) string {
 	t.Helper()
 	tunnel, err := m.Tunnel(t.Context())
 	must(t, err)
@@ -123,7 +124,7 @@ func csrFor(t *testing.T, names ...string) []byte {
 	return csr
 }
 
-func (d *doors) onlyHash(t *testing.T, m *member, token string) {
+func (d *doors) onlyHash(t *testing.T, m *world.Member, token string) {
 	tunnel, err := m.Tunnel(t.Context())
 	must(t, err)
 	sum := sha256.Sum256([]byte(token))
@@ -146,8 +147,8 @@ func (d *doors) onlyHash(t *testing.T, m *member, token string) {
 	}
 }
 
-func (d *doors) greedyCSR(t *testing.T, who outsider.Outsider, m *member, token string) {
-	leaf, err := enrol(t.Context(), who, token, csrFor(t, domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "kubernetes", hostname("riga")))
+func (d *doors) greedyCSR(t *testing.T, who outsider.Outsider, m *world.Member, token string) {
+	leaf, err := enrol(t.Context(), who, token, csrFor(t, domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "kubernetes", world.Hostname("riga")))
 	must(t, err)
 	checkNames(t, leaf, idOf(t, m))
 }
@@ -174,7 +175,7 @@ func refusedGateway(t *testing.T, who outsider.Outsider, token string) {
 }
 
 // record is what the Tunnel says of a token.
-func record(ctx context.Context, m *member, token string) (v1alpha1.TokenStatus, error) {
+func record(ctx context.Context, m *world.Member, token string) (v1alpha1.TokenStatus, error) {
 	tunnel, err := m.Tunnel(ctx)
 	if err != nil {
 		return v1alpha1.TokenStatus{}, err
@@ -188,7 +189,7 @@ func record(ctx context.Context, m *member, token string) (v1alpha1.TokenStatus,
 	return v1alpha1.TokenStatus{}, errors.New("the token is not on record")
 }
 
-func (d *doors) counted(t *testing.T, m *member, token string, uses int32) {
+func (d *doors) counted(t *testing.T, m *world.Member, token string, uses int32) {
 	eventually(t, func(ctx context.Context) error {
 		r, err := record(ctx, m, token)
 		if err != nil {
@@ -203,7 +204,7 @@ func (d *doors) counted(t *testing.T, m *member, token string, uses int32) {
 
 // usedUp uses a token that was used once until it is used up, by sending one request again and again, as somebody could
 // who has seen it.
-func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *member, token string) {
+func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *world.Member, token string) {
 	csr := csrFor(t)
 	nodes := map[string]bool{}
 	for range tokenUses - 1 {
@@ -228,10 +229,10 @@ func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *member, token str
 }
 
 // guessing tries tokens from a site of its own until it is refused for its rate.
-func (d *doors) guessing(t *testing.T, riga *member) {
+func (d *doors) guessing(t *testing.T, riga *world.Member) {
 	site, err := d.AddSite(t.Context(), "guesser")
 	must(t, err)
-	guesser := outsider.Outsider{From: site.Namespace, Domain: domain, Roots: d.roots(t)}
+	guesser := outsider.Outsider{From: site.Namespace, Domain: domain, Roots: d.Roots(t)}
 	csr := csrFor(t)
 	for tries := 1; ; tries++ {
 		_, err := enrol(t.Context(), guesser, fmt.Sprintf("fl1.%043d", tries), csr)
@@ -246,12 +247,12 @@ func (d *doors) guessing(t *testing.T, riga *member) {
 			t.Fatalf("after %d tries the answer is still %v", tries, err)
 		}
 	}
-	meanwhile := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-riga"}, riga))
+	meanwhile := world.Steal(t, d.Edge(t, lab.EdgeSpec{Name: "edge-riga"}, riga))
 	if meanwhile.Subject.ID != idOf(t, riga) {
 		t.Errorf("the edge that enrolled meanwhile is of %s", meanwhile.Subject.ID)
 	}
 	// At the same address too, who has a good token comes in, at the latest after some waiting.
-	neighbour := d.startEdge(t, lab.EdgeSpec{Name: "edge-neighbour", Site: site.Namespace}, riga)
-	measured("limited_edge_joins_s", took(t, 2*patience, neighbour.Ready).Seconds())
-	stopEdge(t, neighbour)
+	neighbour := d.StartEdge(t, lab.EdgeSpec{Name: "edge-neighbour", Site: site.Namespace}, riga)
+	measured("limited_edge_joins_s", world.Took(t, 2*patience, neighbour.Ready).Seconds())
+	world.StopEdge(t, neighbour)
 }

@@ -21,6 +21,8 @@ import (
 
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // methods are all that the control channel serves, and some that it doesn't.
@@ -39,12 +41,12 @@ const tries = 20
 func (d *doors) garbage(t *testing.T) {
 	site, err := d.AddSite(t.Context(), "vandal")
 	must(t, err)
-	m := d.member(t, "quito", nil)
-	edge := d.edge(t, lab.EdgeSpec{Name: "edge-quito"}, m)
-	stolen := steal(t, edge)
-	l := startLoad(t, 50, 1, "/whoami", m.paths()...)
-	defer l.stop()
-	before, pids := l.mark(), d.pids(t)
+	m := d.Member(t, "quito", nil)
+	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-quito"}, m)
+	stolen := world.Steal(t, edge)
+	l := traffic.Start(t, 50, 1, "/whoami", m.Paths()...)
+	defer l.Stop()
+	before, pids := l.Count(), d.pids(t)
 
 	senders := map[string]outsider.Outsider{
 		"without a certificate":      {From: site.Namespace, Domain: domain, Roots: stolen.Roots},
@@ -58,7 +60,7 @@ func (d *doors) garbage(t *testing.T) {
 	that(t, "bytes that are no TLS, and names that are nobody's, get no answer", func(t *testing.T) { d.noise(t, site) })
 	that(t, "a thousand connections that say nothing keep nobody out", func(t *testing.T) { d.silence(t, site, m) })
 	that(t, "through all of that no process ended, no request failed and no stream broke", func(t *testing.T) {
-		must(t, errors.Join(l.unbroken(before), d.XDSServerReady(t.Context()), edge.Ready(t.Context())))
+		must(t, errors.Join(l.Unbroken(before), d.XDSServerReady(t.Context()), edge.Ready(t.Context())))
 		for name, pid := range d.pids(t) {
 			if pid != pids[name] {
 				t.Errorf("%s was %d, is %d", name, pids[name], pid)
@@ -182,7 +184,7 @@ func (d *doors) noise(t *testing.T, site *lab.Site) {
 		}
 		_ = conn.Close()
 	}
-	for _, name := range []string{"", "example.test", domain.Gateway(), hostname("quito"), "gateway-9." + string(domain)} {
+	for _, name := range []string{"", "example.test", domain.Gateway(), world.Hostname("quito"), "gateway-9." + string(domain)} {
 		conn, err := site.DialContext(t.Context(), "tcp", address)
 		must(t, err)
 		_ = conn.SetDeadline(time.Now().Add(time.Second))
@@ -194,7 +196,7 @@ func (d *doors) noise(t *testing.T, site *lab.Site) {
 }
 
 // silence opens connections that say nothing, to the gateway and, with half a handshake, to the control channel.
-func (d *doors) silence(t *testing.T, site *lab.Site, m *member) {
+func (d *doors) silence(t *testing.T, site *lab.Site, m *world.Member) {
 	var open []net.Conn
 	defer func() {
 		for _, conn := range open {
@@ -214,10 +216,10 @@ func (d *doors) silence(t *testing.T, site *lab.Site, m *member) {
 		}
 	}
 	name := "arrives"
-	arrives := d.member(t, name, nil)
-	d.startEdge(t, lab.EdgeSpec{Name: "edge-" + name}, arrives)
-	measured("join_beside_silence_s", took(t, patience, arrives.works).Seconds())
-	must(t, m.works(t.Context()))
+	arrives := d.Member(t, name, nil)
+	d.StartEdge(t, lab.EdgeSpec{Name: "edge-" + name}, arrives)
+	measured("join_beside_silence_s", world.Took(t, patience, arrives.Works).Seconds())
+	must(t, m.Works(t.Context()))
 }
 
 // mum is a connection on which nothing is heard.

@@ -19,18 +19,20 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // isolation proves that a certificate opens its own door and no other: point 5.
 func (d *doors) isolation(t *testing.T) {
-	bonn, kiev := d.member(t, "bonn", nil), d.member(t, "kiev", nil)
-	own := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-bonn"}, bonn))
-	other := steal(t, d.edge(t, lab.EdgeSpec{Name: "edge-kiev"}, kiev))
-	gateway := steal(t, d.Gateways[0])
+	bonn, kiev := d.Member(t, "bonn", nil), d.Member(t, "kiev", nil)
+	own := world.Steal(t, d.Edge(t, lab.EdgeSpec{Name: "edge-bonn"}, bonn))
+	other := world.Steal(t, d.Edge(t, lab.EdgeSpec{Name: "edge-kiev"}, kiev))
+	gateway := world.Steal(t, d.Gateways[0])
 	forged := forgery(t, own.Subject)
 
 	that(t, "an edge gets its own configuration, and nothing of another's", func(t *testing.T) {
-		names, err := d.outsider(own).Fetch(t.Context(), own.Subject.NodeID())
+		names, err := d.Outsider(own).Fetch(t.Context(), own.Subject.NodeID())
 		must(t, err)
 		for _, name := range names {
 			if !slices.Contains([]string{"apiserver_" + own.Subject.Node, "gateway-0_" + own.Subject.Node, "gateway-1_" + own.Subject.Node}, name) {
@@ -68,16 +70,16 @@ func (d *doors) isolation(t *testing.T) {
 			"another node id":          {Node: other.Subject.NodeID(), ID: domain.TunnelID(own.Subject.ID)},
 			"both ids of another edge": {Node: other.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
 		} {
-			if code, err := d.outsider(own).Handshake(t.Context(), "gateway-0", claim); err == nil && code != http.StatusForbidden {
+			if code, err := d.Outsider(own).Handshake(t.Context(), "gateway-0", claim); err == nil && code != http.StatusForbidden {
 				t.Errorf("%s: the gateway answers %d", name, code)
 			}
 		}
 		claim := outsider.Claim{Node: own.Subject.NodeID(), ID: domain.TunnelID(own.Subject.ID)}
-		if code, err := d.outsider(own).Handshake(t.Context(), "gateway-0", claim); code != http.StatusOK {
+		if code, err := d.Outsider(own).Handshake(t.Context(), "gateway-0", claim); code != http.StatusOK {
 			t.Errorf("its own ids: %d, %v: the refusals above prove nothing", code, err)
 		}
 	})
-	must(t, errors.Join(bonn.works(t.Context()), kiev.works(t.Context())))
+	must(t, errors.Join(bonn.Works(t.Context()), kiev.Works(t.Context())))
 }
 
 // forgery is a certificate with a subject's names, of a CA that nobody trusts.
@@ -114,9 +116,9 @@ func (d *doors) noReports(t *testing.T, own outsider.Stolen) {
 			return err
 		},
 	} {
-		conn, err := d.outsider(own).Control()
+		conn, err := d.Outsider(own).Control()
 		must(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
+		ctx, cancel := context.WithTimeout(t.Context(), traffic.RequestTimeout)
 		if err := call(ctx, reportv1.NewReportClient(conn)); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s is answered with %v, want PermissionDenied", name, err)
 		}

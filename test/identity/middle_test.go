@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/traffic"
 )
 
 // relay passes connections on to another address of its network.
@@ -101,7 +102,7 @@ func (i *inspector) serve(ctx context.Context, conn net.Conn) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(requestTimeout))
+	_ = conn.SetDeadline(time.Now().Add(traffic.RequestTimeout))
 	switch i.mode.Load() {
 	case inspecting:
 		i.inspect(ctx, conn)

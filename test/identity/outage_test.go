@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // outageTime is how long every xds-server and the controller are down, and exactWithin how soon after their return status has
@@ -28,14 +26,14 @@ const (
 
 // outage is an installation whose control plane goes away for a while.
 type outage struct {
-	*world
-	oslo *member
+	*world.World
+	oslo *world.Member
 	edge *lab.Agent
 
-	bergen     *member // whose Envoy crashes
+	bergen     *world.Member // whose Envoy crashes
 	bergenEdge *lab.Agent
 
-	fragile      *member
+	fragile      *world.Member
 	fragileEdge  *lab.Agent
 	fragileSince time.Time // when its Envoy began to run
 }
@@ -48,11 +46,11 @@ func TestOutage(t *testing.T) {
 	}
 	controlPlaneGone.expect(t)
 	t.Parallel()
-	o := &outage{world: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2})}
-	o.oslo = o.member(t, "oslo", nil)
-	o.edge = o.world.edge(t, lab.EdgeSpec{Name: "edge-oslo"}, o.oslo)
-	o.bergen = o.member(t, "bergen", nil)
-	o.bergenEdge = o.world.edge(t, lab.EdgeSpec{Name: "edge-bergen"}, o.bergen)
+	o := &outage{World: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2})}
+	o.oslo = o.Member(t, "oslo", nil)
+	o.edge = o.Edge(t, lab.EdgeSpec{Name: "edge-oslo"}, o.oslo)
+	o.bergen = o.Member(t, "bergen", nil)
+	o.bergenEdge = o.Edge(t, lab.EdgeSpec{Name: "edge-bergen"}, o.bergen)
 	o.startFragile(t)
 	t.Run("status", o.status)
 	t.Run("bad configuration", o.badConfiguration)
@@ -65,22 +63,22 @@ func TestOutage(t *testing.T) {
 		t.Run("tunnels change", func(t *testing.T) { o.change(t, prepared) })
 	})
 	t.Run("back", func(t *testing.T) { o.back(t, prepared) })
-	t.Run("logs", func(t *testing.T) { o.logs(t, "edge-bergen", "edge-crash", "edge-fragile") })
+	t.Run("logs", func(t *testing.T) { o.Logs(t, "edge-bergen", "edge-crash", "edge-fragile") })
 }
 
 // status proves what is known of a tunnel, and by whom: point 12.
 func (o *outage) status(t *testing.T) {
-	own, crashing := steal(t, o.edge), steal(t, o.bergenEdge).Subject.Node
+	own, crashing := world.Steal(t, o.edge), world.Steal(t, o.bergenEdge).Subject.Node
 	that(t, "why an Envoy has crashed is in status", func(t *testing.T) {
 		pid, err := o.bergenEdge.EnvoyPID()
 		must(t, err)
 		must(t, syscall.Kill(pid, syscall.SIGSEGV))
-		eventually(t, o.bergen.trouble(crashing, "Envoy", "segmentation fault"))
-		eventually(t, o.bergen.works)
+		eventually(t, o.bergen.Trouble(crashing, "Envoy", "segmentation fault"))
+		eventually(t, o.bergen.Works)
 	})
 	that(t, "status has of each edge all that somebody asks first", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
-			edge, err := o.oslo.status(ctx, own.Subject.Node)
+			edge, err := o.oslo.EdgeStatus(ctx, own.Subject.Node)
 			if err != nil {
 				return err
 			}
@@ -88,23 +86,23 @@ func (o *outage) status(t *testing.T) {
 		})
 	})
 	for _, kind := range []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
-		that(t, "the Tunnel's condition "+kind+" is True", func(t *testing.T) { eventually(t, o.oslo.condition(kind, "True")) })
+		that(t, "the Tunnel's condition "+kind+" is True", func(t *testing.T) { eventually(t, o.oslo.Condition(kind, "True")) })
 	}
 	that(t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available", func(t *testing.T) { o.gate(t) })
 	that(t, "a tunnel counts by what the gateways see: without its agent an edge still has its tunnels", func(t *testing.T) {
 		// Its Envoy is new. Without the agent nobody would tell it of a gateway that it has not dialled yet.
-		eventually(t, func(ctx context.Context) error { return o.oslo.tunnels(ctx, own.Subject.Node, 2) })
+		eventually(t, func(ctx context.Context) error { return o.oslo.TunnelsOf(ctx, own.Subject.Node, 2) })
 		o.edge.Hold()
 		defer o.edge.Resume()
-		must(t, o.oslo.works(t.Context()))
-		must(t, o.oslo.tunnels(t.Context(), own.Subject.Node, 2))
-		must(t, o.oslo.condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
+		must(t, o.oslo.Works(t.Context()))
+		must(t, o.oslo.TunnelsOf(t.Context(), own.Subject.Node, 2))
+		must(t, o.oslo.Condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
 	})
 	that(t, "an apiserver that is not healthy is told, with the edge's own words", func(t *testing.T) {
-		o.oslo.standIn.sick.Store(true)
-		measured("apiserver_unhealthy_in_status_s", took(t, patience, o.oslo.condition(v1alpha1.ConditionAPIServerReachable, "False")).Seconds())
-		o.oslo.standIn.sick.Store(false)
-		measured("apiserver_healthy_in_status_s", took(t, patience, o.oslo.condition(v1alpha1.ConditionAPIServerReachable, "True")).Seconds())
+		o.oslo.StandIn.Sick.Store(true)
+		measured("apiserver_unhealthy_in_status_s", world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "False")).Seconds())
+		o.oslo.StandIn.Sick.Store(false)
+		measured("apiserver_healthy_in_status_s", world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "True")).Seconds())
 	})
 }
 
@@ -114,30 +112,8 @@ const forgiven = time.Minute
 // calm proves that a crash is not told for ever: point 7. Much else was proven meanwhile.
 func (o *outage) calm(t *testing.T) {
 	that(t, "an Envoy that has crashed and runs well again is no trouble any more", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), forgiven+patience, o.bergen.untroubled(steal(t, o.bergenEdge).Subject.Node, "Envoy")))
+		must(t, lab.Wait(t.Context(), forgiven+patience, o.bergen.Untroubled(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")))
 	})
-}
-
-// trouble is the condition that status has an edge's last error, with some texts in it.
-func (m *member) trouble(node string, texts ...string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		edge, err := m.status(ctx, node)
-		if err == nil && !containsAll(edge.LastError, texts...) {
-			err = fmt.Errorf("the last error is %q", edge.LastError)
-		}
-		return err
-	}
-}
-
-// untroubled is the condition that status has the edge, and a text no more in its last error.
-func (m *member) untroubled(node, text string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		edge, err := m.status(ctx, node)
-		if err == nil && strings.Contains(edge.LastError, text) {
-			err = fmt.Errorf("the last error is still %q", edge.LastError)
-		}
-		return err
-	}
 }
 
 // complete says what is missing in what status says of an edge with tunnels to both gateways.
@@ -150,9 +126,9 @@ func (o *outage) complete(edge v1alpha1.EdgeStatus, notAfter time.Time) error {
 		return fmt.Errorf("its certificate ends at %s, not at %s", edge.CertificateNotAfter, notAfter)
 	case len(edge.Gateways) != 2 || edge.Gateways[0].Tunnels < 1 || edge.Gateways[1].Tunnels < 1:
 		return fmt.Errorf("its gateways are %+v", edge.Gateways)
-	case api == nil || !api.Healthy || api.Address != o.oslo.standIn.Endpoint.String() || api.Version != version:
+	case api == nil || !api.Healthy || api.Address != o.oslo.StandIn.Endpoint.String() || api.Version != world.Version:
 		return fmt.Errorf("its apiserver is %+v", api)
-	case !slices.Contains(api.CertificateNames, "kubernetes") || !slices.Contains(api.CertificateNames, o.oslo.hostname):
+	case !slices.Contains(api.CertificateNames, "kubernetes") || !slices.Contains(api.CertificateNames, o.oslo.Hostname):
 		return fmt.Errorf("the apiserver's certificate has the names %v", api.CertificateNames)
 	case api.CertificateNotAfter == nil || time.Until(api.CertificateNotAfter.Time) < time.Hour:
 		return fmt.Errorf("the apiserver's certificate ends at %v", api.CertificateNotAfter)
@@ -174,31 +150,11 @@ func form() string {
 func (o *outage) gate(t *testing.T) {
 	must(t, o.oslo.Patch(t.Context(), map[string]any{"spec": map[string]any{"availabilityGates": []any{map[string]any{"conditionType": v1alpha1.ClusterConditionTunnelReady}}}}))
 	must(t, o.oslo.SetProvisioned(t.Context()))
-	eventually(t, o.oslo.gated(metav1.ConditionTrue, ""))
-	stopEdge(t, o.edge)
-	measured("tunnel_down_in_cluster_s", took(t, patience, o.oslo.gated(metav1.ConditionFalse, v1alpha1.ClusterConditionTunnelReady)).Seconds())
+	eventually(t, o.oslo.Gated(metav1.ConditionTrue, ""))
+	world.StopEdge(t, o.edge)
+	measured("tunnel_down_in_cluster_s", world.Took(t, patience, o.oslo.Gated(metav1.ConditionFalse, v1alpha1.ClusterConditionTunnelReady)).Seconds())
 	o.edge.Resume()
-	measured("tunnel_up_in_cluster_s", took(t, patience, o.oslo.gated(metav1.ConditionTrue, "")).Seconds())
-}
-
-// gated is the condition that a Cluster's TunnelReady has a status, and that what Cluster API makes of it in Available says a
-// text. Available itself also depends on Cluster API's own connection, which stand-ins don't have.
-func (m *member) gated(status metav1.ConditionStatus, text string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		cluster, err := m.Get(ctx)
-		if err != nil {
-			return err
-		}
-		ours := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady)
-		if ours == nil || ours.Status != status {
-			return fmt.Errorf("the Cluster's TunnelReady is %+v, want %s", ours, status)
-		}
-		available := meta.FindStatusCondition(cluster.Status.Conditions, clusterv1.ClusterAvailableCondition)
-		if available == nil || !containsAll(available.Message, text) {
-			return fmt.Errorf("the Cluster's Available is %+v, want it to say %q", available, text)
-		}
-		return nil
-	}
+	measured("tunnel_up_in_cluster_s", world.Took(t, patience, o.oslo.Gated(metav1.ConditionTrue, "")).Seconds())
 }
 
 // away keeps every xds-server and the controller down while a function runs, and until outageTime is over.
@@ -228,16 +184,16 @@ func (o *outage) away(t *testing.T, during func()) {
 // the sockets of each edge's Envoy.
 func (o *outage) back(t *testing.T, p *prepared) {
 	that(t, "after 5 minutes without xds-servers and controller, in which tunnels came and went, status is exact within 15 s", func(t *testing.T) {
-		took := took(t, patience, func(ctx context.Context) error { return o.exact(ctx, p) })
+		took := world.Took(t, patience, func(ctx context.Context) error { return o.exact(ctx, p) })
 		measured("status_exact_s", took.Seconds())
 		if took > exactWithin {
 			t.Errorf("it took %s", took)
 		}
 	})
-	that(t, "an edge that could not use its cache gets its configuration now", func(t *testing.T) { eventually(t, p.corrupt.works) })
+	that(t, "an edge that could not use its cache gets its configuration now", func(t *testing.T) { eventually(t, p.corrupt.Works) })
 	that(t, "then everything works", func(t *testing.T) {
-		for _, m := range []*member{o.oslo, p.cached, p.crash, p.drain, p.api} {
-			must(t, m.works(t.Context()))
+		for _, m := range []*world.Member{o.oslo, p.cached, p.crash, p.drain, p.api} {
+			must(t, m.Works(t.Context()))
 		}
 	})
 }
@@ -253,7 +209,7 @@ func (o *outage) exact(ctx context.Context, p *prepared) error {
 				errs = append(errs, err)
 			}
 		}
-		status, err := e.of.status(ctx, e.node)
+		status, err := e.of.EdgeStatus(ctx, e.node)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -266,10 +222,10 @@ func (o *outage) exact(ctx context.Context, p *prepared) error {
 			errs = append(errs, fmt.Errorf("status counts %d tunnels of %s, there are %d", sum, e.agent.Process().Name, want))
 		}
 		if want > 0 {
-			errs = append(errs, e.of.tunnels(ctx, e.node, 2))
+			errs = append(errs, e.of.TunnelsOf(ctx, e.node, 2))
 		}
 		state := map[bool]string{true: "True", false: "False"}[want > 0]
-		errs = append(errs, e.of.condition(v1alpha1.ConditionTunnelReady, state)(ctx))
+		errs = append(errs, e.of.Condition(v1alpha1.ConditionTunnelReady, state)(ctx))
 	}
 	return errors.Join(errs...)
 }

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // joined is an edge of TestOutage.
 type joined struct {
 	agent *lab.Agent
-	of    *member
+	of    *world.Member
 	node  string
 	gone  bool // was ended for good
 }
@@ -22,13 +23,13 @@ type joined struct {
 type prepared struct {
 	all []*joined
 
-	cached, corrupt, crash, drain, api, fades *member
+	cached, corrupt, crash, drain, api, fades *world.Member
 	cachedEdge, corruptEdge, crashEdge        *lab.Agent
 	drainEdges                                [2]*lab.Agent
 	drainSites                                [2]*lab.Site
 	apiEdge                                   *lab.Agent
 	apiSite                                   *lab.Site // of the first of its apiservers
-	standIns                                  []*standIn
+	standIns                                  []*world.StandIn
 	fadeEdge                                  *lab.Agent
 	crashNode                                 string
 }
@@ -38,10 +39,10 @@ const memoryLimit = "192Mi"
 func (o *outage) prepare(t *testing.T) *prepared {
 	t.Helper()
 	p := &prepared{}
-	join := func(name string, spec lab.EdgeSpec) (*member, *lab.Agent) {
-		m := o.member(t, name, nil)
+	join := func(name string, spec lab.EdgeSpec) (*world.Member, *lab.Agent) {
+		m := o.Member(t, name, nil)
 		spec.Name = "edge-" + name
-		return m, p.add(t, o.startEdge(t, spec, m), m)
+		return m, p.add(t, o.StartEdge(t, spec, m), m)
 	}
 	p.cached, p.cachedEdge = join("cached", lab.EdgeSpec{Flags: []string{"--envoy-memory=" + memoryLimit}})
 	p.corrupt, p.corruptEdge = join("corrupt", lab.EdgeSpec{})
@@ -50,28 +51,28 @@ func (o *outage) prepare(t *testing.T) *prepared {
 	p.crashNode = p.all[2].node
 	p.prepareDrain(t, o)
 	p.prepareAPIServers(t, o)
-	p.all = append(p.all, &joined{agent: o.edge, of: o.oslo, node: steal(t, o.edge).Subject.Node})
-	for _, m := range []*member{p.cached, p.corrupt, p.crash, p.fades, p.drain, p.api} {
-		must(t, lab.Wait(t.Context(), 2*patience, m.works))
+	p.all = append(p.all, &joined{agent: o.edge, of: o.oslo, node: world.Steal(t, o.edge).Subject.Node})
+	for _, m := range []*world.Member{p.cached, p.corrupt, p.crash, p.fades, p.drain, p.api} {
+		must(t, lab.Wait(t.Context(), 2*patience, m.Works))
 	}
 	return p
 }
 
-func (p *prepared) add(t *testing.T, agent *lab.Agent, m *member) *lab.Agent {
+func (p *prepared) add(t *testing.T, agent *lab.Agent, m *world.Member) *lab.Agent {
 	t.Helper()
-	p.all = append(p.all, &joined{agent: agent, of: m, node: steal(t, agent).Subject.Node})
+	p.all = append(p.all, &joined{agent: agent, of: m, node: world.Steal(t, agent).Subject.Node})
 	return agent
 }
 
 // prepareDrain makes a Cluster with two edges in two sites.
 func (p *prepared) prepareDrain(t *testing.T, o *outage) {
 	t.Helper()
-	p.drain = o.member(t, "drain", nil)
+	p.drain = o.Member(t, "drain", nil)
 	for i := range p.drainEdges {
 		site, err := o.AddSite(t.Context(), fmt.Sprintf("drain-%d", i))
 		must(t, err)
 		p.drainSites[i] = site
-		p.drainEdges[i] = p.add(t, o.startEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-drain-%d", i), Site: site.Namespace}, p.drain), p.drain)
+		p.drainEdges[i] = p.add(t, o.StartEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-drain-%d", i), Site: site.Namespace}, p.drain), p.drain)
 	}
 }
 
@@ -82,22 +83,12 @@ func (p *prepared) prepareAPIServers(t *testing.T, o *outage) {
 	site, err := o.AddSite(t.Context(), "rack")
 	must(t, err)
 	p.apiSite = site
-	p.standIns = []*standIn{
-		o.standIn(t, "api", site.Namespace, site.Address),
-		o.standIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()), o.standIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()),
+	p.standIns = []*world.StandIn{
+		o.StandIn(t, "api", site.Namespace, site.Address),
+		o.StandIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()), o.StandIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()),
 	}
-	p.api = o.memberAt(t, "api", p.standIns[0], apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint))
-	p.apiEdge = p.add(t, o.startEdge(t, lab.EdgeSpec{Name: "edge-api"}, p.api), p.api)
-}
-
-// containsAll says whether a text holds all parts.
-func containsAll(text string, parts ...string) bool {
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			return false
-		}
-	}
-	return true
+	p.api = o.MemberAt(t, "api", p.standIns[0], apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint))
+	p.apiEdge = p.add(t, o.StartEdge(t, lab.EdgeSpec{Name: "edge-api"}, p.api), p.api)
 }
 
 // tunnelSockets counts the connections to the gateways' public port that an edge's Envoy has.

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 const (
@@ -59,7 +61,7 @@ func (d *doors) behindProxy(t *testing.T) {
 	site, err := d.AddSecludedSite(t.Context(), "secluded")
 	must(t, err)
 	connected := d.startProxy(t, site.Proxy)
-	m := d.memberAt(t, "secluded", d.standIn(t, "secluded", site.Namespace, site.Address), nil)
+	m := d.MemberAt(t, "secluded", d.StandIn(t, "secluded", site.Namespace, site.Address), nil)
 	credentials := filepath.Join(t.TempDir(), "credentials")
 	must(t, os.WriteFile(credentials, []byte(proxyUser+":wrong\n"), 0o600))
 	that(t, "the site reaches the gateways by nothing but the proxy", func(t *testing.T) {
@@ -70,23 +72,23 @@ func (d *doors) behindProxy(t *testing.T) {
 			t.Error("the public port is reached directly: what follows would prove nothing")
 		}
 	})
-	d.startEdge(t, lab.EdgeSpec{Name: "edge-secluded", Site: site.Namespace, Flags: []string{
+	d.StartEdge(t, lab.EdgeSpec{Name: "edge-secluded", Site: site.Namespace, Flags: []string{
 		"--proxy=http://" + net.JoinHostPort(lab.ProxyAddress().String(), fmt.Sprint(proxyPort)), "--proxy-credentials-file=" + credentials,
 	}}, m)
 	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {
-		eventually(t, d.says("edge-secluded", "does not take the user and password"))
+		eventually(t, d.Says("edge-secluded", "does not take the user and password"))
 	})
 	that(t, "with the right password enrolment, configuration and tunnels all go through the proxy", func(t *testing.T) {
 		must(t, os.WriteFile(credentials, []byte(proxyUser+":"+proxyPassword+"\n"), 0o600))
-		measured("behind_proxy_s", took(t, 2*patience, m.works).Seconds())
-		must(t, d.noSecretIn(t, "edge-secluded", proxyPassword))
+		measured("behind_proxy_s", world.Took(t, 2*patience, m.Works).Seconds())
+		must(t, noSecretIn(t, d.World, "edge-secluded", proxyPassword))
 	})
 	that(t, "a stream through the proxy goes on for as long as it is wanted", func(t *testing.T) {
-		stream, err := m.path(1, true).follow(t.Context())
+		stream, err := m.Path(1, true).Follow(t.Context())
 		must(t, err)
-		defer stream.close()
+		defer stream.Close()
 		must(t, startLoadFor(t, 5*time.Second, m))
-		must(t, stream.alive())
+		must(t, stream.Alive())
 	})
 	that(t, "the proxy has connected to the gateways' public name and to nothing else", func(t *testing.T) {
 		lines, err := lab.Lines(connected)
@@ -103,7 +105,7 @@ func (d *doors) behindProxy(t *testing.T) {
 }
 
 // noSecretIn is an error if a log holds a text.
-func (w *world) noSecretIn(t *testing.T, log, secret string) error {
+func noSecretIn(t *testing.T, w *world.World, log, secret string) error {
 	t.Helper()
 	for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(proxyUser + ":" + secret))} {
 		if lab.HasText(w.LogFile(log), form) == nil {
@@ -114,10 +116,10 @@ func (w *world) noSecretIn(t *testing.T, log, secret string) error {
 }
 
 // startLoadFor asks a member for some time, and returns what went wrong.
-func startLoadFor(t *testing.T, duration time.Duration, m *member) error {
+func startLoadFor(t *testing.T, duration time.Duration, m *world.Member) error {
 	t.Helper()
-	l := startLoad(t, 50, 0, "/whoami", m.paths()...)
-	defer l.stop()
+	l := traffic.Start(t, 50, 0, "/whoami", m.Paths()...)
+	defer l.Stop()
 	until := time.Now().Add(duration)
 	must(t, lab.Wait(t.Context(), 2*duration, func(context.Context) error {
 		if left := time.Until(until); left > 0 {
@@ -125,7 +127,7 @@ func startLoadFor(t *testing.T, duration time.Duration, m *member) error {
 		}
 		return nil
 	}))
-	return l.unbroken(mark{})
+	return l.Unbroken(traffic.Mark{})
 }
 
 // exemptFromProxy proves that NO_PROXY counts, with a proxy that nobody reaches.
@@ -134,9 +136,9 @@ func (d *doors) exemptFromProxy(t *testing.T) {
 	dead, err := r.site.Nowhere(t.Context())
 	must(t, err)
 	that(t, "an edge whose environment names a proxy, and the gateways as an exception, goes without it", func(t *testing.T) {
-		d.startEdge(t, lab.EdgeSpec{
+		d.StartEdge(t, lab.EdgeSpec{
 			Name: "edge-exempt", Site: r.site.Namespace, Env: []string{"HTTPS_PROXY=http://" + net.JoinHostPort(dead.String(), "3128"), "NO_PROXY=.public.test,10.0.0.0/8"},
-		}, r.member)
-		measured("no_proxy_s", took(t, 2*patience, r.works).Seconds())
+		}, r.Member)
+		measured("no_proxy_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // reaching proves that edges reach the gateways from wherever they stand, or say what is in the way: point 9. Each case has a
@@ -31,7 +32,7 @@ func (d *doors) reaching(t *testing.T) {
 
 // remote is a Cluster whose edge stands in a site of its own.
 type remote struct {
-	*member
+	*world.Member
 	site *lab.Site
 }
 
@@ -39,13 +40,13 @@ func (d *doors) remote(t *testing.T, name string) *remote {
 	t.Helper()
 	site, err := d.AddSite(t.Context(), name)
 	must(t, err)
-	return &remote{d.member(t, name, nil), site}
+	return &remote{d.Member(t, name, nil), site}
 }
 
 // join starts the edge and doesn't wait.
 func (r *remote) join(t *testing.T, flags ...string) *lab.Agent {
 	t.Helper()
-	return r.w.startEdge(t, lab.EdgeSpec{Name: "edge-" + r.Name, Site: r.site.Namespace, Flags: flags}, r.member)
+	return r.World.StartEdge(t, lab.EdgeSpec{Name: "edge-" + r.Name, Site: r.site.Namespace, Flags: flags}, r.Member)
 }
 
 // public is the gateways' public port at an address.
@@ -57,12 +58,12 @@ func public(address netip.Addr) string {
 const deadAfter = 12 * time.Second
 
 // recovered waits until a member has worked for a while, and returns when it last did not, counted from now.
-func recovered(t *testing.T, m *member, calm time.Duration) time.Duration {
+func recovered(t *testing.T, m *world.Member, calm time.Duration) time.Duration {
 	t.Helper()
 	start := time.Now()
 	var last time.Duration
-	for ticker := time.NewTicker(tick); time.Since(start)-last < calm; <-ticker.C {
-		if err := m.works(t.Context()); err != nil {
+	for ticker := time.NewTicker(poll); time.Since(start)-last < calm; <-ticker.C {
+		if err := m.Works(t.Context()); err != nil {
 			last = time.Since(start)
 			if last > 2*patience {
 				t.Fatalf("after %s: %v", last, err)
@@ -78,11 +79,11 @@ func (d *doors) severalAddresses(t *testing.T) {
 	must(t, err)
 	r.join(t, "--gateway="+public(dead), "--gateway="+public(lab.PublicAddress(0)), "--gateway="+public(lab.PublicAddress(1)))
 	that(t, "of several gateway addresses one may swallow everything", func(t *testing.T) {
-		measured("one_dead_address_s", took(t, 2*patience, r.works).Seconds())
+		measured("one_dead_address_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
 	that(t, "when the address in use dies too the next one takes over", func(t *testing.T) {
 		must(t, r.site.Lose(t.Context(), lab.PublicAddress(0)))
-		measured("address_dies_s", recovered(t, r.member, deadAfter).Seconds())
+		measured("address_dies_s", recovered(t, r.Member, deadAfter).Seconds())
 	})
 }
 
@@ -92,16 +93,16 @@ func (d *doors) changingDNS(t *testing.T) {
 	must(t, err)
 	r.join(t)
 	that(t, "a gateway whose name does not exist yet is told, and waited for", func(t *testing.T) {
-		eventually(t, d.says("edge-dns", "knows no address of this name"))
+		eventually(t, d.Says("edge-dns", "knows no address of this name"))
 	})
 	that(t, "as soon as DNS knows the gateway the edge comes up", func(t *testing.T) {
 		dns.Set(lab.PublicName, lab.PublicAddress(0))
-		measured("dns_appears_s", took(t, 2*patience, r.works).Seconds())
+		measured("dns_appears_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
 	that(t, "a gateway that moves to another address is found there", func(t *testing.T) {
 		dns.Set(lab.PublicName, lab.PublicAddress(1))
 		must(t, r.site.Lose(t.Context(), lab.PublicAddress(0)))
-		measured("dns_moves_s", recovered(t, r.member, deadAfter).Seconds())
+		measured("dns_moves_s", recovered(t, r.Member, deadAfter).Seconds())
 	})
 }
 
@@ -115,7 +116,7 @@ func (d *doors) dualStack(t *testing.T) {
 	must(t, r.site.SetHost(lab.PublicName, dead, v6))
 	r.join(t)
 	that(t, "a name with an IPv4 address that is dead and an IPv6 address leads to the gateway", func(t *testing.T) {
-		measured("dual_stack_s", took(t, 2*patience, r.works).Seconds())
+		measured("dual_stack_s", world.Took(t, 2*patience, r.Works).Seconds())
 		if relay.count.Load() == 0 {
 			t.Error("nothing went by IPv6")
 		}
@@ -130,19 +131,19 @@ func (d *doors) inTheWay(t *testing.T) {
 	box := newInspector(t, r.site.Namespace, netip.AddrPortFrom(trap, lab.PublicPort), public(lab.PublicAddress(0)))
 	r.join(t)
 	that(t, "an edge behind a box that inspects TLS says so, and whose certificate it saw", func(t *testing.T) {
-		eventually(t, d.says("edge-middle", "inspect", "Corporate Inspection CA"))
+		eventually(t, d.Says("edge-middle", "inspect", "Corporate Inspection CA"))
 	})
 	that(t, "an edge in a network that wants a person to log in first says so", func(t *testing.T) {
 		box.mode.Store(captive)
-		eventually(t, d.says("edge-middle", "captive portal"))
+		eventually(t, d.Says("edge-middle", "captive portal"))
 	})
 	that(t, "an edge whose firewall cuts what it does not know says so", func(t *testing.T) {
 		box.mode.Store(cutting)
-		eventually(t, d.says("edge-middle", "connection was cut"))
+		eventually(t, d.Says("edge-middle", "connection was cut"))
 	})
 	that(t, "when whatever was in the way is gone the edge comes up by itself", func(t *testing.T) {
 		box.mode.Store(open)
-		measured("way_free_s", took(t, 2*patience, r.works).Seconds())
+		measured("way_free_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
 }
 
@@ -153,13 +154,13 @@ func (d *doors) blackHole(t *testing.T) {
 	must(t, r.site.SetHost(lab.PublicName, dead))
 	r.join(t)
 	that(t, "an edge in a network that swallows everything says so", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), 2*patience, d.says("edge-hole", "nobody answers")))
+		must(t, lab.Wait(t.Context(), 2*patience, d.Says("edge-hole", "nobody answers")))
 	})
 	must(t, r.site.SetHost(lab.PublicName, lab.PublicAddress(0), lab.PublicAddress(1)))
-	must(t, lab.Wait(t.Context(), 2*patience, r.works))
+	must(t, lab.Wait(t.Context(), 2*patience, r.Works))
 	that(t, "after its cable was out for a while an edge is back within seconds", func(t *testing.T) {
 		must(t, r.site.Unplug(t.Context()))
-		eventually(t, r.deaf)
+		eventually(t, r.Deaf)
 		start := time.Now()
 		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
 			if time.Since(start) < 10*time.Second {
@@ -168,6 +169,6 @@ func (d *doors) blackHole(t *testing.T) {
 			return nil
 		}))
 		must(t, r.site.Plug(t.Context()))
-		measured("cable_back_s", took(t, 2*patience, r.works).Seconds())
+		measured("cable_back_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
 }

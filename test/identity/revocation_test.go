@@ -20,6 +20,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // cutWithin is how soon the connections in the tunnels of an edge must be gone after its end.
@@ -27,7 +29,7 @@ const cutWithin = 10 * time.Second
 
 // pair is a Cluster with an edge that will be thrown out and one that stays, each in a site of its own.
 type pair struct {
-	*member
+	*world.Member
 	out, stay         *lab.Agent
 	outSite, staySite *lab.Site
 	outBootstrap      []byte
@@ -35,34 +37,34 @@ type pair struct {
 
 func (d *doors) pair(t *testing.T, name string) *pair {
 	t.Helper()
-	p := &pair{member: d.member(t, name, nil)}
+	p := &pair{Member: d.Member(t, name, nil)}
 	var err error
 	p.outSite, err = d.AddSite(t.Context(), name+"-out")
 	must(t, err)
 	p.staySite, err = d.AddSite(t.Context(), name+"-stay")
 	must(t, err)
-	p.outBootstrap = p.bootstrap(t)
+	p.outBootstrap = p.BootstrapFile(t)
 	p.out, err = d.RunEdge(lab.EdgeSpec{Name: "edge-" + name + "-out", Site: p.outSite.Namespace, Bootstraps: [][]byte{p.outBootstrap}})
 	must(t, err)
-	p.stay = d.edge(t, lab.EdgeSpec{Name: "edge-" + name + "-stay", Site: p.staySite.Namespace}, p.member)
+	p.stay = d.Edge(t, lab.EdgeSpec{Name: "edge-" + name + "-stay", Site: p.staySite.Namespace}, p.Member)
 	return p
 }
 
 // streamsThrough opens streams until there is one through an edge and each gateway, and returns those. The others are
 // closed.
-func (m *member) streamsThrough(t *testing.T, site *lab.Site) []*follower {
+func streamsThrough(t *testing.T, m *world.Member, site *lab.Site) []*traffic.Follower {
 	t.Helper()
-	var found []*follower
-	for gateway := range m.w.Gateways {
-		path := m.path(gateway, gateway%2 == 1)
+	var found []*traffic.Follower
+	for gateway := range m.World.Gateways {
+		path := m.Path(gateway, gateway%2 == 1)
 		eventually(t, func(ctx context.Context) error {
-			f, err := path.follow(ctx)
+			f, err := path.Follow(ctx)
 			if err != nil {
 				return err
 			}
-			if f.edge != site.Address.String() {
-				f.close()
-				return fmt.Errorf("%s: all streams go through %s", path, f.edge)
+			if f.Edge != site.Address.String() {
+				f.Close()
+				return fmt.Errorf("%s: all streams go through %s", path, f.Edge)
 			}
 			found = append(found, f)
 			return nil
@@ -74,16 +76,16 @@ func (m *member) streamsThrough(t *testing.T, site *lab.Site) []*follower {
 // revocation proves how an edge is thrown out: point 4.
 func (d *doors) revocation(t *testing.T) {
 	p := d.pair(t, "zurich")
-	other := d.member(t, "geneva", nil)
-	d.edge(t, lab.EdgeSpec{Name: "edge-geneva"}, other)
-	stolen := steal(t, p.out)
-	lost, kept := p.streamsThrough(t, p.outSite), p.streamsThrough(t, p.staySite)
-	elsewhere := startLoad(t, 60, 2, "/whoami", other.paths()...)
-	before := elsewhere.mark()
+	other := d.Member(t, "geneva", nil)
+	d.Edge(t, lab.EdgeSpec{Name: "edge-geneva"}, other)
+	stolen := world.Steal(t, p.out)
+	lost, kept := streamsThrough(t, p.Member, p.outSite), streamsThrough(t, p.Member, p.staySite)
+	elsewhere := traffic.Start(t, 60, 2, "/whoami", other.Paths()...)
+	before := elsewhere.Count()
 
 	that(t, "fairlead edge list names every edge", func(t *testing.T) {
 		out, err := d.Exec(t.Context(), "edge", "list", "--namespace", namespace)
-		if err != nil || !strings.Contains(out, stolen.Subject.Node) || !strings.Contains(out, steal(t, p.stay).Subject.Node) {
+		if err != nil || !strings.Contains(out, stolen.Subject.Node) || !strings.Contains(out, world.Steal(t, p.stay).Subject.Node) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
@@ -98,18 +100,18 @@ func (d *doors) revocation(t *testing.T) {
 	})
 	that(t, "the other edge of the same cluster goes on undisturbed, streams and all", func(t *testing.T) {
 		for _, f := range kept {
-			must(t, f.alive())
+			must(t, f.Alive())
 		}
-		eventually(t, p.carriedBy(p.staySite.Address))
+		eventually(t, p.CarriedBy(p.staySite.Address))
 	})
-	that(t, "other clusters go on undisturbed", func(t *testing.T) { must(t, elsewhere.unbroken(before)) })
+	that(t, "other clusters go on undisturbed", func(t *testing.T) { must(t, elsewhere.Unbroken(before)) })
 	that(t, "no gateway takes a handshake of the revoked edge", func(t *testing.T) { d.noHandshake(t, stolen) })
 	that(t, "the revoked edge gets no certificate, no configuration, and is not heard", func(t *testing.T) { d.nothingFor(t, stolen) })
-	that(t, "the revoked edge says that it is revoked", func(t *testing.T) { eventually(t, d.says("edge-zurich-out", "revoked")) })
+	that(t, "the revoked edge says that it is revoked", func(t *testing.T) { eventually(t, d.Says("edge-zurich-out", "revoked")) })
 	that(t, "the revoked edge can't come back by the token that it came with", func(t *testing.T) { d.noWayBack(t, p) })
 	that(t, "status says when the edge was revoked", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
-			edge, err := p.status(ctx, stolen.Subject.Node)
+			edge, err := p.EdgeStatus(ctx, stolen.Subject.Node)
 			if err == nil && edge.RevokedAt == nil {
 				err = errors.New("it has no revokedAt")
 			}
@@ -117,42 +119,33 @@ func (d *doors) revocation(t *testing.T) {
 		})
 	})
 	that(t, "a new edge on the same machine comes in by a new token", func(t *testing.T) {
-		d.edge(t, lab.EdgeSpec{Name: "edge-zurich-new", Site: p.outSite.Namespace}, p.member)
-		eventually(t, func(ctx context.Context) error { return p.seenFrom(ctx, p.outSite) })
+		d.Edge(t, lab.EdgeSpec{Name: "edge-zurich-new", Site: p.outSite.Namespace}, p.Member)
+		eventually(t, func(ctx context.Context) error { return p.SeenFrom(ctx, p.outSite) })
 	})
 	for _, f := range kept {
-		must(t, f.alive())
-		f.close()
+		must(t, f.Alive())
+		f.Close()
 	}
-	elsewhere.stop()
+	elsewhere.Stop()
 }
 
 // cut fails the test unless all streams have ended soon enough after a time.
-func cut(t *testing.T, start time.Time, streams []*follower) {
+func cut(t *testing.T, start time.Time, streams []*traffic.Follower) {
 	t.Helper()
 	for _, f := range streams {
 		select {
-		case <-f.done:
+		case <-f.Done():
 		case <-time.After(time.Until(start.Add(cutWithin))):
-			t.Fatalf("%s still goes on after %s", f.path, cutWithin)
+			t.Fatalf("%s still goes on after %s", f.Path, cutWithin)
 		}
 	}
-}
-
-// seenFrom is the condition that a request arrives from a site.
-func (m *member) seenFrom(ctx context.Context, site *lab.Site) error {
-	who, err := m.path(0, false).get(ctx, "/whoami")
-	if err == nil && !strings.HasSuffix(who, " "+site.Address.String()) {
-		err = fmt.Errorf("carried by %s", who)
-	}
-	return err
 }
 
 // noHandshake asks every gateway for a tunnel with a stolen identity.
 func (d *doors) noHandshake(t *testing.T, stolen outsider.Stolen) {
 	claim := outsider.Claim{Node: stolen.Subject.NodeID(), ID: domain.TunnelID(stolen.Subject.ID)}
 	for _, gateway := range []string{"gateway-0", "gateway-1"} {
-		if code, err := d.outsider(stolen).Handshake(t.Context(), gateway, claim); err == nil && code == http.StatusOK {
+		if code, err := d.Outsider(stolen).Handshake(t.Context(), gateway, claim); err == nil && code == http.StatusOK {
 			t.Errorf("%s gives it a tunnel", gateway)
 		}
 	}
@@ -160,16 +153,16 @@ func (d *doors) noHandshake(t *testing.T, stolen outsider.Stolen) {
 
 // nothingFor calls all that an edge may call, with a stolen identity.
 func (d *doors) nothingFor(t *testing.T, stolen outsider.Stolen) {
-	if names, err := d.outsider(stolen).Fetch(t.Context(), stolen.Subject.NodeID()); len(names) > 0 || status.Code(err) != codes.FailedPrecondition {
+	if names, err := d.Outsider(stolen).Fetch(t.Context(), stolen.Subject.NodeID()); len(names) > 0 || status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("ADS gives %q, %v; want FailedPrecondition", names, err)
 	}
-	conn, err := d.outsider(stolen).Control()
+	conn, err := d.Outsider(stolen).Control()
 	must(t, err)
 	defer func() { _ = conn.Close() }()
 	if _, err := enrolv1.NewEnrolmentClient(conn).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csrFor(t)}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("renewing gives %v, want FailedPrecondition", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), traffic.RequestTimeout)
 	defer cancel()
 	stream, err := reportv1.NewReportClient(conn).Edge(ctx)
 	must(t, err)
@@ -183,38 +176,38 @@ func (d *doors) nothingFor(t *testing.T, stolen outsider.Stolen) {
 // carry anything.
 func (d *doors) noWayBack(t *testing.T, p *pair) {
 	for _, forget := range []bool{false, true} {
-		stopEdge(t, p.out)
+		world.StopEdge(t, p.out)
 		if forget {
 			must(t, os.RemoveAll(p.out.StateDir))
 			must(t, os.MkdirAll(p.out.StateDir, 0o700))
 		}
 		p.out.Resume()
-		seen := func(ctx context.Context) error { return p.seenFrom(ctx, p.outSite) }
+		seen := func(ctx context.Context) error { return p.SeenFrom(ctx, p.outSite) }
 		if err := lab.Wait(t.Context(), 4*time.Second, seen); err == nil {
 			t.Fatalf("it carries traffic again, with its state forgotten: %v", forget)
 		}
-		eventually(t, p.works)
+		eventually(t, p.Works)
 	}
-	stopEdge(t, p.out)
+	world.StopEdge(t, p.out)
 }
 
 // ends proves what becomes of edges when their tunnel ends: point 4.
 func (d *doors) ends(t *testing.T) {
-	gone, moved, stays := d.member(t, "gone", nil), d.member(t, "moved", nil), d.member(t, "stays", nil)
-	edges := map[*member]*lab.Agent{}
-	for _, m := range []*member{gone, moved, stays} {
-		edges[m] = d.edge(t, lab.EdgeSpec{Name: "edge-" + m.Name}, m)
+	gone, moved, stays := d.Member(t, "gone", nil), d.Member(t, "moved", nil), d.Member(t, "stays", nil)
+	edges := map[*world.Member]*lab.Agent{}
+	for _, m := range []*world.Member{gone, moved, stays} {
+		edges[m] = d.Edge(t, lab.EdgeSpec{Name: "edge-" + m.Name}, m)
 	}
-	open := func(m *member) (all []*follower) {
-		for _, p := range m.paths() {
-			f, err := p.follow(t.Context())
+	open := func(m *world.Member) (all []*traffic.Follower) {
+		for _, p := range m.Paths() {
+			f, err := p.Follow(t.Context())
 			must(t, err)
 			all = append(all, f)
 		}
 		return all
 	}
 	lost, alive, undisturbed := open(gone), open(moved), open(stays)
-	stolen := steal(t, edges[gone])
+	stolen := world.Steal(t, edges[gone])
 
 	that(t, "the end of a Cluster cuts the connections in its tunnels within 10 s, on every gateway", func(t *testing.T) {
 		start := time.Now()
@@ -227,16 +220,16 @@ func (d *doors) ends(t *testing.T) {
 		d.nothingFor(t, stolen)
 	})
 	that(t, "its agent says so, and keeps running for what else it may serve", func(t *testing.T) {
-		eventually(t, d.says("edge-gone", "ended"))
+		eventually(t, d.Says("edge-gone", "ended"))
 		must(t, edges[gone].Alive())
 	})
 	that(t, "a Cluster that is deleted while paused loses its route, but not its open connections", func(t *testing.T) {
-		moved.moveAway(t)
-		eventually(t, moved.deaf)
+		moveAway(t, moved)
+		eventually(t, moved.Deaf)
 		start := time.Now()
 		must(t, lab.Wait(t.Context(), 2*cutWithin, func(context.Context) error {
 			for _, f := range alive {
-				if err := f.alive(); err != nil {
+				if err := f.Alive(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -248,25 +241,25 @@ func (d *doors) ends(t *testing.T) {
 	})
 	that(t, "other clusters go on undisturbed by either", func(t *testing.T) {
 		for _, f := range undisturbed {
-			must(t, f.alive())
+			must(t, f.Alive())
 		}
-		must(t, stays.works(t.Context()))
+		must(t, stays.Works(t.Context()))
 	})
 	for _, f := range append(alive, undisturbed...) {
-		f.close()
+		f.Close()
 	}
 }
 
 // moveAway does to a Cluster what clusterctl move does at the place that it moves it from: it pauses it, and later deletes
 // everything without waiting for finalizers, what is owned first.
-func (m *member) moveAway(t *testing.T) {
+func moveAway(t *testing.T, m *world.Member) {
 	t.Helper()
 	must(t, m.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
-	eventually(t, m.condition(v1alpha1.ConditionPaused, "True"))
+	eventually(t, m.Condition(v1alpha1.ConditionPaused, "True"))
 	tunnel, err := m.Tunnel(t.Context())
 	must(t, err)
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	must(t, m.w.Management.Client.Patch(t.Context(), tunnel, none))
-	must(t, client.IgnoreNotFound(m.w.Management.Client.Delete(t.Context(), tunnel)))
+	must(t, m.World.Management.Client.Patch(t.Context(), tunnel, none))
+	must(t, client.IgnoreNotFound(m.World.Management.Client.Delete(t.Context(), tunnel)))
 	must(t, m.Delete(t.Context()))
 }

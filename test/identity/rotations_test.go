@@ -10,6 +10,8 @@ import (
 
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 const (
@@ -31,12 +33,12 @@ const (
 
 // rotations is an installation in which certificates live for seconds.
 type rotations struct {
-	*world
-	members []*member
+	*world.World
+	members []*world.Member
 	edges   []*lab.Agent
-	load    *load
-	from    mark // when it began
-	before  int  // certificates that there had been by then
+	load    *traffic.Load
+	from    traffic.Mark // when it began
+	before  int          // certificates that there had been by then
 }
 
 // TestRotations proves that neither a leaf nor a CA that is replaced costs a request, and what a long night does.
@@ -49,33 +51,33 @@ func TestRotations(t *testing.T) {
 	controlPlaneGone.wait(t)
 	release := hold(t, whole)
 	defer release()
-	r := &rotations{world: newWorld(t, lab.Options{Gateways: 2, Lean: true, ControllerFlags: []string{
+	r := &rotations{World: newWorld(t, lab.Options{Gateways: 2, Lean: true, ControllerFlags: []string{
 		"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=" + caOverlap.String(), "--ca-lifetime=" + caLife.String(),
 	}})}
 	r.bringUp(t)
 	r.begin(t, loadRate)
 	t.Run("CA", r.rotateCA)
 	t.Run("leaves", r.rotateLeaves)
-	r.load.stop()
+	r.load.Stop()
 	release()
 	r.begin(t, calmRate)
 	t.Run("CA by itself", r.rotatesItself)
-	r.load.stop()
+	r.load.Stop()
 	t.Run("asleep", r.asleep)
 	t.Run("night", r.night)
-	t.Run("logs", func(t *testing.T) { r.logs(t) })
+	t.Run("logs", func(t *testing.T) { r.Logs(t) })
 }
 
 // bringUp makes Clusters and edges, of which every edge serves every Cluster.
 func (r *rotations) bringUp(t *testing.T) {
 	for i := range turnClusters {
-		r.members = append(r.members, r.member(t, fmt.Sprintf("turn-%d", i), nil))
+		r.members = append(r.members, r.Member(t, fmt.Sprintf("turn-%d", i), nil))
 	}
 	for i := range turnEdges {
-		r.edges = append(r.edges, r.startEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-turn-%d", i)}, r.members...))
+		r.edges = append(r.edges, r.StartEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-turn-%d", i)}, r.members...))
 	}
 	for _, m := range r.members {
-		must(t, lab.Wait(t.Context(), 2*patience, m.works))
+		must(t, lab.Wait(t.Context(), 2*patience, m.Works))
 	}
 	for _, e := range r.edges {
 		must(t, lab.Wait(t.Context(), 2*patience, e.Ready))
@@ -85,22 +87,22 @@ func (r *rotations) bringUp(t *testing.T) {
 // begin begins to make so many requests a second.
 func (r *rotations) begin(t *testing.T, rate int) {
 	t.Helper()
-	var paths []path
+	var paths []traffic.Path
 	for _, m := range r.members {
-		paths = append(paths, m.path(0, false), m.path(1, true))
+		paths = append(paths, m.Path(0, false), m.Path(1, true))
 	}
 	_, before, err := r.newCertificates()
 	must(t, err)
-	r.load = startLoad(t, rate, 2, "/whoami", paths...)
-	r.from, r.before = r.load.mark(), before
+	r.load = traffic.Start(t, rate, 2, "/whoami", paths...)
+	r.from, r.before = r.load.Count(), before
 }
 
 // undisturbed fails the test if a request has failed or a stream has broken since a mark, or if there was too little load to
 // prove anything.
-func (r *rotations) undisturbed(t *testing.T, since mark, leastRate float64) {
+func (r *rotations) undisturbed(t *testing.T, since traffic.Mark, leastRate float64) {
 	t.Helper()
-	must(t, r.load.unbroken(since))
-	if rate := r.load.rateSince(since); rate < leastRate {
+	must(t, r.load.Unbroken(since))
+	if rate := r.load.RateSince(since); rate < leastRate {
 		t.Errorf("only %.0f requests a second were made", rate)
 	}
 }
@@ -132,7 +134,7 @@ func (r *rotations) newCertificates() (map[string][]string, int, error) {
 func (r *rotations) rotateLeaves(t *testing.T) {
 	that(t, "a thousand certificates were replaced under load, with no failed request and no broken stream", func(t *testing.T) {
 		must(t, lab.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
-			if err := r.load.unbroken(r.from); err != nil {
+			if err := r.load.Unbroken(r.from); err != nil {
 				t.Fatal(err)
 			}
 			_, n, err := r.newCertificates()
@@ -142,13 +144,13 @@ func (r *rotations) rotateLeaves(t *testing.T) {
 			return err
 		}))
 		r.undisturbed(t, r.from, leastRate)
-		m := r.load.mark()
+		m := r.load.Count()
 		measured("leaf_rotations", leafRotations)
-		measured("requests", float64(m.requests-r.from.requests))
-		measured("requests_per_s", r.load.rateSince(r.from))
-		measured("requests_failed", float64(m.failed-r.from.failed))
-		measured("streams_broken", float64(r.load.broken()))
-		measured("slow_requests", float64(m.slow-r.from.slow))
+		measured("requests", float64(m.Requests-r.from.Requests))
+		measured("requests_per_s", r.load.RateSince(r.from))
+		measured("requests_failed", float64(m.Failed-r.from.Failed))
+		measured("streams_broken", float64(r.load.Broken()))
+		measured("slow_requests", float64(m.Slow-r.from.Slow))
 	})
 	that(t, "certificates are renewed at two thirds of their life, and not all at once", r.atTwoThirds)
 }
@@ -172,7 +174,7 @@ func (r *rotations) atTwoThirds(t *testing.T) {
 			must(t, err)
 			notAfter, err := parseTime(f[3])
 			must(t, err)
-			if begin, known := got[f[2]]; known && begin.After(r.from.at) {
+			if begin, known := got[f[2]]; known && begin.After(r.from.At) {
 				part := at.Sub(begin).Seconds() / ends[f[2]].Sub(begin).Seconds()
 				least, most, sum, n = min(least, part), max(most, part), sum+part, n+1
 				if part > 1 {
@@ -204,7 +206,7 @@ func (r *rotations) asleep(t *testing.T) {
 		edge := r.edges[0]
 		before, err := outsider.StealAll(domain, edge.StateDir)
 		must(t, err)
-		stopEdge(t, edge)
+		world.StopEdge(t, edge)
 		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
 			for _, stolen := range before {
 				if left := time.Until(stolen.Leaf.NotAfter); left > -leafLife {
@@ -214,7 +216,7 @@ func (r *rotations) asleep(t *testing.T) {
 			return nil
 		}))
 		edge.Resume()
-		measured("wake_up_s", took(t, patience, func(context.Context) error {
+		measured("wake_up_s", world.Took(t, patience, func(context.Context) error {
 			after, err := outsider.StealAll(domain, edge.StateDir)
 			if err != nil {
 				return err
@@ -257,9 +259,9 @@ func (r *rotations) night(t *testing.T) {
 		for _, s := range []*lab.Service{r.Controller, r.XDSServers[0], r.Gateways[0].Service, r.Gateways[1].Service} {
 			s.Resume()
 		}
-		measured("morning_s", took(t, 3*patience, func(ctx context.Context) error {
+		measured("morning_s", world.Took(t, 3*patience, func(ctx context.Context) error {
 			for _, m := range r.members {
-				if err := m.works(ctx); err != nil {
+				if err := m.Works(ctx); err != nil {
 					return err
 				}
 			}

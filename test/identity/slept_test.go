@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 const day = 24 * time.Hour
@@ -19,13 +20,13 @@ const day = 24 * time.Hour
 // slept proves what becomes of an edge that was off for months: points 1 and 3. Its leaf is replaced by one that ended then,
 // signed by the same CA, as it would lie on its disk.
 func (d *doors) slept(t *testing.T) {
-	m := d.member(t, "tallinn", nil)
-	edge := d.edge(t, lab.EdgeSpec{Name: "edge-tallinn"}, m)
-	node := steal(t, edge).Subject.Node
+	m := d.Member(t, "tallinn", nil)
+	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-tallinn"}, m)
+	node := world.Steal(t, edge).Subject.Node
 	that(t, "a leaf that ended 89 days ago renews by its key: the edge is the one that it was", func(t *testing.T) {
 		d.age(t, edge, 89*day)
-		measured("renewed_after_89_days_s", took(t, patience, m.works).Seconds())
-		if now := steal(t, edge).Subject.Node; now != node {
+		measured("renewed_after_89_days_s", world.Took(t, patience, m.Works).Seconds())
+		if now := world.Steal(t, edge).Subject.Node; now != node {
 			t.Errorf("it is %s now, was %s", now, node)
 		}
 	})
@@ -37,24 +38,24 @@ func (d *doors) slept(t *testing.T) {
 		old := regexp.MustCompile(`token: .*`).ReplaceAll(bootstrap, []byte("token: fl1.long-gone"))
 		must(t, os.WriteFile(file, old, 0o600))
 		d.age(t, edge, 91*day)
-		eventually(t, d.says("edge-tallinn", "can't be renewed any more"))
-		must(t, m.deaf(t.Context()))
+		eventually(t, d.Says("edge-tallinn", "can't be renewed any more"))
+		must(t, m.Deaf(t.Context()))
 	})
 	that(t, "beyond the grace time a new bootstrap file at its place brings the edge back, as another node", func(t *testing.T) {
-		must(t, os.WriteFile(d.BootstrapFile("edge-tallinn", 0), m.bootstrap(t), 0o600))
-		measured("enrolled_after_91_days_s", took(t, 3*patience, m.works).Seconds())
-		if now := steal(t, edge).Subject.Node; now == node {
+		must(t, os.WriteFile(d.BootstrapFile("edge-tallinn", 0), m.BootstrapFile(t), 0o600))
+		measured("enrolled_after_91_days_s", world.Took(t, 3*patience, m.Works).Seconds())
+		if now := world.Steal(t, edge).Subject.Node; now == node {
 			t.Error("it is still the node that it was")
 		}
 	})
-	stopEdge(t, edge)
+	world.StopEdge(t, edge)
 }
 
 // age stops an edge, makes its leaf one that has ended some time ago, and starts it again.
 func (d *doors) age(t *testing.T, edge *lab.Agent, ago time.Duration) {
 	t.Helper()
-	stolen := steal(t, edge)
-	stopEdge(t, edge)
+	stolen := world.Steal(t, edge)
+	world.StopEdge(t, edge)
 	end := time.Now().Add(-ago)
 	old, err := outsider.Forge(d.ca, domain, stolen.Subject, end.Add(-day), end)
 	must(t, err)
@@ -66,7 +67,7 @@ func (d *doors) age(t *testing.T, edge *lab.Agent, ago time.Duration) {
 
 // disk proves that an edge lives with a disk that takes nothing more: the Tests paragraph.
 func (d *doors) disk(t *testing.T) {
-	m := d.member(t, "odessa", nil)
+	m := d.Member(t, "odessa", nil)
 	small, err := d.NewDisk(t.Context(), "small-disk", 2048)
 	must(t, err)
 	must(t, small.Fill())
@@ -79,42 +80,42 @@ func (d *doors) disk(t *testing.T) {
 		}
 		return uses
 	}
-	edge := d.startEdge(t, lab.EdgeSpec{Name: "edge-odessa", StateDir: filepath.Join(small.Path, "state")}, m)
+	edge := d.StartEdge(t, lab.EdgeSpec{Name: "edge-odessa", StateDir: filepath.Join(small.Path, "state")}, m)
 	that(t, "an edge whose disk is full says so, and uses no token up", func(t *testing.T) {
-		eventually(t, d.says("edge-odessa", "no space left"))
+		eventually(t, d.Says("edge-odessa", "no space left"))
 		if n := tokens(); n > 0 {
 			t.Errorf("tokens were used %d times", n)
 		}
 	})
 	that(t, "when there is room again it comes up by itself", func(t *testing.T) {
 		must(t, small.Free())
-		measured("disk_freed_s", took(t, 2*patience, m.works).Seconds())
+		measured("disk_freed_s", world.Took(t, 2*patience, m.Works).Seconds())
 	})
 	that(t, "an edge whose disk fills up later goes on, and starts again on the full disk", func(t *testing.T) {
 		eventually(t, edge.Ready)
 		must(t, small.Fill())
-		stopEdge(t, edge)
+		world.StopEdge(t, edge)
 		edge.Resume()
-		measured("start_on_full_disk_s", took(t, patience, m.works).Seconds())
+		measured("start_on_full_disk_s", world.Took(t, patience, m.Works).Seconds())
 		must(t, small.Free())
 	})
 	d.readOnly(t, m, edge, small)
-	stopEdge(t, edge)
+	world.StopEdge(t, edge)
 }
 
-func (d *doors) readOnly(t *testing.T, m *member, edge *lab.Agent, small *lab.Disk) {
+func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *lab.Disk) {
 	that(t, "an edge whose disk is read-only says what to do", func(t *testing.T) {
-		stopEdge(t, edge)
+		world.StopEdge(t, edge)
 		must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, true) }))
 		edge.Resume()
-		eventually(t, d.says("edge-odessa", "read-only", "--runtime-dir"))
+		eventually(t, d.Says("edge-odessa", "read-only", "--runtime-dir"))
 	})
 	that(t, "with another folder for its sockets an edge runs on a read-only disk", func(t *testing.T) {
 		edge.Hold()
-		runtime := d.file("edge-odessa", "run")
+		runtime := d.File("edge-odessa", "run")
 		edge.Change(func(s *lab.Spec) { s.Args = append(s.Args, "--runtime-dir="+runtime) })
 		edge.Resume()
-		measured("start_on_read_only_disk_s", took(t, patience, m.works).Seconds())
+		measured("start_on_read_only_disk_s", world.Took(t, patience, m.Works).Seconds())
 		if err := os.WriteFile(filepath.Join(small.Path, "probe"), nil, 0o600); err == nil {
 			t.Error("the disk can be written")
 		}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // marker is an address that no Envoy survives that badConfiguration starts.
@@ -35,17 +37,17 @@ const provenAfter = 12 * time.Second
 // startFragile starts an edge with such an Envoy.
 func (o *outage) startFragile(t *testing.T) {
 	t.Helper()
-	file := o.file("fragile-envoy")
+	file := o.File("fragile-envoy")
 	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(fragile, "@ENVOY@", o.EnvoyPath())), 0o755))
-	o.fragile = o.member(t, "fragile", nil)
-	o.fragileEdge = o.world.edge(t, lab.EdgeSpec{Name: "edge-fragile", Envoy: file}, o.fragile)
+	o.fragile = o.Member(t, "fragile", nil)
+	o.fragileEdge = o.Edge(t, lab.EdgeSpec{Name: "edge-fragile", Envoy: file}, o.fragile)
 	o.fragileSince = time.Now()
 }
 
 // badConfiguration proves that an edge whose Envoy keeps crashing after something new goes back to what ran before: point 7.
 func (o *outage) badConfiguration(t *testing.T) {
 	m, edge := o.fragile, o.fragileEdge
-	node := steal(t, edge).Subject.Node
+	node := world.Steal(t, edge).Subject.Node
 	must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
 		if ran := time.Since(o.fragileSince); ran < provenAfter {
 			return fmt.Errorf("its Envoy has run for %s", ran)
@@ -53,11 +55,11 @@ func (o *outage) badConfiguration(t *testing.T) {
 		return nil
 	}))
 	that(t, "after a crash loop that a new configuration has begun, the last good one runs again", func(t *testing.T) {
-		before := m.standIn.Endpoint
+		before := m.StandIn.Endpoint
 		must(t, m.PatchTunnel(t.Context(), map[string]any{"apiServer": map[string]any{
 			"address": before.Addr().String(), "port": int64(before.Port()), "others": []any{map[string]any{"address": marker, "port": int64(6443)}},
 		}}))
-		eventually(t, o.says("edge-fragile", "segmentation fault"))
+		eventually(t, o.Says("edge-fragile", "segmentation fault"))
 		measured("rollback_s", recovered(t, m, 6*time.Second).Seconds())
 		dump, err := adminGet(t.Context(), edge.StateDir, "/config_dump")
 		if err != nil || strings.Contains(dump, marker) {
@@ -65,23 +67,23 @@ func (o *outage) badConfiguration(t *testing.T) {
 		}
 	})
 	that(t, "status says what was refused, and why", func(t *testing.T) {
-		eventually(t, m.trouble(node, "configuration"))
+		eventually(t, m.Trouble(node, "configuration"))
 	})
 	that(t, "a configuration that is good is taken again", func(t *testing.T) {
-		must(t, m.PatchTunnel(t.Context(), apiServer(m.standIn.Endpoint)))
-		eventually(t, m.untroubled(node, "configuration"))
+		must(t, m.PatchTunnel(t.Context(), apiServer(m.StandIn.Endpoint)))
+		eventually(t, m.Untroubled(node, "configuration"))
 		must(t, o.steadyFor(m, time.Second)(t.Context()))
 	})
-	stopEdge(t, edge)
+	world.StopEdge(t, edge)
 }
 
 // steadyFor is the condition that a member works all the time for a while.
-func (o *outage) steadyFor(m *member, duration time.Duration) func(context.Context) error {
+func (o *outage) steadyFor(m *world.Member, duration time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ticker := time.NewTicker(tick)
+		ticker := time.NewTicker(poll)
 		defer ticker.Stop()
 		for start := time.Now(); time.Since(start) < duration; <-ticker.C {
-			if err := m.works(ctx); err != nil {
+			if err := m.Works(ctx); err != nil {
 				return err
 			}
 		}
@@ -92,27 +94,27 @@ func (o *outage) steadyFor(m *member, duration time.Duration) func(context.Conte
 // startsAlone starts edges while nobody but gateways and apiservers are there: point 6.
 func (o *outage) startsAlone(t *testing.T, p *prepared) {
 	that(t, "an edge that starts without a control plane comes up with its last configuration, tunnels and all", func(t *testing.T) {
-		stopEdge(t, p.cachedEdge)
-		must(t, lab.Wait(t.Context(), patience, p.cached.deaf))
+		world.StopEdge(t, p.cachedEdge)
+		must(t, lab.Wait(t.Context(), patience, p.cached.Deaf))
 		p.cachedEdge.Resume()
-		measured("start_without_control_plane_s", took(t, patience, p.cached.works).Seconds())
+		measured("start_without_control_plane_s", world.Took(t, patience, p.cached.Works).Seconds())
 		eventually(t, p.cachedEdge.Ready)
 	})
 	that(t, "it says so", func(t *testing.T) {
-		eventually(t, o.says("edge-cached", "served from the cache", "xds-server does not answer"))
+		eventually(t, o.Says("edge-cached", "served from the cache", "xds-server does not answer"))
 	})
 	that(t, "a gateway that starts without a control plane carries tunnels again too", func(t *testing.T) {
 		gateway := o.Gateways[1]
 		gateway.Hold()
 		must(t, gateway.KillEnvoy())
 		gateway.Resume()
-		measured("gateway_start_without_control_plane_s", took(t, patience, p.cached.works).Seconds())
+		measured("gateway_start_without_control_plane_s", world.Took(t, patience, p.cached.Works).Seconds())
 	})
 	that(t, "a cache that is damaged is put aside with a line in the log, and the agent runs on", func(t *testing.T) {
-		stopEdge(t, p.corruptEdge)
+		world.StopEdge(t, p.corruptEdge)
 		damage(t, filepath.Join(p.corruptEdge.StateDir, "cache"))
 		p.corruptEdge.Resume()
-		eventually(t, o.says("edge-corrupt", "aside"))
+		eventually(t, o.Says("edge-corrupt", "aside"))
 		pid := p.corruptEdge.Process().PID()
 		start := time.Now()
 		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
@@ -155,17 +157,17 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 		pid, err := p.crashEdge.EnvoyPID()
 		must(t, err)
 		must(t, syscall.Kill(pid, syscall.SIGSEGV))
-		measured("crash_recovery_s", took(t, patience, func(ctx context.Context) error {
+		measured("crash_recovery_s", world.Took(t, patience, func(ctx context.Context) error {
 			if now, err := p.crashEdge.EnvoyPID(); err != nil || now == pid {
 				return fmt.Errorf("Envoy is %d, was %d: %w", now, pid, err)
 			}
-			return p.crash.works(ctx)
+			return p.crash.Works(ctx)
 		}).Seconds())
 	})
 	that(t, "an agent that is started anew takes the Envoy over that runs, streams and all", func(t *testing.T) {
-		stream, err := p.crash.path(0, false).follow(t.Context())
+		stream, err := p.crash.Path(0, false).Follow(t.Context())
 		must(t, err)
-		defer stream.close()
+		defer stream.Close()
 		before, err := p.crashEdge.EnvoyPID()
 		must(t, err)
 		p.crashEdge.Kill()
@@ -175,7 +177,7 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 		if before != after {
 			t.Errorf("Envoy was %d, is %d", before, after)
 		}
-		must(t, stream.alive())
+		must(t, stream.Alive())
 	})
 	that(t, "Envoy has a limit of memory, an overload manager and a limit of connections", func(t *testing.T) {
 		dump, err := adminGet(t.Context(), p.cachedEdge.StateDir, "/config_dump")
@@ -191,39 +193,39 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 
 // drains stops one of two edges with a request in it.
 func (o *outage) drains(t *testing.T, p *prepared) {
-	var running *follower
+	var running *traffic.Follower
 	eventually(t, func(ctx context.Context) error {
-		f, err := p.drain.path(0, false).follow(ctx)
+		f, err := p.drain.Path(0, false).Follow(ctx)
 		if err != nil {
 			return err
 		}
-		if f.edge != p.drainSites[0].Address.String() {
-			f.close()
-			return fmt.Errorf("it goes through %s", f.edge)
+		if f.Edge != p.drainSites[0].Address.String() {
+			f.Close()
+			return fmt.Errorf("it goes through %s", f.Edge)
 		}
 		running = f
 		return nil
 	})
-	l := startFreshLoad(t, 30, "/whoami", p.drain.paths()...)
-	must(t, lab.Wait(t.Context(), patience, l.atLeast(30)))
+	l := traffic.StartFresh(t, 30, "/whoami", p.drain.Paths()...)
+	must(t, lab.Wait(t.Context(), patience, l.AtLeast(30)))
 	ended := make(chan error, 1)
 	go func() { ended <- p.drainEdges[0].Terminate(patience) }()
-	eventually(t, p.drain.carriedBy(p.drainSites[1].Address))
-	asked := l.mark()
-	must(t, lab.Wait(t.Context(), patience, l.atLeast(asked.requests+90)))
-	must(t, running.alive())
+	eventually(t, p.drain.CarriedBy(p.drainSites[1].Address))
+	asked := l.Count()
+	must(t, lab.Wait(t.Context(), patience, l.AtLeast(asked.Requests+90)))
+	must(t, running.Alive())
 	select {
 	case err := <-ended:
 		t.Errorf("it ended (%v) before the request did", err)
 	default:
 	}
-	running.close()
+	running.Close()
 	start := time.Now()
 	must(t, <-ended)
 	measured("drained_s", time.Since(start).Seconds())
-	measured("drain_failed", float64(l.mark().failed))
-	must(t, l.unbroken(mark{}))
-	l.stop()
+	measured("drain_failed", float64(l.Count().Failed))
+	must(t, l.Unbroken(traffic.Mark{}))
+	l.Stop()
 	p.drainEdges[0].Resume()
-	must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return p.drain.seenFrom(ctx, p.drainSites[0]) }))
+	must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return p.drain.SeenFrom(ctx, p.drainSites[0]) }))
 }

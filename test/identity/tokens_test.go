@@ -11,11 +11,12 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // tokenWatch looks at a member's bootstrap Secret all the time.
 type tokenWatch struct {
-	m      *member
+	m      *world.Member
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
@@ -25,7 +26,7 @@ type tokenWatch struct {
 	errors []string
 }
 
-func watchTokens(t *testing.T, m *member) *tokenWatch {
+func watchTokens(t *testing.T, m *world.Member) *tokenWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &tokenWatch{m: m, cancel: cancel, seen: map[string]time.Time{}, least: tokenLifetime}
@@ -79,8 +80,8 @@ func (d *doors) tokensInTheEnd(t *testing.T) {
 		}
 	})
 	that(t, "a token that has expired is refused and off the record", func(t *testing.T) {
-		stranger := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: d.roots(t)}
-		now := d.token(t, d.tokens.m)
+		stranger := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: d.Roots(t)}
+		now := tokenOf(t, d.tokens.m)
 		for token, last := range d.tokens.seen {
 			if token == now || time.Since(last) < tokenLifetime {
 				continue

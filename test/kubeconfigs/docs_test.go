@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,14 +23,15 @@ func TestEveryRowHasItsTest(t *testing.T) {
 	if !found {
 		t.Fatal("the document has no table of tests")
 	}
-	rows := 0
+	rows, shown := 0, combinations{}
 	for line := range strings.Lines(table) {
 		if !strings.HasPrefix(line, "| ") {
 			continue
 		}
 		rows++
+		shown.note(line)
 		named := row.FindAllStringSubmatch(line, -1)
-		if len(named) == 0 && !strings.Contains(line, "| *not shown*") {
+		if len(named) == 0 {
 			t.Errorf("no test stands behind the row %s", line)
 		}
 		for _, match := range named {
@@ -38,7 +40,7 @@ func TestEveryRowHasItsTest(t *testing.T) {
 				t.Errorf("%s has no test %s", match[1], match[2])
 			}
 			for _, sub := range strings.FieldsFunc(match[3], func(r rune) bool { return r == '/' }) {
-				isMode := v1alpha1.KubeconfigMode(sub) == v1alpha1.KubeconfigModeSNI || v1alpha1.KubeconfigMode(sub) == v1alpha1.KubeconfigModeConnect
+				isMode := slices.Contains(modes, sub)
 				if name := `"` + strings.ReplaceAll(sub, "_", " "); !isMode && !hasText(t, dir, name+`"`) && !hasText(t, dir, name+" ") {
 					t.Errorf("%s %s has no subtest %s", match[1], match[2], sub)
 				}
@@ -48,6 +50,57 @@ func TestEveryRowHasItsTest(t *testing.T) {
 	if rows < 10 {
 		t.Errorf("the table has only %d rows", rows)
 	}
+	for _, event := range []string{"created", "rotated", "rewritten", "moved", "opted out"} {
+		for _, mode := range modes {
+			if !shown[mode+" "+event] {
+				t.Errorf("no row has mode %s %s", mode, event)
+			}
+		}
+	}
+	for provider, events := range map[string][]string{
+		"KCP": {"created", "adopted", "rotated", "moved", "opted out"}, "Kamaji": {"created", "rewritten", "opted out"}, "EKS": {"created", "rewritten", "opted out"},
+		"RKE2": {"created", "rotated", "rewritten", "opted out"}, "Talos": {"created", "rotated", "rewritten", "opted out"},
+	} {
+		for _, event := range events {
+			if !shown[provider+" "+event] {
+				t.Errorf("no row has provider %s %s", provider, event)
+			}
+		}
+	}
+}
+
+// modes are those in which a kubeconfig can be written.
+var modes = []string{
+	string(v1alpha1.KubeconfigModeSNI), string(v1alpha1.KubeconfigModeConnect), string(v1alpha1.KubeconfigModeHTTPProxy), string(v1alpha1.KubeconfigModeHTTPSProxy),
+	string(v1alpha1.KubeconfigModeSOCKS5), string(v1alpha1.KubeconfigModeAddress),
+}
+
+// combinations are which modes, and which providers, have a row for which event.
+type combinations map[string]bool
+
+// note takes a row: | modes | providers | events, with more words after the first of each | test |.
+func (c combinations) note(line string) {
+	columns := strings.Split(line, "|")
+	if len(columns) < 4 {
+		return
+	}
+	who := list(columns[1])
+	if len(who) == 1 && who[0] == "each" {
+		who = modes
+	}
+	for _, event := range list(columns[3]) {
+		for _, one := range append(slices.Clone(who), list(columns[2])...) {
+			c[one+" "+event] = true
+		}
+	}
+}
+
+// list are the parts of a column.
+func list(column string) (all []string) {
+	for part := range strings.FieldsFuncSeq(column, func(r rune) bool { return r == ',' || r == ';' }) {
+		all = append(all, strings.Trim(part, " `"))
+	}
+	return all
 }
 
 // hasText says whether a text is in the tests of a package.

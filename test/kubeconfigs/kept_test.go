@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
 // changed bounds how long Cluster API may take for one machine more or less.
@@ -27,7 +29,13 @@ func (m *member) kept(t *testing.T) {
 	that(t, "a worker joins", m.workerJoins)
 	that(t, "a worker reports how it booted", m.workersReport)
 	that(t, "a MachineHealthCheck sees through the tunnel that a machine is dead, and KCP replaces it and its etcd member", m.isRepaired)
+	if m.mode == v1alpha1.KubeconfigModeConnect {
+		m.rollsOut(t)
+	}
 	that(t, "KCP scales from three machines to one, and takes the etcd members out", m.scalesDown)
+	if m.mode == v1alpha1.KubeconfigModeSNI {
+		m.upgradesInPlace(t)
+	}
 }
 
 // portForward speaks TLS with etcd through a port-forward of kubectl, which has KCP's dialers. The protocol is asked for by

@@ -3,21 +3,35 @@ package kubeconfigs
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
 )
 
 // reportCommand makes a machine report how it boots; the program is in its image.
 const reportCommand = "edge-agent report --detach || true"
 
-// reportBoots makes the machines of a control plane report how they boot.
+// reportBoots makes the machines of a control plane report how they boot, unless they are to be silent.
 func (m *member) reportBoots(config map[string]any) error {
+	if m.breaks != "" {
+		commands, _, err := unstructured.NestedSlice(config, "preKubeadmCommands")
+		if config["preKubeadmCommands"] = append(commands, m.breaks); err != nil {
+			return err
+		}
+	}
+	if m.silent {
+		return nil
+	}
 	files, _, err := unstructured.NestedSlice(config, "files")
 	if err != nil {
 		return err
@@ -50,4 +64,75 @@ func (m *member) reported(t *testing.T, list func(context.Context) ([]clusterv1.
 		}
 		return nil
 	})
+}
+
+const (
+	// breakCA makes kubeadm init fail, as an image or a file of a user's can: preflight does not read the CA.
+	breakCA = "echo broken > /etc/kubernetes/pki/ca.crt"
+	// reportAfter is when a machine that is silent is said to be so; ten minutes is more than a test has.
+	reportAfter = time.Minute
+)
+
+// bootsFail proves that a machine of a control plane that KCP makes says what failed on it, and that one which says nothing is told
+// apart. Nobody else could tell: both have no apiserver yet.
+func bootsFail(t *testing.T, l *lab.Lab) {
+	failing, silent := newMember(l, "kyiv", v1alpha1.KubeconfigModeSNI), newMember(l, "lima", v1alpha1.KubeconfigModeSNI)
+	silent.silent = true
+	for _, m := range []*member{failing, silent} {
+		m.Namespace, m.breaks = "boots", breakCA // a namespace that is not moved
+		must(t, m.create(t.Context()))
+		must(t, m.optIn(t.Context()))
+	}
+	that(t, "a machine whose kubeadm fails says on its Machine which step failed, and why", func(t *testing.T) {
+		said := failing.booted(t, v1alpha1.ReasonBootstrapFailed)
+		measured("boot_failed_s", time.Since(failing.begun).Seconds())
+		if !strings.HasPrefix(said, "kubeadm certs/ca: ") || !strings.Contains(said, "ca.crt") {
+			t.Errorf("the condition says %q", said)
+		}
+		if strings.Contains(said, "PRIVATE KEY") {
+			t.Error("the condition holds a key")
+		}
+	})
+	that(t, "a machine that says nothing is told apart from one that failed", func(t *testing.T) {
+		said := silent.booted(t, v1alpha1.ReasonNeverReported)
+		measured("never_reported_s", time.Since(silent.begun).Seconds())
+		if !strings.Contains(said, "no report within "+reportAfter.String()) {
+			t.Errorf("the condition says %q", said)
+		}
+	})
+	for _, m := range []*member{failing, silent} {
+		must(t, m.Delete(t.Context()))
+	}
+}
+
+// booted waits until the one machine of a control plane has failed for a reason, by its condition and by an event on its Machine,
+// and returns what the condition says.
+func (m *member) booted(t *testing.T, reason string) (message string) {
+	t.Helper()
+	clients, err := kubernetes.NewForConfig(m.lab.Management.Config)
+	must(t, err)
+	within(t, changed, "", func(ctx context.Context) error {
+		machines, err := m.machines(ctx)
+		if err != nil || len(machines) != 1 {
+			return fmt.Errorf("%d machines, want one: %w", len(machines), err)
+		}
+		machine := &machines[0]
+		c := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineConditionBootstrapReported)
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reason {
+			return fmt.Errorf("condition of machine %s: %+v, want False %s", machine.Name, c, reason)
+		}
+		message = c.Message
+		events, err := clients.EventsV1().Events(m.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range events.Items {
+			e := &events.Items[i]
+			if e.Reason == reason && e.Type == corev1.EventTypeWarning && e.Regarding.Kind == "Machine" && e.Regarding.Name == machine.Name {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event %s on machine %s", reason, machine.Name)
+	})
+	return message
 }

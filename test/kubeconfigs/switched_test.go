@@ -19,10 +19,10 @@ func TestSwitchOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes two minutes")
 	}
-	skipUnlessPossible(t)
+	proof.Need(t)
 	t.Parallel()
 	l, err := lab.New(t.Context(), lab.Options{TunnelDomain: string(domain)})
-	start(t, l, err)
+	proof.Start(t, l, err)
 	must(t, l.ConnectDirectly(t.Context()))
 	cluster, err := l.CreateCluster(t.Context(), lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}})
 	must(t, err)

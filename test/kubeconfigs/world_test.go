@@ -49,6 +49,10 @@ type member struct {
 	*lab.Cluster
 	lab  *lab.Lab // that manages it
 	mode v1alpha1.KubeconfigMode
+
+	begun  time.Time // when it was made
+	breaks string    // a command before kubeadm; empty: none
+	silent bool      // its machines don't report how they boot
 }
 
 // newMember says what a workload cluster is to be; nothing is made yet.
@@ -122,6 +126,7 @@ func addNames(config map[string]any, key model.Key) error {
 
 // create makes the namespace and applies the manifests.
 func (m *member) create(ctx context.Context) error {
+	m.begun = time.Now()
 	manifests, err := m.manifests()
 	if err != nil {
 		return err
@@ -146,17 +151,6 @@ func (m *member) says(kind string, status metav1.ConditionStatus) func(context.C
 			return err
 		}
 		return hasCondition(object, kind, status)
-	}
-}
-
-// clusterSays is the condition that the Cluster has a condition of a status.
-func (m *member) clusterSays(kind string, status metav1.ConditionStatus) func(context.Context) error {
-	return func(ctx context.Context) error {
-		cluster, err := m.Get(ctx)
-		if err != nil {
-			return err
-		}
-		return isCondition(cluster.Status.Conditions, kind, status)
 	}
 }
 

@@ -46,7 +46,7 @@ func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
 		return nil, fmt.Errorf("making the state folder of %s: %w", spec.name, err)
 	}
 	args := append([]string{
-		"run", "--state-dir=" + spec.dir, "--envoy=" + cmp.Or(spec.envoy, l.EnvoyPath()), "--health-listen=" + spec.health, "--log-level=debug",
+		"run", "--state-dir=" + spec.dir, "--envoy=" + cmp.Or(spec.envoy, l.EnvoyPath()), "--health-listen=" + spec.health, l.logLevel(),
 	}, spec.args...)
 	command := slices.Concat(spec.wrapper, []string{spec.program}, args)
 	service, err := l.supervise(Spec{Name: spec.name, Namespace: spec.namespace, Program: command[0], Args: command[1:], Env: spec.env})

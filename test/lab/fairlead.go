@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -28,6 +29,8 @@ const (
 	gatewayAccount    = "gateway"
 
 	controllerHealth = "127.0.0.1:8081"
+	// controllersHealth is the port before that of the second controller.
+	controllersHealth = 8180
 	// webhookListen is beside the ports of Cluster API's webhooks.
 	webhookListen = "127.0.0.1:9447"
 )
@@ -36,6 +39,9 @@ const (
 // until it is ready. Cluster API's types must be served before the controllers look for them.
 func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	if err := l.installFairlead(ctx); err != nil {
+		return err
+	}
+	if err := l.createGatewaySet(ctx); err != nil {
 		return err
 	}
 	select {
@@ -49,6 +55,7 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 		}
 	}
 	l.XDSServers, l.Gateways = make([]*Service, l.options.XDSServers), make([]*Agent, l.options.Gateways)
+	l.Controllers = make([]*Service, l.options.Controllers)
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range l.XDSServers {
 		address, err := l.Network.addXDSServer(ctx, i)
@@ -57,11 +64,17 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 		}
 		group.Go(func() error { return l.startXDSServer(ctx, i, address) })
 	}
-	group.Go(func() error { return l.startController(ctx) })
+	for i := range l.Controllers {
+		group.Go(func() error { return l.startController(ctx, i) })
+	}
 	for i := range l.Gateways {
 		group.Go(func() error { return l.startGateway(ctx, i) })
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	l.Controller = l.Controllers[0]
+	return nil
 }
 
 // installFairlead applies what of deploy/kubernetes doesn't run: types, permissions, policies and the webhook.
@@ -111,14 +124,18 @@ func pointWebhooks(objects []*unstructured.Unstructured, address string) error {
 	return nil
 }
 
-func (l *Lab) startController(ctx context.Context) (err error) {
-	l.Controller, err = l.startManaged(ctx, managed{
-		name: "controller", program: "controller", account: controllerAccount, health: controllerHealth,
+func (l *Lab) startController(ctx context.Context, i int) (err error) {
+	name, health, metrics, webhooks := "controller", controllerHealth, "127.0.0.1:8082", webhookListen
+	if i > 0 {
+		name, health, metrics, webhooks = "controller-"+strconv.Itoa(i), host("127.0.0.1", controllersHealth+i), "0", "0"
+	}
+	l.Controllers[i], err = l.startManaged(ctx, managed{
+		name: name, program: "controller", account: controllerAccount, health: health,
 		args: append([]string{
-			"--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s", "--metrics-listen=127.0.0.1:8082",
+			"--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s", "--metrics-listen=" + metrics,
 			"--public-address=" + host(l.Network.publicName, PublicPort), "--apiserver-address=" + host(GatewayName, APIServerPort),
 			"--connect-address=" + host(GatewayName, ConnectPort), "--tunnel-dns=auto", "--xds-server-user=" + user(xdsServerAccount),
-			"--xds-server=" + host(xdsServerName, xdsPort), "--webhook-listen=" + webhookListen,
+			"--xds-server=" + host(xdsServerName, xdsPort), "--webhook-listen=" + webhooks,
 		}, l.options.ControllerFlags...),
 	})
 	return err
@@ -130,13 +147,10 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 		"--listen=" + netip.AddrPortFrom(address, xdsPort).String(), "--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace,
 		"--public-address=" + host(l.Network.publicName, PublicPort), "--control-address=" + host(xdsServerName, xdsPort),
 		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.file(name),
+		"--gateway-statefulset=" + gatewaySet, "--gateway-workers=" + strconv.Itoa(l.options.GatewayWorkers),
 	}
-	for j := range l.options.Gateways {
-		gateway := "--gateway=" + gatewayReplica(j)
-		if l.options.Gateways > 1 {
-			gateway += "=" + host(l.Network.publicAddress(j).String(), PublicPort)
-		}
-		args = append(args, gateway)
+	if l.options.ReplicaAddresses {
+		args = append(args, "--replica-address="+host(replicaName("{i}", l.Network.publicName), PublicPort))
 	}
 	l.XDSServers[i], err = l.startManaged(ctx, managed{name: name, program: "xds-server", account: xdsServerAccount, health: xdsServerHealth(i), args: args})
 	return err
@@ -169,7 +183,7 @@ func (l *Lab) startManaged(ctx context.Context, m managed) (*Service, error) {
 	}
 	service, err := l.supervise(Spec{
 		Name: m.name, Namespace: l.Network.Management, Program: l.parts.fairlead(m.program),
-		Args: append([]string{"--kubeconfig=" + l.file(m.name, "kubeconfig"), "--health-listen=" + m.health, "--log-level=debug"}, m.args...),
+		Args: append([]string{"--kubeconfig=" + l.file(m.name, "kubeconfig"), "--health-listen=" + m.health, l.logLevel()}, m.args...),
 	})
 	if err != nil {
 		return nil, err
@@ -219,6 +233,9 @@ func ready(namespace *Namespace, health string) func(context.Context) error {
 	probe := &http.Client{Transport: &http.Transport{DialContext: namespace.DialContext, DisableKeepAlives: true}}
 	return httpOK(probe, "http://"+health+"/readyz")
 }
+
+// logLevel is a flag of all programs of ours.
+func (l *Lab) logLevel() string { return "--log-level=" + cmp.Or(l.options.LogLevel, "debug") }
 
 func host(name string, port int) string { return name + ":" + strconv.Itoa(port) }
 

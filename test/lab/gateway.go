@@ -7,44 +7,50 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// startGateway starts a gateway as soon as the controller has made its credentials.
+// startGateway starts a gateway as soon as the controller has made its credentials, and waits until it is ready.
 func (l *Lab) startGateway(ctx context.Context, i int) error {
+	spec, err := l.gatewaySpec(ctx, i)
+	if err != nil {
+		return err
+	}
+	l.Gateways[i], err = l.startAgent(ctx, spec)
+	return err
+}
+
+// gatewaySpec writes what a gateway starts with.
+func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	name := gatewayReplica(i)
 	dir := l.file(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making a folder for %s: %w", name, err)
+		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", name, err)
 	}
 	secret, err := l.waitSecret(ctx, types.NamespacedName{Namespace: InstallationNamespace, Name: v1alpha1.GatewaySecretName}, v1alpha1.BootstrapTokenKey)
 	if err != nil {
-		return err
+		return agentSpec{}, err
 	}
 	credential := "--token-file=" + filepath.Join(dir, "token")
 	token := string(secret.Data[v1alpha1.BootstrapTokenKey])
 	if l.options.GatewayPod {
 		credential = "--service-account-token-file=" + filepath.Join(dir, "token")
 		if token, err = l.gatewayPodToken(ctx, name); err != nil {
-			return err
+			return agentSpec{}, err
 		}
 	}
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600),
 		os.WriteFile(filepath.Join(dir, "ca.crt"), secret.Data[v1alpha1.BootstrapCAKey], 0o644)); err != nil {
-		return fmt.Errorf("writing the credentials of %s: %w", name, err)
+		return agentSpec{}, fmt.Errorf("writing the credentials of %s: %w", name, err)
 	}
 	const health = "127.0.0.1:8080"
-	l.Gateways[i], err = l.startAgent(ctx, agentSpec{
+	return agentSpec{
 		name: name, program: l.parts.fairlead("gateway-agent"), namespace: l.Network.Gateways[i], dir: filepath.Join(dir, "state"), health: health,
 		args: []string{
 			"--name=" + name, "--xds-server=" + host(xdsServerName, xdsPort), "--tunnel-domain=" + l.Domain,
@@ -52,9 +58,9 @@ func (l *Lab) startGateway(ctx context.Context, i int) error {
 			"--public-listen=" + netip.AddrPortFrom(l.Network.publicAddress(i), PublicPort).String(),
 			"--apiserver-listen=" + netip.AddrPortFrom(InsideAddress(i), APIServerPort).String(),
 			"--connect-listen=" + netip.AddrPortFrom(InsideAddress(i), ConnectPort).String(),
+			"--workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		},
-	})
-	return err
+	}, nil
 }
 
 func gatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
@@ -62,17 +68,9 @@ func gatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
 // gatewayPodToken makes the Pod of a gateway out of the installation's own manifest, and the token that a kubelet would
 // mount into it.
 func (l *Lab) gatewayPodToken(ctx context.Context, name string) (string, error) {
-	objects, err := readObjects(filepath.Join(l.parts.Root, "deploy", "kubernetes", "gateway.yaml"))
+	set, err := l.gatewayManifest()
 	if err != nil {
 		return "", err
-	}
-	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "StatefulSet" })
-	if i < 0 {
-		return "", errors.New("making the gateway's Pod: there is no StatefulSet in its manifest")
-	}
-	set := &appsv1.StatefulSet{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, set); err != nil {
-		return "", fmt.Errorf("making the gateway's Pod: %w", err)
 	}
 	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
 	pod.Namespace, pod.Name = set.Namespace, name

@@ -191,7 +191,7 @@ func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster
 	_, controlPlane := machine.Labels[clusterv1.MachineControlPlaneLabel]
 	i.log.Info("starting machine", "machine", machine.Name)
 	return i.cloud.create(ctx, machineSpec{
-		key: key, cluster: client.ObjectKeyFromObject(cluster), host: machine.Name, userData: secret.Data["value"], controlPlane: controlPlane,
+		key: key, cluster: client.ObjectKeyFromObject(cluster), host: machine.Name, userData: secret.Data["value"], version: machine.Spec.Version, controlPlane: controlPlane,
 	})
 }
 

@@ -42,6 +42,7 @@ type machineSpec struct {
 	cluster      types.NamespacedName
 	host         string
 	userData     []byte
+	version      string // of Kubernetes
 	controlPlane bool
 }
 
@@ -96,7 +97,7 @@ func (c *Cloud) create(ctx context.Context, spec machineSpec) (*CloudMachine, er
 	if err := site.ip(ctx, "route", "add", "default", "via", workloadAddress.String()); err != nil {
 		return nil, err
 	}
-	if err := c.install(m, spec); err != nil {
+	if err := c.install(ctx, m, spec); err != nil {
 		removeNamespace(context.WithoutCancel(ctx), site.Name)
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (c *Cloud) create(ctx context.Context, spec machineSpec) (*CloudMachine, er
 }
 
 // install gives a machine its names and its bootstrap data, and switches it on.
-func (c *Cloud) install(m *CloudMachine, spec machineSpec) error {
+func (c *Cloud) install(ctx context.Context, m *CloudMachine, spec machineSpec) error {
 	c.mu.Lock()
 	names := maps.Clone(c.names)
 	c.mu.Unlock()
@@ -128,28 +129,19 @@ func (c *Cloud) install(m *CloudMachine, spec machineSpec) error {
 		return fmt.Errorf("making machine %s: %w", m.Name, err)
 	}
 	args := []string{"run", "--dir=" + m.Dir, "--hostname=" + m.Name, "--address=" + m.Address.String(), "--user-data=" + userData, "--provider-id=" + providerID(spec.key)}
-	for name, program := range c.lab.machinePrograms() {
-		args = append(args, "--program="+name+"="+program)
+	image, err := c.lab.machineImage(ctx, spec.version)
+	if err != nil {
+		return err
 	}
-	var err error
 	m.process, err = Start(Spec{
-		Name: "machine-" + m.Name, Namespace: m.Namespace, Program: c.lab.parts.real("machine"), Args: args, Log: c.lab.LogFile("machine-" + m.Name),
+		Name: "machine-" + m.Name, Namespace: m.Namespace, Program: c.lab.parts.real("machine"), Args: append(args, image...),
+		Log: c.lab.LogFile("machine-" + m.Name),
 	})
 	return err
 }
 
 // providerID is the id of a machine in this cloud, on its Node and on its LabMachine.
 func providerID(key types.NamespacedName) string { return "lab:///" + key.String() }
-
-// machinePrograms are the programs that a machine image has, by the name of their command.
-func (l *Lab) machinePrograms() map[string]string {
-	edgeAgent := l.parts.fairlead("edge-agent")
-	programs := map[string]string{"edge-agent": edgeAgent, "fairlead-edge": edgeAgent} // by command and by image
-	for _, name := range []string{"kubeadm", "kubectl", "etcd", "kube-apiserver", "kube-controller-manager", "envoy"} {
-		programs[name] = l.parts.real(name)
-	}
-	return programs
-}
 
 // remove ends a machine for good. Without one it does nothing.
 func (c *Cloud) remove(ctx context.Context, key types.NamespacedName) {

@@ -26,30 +26,40 @@ type Options struct {
 	ServingNames []string
 	// Gateways and XDSServers are how many there are; one by default.
 	Gateways, XDSServers int
+	// GatewayWorkers is how many workers each gateway has; one by default.
+	GatewayWorkers int
+	// ReplicaAddresses lets edges in the workload network dial each gateway at an address of its own.
+	ReplicaAddresses bool
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
 	Lean bool
-	// ControllerFlags are added to those of the controller.
+	// Controllers is how many there are, of which one leads; one by default. Only the first has a webhook.
+	Controllers int
+	// ControllerFlags are added to those of the controllers.
 	ControllerFlags []string
 	// Machines adds Cluster API's kubeadm providers and an infrastructure provider whose machines are network namespaces:
 	// Cluster API makes the workload clusters itself, so the lab has no workload apiservers of its own.
 	Machines bool
+	// LogLevel is that of our own programs; debug by default.
+	LogLevel string
 	// Prepare is called when the management cluster is there with all types and permissions, before any program of
 	// Fairlead starts; it may be nil.
 	Prepare func(context.Context, *Lab) error
 }
 
-// Lab is an installation. Its fields are set by New and Start, and don't change afterwards.
+// Lab is an installation. Its fields are set by New and Start, and change
+// afterwards only where gateways are added or removed.
 type Lab struct {
 	Network    *Network
 	Management *APIServer
 	SNI        *APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines
 	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab and with machines
 
-	Controller *Service
-	XDSServers []*Service
-	Gateways   []*Agent
-	CAPI       *Process // nil in a lean lab
-	Cloud      *Cloud   // where machines run; nil without Options.Machines
+	Controller  *Service // the first of Controllers
+	Controllers []*Service
+	XDSServers  []*Service
+	Gateways    []*Agent
+	CAPI        *Process // nil in a lean lab
+	Cloud       *Cloud   // where machines run; nil without Options.Machines
 
 	Dir     string
 	Domain  string
@@ -94,7 +104,7 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 	if options.TunnelDomain == "" {
 		options.TunnelDomain = "tunnels.example.test"
 	}
-	options.Gateways, options.XDSServers = max(options.Gateways, 1), max(options.XDSServers, 1)
+	options.Gateways, options.XDSServers, options.Controllers = max(options.Gateways, 1), max(options.XDSServers, 1), max(options.Controllers, 1)
 	l := &Lab{Dir: filepath.Join(os.TempDir(), name), Domain: options.TunnelDomain, parts: parts, options: options}
 	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
 		return nil, fmt.Errorf("making the lab's folder: %w", err)

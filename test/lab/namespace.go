@@ -97,6 +97,13 @@ func (n *Namespace) SetHost(name string, addresses ...netip.Addr) error {
 	return n.writeHosts()
 }
 
+// Addresses are those that a name resolves to.
+func (n *Namespace) Addresses(name string) []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.hosts[name])
+}
+
 // writeHosts writes the file in place: it is mounted into processes, so a new one would not be seen. One write makes it
 // shorter or longer at once, so that nobody reads an empty one.
 func (n *Namespace) writeHosts() error {

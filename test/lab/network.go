@@ -13,6 +13,8 @@ import (
 const (
 	// GatewayName is the gateways' name in the management network.
 	GatewayName = "gateway.mgmt.test"
+	// peerSuffix is what the names of gateways among themselves end with.
+	peerSuffix = ".gateway-peers." + InstallationNamespace + ".svc"
 	// PublicName is the gateways' name in the workload network.
 	PublicName = "gateway.public.test"
 	// xdsServerName is the xds-servers' name in the management and the gateway networks.
@@ -58,6 +60,7 @@ type Network struct {
 	name         string
 	publicName   string // of the gateways in the workload network
 	firstGateway int    // number of the first one there
+	xdsServers   []netip.Addr
 
 	mu  sync.Mutex
 	all []*Namespace // in the order in which they were made
@@ -91,8 +94,11 @@ func (n *Network) build(ctx context.Context, gateways int) (err error) {
 		if err := n.connectGateway(ctx, i, gateway); err != nil {
 			return err
 		}
+		if err := n.nameGateway(i); err != nil {
+			return err
+		}
 	}
-	return nil
+	return n.namePeers()
 }
 
 // add makes a namespace that is removed with the network.
@@ -119,7 +125,7 @@ func (n *Network) addSwitch(ctx context.Context, role, device string, address ne
 	return namespace, namespace.addAddress(ctx, device, address)
 }
 
-// connectGateway gives a gateway its two legs and everybody its names, and shuts its back door.
+// connectGateway gives a gateway its two legs, and shuts its back door.
 func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace) error {
 	inside, public := InsideAddress(i), n.publicAddress(i)
 	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management, "mgmt", "gw" + strconv.Itoa(i)}); err != nil {
@@ -129,13 +135,35 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 	if err := plug(ctx, cable{gateway, gatewayPublic, netip.PrefixFrom(public, workloadPrefix.Bits()), n.Workload, "work", port}); err != nil {
 		return err
 	}
-	if err := closeBackDoors(ctx, gateway); err != nil {
+	return closeBackDoors(ctx, gateway)
+}
+
+// nameGateway lets clients and edges find a gateway by the names that all gateways have.
+func (n *Network) nameGateway(i int) error {
+	if err := n.Management.AddHost(GatewayName, InsideAddress(i)); err != nil {
 		return err
 	}
-	if err := n.Management.AddHost(GatewayName, inside); err != nil {
+	if err := n.Workload.SetHost(replicaName(i, n.publicName), n.publicAddress(i)); err != nil {
 		return err
 	}
-	return n.Workload.AddHost(n.publicName, public)
+	return n.Workload.AddHost(n.publicName, n.publicAddress(i))
+}
+
+// replicaName is the name of one gateway in the workload network; {i} stands for any.
+func replicaName[N int | string](i N, publicName string) string {
+	return fmt.Sprintf("replica-%v.%s", i, publicName)
+}
+
+// namePeers lets gateways find each other by the names of their Pods.
+func (n *Network) namePeers() error {
+	for _, gateway := range n.Gateways {
+		for i := range n.Gateways {
+			if err := gateway.SetHost(gatewayReplica(i)+peerSuffix, n.publicAddress(i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // publicAddress is the address of one of this network's gateways in the workload network.
@@ -205,8 +233,9 @@ func (n *Network) addXDSServer(ctx context.Context, i int) (netip.Addr, error) {
 			return address, err
 		}
 	}
+	n.xdsServers = append(n.xdsServers, address)
 	for _, in := range append([]*Namespace{n.Management}, n.Gateways...) {
-		if err := in.AddHost(xdsServerName, address); err != nil {
+		if err := in.SetHost(xdsServerName, n.xdsServers...); err != nil {
 			return address, err
 		}
 	}

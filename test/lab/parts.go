@@ -38,7 +38,7 @@ func FindParts() (Parts, error) {
 
 // FindMachineParts looks for the programs that a lab with machines runs beside the others.
 func (p Parts) FindMachineParts() error {
-	return missing(p.Real, "make tools", "machine", "kubeadm", "kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
+	return missing(p.Real, "make tools", "machine", "kubeadm", "kubeadm-next", "kube-apiserver-next", "kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
 		"capi-control-plane", "capi-control-plane-config", "clusterctl")
 }
 

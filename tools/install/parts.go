@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -41,6 +42,7 @@ func parts(root string) []part {
 		kubernetes(k8s, "kubeadm", "k8s.io/kubernetes/cmd/kubeadm", "1 min"),
 		kubernetes(k8s, "machine", "./machine", "1 min"),
 		kubernetes(k8s, "kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", "4 min"),
+		nextPatch(k8s, "kubeadm", "kube-apiserver"),
 		manager(capi, "capi-core", "capi-config", "core", "5 min"),
 		manager(capi, "capi-bootstrap", "capi-bootstrap-config", "bootstrap/kubeadm", "1 min"),
 		manager(capi, "capi-control-plane", "capi-control-plane-config", "controlplane/kubeadm", "1 min"),
@@ -122,6 +124,42 @@ func kubernetes(module, name, pkg, cold string) part {
 			return build(ctx, module, filepath.Join(dir, name), pkg, kubernetesLDFlags(version))
 		},
 	}
+}
+
+// nextPatch is what tests upgrade to: programs of Kubernetes from the same sources as the others, linked once more with the number of
+// the next patch release. It is not that release. What an upgrade does goes by that number: kubeadm's checks and the images in its
+// manifests, what an apiserver answers, what Cluster API compares.
+func nextPatch(module string, names ...string) part {
+	p := part{name: "kubernetes-next", cold: "30 s", from: modFiles(module)}
+	for _, name := range names {
+		p.files = append(p.files, name+"-next")
+	}
+	p.make = func(ctx context.Context, dir string) error {
+		version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
+		if err != nil {
+			return err
+		}
+		if version, err = afterPatch(version); err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := build(ctx, module, filepath.Join(dir, name+"-next"), "k8s.io/kubernetes/cmd/"+name, kubernetesLDFlags(version)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return p
+}
+
+// afterPatch is the number of the patch release after a version.
+func afterPatch(version string) (string, error) {
+	at := strings.LastIndex(version, ".")
+	patch, err := strconv.Atoi(version[at+1:])
+	if err != nil {
+		return "", fmt.Errorf("version %s has no number of a patch: %w", version, err)
+	}
+	return fmt.Sprintf("%s.%d", version[:at], patch+1), nil
 }
 
 // kubernetesLDFlags sets the version variables that Kubernetes' own build sets. Commit and date are constant, so that

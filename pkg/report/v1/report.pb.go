@@ -271,6 +271,7 @@ type GatewayReport struct {
 	Snapshot      bool      `protobuf:"varint,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	Tunnels       []*Tunnel `protobuf:"bytes,2,rep,name=tunnels,proto3" json:"tunnels,omitempty"` // that there are now
 	Closed        []string  `protobuf:"bytes,3,rep,name=closed,proto3" json:"closed,omitempty"`   // keys of those that there were
+	Holes         []*Hole   `protobuf:"bytes,4,rep,name=holes,proto3" json:"holes,omitempty"`     // with snapshot all that there are, else those that changed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -326,6 +327,74 @@ func (x *GatewayReport) GetClosed() []string {
 	return nil
 }
 
+func (x *GatewayReport) GetHoles() []*Hole {
+	if x != nil {
+		return x.Holes
+	}
+	return nil
+}
+
+// Hole is an edge that has had no tunnel on some workers of the gateway's Envoy for some seconds, though it has others.
+type Hole struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // node name of the edge
+	TunnelId      string                 `protobuf:"bytes,2,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"` // Tunnel.spec.id
+	Workers       int32                  `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`                  // how many; 0: none any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hole) Reset() {
+	*x = Hole{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hole) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hole) ProtoMessage() {}
+
+func (x *Hole) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hole.ProtoReflect.Descriptor instead.
+func (*Hole) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Hole) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Hole) GetTunnelId() string {
+	if x != nil {
+		return x.TunnelId
+	}
+	return ""
+}
+
+func (x *Hole) GetWorkers() int32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
 // Tunnel is one live tunnel, as the gateway's Envoy knows it.
 type Tunnel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -340,7 +409,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -352,7 +421,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -365,7 +434,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Tunnel) GetKey() string {
@@ -413,7 +482,7 @@ type GatewayOrders struct {
 
 func (x *GatewayOrders) Reset() {
 	*x = GatewayOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +494,7 @@ func (x *GatewayOrders) String() string {
 func (*GatewayOrders) ProtoMessage() {}
 
 func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +507,7 @@ func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayOrders.ProtoReflect.Descriptor instead.
 func (*GatewayOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GatewayOrders) GetDenied() *Denied {
@@ -458,7 +527,7 @@ type Denied struct {
 
 func (x *Denied) Reset() {
 	*x = Denied{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -470,7 +539,7 @@ func (x *Denied) String() string {
 func (*Denied) ProtoMessage() {}
 
 func (x *Denied) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -483,7 +552,7 @@ func (x *Denied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denied.ProtoReflect.Descriptor instead.
 func (*Denied) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Denied) GetEdges() []*Edge {
@@ -511,7 +580,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +592,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +605,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Edge) GetNode() string {
@@ -572,7 +641,7 @@ type BootReport struct {
 
 func (x *BootReport) Reset() {
 	*x = BootReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +653,7 @@ func (x *BootReport) String() string {
 func (*BootReport) ProtoMessage() {}
 
 func (x *BootReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +666,7 @@ func (x *BootReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
 func (*BootReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BootReport) GetBootId() string {
@@ -676,7 +745,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +757,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +770,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BootPhase) GetName() string {
@@ -748,7 +817,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +829,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +842,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Machine) GetHostname() string {
@@ -826,7 +895,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +907,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +920,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 // Change is one thing that changed. The first is began, then come all that there are, which synced ends. Of a gateway all
@@ -873,7 +942,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +954,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +967,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -1014,7 +1083,7 @@ type GatewayState struct {
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1095,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1108,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GatewayState) GetName() string {
@@ -1077,7 +1146,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1158,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1171,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -1142,18 +1211,19 @@ func (x *EdgeState) GetReport() *EdgeReport {
 
 // TunnelCount is how many tunnels an edge has to one gateway; 0: none any more.
 type TunnelCount struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Gateway       string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	TunnelId      string                 `protobuf:"bytes,3,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"`
-	Count         int32                  `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Gateway        string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	Node           string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	TunnelId       string                 `protobuf:"bytes,3,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"`
+	Count          int32                  `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	WorkersWithout int32                  `protobuf:"varint,5,opt,name=workers_without,json=workersWithout,proto3" json:"workers_without,omitempty"` // workers of that gateway's Envoy on which the edge has had none for some seconds
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1235,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1248,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -1209,6 +1279,13 @@ func (x *TunnelCount) GetCount() int32 {
 	return 0
 }
 
+func (x *TunnelCount) GetWorkersWithout() int32 {
+	if x != nil {
+		return x.WorkersWithout
+	}
+	return 0
+}
+
 // MachineBoot is the latest report of a machine that boots.
 type MachineBoot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1222,7 +1299,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1311,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1324,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -1299,11 +1376,16 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x11certificate_names\x18\x05 \x03(\tR\x10certificateNames\x12N\n" +
 	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\"\f\n" +
 	"\n" +
-	"EdgeOrders\"y\n" +
+	"EdgeOrders\"\xa9\x01\n" +
 	"\rGatewayReport\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x124\n" +
 	"\atunnels\x18\x02 \x03(\v2\x1a.fairlead.report.v1.TunnelR\atunnels\x12\x16\n" +
-	"\x06closed\x18\x03 \x03(\tR\x06closed\"\x95\x01\n" +
+	"\x06closed\x18\x03 \x03(\tR\x06closed\x12.\n" +
+	"\x05holes\x18\x04 \x03(\v2\x18.fairlead.report.v1.HoleR\x05holes\"Q\n" +
+	"\x04Hole\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
+	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x18\n" +
+	"\aworkers\x18\x03 \x01(\x05R\aworkers\"\x95\x01\n" +
 	"\x06Tunnel\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
@@ -1363,12 +1445,13 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x1c\n" +
 	"\tconnected\x18\x03 \x01(\bR\tconnected\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x126\n" +
-	"\x06report\x18\x05 \x01(\v2\x1e.fairlead.report.v1.EdgeReportR\x06report\"n\n" +
+	"\x06report\x18\x05 \x01(\v2\x1e.fairlead.report.v1.EdgeReportR\x06report\"\x97\x01\n" +
 	"\vTunnelCount\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x03 \x01(\tR\btunnelId\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\x05R\x05count\"\xae\x01\n" +
+	"\x05count\x18\x04 \x01(\x05R\x05count\x12'\n" +
+	"\x0fworkers_without\x18\x05 \x01(\x05R\x0eworkersWithout\"\xae\x01\n" +
 	"\vMachineBoot\x12\x1b\n" +
 	"\ttunnel_id\x18\x01 \x01(\tR\btunnelId\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x126\n" +
@@ -1397,62 +1480,64 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
 	(*APIServer)(nil),             // 2: fairlead.report.v1.APIServer
 	(*EdgeOrders)(nil),            // 3: fairlead.report.v1.EdgeOrders
 	(*GatewayReport)(nil),         // 4: fairlead.report.v1.GatewayReport
-	(*Tunnel)(nil),                // 5: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 6: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 7: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 8: fairlead.report.v1.Edge
-	(*BootReport)(nil),            // 9: fairlead.report.v1.BootReport
-	(*BootPhase)(nil),             // 10: fairlead.report.v1.BootPhase
-	(*Machine)(nil),               // 11: fairlead.report.v1.Machine
-	(*WatchRequest)(nil),          // 12: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 13: fairlead.report.v1.Change
-	(*GatewayState)(nil),          // 14: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 15: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 16: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 17: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*Hole)(nil),                  // 5: fairlead.report.v1.Hole
+	(*Tunnel)(nil),                // 6: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 7: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 8: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 9: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 10: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 11: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 12: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 13: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 14: fairlead.report.v1.Change
+	(*GatewayState)(nil),          // 15: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 16: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 17: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 18: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
-	18, // 1: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
-	5,  // 2: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
-	18, // 3: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	7,  // 4: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	8,  // 5: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	11, // 6: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
-	0,  // 7: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
-	10, // 8: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
-	0,  // 9: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	18, // 10: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	18, // 11: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	18, // 12: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	14, // 13: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	15, // 14: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	16, // 15: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	17, // 16: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	18, // 17: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	18, // 18: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 19: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	18, // 20: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	9,  // 21: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 22: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	4,  // 23: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	12, // 24: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 25: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	6,  // 26: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	13, // 27: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	25, // [25:28] is the sub-list for method output_type
-	22, // [22:25] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	19, // 1: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	6,  // 2: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	5,  // 3: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
+	19, // 4: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	8,  // 5: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	9,  // 6: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	12, // 7: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 8: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	11, // 9: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 10: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	19, // 11: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	19, // 12: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	19, // 13: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	15, // 14: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	16, // 15: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	17, // 16: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	18, // 17: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	19, // 18: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	19, // 19: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 20: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	19, // 21: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	10, // 22: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 23: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	4,  // 24: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	13, // 25: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 26: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	7,  // 27: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	14, // 28: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	26, // [26:29] is the sub-list for method output_type
+	23, // [23:26] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -1460,7 +1545,7 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[12].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[13].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
@@ -1474,7 +1559,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

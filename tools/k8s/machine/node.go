@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-base/version"
 )
 
 // leaseSeconds is kubelet's.
@@ -104,7 +103,7 @@ func (k *kubelet) setStatus(node *corev1.Node) {
 	s.NodeInfo = corev1.NodeSystemInfo{
 		MachineID: id, SystemUUID: id, BootID: id, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 		KernelVersion: kernel(), OSImage: "a machine for tests", ContainerRuntimeVersion: "machine://1",
-		KubeletVersion: version.Get().GitVersion,
+		KubeletVersion: k.config.Kubelet,
 	}
 	for _, c := range []corev1.NodeCondition{
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory"},

@@ -46,13 +46,14 @@ func (c *container) plan() (containerStart, error) {
 	return start, err
 }
 
-// program finds a container's program: that of the machine which has its name, wherever the image would have it; else one by
-// its path. For kube-scheduler, without which kubeadm does not end, there is a stand-in.
+// program finds a container's program: that of the machine which has its name, wherever the image would have it; of several
+// that which is for the image's tag; else one by its path. For kube-scheduler, without which kubeadm does not end, there is a stand-in.
 func (c *container) program(command string) (string, error) {
 	name := path.Base(command)
-	own := filepath.Join(programDir, name)
-	if exists(own) {
-		return own, nil
+	for _, own := range []string{name + ":" + imageTag(c.spec.Image), name} {
+		if own = filepath.Join(programDir, own); exists(own) {
+			return own, nil
+		}
 	}
 	if name == "kube-scheduler" {
 		return filepath.Join(programDir, "machine"), nil
@@ -83,6 +84,13 @@ func imageName(image string) string {
 	name, _, _ := strings.Cut(path.Base(image), "@")
 	name, _, _ = strings.Cut(name, ":")
 	return name
+}
+
+// imageTag is empty for an image without a tag.
+func imageTag(image string) string {
+	name, _, _ := strings.Cut(path.Base(image), "@")
+	_, tag, _ := strings.Cut(name, ":")
+	return tag
 }
 
 // environment is the container's, as far as a static Pod can have one: no ConfigMaps, no Secrets.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-base/version"
 )
 
 // A config is what a machine is started with. Its first process reads it again from disk/run/machine.
@@ -22,8 +23,9 @@ type config struct {
 	Hostname   string
 	Address    string
 	ProviderID string
+	Kubelet    string // version that the kubelet says it has
 	MetaData   map[string]string
-	Programs   map[string]string // name to path; as the host sees it
+	Programs   map[string]string // name, or name:tag, to path; as the host sees it
 }
 
 // Where a machine finds what this program gave it.
@@ -97,9 +99,10 @@ func parseConfig(args []string) (config, []byte, error) {
 	flags.StringVar(&c.Hostname, "hostname", "", "host name of the machine and name of its Node")
 	flags.StringVar(&c.Address, "address", "", "its IP address in the network namespace that this program runs in")
 	flags.StringVar(&c.ProviderID, "provider-id", "", "providerID of the Node")
+	flags.StringVar(&c.Kubelet, "kubelet-version", version.Get().GitVersion, "version of Kubernetes that the kubelet says it has")
 	userData := flags.String("user-data", "", "file with the bootstrap data, a cloud-config")
 	flags.Var(pairs(c.MetaData), "meta-data", "KEY=VALUE of the instance's metadata (repeatable)")
-	flags.Var(pairs(c.Programs), "program", "NAME=PATH of a program in /usr/local/bin (repeatable)")
+	flags.Var(pairs(c.Programs), "program", "NAME=PATH of a program in /usr/local/bin; NAME:TAG is for images with that tag alone (repeatable)")
 	if err := flags.Parse(args); err != nil {
 		return c, nil, exitCode(2)
 	}

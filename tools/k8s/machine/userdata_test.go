@@ -132,6 +132,17 @@ func TestImageName(t *testing.T) {
 	}
 }
 
+func TestImageTag(t *testing.T) {
+	for image, want := range map[string]string{
+		"registry.k8s.io/kube-apiserver:v1.37.1": "v1.37.1", "fairlead-edge": "",
+		"localhost:5000/a/edge@sha256:abc": "", "edge:v1@sha256:abc": "v1",
+	} {
+		if got := imageTag(image); got != want {
+			t.Errorf("%s: got %q", image, got)
+		}
+	}
+}
+
 func TestCRILog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pod", "0.log")
 	log, err := openLog(path)

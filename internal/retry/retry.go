@@ -1,4 +1,6 @@
-package certs
+// Package retry has what every loop needs that tries again: how long to wait, waiting that ends with its context, and
+// which failures are worth a line in the log. It knows nothing about what is tried.
+package retry
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package identity
+package traffic
 
 import (
 	"context"
@@ -8,10 +8,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/test/promise"
 )
 
-// load asks all the time, at a given rate, and follows streams. No request is made twice.
-type load struct {
+// Load asks all the time, at a given rate, and follows streams. No request is made twice.
+type Load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	since  time.Time
@@ -23,7 +25,7 @@ type load struct {
 	slow      []long
 	longest   time.Duration
 	failures  []failure
-	followers []*follower
+	followers []*Follower
 }
 
 // long is a request that took longer than slowRequest.
@@ -45,26 +47,26 @@ const (
 	workers = 24
 	// kept is how many requests a worker usually makes on one connection: so both new and old connections are always there.
 	kept = 25
-	// slowRequest is far more than a request takes when nothing is wrong, on a machine that is busy.
-	slowRequest = time.Second
+	// SlowRequest is far more than a request takes when nothing is wrong, on a machine that is busy.
+	SlowRequest = time.Second
 )
 
-// startLoad begins to ask along all paths in turn, with some streams on each.
-func startLoad(t *testing.T, perSecond int, streams int, target string, paths ...path) *load {
+// Start begins to ask along all paths in turn, with some streams on each.
+func Start(t *testing.T, perSecond int, streams int, target string, paths ...Path) *Load {
 	t.Helper()
 	return start(t, kept, perSecond, streams, target, paths)
 }
 
-// startFreshLoad is startLoad with a connection for each request, and no streams.
-func startFreshLoad(t *testing.T, perSecond int, target string, paths ...path) *load {
+// StartFresh is Start with a connection for each request, and no streams.
+func StartFresh(t *testing.T, perSecond int, target string, paths ...Path) *Load {
 	t.Helper()
 	return start(t, 1, perSecond, 0, target, paths)
 }
 
-func start(t *testing.T, perConnection, perSecond, streams int, target string, paths []path) *load {
+func start(t *testing.T, perConnection, perSecond, streams int, target string, paths []Path) *Load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &load{cancel: cancel, since: time.Now(), perConnection: perConnection}
+	l := &Load{cancel: cancel, since: time.Now(), perConnection: perConnection}
 	turns := make(chan struct{})
 	l.done.Go(func() { giveTurns(ctx, turns, perSecond) })
 	for i := range workers {
@@ -72,12 +74,12 @@ func start(t *testing.T, perConnection, perSecond, streams int, target string, p
 	}
 	for _, p := range paths {
 		for range streams {
-			f, err := p.follow(ctx)
-			must(t, err)
+			f, err := p.Follow(ctx)
+			promise.Must(t, err)
 			l.followers = append(l.followers, f)
 		}
 	}
-	t.Cleanup(l.stop)
+	t.Cleanup(l.Stop)
 	return l
 }
 
@@ -103,10 +105,10 @@ func giveTurns(ctx context.Context, turns chan<- struct{}, perSecond int) {
 
 // work makes requests until ctx ends. A connection is opened when there is a request for it. The first one is a shorter one,
 // so that not all change at once.
-func (l *load) work(ctx context.Context, turns <-chan struct{}, target string, p path, i int) {
-	var s *session
+func (l *Load) work(ctx context.Context, turns <-chan struct{}, target string, p Path, i int) {
+	var s *Session
 	var err error
-	defer func() { s.close() }()
+	defer func() { s.Close() }()
 	for left := min(1+i, l.perConnection); ; left-- {
 		if <-turns; ctx.Err() != nil {
 			return
@@ -125,25 +127,25 @@ func (l *load) work(ctx context.Context, turns <-chan struct{}, target string, p
 			l.fail(begun, fmt.Errorf("%s: %w", p, err))
 		}
 		if err != nil || left <= 1 {
-			s.close()
+			s.Close()
 			s, err, left = nil, nil, l.perConnection+1
 		}
 	}
 }
 
 // openIn is open with a deadline.
-func (p path) openIn(ctx context.Context) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+func (p Path) openIn(ctx context.Context) (*Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	return p.open(ctx)
+	return p.Open(ctx)
 }
 
 // ask makes one request and counts it, with the time for its connection, if that is new. That it was cut off by the end of the
 // load doesn't count.
-func (l *load) ask(ctx context.Context, begun time.Time, s *session, target string) error {
-	within, cancel := context.WithTimeout(ctx, requestTimeout)
+func (l *Load) ask(ctx context.Context, begun time.Time, s *Session, target string) error {
+	within, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	_, err := s.get(within, target)
+	_, err := s.Get(within, target)
 	took := time.Since(begun)
 	if ctx.Err() != nil {
 		return nil
@@ -152,52 +154,55 @@ func (l *load) ask(ctx context.Context, begun time.Time, s *session, target stri
 	defer l.mu.Unlock()
 	l.requests++
 	l.longest = max(l.longest, took)
-	if took > slowRequest {
+	if took > SlowRequest {
 		l.slow = append(l.slow, long{begun, took})
 	}
 	return err
 }
 
-func (l *load) fail(begun time.Time, err error) {
+func (l *Load) fail(begun time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failures = append(l.failures, failure{begun, time.Now(), err})
 }
 
-func (l *load) stop() {
+// Stop ends it, and returns when nothing is under way any more.
+func (l *Load) Stop() {
 	l.cancel()
 	for _, f := range l.followers {
-		f.close()
+		f.Close()
 	}
 	l.done.Wait()
 }
 
-// mark is what a load has done up to now.
-type mark struct {
-	at             time.Time
-	requests, slow int
-	failed         int
+// Mark is what a load has done up to now.
+type Mark struct {
+	At             time.Time
+	Requests, Slow int
+	Failed         int
+	Longest        time.Duration // that a request took
 }
 
-func (l *load) mark() mark {
+// Count is what it has done up to now.
+func (l *Load) Count() Mark {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return mark{time.Now(), l.requests, len(l.slow), len(l.failures)}
+	return Mark{time.Now(), l.requests, len(l.slow), len(l.failures), l.longest}
 }
 
-// rateSince is how many requests a second were made.
-func (l *load) rateSince(m mark) float64 {
-	return float64(l.mark().requests-m.requests) / time.Since(m.at).Seconds()
+// RateSince is how many requests a second were made.
+func (l *Load) RateSince(m Mark) float64 {
+	return float64(l.Count().Requests-m.Requests) / time.Since(m.At).Seconds()
 }
 
-// unbroken is no error if since a mark no request failed, and no stream has broken at all.
-func (l *load) unbroken(since mark) error {
+// Unbroken is no error if since a mark no request failed, and no stream has broken at all.
+func (l *Load) Unbroken(since Mark) error {
 	l.mu.Lock()
-	failures := slices.Clone(l.failures[since.failed:])
+	failures := slices.Clone(l.failures[since.Failed:])
 	l.mu.Unlock()
 	var errs []error
 	for _, f := range l.followers {
-		errs = append(errs, f.alive())
+		errs = append(errs, f.Alive())
 	}
 	if len(failures) > 0 {
 		errs = append(errs, fmt.Errorf("%d requests failed, such as: %q", len(failures), failures[:min(3, len(failures))]))
@@ -205,15 +210,15 @@ func (l *load) unbroken(since mark) error {
 	return errors.Join(errs...)
 }
 
-// usual is what a request may take at most: what is far more on any machine, or thrice of what one has taken up to now on this one.
-func (l *load) usual() time.Duration {
+// Usual is what a request may take at most: what is far more on any machine, or thrice of what one has taken up to now on this one.
+func (l *Load) Usual() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(slowRequest, 3*l.longest)
+	return max(SlowRequest, 3*l.longest)
 }
 
-// begunAfter is how many requests that were begun after a time took longer than usual, and an error if one of them failed.
-func (l *load) begunAfter(at time.Time, usual time.Duration) (n int, err error) {
+// BegunAfter is how many requests that were begun after a time took longer than usual, and an error if one of them failed.
+func (l *Load) BegunAfter(at time.Time, usual time.Duration) (n int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.slow {
@@ -233,20 +238,20 @@ func (l *load) begunAfter(at time.Time, usual time.Duration) (n int, err error) 
 	return n, err
 }
 
-// broken is how many streams have broken.
-func (l *load) broken() (n int) {
+// Broken is how many streams have broken.
+func (l *Load) Broken() (n int) {
 	for _, f := range l.followers {
-		if f.alive() != nil {
+		if f.Alive() != nil {
 			n++
 		}
 	}
 	return n
 }
 
-// atLeast is the condition that a load has made a number of requests.
-func (l *load) atLeast(requests int) func(context.Context) error {
+// AtLeast is the condition that a load has made a number of requests.
+func (l *Load) AtLeast(requests int) func(context.Context) error {
 	return func(context.Context) error {
-		if n := l.mark().requests; n < requests {
+		if n := l.Count().Requests; n < requests {
 			return fmt.Errorf("%d of %d requests", n, requests)
 		}
 		return nil

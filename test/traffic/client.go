@@ -1,4 +1,6 @@
-package identity
+// Package traffic is what clients do to workload clusters in the end-to-end proofs: requests one at a time, none of them twice, streams
+// that are followed tick by tick, and loads of both. It talks to the stand-ins of test/world and knows nothing of what is proven.
+package traffic
 
 import (
 	"bufio"
@@ -19,46 +21,47 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// path is one way of a client to a workload cluster: through one of the gateways, by SNI or CONNECT.
-type path struct {
-	from       *lab.Namespace
-	gateway    int
-	connect    bool
-	hostname   string // the tunnel hostname
-	serverName string // in the serving certificate
-	roots      *x509.CertPool
-	identity   *tls.Certificate // of the client; nil: none
+// Path is one way of a client to a workload cluster: through one of the gateways, by SNI or CONNECT.
+type Path struct {
+	From       *lab.Namespace
+	Gateway    int
+	Connect    bool
+	Hostname   string // the tunnel hostname
+	ServerName string // in the serving certificate
+	Roots      *x509.CertPool
+	Identity   *tls.Certificate // of the client; nil: none
 }
 
-func (p path) String() string {
+// String says the way.
+func (p Path) String() string {
 	route := "sni"
-	if p.connect {
+	if p.Connect {
 		route = "connect"
 	}
-	return fmt.Sprintf("%s by %s through gateway-%d", p.hostname, route, p.gateway)
+	return fmt.Sprintf("%s by %s through gateway-%d", p.Hostname, route, p.Gateway)
 }
 
-// dial opens a connection of its own, with TLS to the apiserver. It tries once.
-func (p path) dial(ctx context.Context) (*tls.Conn, error) {
+// Dial opens a connection of its own, with TLS to the apiserver. It tries once.
+func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 	port := lab.APIServerPort
-	if p.connect {
+	if p.Connect {
 		port = lab.ConnectPort
 	}
-	raw, err := p.from.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.InsideAddress(p.gateway), uint16(port)).String())
+	raw, err := p.From.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.InsideAddress(p.Gateway), uint16(port)).String())
 	if err != nil {
 		return nil, err
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = raw.SetDeadline(deadline)
 	}
-	config := &tls.Config{RootCAs: p.roots, ServerName: p.serverName, MinVersion: tls.VersionTLS12}
-	if p.connect {
-		err = connect(raw, p.hostname)
+	config := &tls.Config{RootCAs: p.Roots, ServerName: p.ServerName, MinVersion: tls.VersionTLS12}
+	if p.Connect {
+		err = connect(raw, p.Hostname)
 	} else {
-		config.ServerName = p.hostname
+		config.ServerName = p.Hostname
 	}
-	if p.identity != nil {
-		config.Certificates = []tls.Certificate{*p.identity}
+	if p.Identity != nil {
+		config.Certificates = []tls.Certificate{*p.Identity}
 	}
 	conn := tls.Client(raw, config)
 	if err == nil {
@@ -92,29 +95,30 @@ type oneByte struct{ io.Reader }
 
 func (o oneByte) Read(p []byte) (int, error) { return o.Reader.Read(p[:1]) }
 
-// session is a connection on which requests are made one after the other, none of them twice.
-type session struct {
+// Session is a connection on which requests are made one after the other, none of them twice.
+type Session struct {
 	conn   *tls.Conn
 	reader *bufio.Reader
 }
 
-func (p path) open(ctx context.Context) (*session, error) {
-	conn, err := p.dial(ctx)
+// Open opens a connection of its own.
+func (p Path) Open(ctx context.Context) (*Session, error) {
+	conn, err := p.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &session{conn, bufio.NewReader(conn)}, nil
+	return &Session{conn, bufio.NewReader(conn)}, nil
 }
 
-// close is safe for nil.
-func (s *session) close() {
+// Close is safe for nil.
+func (s *Session) Close() {
 	if s != nil {
 		_ = s.conn.Close()
 	}
 }
 
-// get asks for a path and returns the answer, which must be 200.
-func (s *session) get(ctx context.Context, target string) (string, error) {
+// Get asks for a path and returns the answer, which must be 200.
+func (s *Session) Get(ctx context.Context, target string) (string, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = s.conn.SetDeadline(deadline)
 	}
@@ -126,7 +130,7 @@ func (s *session) get(ctx context.Context, target string) (string, error) {
 	return string(body), errors.Join(err, response.Body.Close())
 }
 
-func (s *session) send(target string) (*http.Response, error) {
+func (s *Session) send(target string) (*http.Response, error) {
 	if _, err := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: kubernetes\r\n\r\n", target); err != nil {
 		return nil, err
 	}
@@ -137,29 +141,29 @@ func (s *session) send(target string) (*http.Response, error) {
 	return response, err
 }
 
-// requestTimeout is how long a client waits for an answer.
-const requestTimeout = 5 * time.Second
+// RequestTimeout is how long a client waits for an answer.
+const RequestTimeout = 5 * time.Second
 
-// get makes one request on a connection of its own.
-func (p path) get(ctx context.Context, target string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+// Get makes one request on a connection of its own.
+func (p Path) Get(ctx context.Context, target string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	s, err := p.open(ctx)
+	s, err := p.Open(ctx)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p, err)
 	}
-	defer s.close()
-	body, err := s.get(ctx, target)
+	defer s.Close()
+	body, err := s.Get(ctx, target)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p, err)
 	}
 	return body, nil
 }
 
-// follower follows a stream of a stand-in.
-type follower struct {
-	path path
-	edge string // address of the edge that carries it
+// Follower follows a stream of a stand-in.
+type Follower struct {
+	Path Path
+	Edge string // address of the edge that carries it
 	conn *tls.Conn
 	last atomic.Int64 // when the newest tick came, in ns since 1970
 	done chan struct{}
@@ -169,15 +173,15 @@ type follower struct {
 // silence is how long a stream may say nothing before it counts as broken: some ticks more than a busy machine loses.
 const silence = 5 * time.Second
 
-// follow opens a stream, and checks every tick of it until it ends or close is called.
-func (p path) follow(ctx context.Context) (*follower, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+// Follow opens a stream, and checks every tick of it until it ends or close is called.
+func (p Path) Follow(ctx context.Context) (*Follower, error) {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	s, err := p.open(ctx)
+	s, err := p.Open(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p, err)
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(requestTimeout))
+	_ = s.conn.SetDeadline(time.Now().Add(RequestTimeout))
 	response, err := s.send("/stream")
 	if err != nil {
 		return nil, errors.Join(err, s.conn.Close())
@@ -187,43 +191,47 @@ func (p path) follow(ctx context.Context) (*follower, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.conn.Close())
 	}
-	f := &follower{path: p, edge: strings.TrimSpace(who), conn: s.conn, done: make(chan struct{})}
+	f := &Follower{Path: p, Edge: strings.TrimSpace(who), conn: s.conn, done: make(chan struct{})}
 	f.last.Store(time.Now().UnixNano())
 	go f.run(lines)
 	return f, nil
 }
 
-func (f *follower) run(lines *bufio.Reader) {
+func (f *Follower) run(lines *bufio.Reader) {
 	defer close(f.done)
 	for want := 0; ; want++ {
 		_ = f.conn.SetReadDeadline(time.Now().Add(silence))
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			f.err = fmt.Errorf("stream %s broke after %d ticks: %w", f.path, want, err)
+			f.err = fmt.Errorf("stream %s broke after %d ticks: %w", f.Path, want, err)
 			return
 		}
 		if strings.TrimSpace(line) != strconv.Itoa(want) {
-			f.err = fmt.Errorf("stream %s said %q, want %d", f.path, line, want)
+			f.err = fmt.Errorf("stream %s said %q, want %d", f.Path, line, want)
 			return
 		}
 		f.last.Store(time.Now().UnixNano())
 	}
 }
 
-// alive is no error while the stream goes on.
-func (f *follower) alive() error {
+// Done is closed when it has ended.
+func (f *Follower) Done() <-chan struct{} { return f.done }
+
+// Alive is no error while the stream goes on.
+func (f *Follower) Alive() error {
 	select {
 	case <-f.done:
 		return f.err
 	default:
 	}
 	if quiet := time.Since(time.Unix(0, f.last.Load())); quiet > silence {
-		return fmt.Errorf("stream %s has said nothing for %s", f.path, quiet)
+		return fmt.Errorf("stream %s has said nothing for %s", f.Path, quiet)
 	}
 	return nil
 }
 
-func (f *follower) close() {
+// Close ends it.
+func (f *Follower) Close() {
 	_ = f.conn.Close()
 	<-f.done
 }

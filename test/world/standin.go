@@ -1,4 +1,4 @@
-package identity
+package world
 
 import (
 	"context"
@@ -16,54 +16,55 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 // tick is how often a stream of a stand-in says something.
 const tick = 50 * time.Millisecond
 
-// standIn plays a workload apiserver to clients that only want to know whether it is reached, by whom, and whether a
+// StandIn plays a workload apiserver to clients that only want to know whether it is reached, by whom, and whether a
 // stream goes on. Its Cluster and its certificate are like those of a real one.
-type standIn struct {
+type StandIn struct {
 	*lab.APIServer
 	certificate tls.Certificate
 
-	roots  *x509.CertPool
+	Roots  *x509.CertPool
 	server atomic.Pointer[http.Server]
-	sick   atomic.Bool // /readyz answers 500
-	mute   atomic.Bool // it hangs: connections are accepted and never answered
+	Sick   atomic.Bool // /readyz answers 500
+	Mute   atomic.Bool // it hangs: connections are accepted and never answered
 	t      *testing.T
 }
 
-// version is what a stand-in says of itself.
-const version = "v1.99.0-standin"
+// Version is what a stand-in says of itself.
+const Version = "v1.99.0-standin"
 
-// newStandIn makes one at an address of a namespace, with further names in its certificate, and starts it.
-func newStandIn(t *testing.T, name string, in *lab.Namespace, address netip.AddrPort, authority *lab.Authority, names ...string) *standIn {
+// NewStandIn makes one at an address of a namespace, with further names in its certificate, and starts it.
+func NewStandIn(t *testing.T, name string, in *lab.Namespace, address netip.AddrPort, authority *lab.Authority, names ...string) *StandIn {
 	t.Helper()
 	pair, err := authority.Issue(lab.LeafSpec{
 		CommonName: "kube-apiserver", Names: append([]string{"kubernetes", address.Addr().String()}, names...), Usage: x509.ExtKeyUsageServerAuth,
 	})
-	must(t, err)
+	promise.Must(t, err)
 	certificate, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
-	must(t, err)
+	promise.Must(t, err)
 	admin, err := authority.Issue(lab.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
-	must(t, err)
-	s := &standIn{APIServer: &lab.APIServer{Name: name, CA: authority, Namespace: in, Endpoint: address, Admin: admin}, roots: x509.NewCertPool(), t: t}
-	s.roots.AppendCertsFromPEM(authority.CertPEM)
+	promise.Must(t, err)
+	s := &StandIn{APIServer: &lab.APIServer{Name: name, CA: authority, Namespace: in, Endpoint: address, Admin: admin}, Roots: x509.NewCertPool(), t: t}
+	s.Roots.AppendCertsFromPEM(authority.CertPEM)
 	s.certificate = certificate
-	s.start()
-	t.Cleanup(s.stop)
+	s.Start()
+	t.Cleanup(s.Stop)
 	return s
 }
 
-// start starts it, also after stop.
-func (s *standIn) start() {
+// Start starts it, also after stop.
+func (s *StandIn) Start() {
 	listener, err := s.Namespace.Listen(s.t.Context(), s.Endpoint.String())
-	must(s.t, err)
+	promise.Must(s.t, err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]string{"major": "1", "minor": "99", "gitVersion": version})
+		_ = json.NewEncoder(w).Encode(map[string]string{"major": "1", "minor": "99", "gitVersion": Version})
 	})
 	mux.HandleFunc("GET /whoami", func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
@@ -71,27 +72,27 @@ func (s *standIn) start() {
 	})
 	mux.HandleFunc("GET /stream", stream)
 	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: patience, ErrorLog: log.New(nothing{}, "", 0),
+		Handler: mux, ReadHeaderTimeout: promise.Patience, ErrorLog: log.New(nothing{}, "", 0),
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{s.certificate}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12},
 	}
 	s.server.Store(server)
-	go func() { _ = server.ServeTLS(mutable{listener, s.t.Context(), &s.mute}, "", "") }()
+	go func() { _ = server.ServeTLS(mutable{listener, s.t.Context(), &s.Mute}, "", "") }()
 }
 
-// stop ends the stand-in and every connection to it, after it has answered what it was asked already.
-func (s *standIn) stop() {
+// Stop ends the stand-in and every connection to it, after it has answered what it was asked already.
+func (s *StandIn) Stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
 	defer cancel()
 	_ = s.server.Load().Shutdown(ctx)
 	_ = s.server.Load().Close()
 }
 
-func (s *standIn) readyz(w http.ResponseWriter, r *http.Request) {
-	if s.mute.Load() {
+func (s *StandIn) readyz(w http.ResponseWriter, r *http.Request) {
+	if s.Mute.Load() {
 		<-r.Context().Done()
 		return
 	}
-	if s.sick.Load() {
+	if s.Sick.Load() {
 		http.Error(w, "[-]etcd failed", http.StatusInternalServerError)
 		return
 	}

@@ -1,0 +1,43 @@
+package kubernetes_test
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+// TestTheGatewaysAreThoseOfTheStatefulSet reads the StatefulSet as the xds-server does, and looks for what else
+// depends on its name and its labels.
+func TestTheGatewaysAreThoseOfTheStatefulSet(t *testing.T) {
+	admin := apiserver(t)
+	set, peers, budget := &appsv1.StatefulSet{}, &corev1.Service{}, &policyv1.PodDisruptionBudget{}
+	for name, object := range map[string]client.Object{"gateway": set, "gateway-peers": peers} {
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(set), budget); err != nil {
+		t.Fatal(err)
+	}
+	gateways, err := source.Gateways(set, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(gateways) != 2 || gateways[1].Peer.String() != "gateway-1."+peers.Name+"."+namespace+".svc:8443" {
+		t.Errorf("the gateways are %+v", gateways)
+	}
+	// Peers dial each other before they are ready: tunnels come that way.
+	if !peers.Spec.PublishNotReadyAddresses || peers.Spec.ClusterIP != corev1.ClusterIPNone {
+		t.Errorf("the Service of the peers is %+v", peers.Spec)
+	}
+	for key, value := range set.Spec.Template.Labels {
+		if budget.Spec.Selector.MatchLabels[key] != value || peers.Spec.Selector[key] != value {
+			t.Errorf("label %s=%s of the Pods is not selected by all", key, value)
+		}
+	}
+}

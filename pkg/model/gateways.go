@@ -1,0 +1,117 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+const (
+	// MaxGateways bounds the replicas of an installation: every edge keeps tunnels to each.
+	MaxGateways = 100
+	// MaxWorkers bounds the worker threads of a gateway: every edge keeps tunnels for each, and more than a machine has cores
+	// are of no use.
+	MaxWorkers = 64
+	// MaxHandshakes bounds how many tunnels a gateway opens in a second: more than any machine can do.
+	MaxHandshakes = 1_000_000
+	// replicaPart stands for the number of a replica in a pattern of addresses.
+	replicaPart = "{i}"
+)
+
+// Validate checks all of an installation, and joins what it finds.
+func (i Installation) Validate() error {
+	return errors.Join(i.ValidateShared(), ValidateGateways(i.Gateways))
+}
+
+// ValidateShared checks what gateways share, and so all that is known before it is known which there are. It joins what it
+// finds.
+func (i Installation) ValidateShared() error {
+	errs := []error{i.Domain.Validate()}
+	if err := i.Public.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("public address of the gateways: %w", err))
+	}
+	if err := i.Control.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("address of the xds-server: %w", err))
+	}
+	if i.Workers < 0 || i.Workers > MaxWorkers {
+		errs = append(errs, fmt.Errorf("number of workers of a gateway: %d is not from 1 to %d, or 0 for one", i.Workers, MaxWorkers))
+	}
+	if i.Handshakes < 0 || i.Handshakes > MaxHandshakes {
+		errs = append(errs, fmt.Errorf("tunnels that a gateway opens in a second: %d is not from 1 to %d, or 0 for the default", i.Handshakes, MaxHandshakes))
+	}
+	return errors.Join(errs...)
+}
+
+// ValidateGateways checks the gateways of an installation, of which there must be at least one and at most MaxGateways, and joins
+// what it finds.
+func ValidateGateways(gateways []Gateway) error {
+	if n := len(gateways); n == 0 || n > MaxGateways {
+		return gatewayCount(n)
+	}
+	var errs []error
+	seen := map[string]bool{}
+	for _, g := range gateways {
+		errs = append(errs, ValidateGatewayName(g.Name))
+		if seen[g.Name] {
+			errs = append(errs, fmt.Errorf("gateway %s is named twice", g.Name))
+		}
+		seen[g.Name] = true
+		if len(gateways) > 1 {
+			if err := g.Peer.Validate(); err != nil {
+				errs = append(errs, fmt.Errorf("peer address of %s, which several gateways need: %w", g.Name, err))
+			}
+		}
+		if g.Public != (Endpoint{}) {
+			if err := g.Public.Validate(); err != nil {
+				errs = append(errs, fmt.Errorf("public address of %s: %w", g.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func gatewayCount(n int) error {
+	if n == 0 {
+		return errors.New("there is no gateway")
+	}
+	return fmt.Errorf("there are %d gateways, at most %d are allowed", n, MaxGateways)
+}
+
+// WorkerCount is how many workers each gateway has: at least one.
+func (i Installation) WorkerCount() int { return max(i.Workers, 1) }
+
+// GatewayPublic is where edges reach a replica.
+func (i Installation) GatewayPublic(g Gateway) Endpoint {
+	if g.Public != (Endpoint{}) {
+		return g.Public
+	}
+	return i.Public
+}
+
+// ReplicaAddress is a host:port with {i} in the place of a replica's number, such as gateway-{i}.example.com:443. The zero value
+// stands for no address.
+type ReplicaAddress string
+
+// Of is the address of a replica, whose name must be one that ValidateGatewayName accepts. The zero value has none for any.
+func (a ReplicaAddress) Of(gateway string) (Endpoint, error) {
+	if a == "" {
+		return Endpoint{}, nil
+	}
+	if !strings.Contains(string(a), replicaPart) {
+		return Endpoint{}, fmt.Errorf("address %q has no %s in the place of a replica's number, so all replicas would have one address", a, replicaPart)
+	}
+	number, err := gatewayNumber(gateway)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	return ParseEndpoint(strings.ReplaceAll(string(a), replicaPart, strconv.Itoa(number)))
+}
+
+// gatewayNumber is the number in the name of a gateway.
+func gatewayNumber(name string) (int, error) {
+	if err := ValidateGatewayName(name); err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimPrefix(name, "gateway-"))
+}

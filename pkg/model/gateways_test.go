@@ -1,0 +1,76 @@
+package model_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func TestValidateInstallation(t *testing.T) {
+	peer := model.Endpoint{Host: "10.0.0.1", Port: 443}
+	tests := map[string]struct {
+		in      func(i *model.Installation)
+		wantErr string
+	}{
+		"one gateway needs no peer address": {in: func(*model.Installation) {}},
+		"several need one each": {
+			in: func(i *model.Installation) {
+				i.Gateways = append(i.Gateways, model.Gateway{Name: "gateway-1", Peer: peer})
+			},
+			wantErr: "peer address of gateway-0",
+		},
+		"one with an address of its own": {in: func(i *model.Installation) {
+			i.Gateways[0].Public = model.Endpoint{Host: "gw-0.example.com", Port: 443}
+		}},
+		"one with half an address": {in: func(i *model.Installation) { i.Gateways[0].Public.Host = "gw-0.example.com" }, wantErr: "public address of gateway-0"},
+		"no gateway":               {in: func(i *model.Installation) { i.Gateways = nil }, wantErr: "no gateway"},
+		"one twice":                {in: func(i *model.Installation) { i.Gateways = append(i.Gateways, i.Gateways...) }, wantErr: "named twice"},
+		"more than edges have tunnels for": {
+			in: func(i *model.Installation) {
+				i.Gateways = nil
+				for n := range model.MaxGateways + 1 {
+					i.Gateways = append(i.Gateways, model.Gateway{Name: fmt.Sprintf("gateway-%d", n), Peer: peer})
+				}
+			},
+			wantErr: "101 gateways",
+		},
+		"four workers":            {in: func(i *model.Installation) { i.Workers = 4 }},
+		"fewer workers than none": {in: func(i *model.Installation) { i.Workers = -1 }, wantErr: "workers"},
+		"too many workers":        {in: func(i *model.Installation) { i.Workers = model.MaxWorkers + 1 }, wantErr: "workers"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			inst := model.Installation{Domain: domain, Public: peer, Control: peer, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+			tc.in(&inst)
+			checkError(t, inst.Validate(), tc.wantErr)
+		})
+	}
+}
+
+func TestReplicaAddress(t *testing.T) {
+	tests := map[string]struct {
+		in      model.ReplicaAddress
+		gateway string
+		want    string
+		wantErr string
+	}{
+		"none":                      {gateway: "gateway-3"},
+		"a name":                    {in: "gw-{i}.example.com:443", gateway: "gateway-12", want: "gw-12.example.com:443"},
+		"a port, and an address":    {in: "192.0.2.1{i}:444{i}", gateway: "gateway-3", want: "192.0.2.13:4443"},
+		"nothing that differs":      {in: "gw.example.com:443", gateway: "gateway-3", wantErr: "{i}"},
+		"no port":                   {in: "gw-{i}.example.com", gateway: "gateway-3", wantErr: "host:port"},
+		"a number that is no part":  {in: "192.0.2.1:{i}", gateway: "gateway-70000", wantErr: "1 to 65535"},
+		"something else's name":     {in: "gw-{i}.example.com:443", gateway: "edge-1", wantErr: "gateway-<number>"},
+		"a gateway without a place": {in: "gw-{i}.example.com:443", gateway: "gateway-", wantErr: "gateway-<number>"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := tc.in.Of(tc.gateway)
+			checkError(t, err, tc.wantErr)
+			if tc.wantErr == "" && got.String() != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

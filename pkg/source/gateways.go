@@ -1,0 +1,161 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// gatewaySetName is what the StatefulSet has to be called: a gateway's name is that of its Pod.
+	gatewaySetName = "gateway"
+	// publicPortName is the name of the port on which the container of a gateway listens for edges.
+	publicPortName = "public"
+)
+
+// gatewaysKey stands for the gateways in the queue. No Tunnel has a name without a namespace.
+var gatewaysKey = model.Key{Name: "gateways"}
+
+// ValidateGatewaySet checks the name of a StatefulSet of gateways.
+func ValidateGatewaySet(name string) error {
+	if name != gatewaySetName {
+		return fmt.Errorf("StatefulSet %q: its Pods would not have the names gateway-<number>, by which gateways are known: call it %s", name, gatewaySetName)
+	}
+	return nil
+}
+
+// Gateways are those of a StatefulSet, in the order of their numbers: each Pod that it is asked for, from before the Pod exists, and each
+// that it still has. An error names the field that is at fault, and what to do.
+func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Gateway, error) {
+	if err := ValidateGatewaySet(set.Name); err != nil {
+		return nil, err
+	}
+	port, err := publicPort(set)
+	if err != nil {
+		return nil, err
+	}
+	replicas := int32(1) // what an apiserver fills in
+	if set.Spec.Replicas != nil {
+		replicas = *set.Spec.Replicas
+	}
+	// While it is scaled down status.replicas counts the Pods that are ending.
+	replicas = max(replicas, set.Status.Replicas)
+	first := int32(0)
+	if set.Spec.Ordinals != nil {
+		first = set.Spec.Ordinals.Start
+	}
+	switch {
+	case replicas < 1:
+		return nil, fieldError(set, "spec.replicas", fmt.Errorf("it is %d: without a gateway no edge has a way in: scale it to 1 at least", replicas))
+	case replicas > model.MaxGateways:
+		return nil, fieldError(set, "spec.replicas", fmt.Errorf("there are %d, but every edge keeps tunnels to each: scale it to %d at most", replicas, model.MaxGateways))
+	case first < 0 || first > math.MaxInt32-replicas:
+		return nil, fieldError(set, "spec.ordinals.start", fmt.Errorf("%d leaves no numbers for %d gateways", first, replicas))
+	}
+	var gateways []model.Gateway
+	for i := first; i < first+replicas; i++ {
+		g := model.Gateway{Name: fmt.Sprintf("%s-%d", set.Name, i)}
+		g.Peer = model.Endpoint{Host: fmt.Sprintf("%s.%s.%s.svc", g.Name, set.Spec.ServiceName, set.Namespace), Port: port}
+		if g.Public, err = address.Of(g.Name); err != nil {
+			return nil, fmt.Errorf("address of one replica: %w", err)
+		}
+		gateways = append(gateways, g)
+	}
+	if err := model.ValidateGateways(gateways); err != nil {
+		return nil, fmt.Errorf("StatefulSet %s/%s: %w", set.Namespace, set.Name, err)
+	}
+	return gateways, nil
+}
+
+// publicPort is where the containers listen for edges. It needs the Service by which each Pod has a name of its own.
+func publicPort(set *appsv1.StatefulSet) (uint16, error) {
+	if set.Spec.ServiceName == "" {
+		return 0, fieldError(set, "spec.serviceName", errors.New("it is empty: name the headless Service that gives each Pod a DNS name, for gateways reach each other by it"))
+	}
+	for _, container := range set.Spec.Template.Spec.Containers {
+		for _, port := range container.Ports {
+			if port.Name == publicPortName && port.ContainerPort > 0 && port.ContainerPort <= math.MaxUint16 {
+				return uint16(port.ContainerPort), nil
+			}
+		}
+	}
+	return 0, fieldError(set, "spec.template.spec.containers[].ports", fmt.Errorf("none has the name %s: give it to the port of --public-listen", publicPortName))
+}
+
+func fieldError(set *appsv1.StatefulSet, field string, err error) error {
+	return fmt.Errorf("StatefulSet %s/%s: %s: %w", set.Namespace, set.Name, field, err)
+}
+
+// stripGatewaySet keeps of a StatefulSet what Gateways reads.
+func stripGatewaySet(object any) (any, error) {
+	set, ok := object.(*appsv1.StatefulSet)
+	if !ok {
+		return object, nil
+	}
+	kept := &appsv1.StatefulSet{}
+	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = set.Namespace, set.Name, set.UID, set.ResourceVersion
+	kept.Spec.Replicas, kept.Spec.Ordinals, kept.Spec.ServiceName = set.Spec.Replicas, set.Spec.Ordinals, set.Spec.ServiceName
+	kept.Status.Replicas = set.Status.Replicas
+	for _, c := range set.Spec.Template.Spec.Containers {
+		kept.Spec.Template.Spec.Containers = append(kept.Spec.Template.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports})
+	}
+	return kept, nil
+}
+
+// watchGateways prepares the watch of the StatefulSet, if there is one to follow.
+func (k *Kube) watchGateways(ctx context.Context) error {
+	if k.gatewaySet == nil {
+		return nil
+	}
+	look := func() { k.queue.Add(gatewaysKey) }
+	informer, err := k.gatewaySet.GetInformer(ctx, &appsv1.StatefulSet{}, cache.BlockUntilSynced(false))
+	if err == nil {
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { look() }, UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() },
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("watching the StatefulSet %s: %w", k.GatewaySet, err)
+	}
+	return nil
+}
+
+// publishGateways hands the gateways over. While it is not known which there are, those that were published last stay: edges keep
+// their tunnels, whatever becomes of the object. Why is logged once.
+func (k *Kube) publishGateways(ctx context.Context) error {
+	if k.gatewaySet == nil {
+		return nil
+	}
+	set := &appsv1.StatefulSet{}
+	at := client.ObjectKey{Namespace: k.Namespace, Name: k.GatewaySet}
+	err := k.gatewaySet.Get(ctx, at, set)
+	var gateways []model.Gateway
+	switch {
+	case apierrors.IsNotFound(err):
+		err = fmt.Errorf("StatefulSet %s: there is none: apply deploy/kubernetes/gateway.yaml, or name the gateways by --gateway", at)
+	case err != nil:
+		return fmt.Errorf("reading StatefulSet %s: %w", at, err)
+	default:
+		gateways, err = Gateways(set, k.ReplicaAddress)
+	}
+	if err != nil {
+		if text := err.Error(); text != k.saidGateways {
+			k.saidGateways = text
+			k.Log.Error("gateways not known, those of before stay", "error", err)
+		}
+		return nil
+	}
+	k.saidGateways = ""
+	k.Publisher.SetGateways(gateways)
+	return nil
+}

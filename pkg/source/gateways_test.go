@@ -1,0 +1,208 @@
+package source_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+// newSet is a StatefulSet as deploy/kubernetes has it.
+func newSet(namespace string, replicas int32) *appsv1.StatefulSet {
+	labels := map[string]string{"app": "gateway"}
+	return &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gateway"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: ptr.To(replicas), ServiceName: "gateway-peers", Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: "gateway", Image: "fairlead-gateway",
+				Ports: []corev1.ContainerPort{{Name: "apiserver", ContainerPort: 6443}, {Name: "public", ContainerPort: 8443}},
+			}}}},
+		},
+	}
+}
+
+// namesOf are the names of gateways, in one line.
+func namesOf(gateways []model.Gateway) string {
+	var names []string
+	for _, g := range gateways {
+		names = append(names, g.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+func TestGateways(t *testing.T) {
+	tests := map[string]struct {
+		in      func(set *appsv1.StatefulSet)
+		address model.ReplicaAddress
+		want    string
+		wantErr []string
+	}{
+		"as many as are asked for":                {want: "gateway-0 gateway-1"},
+		"one where nothing is said":               {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil }, want: "gateway-0"},
+		"those that are still ending":             {in: func(s *appsv1.StatefulSet) { s.Status.Replicas = 3 }, want: "gateway-0 gateway-1 gateway-2"},
+		"those that are not there yet":            {in: func(s *appsv1.StatefulSet) { s.Status.Replicas = 1 }, want: "gateway-0 gateway-1"},
+		"numbers that begin elsewhere":            {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }, want: "gateway-5 gateway-6"},
+		"the last ones while it is scaled to 0":   {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas, s.Status.Replicas = ptr.To(int32(0)), 1 }, want: "gateway-0"},
+		"none":                                    {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(0)) }, wantErr: []string{"fairlead-system/gateway", "spec.replicas", "scale it"}},
+		"more than edges have tunnels for":        {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(101)) }, wantErr: []string{"spec.replicas", "101", "100 at most"}},
+		"numbers that are no gateway's":           {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 99_999} }, wantErr: []string{"gateway-100000"}},
+		"numbers beyond all":                      {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} }, wantErr: []string{"spec.ordinals.start"}},
+		"another name":                            {in: func(s *appsv1.StatefulSet) { s.Name = "door" }, wantErr: []string{"door", "call it gateway"}},
+		"no Service of its Pods":                  {in: func(s *appsv1.StatefulSet) { s.Spec.ServiceName = "" }, wantErr: []string{"spec.serviceName", "headless Service"}},
+		"no port of the name":                     {in: func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Ports = nil }, wantErr: []string{"ports", "--public-listen"}},
+		"an address for all is none for each":     {address: "gateway.example.com:443", wantErr: []string{"{i}", "one address"}},
+		"an address of a replica without a port":  {address: "gateway-{i}.example.com", wantErr: []string{"host:port"}},
+		"an address of a replica that is no name": {address: "gateway {i}:443", wantErr: []string{"gateway 0"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			set := newSet("fairlead-system", 2)
+			if tc.in != nil {
+				tc.in(set)
+			}
+			got, err := source.Gateways(set, tc.address)
+			for _, want := range tc.wantErr {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("got error %v, want %q in it", err, want)
+				}
+			}
+			if len(tc.wantErr) == 0 && err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(tc.want, namesOf(got)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestAddressesOfGateways(t *testing.T) {
+	got, err := source.Gateways(newSet("fairlead-system", 2), "gw-{i}.example.com:4{i}43")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []model.Gateway{
+		{Name: "gateway-0", Peer: model.Endpoint{Host: "gateway-0.gateway-peers.fairlead-system.svc", Port: 8443}, Public: model.Endpoint{Host: "gw-0.example.com", Port: 4043}},
+		{Name: "gateway-1", Peer: model.Endpoint{Host: "gateway-1.gateway-peers.fairlead-system.svc", Port: 8443}, Public: model.Endpoint{Host: "gw-1.example.com", Port: 4143}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
+	b := newBed(t)
+	log := &lines{}
+	b.config, b.log = source.KubeConfig{GatewaySet: "gateway", ReplicaAddress: "gw-{i}.example.com:443"}, slog.New(slog.NewTextHandler(log, nil))
+	other := newSet(b.namespace, 7)
+	other.Name = "other"
+	if err := b.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.first(t, map[string][]string{})
+	if got := log.String(); !strings.Contains(got, "there is none") {
+		t.Errorf("nothing says that the StatefulSet is missing:\n%s", got)
+	}
+
+	set := newSet(b.namespace, 2)
+	if err := b.Create(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitGateways(t, "gateway-0 gateway-1")
+	if got := b.gateways[1].Public.String(); got != "gw-1.example.com:443" {
+		t.Errorf("edges reach it at %s", got)
+	}
+	b.update(t, set, func() { set.Spec.Replicas = ptr.To(int32(3)) })
+	b.awaitGateways(t, "gateway-0 gateway-1 gateway-2")
+
+	set.Status.Replicas = 3
+	if err := b.Status().Update(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	b.update(t, set, func() { set.Spec.Replicas = ptr.To(int32(1)) })
+	// Two Pods are still there. That this was looked at shows by the next change.
+	b.update(t, set, func() { set.Spec.Template.Spec.Containers[0].Ports[1].ContainerPort = 9443 })
+	b.awaitPort(t, 9443)
+	b.awaitGateways(t, "gateway-0 gateway-1 gateway-2")
+	set.Status.Replicas = 1
+	if err := b.Status().Update(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitGateways(t, "gateway-0")
+
+	// Without the object the gateways stay as they were: that it was looked at shows in the log.
+	if err := b.Delete(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	log.await(t, 2, "there is none")
+	b.awaitGateways(t, "gateway-0")
+}
+
+// awaitGateways takes updates until exactly these gateways are known.
+func (b *bed) awaitGateways(t *testing.T, want string) {
+	t.Helper()
+	b.awaitKnown(t, want, func() bool { return namesOf(b.gateways) == want })
+}
+
+func (b *bed) awaitPort(t *testing.T, port uint16) {
+	t.Helper()
+	b.awaitKnown(t, fmt.Sprintf("port %d", port), func() bool { return len(b.gateways) > 0 && b.gateways[0].Peer.Port == port })
+}
+
+func (b *bed) awaitKnown(t *testing.T, what string, known func() bool) {
+	t.Helper()
+	timeout := time.After(kubetest.Patience)
+	for !known() {
+		select {
+		case u := <-b.updates:
+			b.take(t, u)
+		case <-timeout:
+			t.Fatalf("the gateways are %q, want %s", namesOf(b.gateways), what)
+		}
+	}
+}
+
+// lines are what was logged.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// await waits until something was logged a number of times.
+func (l *lines) await(t *testing.T, times int, what string) {
+	t.Helper()
+	kubetest.Eventually(t, fmt.Sprintf("%q is logged %d times", what, times), func() error {
+		if got := strings.Count(l.String(), what); got < times {
+			return fmt.Errorf("it was %d times:\n%s", got, l.String())
+		}
+		return nil
+	})
+}

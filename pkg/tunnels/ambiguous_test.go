@@ -1,0 +1,62 @@
+package tunnels
+
+import (
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func TestAnAddressWithSeveralConnectionsIsNotGuessed(t *testing.T) {
+	needsRight(t)
+	one, two := newEcho(t, "tcp", "127.0.0.1:0"), newEcho(t, "tcp", "127.0.0.2:0")
+	first := one.dial(t, one.Addr().String())
+	conn := dialFrom(t, first.remote, two.Addr().String())
+	second := wire{Conn: conn, server: <-two.accepted}
+	t.Cleanup(func() { _ = second.server.Close() })
+	b := newBed(t, t.TempDir())
+	b.write(t, line(eventSetup, first.remote.String(), "", "edge-1", idA, noon))
+	b.poll(noon)
+	b.publish()
+	b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}})
+	if left := b.cut(); left != 1 || b.Stats().CutFails != 1 {
+		t.Errorf("%d are still to be cut, %+v", left, b.Stats())
+	}
+	if err := errors.Join(first.answers(), second.answers()); err != nil {
+		t.Errorf("a connection was cut: %v", err)
+	}
+	// As soon as Envoy says which it is.
+	b.write(t, first.event(eventSetup, "edge-1", idA))
+	b.poll(noon)
+	b.cut()
+	isCut(t, first)
+	b.cut()
+	if err := second.answers(); err != nil {
+		t.Errorf("the wrong one was cut: %v", err)
+	}
+	b.has(t, map[string]string{})
+}
+
+// TestTheLastOfSeveralIsNotGuessed has no event that says which of two connections is the tunnel, of which one goes.
+func TestTheLastOfSeveralIsNotGuessed(t *testing.T) {
+	needsRight(t)
+	one, two := newEcho(t, "tcp", "127.0.0.1:0"), newEcho(t, "tcp", "127.0.0.2:0")
+	first := one.dial(t, one.Addr().String())
+	conn := dialFrom(t, first.remote, two.Addr().String())
+	second := wire{Conn: conn, server: <-two.accepted}
+	t.Cleanup(func() { _ = second.server.Close() })
+	b := newBed(t, t.TempDir())
+	b.write(t, line(eventSetup, first.remote.String(), "", "edge-1", idA, noon))
+	b.poll(noon)
+	b.publish()
+	b.bind()
+	_ = first.Conn.(*net.TCPConn).SetLinger(0) // no TIME_WAIT
+	_ = first.Close()
+	_ = first.server.Close()
+	b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}})
+	b.cut()
+	if err := second.answers(); err != nil {
+		t.Errorf("the one that is left was cut: %v", err)
+	}
+}

@@ -1,0 +1,178 @@
+package tunnels
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// spreadOf is an edge with tunnels on workers, each written as its number, with a + if it carries connections.
+func spreadOf(workers int, tunnels string) *edge {
+	e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), changed: noon, hole: noon}
+	for i, word := range strings.Fields(tunnels) {
+		v := &entry{}
+		v.Key, v.Since = fmt.Sprint(i), noon.Add(time.Duration(i)*time.Second-time.Hour)
+		number, used := strings.CutSuffix(word, "+")
+		if v.worker = workerOf("worker_"+number, workers); v.worker >= 0 {
+			e.count[v.worker]++
+		}
+		if used {
+			v.Used = v.Since
+		}
+		e.tunnels[v] = true
+	}
+	return e
+}
+
+func TestPlan(t *testing.T) {
+	const eight = "0+ 0 0 1+ 1 1 2+ 2" // none on 3
+	tests := map[string]struct {
+		tunnels string
+		turns   []int
+		after   time.Duration // since the hole began, and the last change
+		change  func(*edge)
+		want    []string // on which workers tunnels are cut
+		again   time.Duration
+	}{
+		"two on each worker": {tunnels: "0+ 0 1 1 2 2+ 3 3"},
+		"a hole, and it is this worker's turn: one is cut, of those that were never used": {tunnels: eight, turns: []int{1, 1, 1, 0}, want: []string{"0"}},
+		"a hole, and three workers come first":                                            {tunnels: eight, turns: []int{0, 0, 1, 0}, want: []string{"0", "0", "1"}},
+		"a hole, and nothing is known of turns":                                           {tunnels: eight, want: []string{"0", "0", "1", "1"}},
+		"a hole, and another worker has its turn, and then all":                           {tunnels: eight, turns: []int{0, 1, 1, 1}, want: []string{"0", "0", "1", "1"}},
+		"a hole of an edge that is still dialling":                                        {tunnels: "0+ 0 1+ 1 2+ 2", again: dialTime},
+		"a hole of an edge that keeps fewer tunnels":                                      {tunnels: "0+ 0 1+ 1 2+ 2", after: dialTime, want: []string{"0"}},
+		"a hole of an edge of which one was cut and did not come back": {
+			tunnels: "0+ 0 1+ 1 2+ 2", after: dialTime, change: func(e *edge) { e.want = 7 }, again: laterTime,
+		},
+		"a hole for which some were cut a moment ago": {
+			tunnels: eight, change: func(e *edge) { e.next = noon.Add(time.Second) }, again: time.Second,
+		},
+		"a hole, and only the last of each worker are left":                           {tunnels: "0+ 1+ 2+ 9 9 9 9 9"},
+		"a hole, and all that could be cut carry connections":                         {tunnels: "0+ 0+ 0+ 1+ 1+ 1+ 2+ 2+", turns: []int{1, 1, 1, 0}, again: usedTime},
+		"an old hole, and all carry connections: one, for long":                       {tunnels: "1+ 1+ 0+ 0+ 0+ 1+ 2+ 2+", after: usedTime, want: []string{"1"}},
+		"a worker has one alone, for a moment":                                        {tunnels: "0+ 0 0 1 1 2 2 3", again: levelTime},
+		"a worker has one alone":                                                      {tunnels: "0+ 0 0 1 1 2 2 3", after: levelTime, want: []string{"0"}},
+		"a worker has one alone, and the others no more than two without connections": {tunnels: "0+ 0+ 0+ 1 1 2 2 3", after: time.Hour},
+		"a worker has one alone, and the edge dials":                                  {tunnels: "0+ 0 0 1 1 2 3", after: levelTime, again: dialTime},
+		"one that could not be cut is left alone": {
+			tunnels: eight, turns: []int{1, 1, 1, 0}, want: []string{"1"}, change: func(e *edge) {
+				for v := range e.tunnels {
+					v.stuck = v.worker == 0
+				}
+			},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			e := spreadOf(4, tt.tunnels)
+			if tt.change != nil {
+				tt.change(e)
+			}
+			victims, again := e.plan(noon.Add(tt.after), rules{workers: 4, tunnels: 8}, tt.turns)
+			var got []string
+			left := slices.Clone(e.count)
+			for _, v := range victims {
+				got = append(got, fmt.Sprint(v.worker))
+				left[v.worker]--
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			for i, n := range left {
+				if n == 0 && e.count[i] > 0 {
+					t.Errorf("worker %d loses its last", i)
+				}
+			}
+			if want := noon.Add(tt.again); tt.again == 0 && !again.IsZero() || tt.again != 0 && !again.Equal(want) {
+				t.Errorf("again at %s, want %s after noon", again.Sub(noon), tt.again)
+			}
+		})
+	}
+}
+
+// dealer is how Envoy gives new tunnels to workers.
+type dealer []int
+
+func (d dealer) deal() (worker int) {
+	worker = rand.IntN(len(d)) // which has accepted it
+	for i, n := range d {
+		if n < d[worker] {
+			worker = i
+		}
+	}
+	d[worker]++
+	return worker
+}
+
+// TestAHoleIsClosedByOneCutOfSeveralTunnels plays Envoy and an edge that loses two tunnels at a time, also for a table that begins to look
+// when much has happened.
+func TestAHoleIsClosedByOneCutOfSeveralTunnels(t *testing.T) {
+	for _, workers := range []int{3, 4, 8} {
+		envoy, known := make(dealer, workers), turns{}
+		opened := make([]int, workers)
+		dial := func(e *edge) {
+			for len(e.tunnels) < enough*workers {
+				v := &entry{worker: envoy.deal()}
+				e.tunnels[v] = true
+				e.count[v.worker]++
+				opened[v.worker]++
+			}
+		}
+		cut := func(e *edge, v *entry) {
+			delete(e.tunnels, v)
+			e.count[v.worker]--
+		}
+		e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), hole: noon}
+		dial(e)
+		clear(opened) // nobody has seen this
+		holes, rounds := 0, 0
+		for range 3000 {
+			for v := range e.tunnels {
+				if cut(e, v); len(e.tunnels) == enough*workers-2 {
+					break
+				}
+			}
+			dial(e)
+			known.add("edge", opened)
+			clear(opened)
+			hole, least := e.least()
+			if least > 0 {
+				continue
+			}
+			holes++
+			for tries := 0; e.count[hole] == 0; tries++ {
+				victims, _ := e.plan(noon.Add(time.Hour), rules{workers, enough * workers}, known["edge"])
+				if len(victims) == 0 || tries > 3 {
+					t.Fatalf("%d workers: %v stays after %d cuts, with turns %v of %v", workers, e.count, tries, known["edge"], envoy)
+				}
+				for _, v := range victims {
+					cut(e, v)
+				}
+				dial(e)
+				known.add("edge", opened)
+				clear(opened)
+				rounds++
+			}
+		}
+		t.Logf("%d workers: %d holes, closed in %.2f rounds", workers, holes, float64(rounds)/float64(holes))
+		if holes == 0 || float64(rounds) > 1.5*float64(holes) {
+			t.Errorf("%d workers: %d rounds for %d holes", workers, rounds, holes)
+		}
+	}
+}
+
+func TestTurnsAreBounded(t *testing.T) {
+	known := turns{}
+	for i := range 2 * maxTurns {
+		known.add(fmt.Sprint(i), []int{1, 0})
+	}
+	if len(known) > maxTurns {
+		t.Errorf("of %d nodes", len(known))
+	}
+}

@@ -1,0 +1,157 @@
+package xds
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// tellAtOnce is how many edges are told together of a change of the gateways, and tellInterval how long the next ones wait,
+	// more or less: 400 in a second. All 10,000 of an installation dial a new gateway, with TLS, as soon as they know it, and
+	// one core does about 1,000 such handshakes in a second.
+	tellAtOnce   = 100
+	tellInterval = 250 * time.Millisecond
+)
+
+// telling are the edges that have not been told yet of a change of the gateways.
+type telling struct {
+	waiting map[*stream]bool
+	timer   *time.Timer // for the next of them; nil: nobody waits
+	stopped bool
+}
+
+func newTelling() telling { return telling{waiting: map[*stream]bool{}} }
+
+func (t *telling) stop() {
+	t.stopped = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+// SetGateways replaces the gateways of the installation, in order: there must be at least one, and all must be valid. Gateways are told at
+// once. Edges are told a few at a time, in random order, for each then dials all that are new; one that connects meanwhile
+// learns of all of them. What is equal to what was is told nobody.
+func (s *Server) SetGateways(gateways []model.Gateway) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(gateways) == 0 || slices.Equal(gateways, s.inst.Gateways) {
+		return
+	}
+	s.inst.Gateways = slices.Clone(gateways)
+	s.log.Info("gateways changed", "gateways", len(gateways), "first", gateways[0].Name, "last", gateways[len(gateways)-1].Name)
+	changes := changes{}
+	s.setCommon(changes)
+	s.send(changes)
+	for st := range s.hosts {
+		if err := s.admit(st.subject); err != nil {
+			st.end(err)
+			continue
+		}
+		st.set(s.gatewayListeners(st))
+	}
+	for st := range s.edges {
+		s.telling.waiting[st] = true
+	}
+	s.tell()
+	s.publish()
+}
+
+// publish lets everybody in once all is known that they get.
+func (s *Server) publish() {
+	if s.replaced && len(s.inst.Gateways) > 0 && !s.Published() {
+		close(s.published)
+	}
+}
+
+// setCommon makes the Envoy clusters that every gateway has, and notes which of them change.
+func (s *Server) setCommon(changes changes) {
+	static := set(envoy.StaticClusters())
+	// They all depend on the installation alone, and refer to nothing.
+	common, errs := check(envoy.GatewayClusters(s.inst), static, static)
+	s.leftOut(resourcev3.ClusterType, errs)
+	for name := range s.common {
+		if common[name] == nil {
+			changes[name] = nil
+		}
+	}
+	for name, r := range common {
+		if !same(s.common[name], r) {
+			changes[name] = r
+		}
+	}
+	s.common, s.taken = common, namesOf(common, static)
+}
+
+// same says whether a resource is what it was; nil: there was none.
+func same(was, is types.Resource) bool { return was != nil && proto.Equal(was, is) }
+
+// tell tells some of those who wait, and comes back for the others.
+func (s *Server) tell() {
+	t := &s.telling
+	if t.timer != nil || t.stopped {
+		return // its turn comes
+	}
+	s.tellSome()
+}
+
+func (s *Server) tellSome() {
+	t := &s.telling
+	// A map is walked in an order that is random enough.
+	told := 0
+	for st := range t.waiting {
+		if told++; told > tellAtOnce {
+			break
+		}
+		delete(t.waiting, st)
+		if tunnel := s.tunnels[st.subject.ID]; tunnel != nil {
+			st.set(s.edgeResources(tunnel.cluster, st))
+		}
+	}
+	t.timer = nil
+	if len(t.waiting) == 0 {
+		return
+	}
+	t.timer = time.AfterFunc(jittered(tellInterval), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !t.stopped {
+			s.tellSome()
+		}
+	})
+}
+
+// jittered is a time from half to one and a half of another, so that several servers don't tell theirs in step.
+func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// admitGateway says whether a gateway is one of the installation's: nil, or codes.Unavailable, because it may be scaled up to
+// that soon.
+func (s *Server) admitGateway(name string) error {
+	if slices.ContainsFunc(s.inst.Gateways, func(g model.Gateway) bool { return g.Name == name }) {
+		return nil
+	}
+	return status.Errorf(codes.Unavailable, "%s is none of the installation's gateways, which are %s: scale the StatefulSet of the gateways up, or name it to every xds-server by --gateway",
+		name, s.gatewayNames())
+}
+
+// gatewayNames are the gateways as people are told of them.
+func (s *Server) gatewayNames() string {
+	switch n := len(s.inst.Gateways); n {
+	case 0:
+		return "not known yet"
+	case 1:
+		return s.inst.Gateways[0].Name + " alone"
+	default:
+		return s.inst.Gateways[0].Name + " to " + s.inst.Gateways[n-1].Name
+	}
+}

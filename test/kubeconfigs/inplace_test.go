@@ -1,0 +1,147 @@
+package kubeconfigs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+const (
+	// edgePod is the name of the edges' static Pods, without that of their machine.
+	edgePod = "fairlead-edge-"
+	// servingCertificate is the apiserver's, on its machine.
+	servingCertificate = "/etc/kubernetes/pki/apiserver.crt"
+)
+
+// upgradesInPlace proves that kubeadm's own upgrade of a machine leaves the edge on it alone. Cluster API does no such thing: people do.
+func (m *member) upgradesInPlace(t *testing.T) {
+	next, err := m.lab.NextVersion(t.Context())
+	must(t, err)
+	machine := m.controlPlaneMachine(t)
+	var before string
+	within(t, time.Minute, "", func(ctx context.Context) (err error) {
+		before, err = m.edgeOn(ctx, machine)
+		return err
+	})
+	certificate, err := os.ReadFile(machine.File(servingCertificate))
+	must(t, err)
+	that(t, "kubeadm upgrade apply brings a machine to another version in place, with the names in its renewed certificate", func(t *testing.T) {
+		begin := time.Now()
+		m.kubeadmUpgrade(t, machine, next)
+		measured("upgraded_in_place_s", time.Since(begin).Seconds())
+		within(t, time.Minute, "", m.versionIs(next)) // over TLS for the tunnel hostname
+		renewed, err := os.ReadFile(machine.File(servingCertificate))
+		must(t, err)
+		if bytes.Equal(renewed, certificate) {
+			t.Error("kubeadm has not renewed the serving certificate")
+		}
+	})
+	that(t, "its edge is what it was: the same files, the same containers, the same tunnel", func(t *testing.T) {
+		within(t, time.Minute, "", func(ctx context.Context) error {
+			after, err := m.edgeOn(ctx, machine)
+			if err == nil && after != before {
+				err = fmt.Errorf("the edge was\n%s\nand is\n%s", before, after)
+			}
+			return err
+		})
+	})
+	that(t, "etcd and apiserver are healthy for KCP, which sees no drift", func(t *testing.T) {
+		within(t, time.Minute, "", m.hasMachines(1))
+		within(t, time.Minute, "", m.upToDate(kubernetesVersion, 1))
+		within(t, time.Minute, "", m.RemoteConnectionProbe)
+	})
+}
+
+// controlPlaneMachine is the only machine of the control plane.
+func (m *member) controlPlaneMachine(t *testing.T) *lab.CloudMachine {
+	t.Helper()
+	machines, err := m.machines(t.Context())
+	must(t, err)
+	for _, running := range m.lab.Cloud.Machines(m.NamespacedName) {
+		if len(machines) == 1 && running.Name == machines[0].Name {
+			return running
+		}
+	}
+	t.Fatalf("the control plane has the machines %v: want one, that runs", names(machines))
+	return nil
+}
+
+// kubeadmUpgrade runs the newer kubeadm on a machine. It checks that a Job can run if there is a Node to run it; machines here run none,
+// so all Nodes are cordoned meanwhile. Nor is there a container runtime to ask for its version, or to pull images.
+func (m *member) kubeadmUpgrade(t *testing.T, machine *lab.CloudMachine, version string) {
+	t.Helper()
+	m.kubectlNodes(t, "cordon")
+	ctx, cancel := context.WithTimeout(t.Context(), changed)
+	defer cancel()
+	cmd, err := machine.Command(ctx, "kubeadm-next", "upgrade", "apply", version, "--yes",
+		"--ignore-preflight-errors=ContainerRuntimeVersion,ImagePull,SystemVerification")
+	must(t, err)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("kubeadm upgrade apply: %v\n%s", err, out)
+	}
+	m.kubectlNodes(t, "uncordon")
+}
+
+// kubectlNodes runs a command of kubectl on all Nodes.
+func (m *member) kubectlNodes(t *testing.T, verb string) {
+	t.Helper()
+	kubeconfig, err := m.Kubeconfig(t.Context())
+	must(t, err)
+	if out, err := m.lab.Kubectl(t.Context(), kubeconfig, verb, "--selector="+corev1.LabelHostname); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// edgeOn is all that is known of the edge on a machine: its files, its Pod and its enrolment. One that is not ready is an error.
+func (m *member) edgeOn(ctx context.Context, machine *lab.CloudMachine) (string, error) {
+	var text strings.Builder
+	for _, path := range []string{topology.ManifestPath, topology.BootstrapPath} {
+		data, err := os.ReadFile(machine.File(path))
+		if err != nil {
+			return "", err
+		}
+		info, err := os.Stat(machine.File(path))
+		if err != nil {
+			return "", err
+		}
+		owner := info.Sys().(*syscall.Stat_t).Uid
+		fmt.Fprintf(&text, "%s %d bytes, sum %x, mode %s, owner %d, changed %s\n", path, len(data), sha256.Sum256(data), info.Mode(), owner, info.ModTime())
+	}
+	clients, err := m.Clients(ctx)
+	if err != nil {
+		return "", err
+	}
+	pod, err := clients.CoreV1().Pods(metav1.NamespaceSystem).Get(ctx, edgePod+machine.Name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(&text, "Pod %s\n", pod.UID)
+	for _, c := range pod.Status.ContainerStatuses {
+		if !c.Ready {
+			return "", fmt.Errorf("container %s of the edge on %s is not ready", c.Name, machine.Name)
+		}
+		fmt.Fprintf(&text, "container %s: %s, %d restarts\n", c.Name, c.ContainerID, c.RestartCount)
+	}
+	tunnel, err := m.Tunnel(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, edge := range tunnel.Status.Edges {
+		if edge.Host == machine.Name && len(edge.Gateways) > 0 {
+			fmt.Fprintf(&text, "edge %s since %s, tunnels %v\n", edge.NodeID, edge.EnrolledAt, edge.Gateways)
+		}
+	}
+	return text.String(), nil
+}
