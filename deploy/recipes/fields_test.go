@@ -2,59 +2,37 @@ package recipes_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// The types of other providers are in modules that an installation of Fairlead never needs, and that are not to be had
-// everywhere. So this is what they were seen to take, and the kinds that the fields have: as of August 2026 rancher/cluster-api-provider-rke2
-// (controlplane/api/v1beta2, bootstrap/api/v1beta2), k3s-io/cluster-api-k3s (the same), siderolabs/cluster-api-control-plane-provider-talos and
-// -bootstrap-provider-talos (api/v1beta1), clastix/cluster-api-control-plane-provider-kamaji (api/v1alpha2). No recipe may have a field that
-// is not in here. "s" is a string, a list has the kind of its items.
-var (
-	fileFields = map[string]any{
-		"path": "s", "owner": "s", "permissions": "s", "encoding": "s", "content": "s",
-		"contentFrom": map[string]any{"secret": map[string]any{"name": "s", "key": "s"}},
-	}
-	serverFields = map[string]any{"tlsSan": []any{"s"}, "bindAddress": "s", "advertiseAddress": "s", "clusterDNS": "s", "clusterDomain": "s"}
+// A table says which fields an object may have: a path ("files[].path"; "x{}" are the values of a map) for each. The tables are in the folder
+// fields, each with a note of what it was derived from: see types_test.go.
+type table map[string]field
 
-	known = map[string]map[string]any{
-		"controlplane.cluster.x-k8s.io/v1beta2 RKE2ControlPlane": {
-			"files": []any{fileFields}, "preRKE2Commands": []any{"s"}, "postRKE2Commands": []any{"s"}, "serverConfig": serverFields,
-			"version": "s", "registrationMethod": "s", "registrationAddress": "s",
-		},
-		"controlplane.cluster.x-k8s.io/v1beta2 KThreesControlPlane": {
-			"version": "s", "kthreesConfigSpec": map[string]any{
-				"files": []any{fileFields}, "preK3sCommands": []any{"s"}, "postK3sCommands": []any{"s"}, "serverConfig": serverFields, "version": "s",
-			},
-		},
-		"controlplane.cluster.x-k8s.io/v1beta1 TalosControlPlane": {
-			"version": "s", "controlPlaneConfig": map[string]any{"controlplane": map[string]any{
-				"talosVersion": "s", "generateType": "s", "data": "s", "strategicPatches": []any{"s"}, "hostname": map[string]any{"source": "s"},
-			}},
-		},
-		"controlplane.cluster.x-k8s.io/v1alpha2 KamajiControlPlane": {
-			"version": "s", "dataStoreName": "s", "network": map[string]any{"serviceType": "s", "serviceAddress": "s", "advertiseAddress": "s", "certSANs": []any{"s"}},
-			"deployment": map[string]any{"externalClusterReference": map[string]any{
-				"kubeconfigSecretName": "s", "kubeconfigSecretKey": "s", "kubeconfigSecretNamespace": "s", "deploymentNamespace": "s",
-			}},
-		},
-	}
-)
+type field struct {
+	kind     string // string, integer, number, boolean, object, map, list, any
+	required bool   // in an object that is there
+	values   []string
+}
 
-// TestFieldsAreKnown shows each object to the description of its provider's fields, or to its type where that is one of ours or
-// of Kubernetes.
-func TestFieldsAreKnown(t *testing.T) {
+// TestRecipesFitTheirProviders shows each object to the table of its provider's fields, or to its type where that is one of
+// ours or of Kubernetes.
+func TestRecipesFitTheirProviders(t *testing.T) {
 	files, err := filepath.Glob("*.yaml")
 	if err != nil || len(files) != 5 {
 		t.Fatalf("%v, %v", files, err)
 	}
+	shown := map[string]bool{}
 	for _, file := range files {
 		for _, o := range documents(t, file) {
 			var err error
@@ -64,62 +42,157 @@ func TestFieldsAreKnown(t *testing.T) {
 			case "apps/v1 Deployment":
 				err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o, &appsv1.Deployment{}, true)
 			default:
-				if known[kind] == nil {
+				at := slices.IndexFunc(providers, func(p provider) bool { return p.kind == kind })
+				if at < 0 {
 					t.Errorf("%s: nothing is known of %s", file, kind)
+					continue
 				}
-				err = fits(o["spec"], known[kind], "spec")
+				shown[providers[at].table] = true
+				err = readTable(t, providers[at].table).fits(o["spec"], "")
 			}
 			if err != nil {
 				t.Errorf("%s: %v", file, err)
 			}
 		}
 	}
+	for _, p := range providers {
+		if !shown[p.table] {
+			t.Errorf("no recipe has a %s", p.kind)
+		}
+	}
 }
 
-// fits says whether a value has only fields that a description has, and of their kinds.
-func fits(value, kind any, path string) error {
-	switch kind := kind.(type) {
+// TestTalosPatchesFit: the provider takes the patches as text, and the machine refuses what is no field of its configuration.
+func TestTalosPatchesFit(t *testing.T) {
+	config := readTable(t, "talos-machine")
+	for _, patch := range talosPatches(t) {
+		if err := config.fits(patch, ""); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func talosPatches(t *testing.T) (patches []any) {
+	t.Helper()
+	spec := documents(t, "talos.yaml")[0]["spec"].(map[string]any)
+	for _, text := range spec["controlPlaneConfig"].(map[string]any)["controlplane"].(map[string]any)["strategicPatches"].([]any) {
+		var patch any
+		if err := yaml.Unmarshal([]byte(text.(string)), &patch); err != nil {
+			t.Fatal(err)
+		}
+		patches = append(patches, patch)
+	}
+	return patches
+}
+
+// fits says whether a value has only fields that the table has at that path, of their kinds, and all that have to be there.
+func (t table) fits(value any, path string) error {
+	f, ok := t[path]
+	if !ok {
+		return fmt.Errorf("%q is no field", path)
+	}
+	if is := kindOf(value); f.kind != "any" && is != f.kind && (is != "object" || f.kind != "map") && (is != "integer" || f.kind != "number") {
+		return fmt.Errorf("%q is of the kind %s, not %s", path, is, f.kind)
+	}
+	switch value := value.(type) {
 	case string:
-		if _, ok := value.(string); !ok {
-			return fmt.Errorf("%s is no string", path)
+		if len(f.values) > 0 && !slices.Contains(f.values, value) {
+			return fmt.Errorf("%q is %q, not one of %q", path, value, f.values)
 		}
 	case []any:
-		list, ok := value.([]any)
-		if !ok || len(list) == 0 {
-			return fmt.Errorf("%s is no list with something in it", path)
-		}
-		for i, item := range list {
-			if err := fits(item, kind[0], fmt.Sprintf("%s[%d]", path, i)); err != nil {
+		for _, item := range value {
+			if err := t.fits(item, path+"[]"); err != nil {
 				return err
 			}
 		}
 	case map[string]any:
-		fields, ok := value.(map[string]any)
-		if !ok {
-			return fmt.Errorf("%s is no object", path)
+		return t.fitsObject(value, path, f.kind)
+	}
+	return nil
+}
+
+func (t table) fitsObject(fields map[string]any, path, kind string) error {
+	if kind == "any" {
+		return nil
+	}
+	for name, value := range fields {
+		at := below(path, name)
+		if kind == "map" {
+			at = path + "{}"
 		}
-		for name, field := range fields {
-			if kind[name] == nil {
-				return fmt.Errorf("%s.%s is not a field", path, name)
-			}
-			if err := fits(field, kind[name], path+"."+name); err != nil {
-				return err
-			}
+		if err := t.fits(value, at); err != nil {
+			return err
+		}
+	}
+	for at, f := range t {
+		name := at[strings.LastIndexByte(at, '.')+1:]
+		if _, ok := fields[name]; f.required && at == below(path, name) && !ok {
+			return fmt.Errorf("%q has to be there", at)
 		}
 	}
 	return nil
 }
 
+func below(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+
+func kindOf(value any) string {
+	switch value := value.(type) {
+	case string:
+		return "string"
+	case bool:
+		return "boolean"
+	case float64:
+		if value == float64(int64(value)) {
+			return "integer"
+		}
+		return "number"
+	case []any:
+		return "list"
+	case map[string]any:
+		return "object"
+	}
+	return fmt.Sprintf("%T", value)
+}
+
+// readTable reads a table: a field in each line, with its kind, "required" and the values that it may have. What begins
+// with "#" says where it is from.
+func readTable(t *testing.T, name string) table {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("fields", name+".txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := table{"": {kind: "object"}}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] == "#" {
+			continue
+		}
+		if len(words) < 2 {
+			t.Fatalf("%s: %q", name, line)
+		}
+		f := field{kind: words[1], values: words[2:]}
+		if len(f.values) > 0 && f.values[0] == "required" {
+			f.required, f.values = true, f.values[1:]
+		}
+		result[words[0]] = f
+	}
+	return result
+}
+
 func TestFitsRefuses(t *testing.T) {
-	kind := known["controlplane.cluster.x-k8s.io/v1beta2 RKE2ControlPlane"]
+	files := func(file map[string]any) any { return map[string]any{"files": []any{file}} }
 	for want, value := range map[string]any{
-		"spec.file is not a field":                 map[string]any{"file": "x"},
-		"spec.serverConfig.tlsSan is no list":      map[string]any{"serverConfig": map[string]any{"tlsSan": "x"}},
-		"spec.files[0].contentFrom.secret.name is": map[string]any{"files": []any{map[string]any{"contentFrom": map[string]any{"secret": map[string]any{"name": 1}}}}},
-		"spec.serverConfig is no object":           map[string]any{"serverConfig": "x"},
+		`"file" is no field`:                                       map[string]any{"file": "x"},
+		`"serverConfig.tlsSan" is of the kind string`:              map[string]any{"serverConfig": map[string]any{"tlsSan": "x"}},
+		`"serverConfig" is of the kind string`:                     map[string]any{"serverConfig": "x"},
+		`"files[].contentFrom.secret.name" is of the kind integer`: files(map[string]any{"path": "/x", "contentFrom": map[string]any{"secret": map[string]any{"key": "k", "name": 1.0}}}),
+		`"files[].contentFrom.secret.key" has to be there`:         files(map[string]any{"path": "/x", "contentFrom": map[string]any{"secret": map[string]any{"name": "n"}}}),
+		`"files[].path" has to be there`:                           files(map[string]any{"content": "x"}),
+		`"files[].encoding" is "gzipped", not one of`:              files(map[string]any{"path": "/x", "encoding": "gzipped"}),
 	} {
-		if err := fits(value, kind, "spec"); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
+		if err := readTable(t, "rke2").fits(value, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }
