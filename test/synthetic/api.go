@@ -1,0 +1,151 @@
+package synthetic
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// API is the apiserver of all workload clusters of a fleet, in memory. It answers as much of Kubernetes' API as probes ask for:
+// /version, /livez and /readyz; /whoami says the node name of the edge that was used; with ?watch=true an answer stays open until
+// the client goes; all else is forbidden, as it is to a client without credentials.
+type API struct {
+	server *http.Server
+	door   *door
+	done   chan struct{}
+}
+
+// edgeKey is the key of the edge in the context of a request.
+type edgeKey struct{}
+
+// NewAPI returns one that shows a certificate, whatever name is asked for, or one by name.
+func NewAPI(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *API {
+	a := &API{door: &door{conns: make(chan net.Conn), closed: make(chan struct{})}, done: make(chan struct{})}
+	a.server = &http.Server{
+		Handler: http.HandlerFunc(answer), TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12},
+		ReadHeaderTimeout: answerTime, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			if secure, ok := conn.(*tls.Conn); ok {
+				conn = secure.NetConn()
+			}
+			if s, ok := conn.(*stream); ok {
+				return context.WithValue(ctx, edgeKey{}, s.edge)
+			}
+			return ctx
+		},
+	}
+	go func() {
+		defer close(a.done)
+		_ = a.server.ServeTLS(a.door, "", "")
+	}()
+	return a
+}
+
+// Close ends all connections.
+func (a *API) Close() error {
+	err := a.server.Close()
+	<-a.done
+	return err
+}
+
+func answer(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case r.URL.Query().Get("watch") == "true":
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	case r.URL.Path == "/version":
+		_ = json.NewEncoder(w).Encode(map[string]string{"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
+	case r.URL.Path == "/livez" || r.URL.Path == "/readyz":
+		_, _ = io.WriteString(w, "ok")
+	case r.URL.Path == "/whoami":
+		if e, ok := r.Context().Value(edgeKey{}).(*Edge); ok {
+			fmt.Fprintf(w, "%q\n", e.Node)
+		}
+	default:
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": http.StatusForbidden})
+	}
+}
+
+// copied is the size of the buffers between a stream and the apiserver: small, as they wait for most of the time.
+const copied = 4 << 10
+
+// take has the apiserver serve a CONNECT stream, and returns when that ends.
+func (a *API) take(w http.ResponseWriter, r *http.Request, e *Edge) {
+	ours, theirs := net.Pipe() // which has deadlines, unlike a stream
+	defer ours.Close()
+	select {
+	case a.door.conns <- &stream{Conn: theirs, edge: e}:
+	case <-a.door.closed:
+		return
+	}
+	go func() {
+		_, _ = io.CopyBuffer(onlyWriter{ours}, r.Body, make([]byte, copied))
+		_ = ours.Close()
+	}()
+	control, buffer := http.NewResponseController(w), make([]byte, copied)
+	for {
+		n, err := ours.Read(buffer)
+		if n > 0 {
+			if _, err := w.Write(buffer[:n]); err != nil {
+				return
+			}
+			if control.Flush() != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// onlyWriter hides what io.Copy would use instead of the buffer.
+type onlyWriter struct{ io.Writer }
+
+// stream is a connection of the apiserver.
+type stream struct {
+	net.Conn
+	edge *Edge
+}
+
+// door is the listener of the apiserver.
+type door struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+var errClosed = errors.New("the apiserver is closed")
+
+// Accept implements net.Listener.
+func (d *door) Accept() (net.Conn, error) {
+	select {
+	case conn := <-d.conns:
+		return conn, nil
+	case <-d.closed:
+		return nil, errClosed
+	}
+}
+
+// Close implements net.Listener.
+func (d *door) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (d *door) Addr() net.Addr { return &net.UnixAddr{Name: "synthetic"} }
+
+// Patience is how long a client of a fleet should wait for an answer at most.
+const Patience = 10 * time.Second

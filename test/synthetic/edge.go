@@ -1,0 +1,207 @@
+package synthetic
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// maintain and backoff are maintainInterval and maxReconnectBackoff of pkg/envoy; to each Envoy adds up to half at random.
+	maintain = 500 * time.Millisecond
+	backoff  = time.Second
+)
+
+// Fault is what an edge does wrong with a CONNECT.
+type Fault int
+
+// Kinds of faults.
+const (
+	None        Fault = iota
+	CloseTunnel       // it closes the tunnel's TCP connection before the answer
+	ResetStream       // it resets the stream before the answer
+	RefuseTLS         // it closes the tunnel when the gateway begins TLS in it
+)
+
+// Spec is one edge.
+type Spec struct {
+	Node string // node name
+	ID   string // Tunnel.spec.id
+	// Certificate is its leaf. Edges may share a key, and one that is shared costs no memory.
+	Certificate *tls.Certificate
+	// Fault says what goes wrong at a moment; nil: nothing. It may be called by several goroutines.
+	Fault func(Moment) Fault
+}
+
+// Moment is when something may go wrong: when the gateway begins TLS in a tunnel, or a stream.
+type Moment struct {
+	Tunnel int // how many tunnels this edge had before
+	Stream int // how many streams this tunnel had before; -1: TLS begins
+}
+
+// Edge is one of a fleet.
+type Edge struct {
+	Spec
+	fleet    *Fleet
+	sessions tls.ClientSessionCache // nil: none
+
+	mu      sync.Mutex
+	up      int // tunnels, and those that are being dialled
+	had     int // tunnels so far
+	failed  bool
+	waiting bool // to dial again
+	stopped bool
+	tunnels map[*tunnel]struct{}
+}
+
+// Start dials at once, and goes on until Stop.
+func (e *Edge) Start() {
+	e.mu.Lock()
+	e.stopped = false
+	e.mu.Unlock()
+	e.maintain()
+}
+
+// Stop closes the tunnels of this edge; it dials no more until Start.
+func (e *Edge) Stop() {
+	e.mu.Lock()
+	e.stopped = true
+	e.mu.Unlock()
+	e.Cut(func(bool) bool { return true })
+}
+
+// Cut closes the tunnels that are chosen by whether they are in use, and returns how many those were.
+func (e *Edge) Cut(chosen func(used bool) bool) int {
+	e.mu.Lock()
+	var cut []*tunnel
+	for t := range e.tunnels {
+		if chosen(t.used.Load()) {
+			cut = append(cut, t)
+		}
+	}
+	e.mu.Unlock()
+	for _, t := range cut {
+		t.end()
+	}
+	return len(cut)
+}
+
+// maintain dials what is missing.
+func (e *Edge) maintain() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiting, e.failed = false, false
+	for !e.stopped && e.up < e.fleet.options.Tunnels {
+		e.up++
+		go e.dial()
+	}
+}
+
+// missing is called when a tunnel has ended, or could not be opened.
+func (e *Edge) missing(failed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.up--
+	e.failed = e.failed || failed
+	if e.waiting || e.stopped || e.fleet.ctx.Err() != nil {
+		return
+	}
+	e.waiting = true
+	wait := maintain
+	if e.failed {
+		wait = backoff
+	}
+	time.AfterFunc(wait+rand.N(wait/2), e.maintain)
+}
+
+// dial opens one tunnel.
+func (e *Edge) dial() {
+	f := e.fleet
+	select {
+	case f.slots <- struct{}{}:
+	case <-f.ctx.Done():
+		return
+	}
+	f.stats.dials.Add(1)
+	conn, err := e.open(f.ctx)
+	<-f.slots
+	if err != nil {
+		f.stats.failed.Add(1)
+		e.missing(true)
+		return
+	}
+	t := &tunnel{edge: e, conn: conn}
+	e.mu.Lock()
+	t.nth = e.had
+	e.had++
+	if e.tunnels == nil {
+		e.tunnels = map[*tunnel]struct{}{}
+	}
+	e.tunnels[t] = struct{}{}
+	e.mu.Unlock()
+	f.stats.up.Add(1)
+	t.idle()
+}
+
+// open does TLS and asks for a tunnel. Below the TLS, which then is over, the socket is the tunnel.
+func (e *Edge) open(ctx context.Context) (*net.TCPConn, error) {
+	f := e.fleet
+	bounded, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	raw, err := f.options.Dial(bounded)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := raw.(*net.TCPConn)
+	if !ok {
+		_ = raw.Close()
+		return nil, errNotTCP
+	}
+	if !f.track(conn) {
+		_ = conn.Close()
+		return nil, context.Canceled
+	}
+	if err := e.ask(conn); err != nil {
+		f.forget(conn)
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (e *Edge) ask(conn *net.TCPConn) error {
+	f := e.fleet
+	_ = conn.SetDeadline(time.Now().Add(answerTime))
+	config := f.outer.Clone()
+	config.ClientSessionCache = e.sessions
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return e.Certificate, nil }
+	secure := tls.Client(conn, config)
+	_, err := fmt.Fprintf(secure, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: %s\r\n"+
+		"x-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
+		model.NodeID(e.Node), f.options.Domain.TunnelID(e.ID), model.TenantID)
+	if err != nil {
+		return fmt.Errorf("asking for a tunnel: %w", err)
+	}
+	response, err := http.ReadResponse(bufio.NewReaderSize(secure, 512), nil)
+	if err != nil {
+		return fmt.Errorf("reading the gateway's answer: %w", err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		f.stats.refused.Add(1)
+		return fmt.Errorf("the gateway answers %s", strings.TrimSpace(response.Status))
+	}
+	if secure.ConnectionState().DidResume {
+		f.stats.resumed.Add(1)
+	}
+	return conn.SetDeadline(time.Time{})
+}

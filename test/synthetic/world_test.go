@@ -1,0 +1,261 @@
+package synthetic_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/synthetic"
+)
+
+const domain model.TunnelDomain = "tunnels.example.com"
+
+// world is a gateway, a real Envoy, with what it needs of an installation.
+type world struct {
+	inst     model.Installation
+	bind     envoy.GatewayBind
+	ca       *certs.CA
+	key      *ecdsa.PrivateKey // of all leaves
+	clusters []model.WorkloadCluster
+	api      *synthetic.API
+	dir      string
+	envoy    *envoytest.Envoy
+}
+
+func newWorld(t *testing.T, clusters int, change func(*model.Installation)) *world {
+	t.Helper()
+	envoytest.Path(t)
+	w := &world{bind: envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}}
+	w.inst = model.Installation{Domain: domain, Public: w.bind.Public, Control: freePort(t), Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	if change != nil {
+		change(&w.inst)
+	}
+	var err error
+	if w.ca, err = certs.NewCA("test", time.Now(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if w.key, err = certs.NewKey(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range clusters {
+		key := model.Key{Namespace: "prod", Name: fmt.Sprintf("c%d", i)}
+		hostname, err := domain.Hostname(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.clusters = append(w.clusters, model.WorkloadCluster{Key: key, ID: model.NewID(), Hostname: hostname})
+	}
+	serving := w.leaf(t, certs.Leaf{CommonName: "kubernetes", DNSNames: []string{"kubernetes"}, Server: true}).TLSCertificate()
+	w.api = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil })
+	t.Cleanup(func() { _ = w.api.Close() })
+	w.dir = envoytest.Dir(t)
+	w.serveSecrets(t)
+	w.start(t)
+	return w
+}
+
+func (w *world) leaf(t *testing.T, leaf certs.Leaf) certs.Identity {
+	t.Helper()
+	leaf.NotBefore, leaf.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	chain, err := w.ca.Issue(w.key.Public(), leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := certs.NewIdentity(chain, w.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
+}
+
+// serveSecrets plays the gateway's agent.
+func (w *world) serveSecrets(t *testing.T) {
+	t.Helper()
+	gateway := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
+	issued := w.leaf(t, certs.Leaf{CommonName: gateway.Node, DNSNames: domain.DNSNames(gateway), Server: true, Client: true})
+	key, err := issued.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, trust := envoy.SecretNames(gateway)
+	secrets := map[string]types.Resource{
+		identity: envoy.IdentitySecret(identity, issued.ChainPEM(), key), trust: envoy.TrustSecret(trust, w.ca.CertPEM()),
+	}
+	listener, err := net.Listen("unix", filepath.Join(w.dir, envoy.AgentSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	server := grpc.NewServer()
+	cache := cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(secrets))
+	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, cache, nil))
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+}
+
+// start runs Envoy, as a new process each time.
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	clusters := envoy.GatewayClusters(w.inst)
+	for _, wc := range w.clusters {
+		clusters = append(clusters, envoy.TunnelClusters(w.inst, wc)...)
+	}
+	w.run(t, clusters)
+}
+
+func (w *world) run(t *testing.T, clusters []*clusterv3.Cluster) {
+	t.Helper()
+	bootstrap := envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(w.inst, "gateway-0", w.bind, model.Denied{}), clusters)
+	config, err := envoy.MarshalYAML(bootstrap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.envoy = envoytest.Start(t, w.dir, config, "--component-log-level", envoy.ComponentLogLevel)
+}
+
+// fleet has an edge for each workload cluster, none of which dials yet.
+func (w *world) fleet(t *testing.T, change func(*synthetic.Options)) *synthetic.Fleet {
+	t.Helper()
+	options := synthetic.Options{
+		Domain: domain, Gateway: "gateway-0", Roots: w.roots(), API: w.api,
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", w.bind.Public.String())
+		},
+	}
+	if change != nil {
+		change(&options)
+	}
+	f, err := synthetic.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func (w *world) roots() *x509.CertPool {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.ca.CertPEM())
+	return roots
+}
+
+// edge is one more edge of a workload cluster.
+func (w *world) edge(t *testing.T, f *synthetic.Fleet, wc model.WorkloadCluster, fault func(synthetic.Moment) synthetic.Fault) *synthetic.Edge {
+	t.Helper()
+	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
+	certificate := w.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: domain.DNSNames(edge), Server: true, Client: true}).TLSCertificate()
+	return f.Add(synthetic.Spec{Node: edge.Node, ID: edge.ID, Certificate: &certificate, Fault: fault})
+}
+
+// up waits until so many tunnels are open, to the gateway too.
+func up(t *testing.T, f *synthetic.Fleet, tunnels int) time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	took, err := f.WaitUp(ctx, int64(tunnels))
+	if err != nil {
+		t.Fatalf("%v; %+v", err, f.Stats())
+	}
+	return took
+}
+
+// bySNI and byConnect connect to a workload cluster by one of the two routes, without TLS.
+func (w *world) bySNI(ctx context.Context, _ string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", w.bind.APIServer.String())
+}
+
+func (w *world) byConnect(ctx context.Context, host string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", w.bind.Connect.String())
+	if err != nil {
+		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+	}
+	fmt.Fprintf(conn, "CONNECT %s:6443 HTTP/1.1\r\nHost: %s:6443\r\n\r\n", host, host)
+	response, err := http.ReadResponse(bufio.NewReaderSize(conn, 1024), nil)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("CONNECT was answered %s", response.Status)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("CONNECT %s: %w", host, err)
+	}
+	return conn, conn.SetDeadline(time.Time{})
+}
+
+type connectFunc = func(ctx context.Context, host string) (net.Conn, error)
+
+// get is one request on a connection of its own.
+func (w *world) get(ctx context.Context, connect connectFunc, host, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, synthetic.Patience)
+	defer cancel()
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := connect(ctx, host)
+			if err != nil {
+				return nil, err
+			}
+			secure := tls.Client(conn, &tls.Config{ServerName: host, InsecureSkipVerify: true, VerifyConnection: w.verify}) // verified there
+			if err := secure.HandshakeContext(ctx); err != nil {
+				return nil, fmt.Errorf("doing TLS with %s: %w", host, err)
+			}
+			return secure, nil
+		},
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+path, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+// verify takes the one certificate that all apiservers have, which says none of their names.
+func (w *world) verify(state tls.ConnectionState) error {
+	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: w.roots(), DNSName: "kubernetes"})
+	return err
+}
+
+func freePort(t *testing.T) model.Endpoint {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	at, err := model.ParseEndpoint(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
