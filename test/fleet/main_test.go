@@ -1,0 +1,36 @@
+// Package fleet proves what many gateways, many servers and many workload clusters promise together: replicas that come and
+// go, workers without holes, limits that hold one workload cluster's trouble away from the others. Fairlead's programs,
+// real Envoys and real apiservers run in network namespaces. The names of its tests are the promises.
+//
+// The tests run one after the other, each in an installation of its own: what they measure is time.
+package fleet
+
+import (
+	"os"
+	"testing"
+
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// What every test here says, in short.
+var (
+	that       = promise.That
+	measured   = promise.Measured
+	eventually = promise.Eventually
+	must       = promise.Must
+)
+
+var proof = promise.Proof{Name: "verify fleet", Parallel: 1}
+
+func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }
+
+// newWorld builds an installation that ends with the test.
+func newWorld(t *testing.T, options lab.Options) *world.World {
+	t.Helper()
+	proof.Need(t)
+	options.TunnelDomain = string(world.Domain)
+	l, err := lab.New(t.Context(), options)
+	return world.New(t, proof.Start(t, l, err))
+}

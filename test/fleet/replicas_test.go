@@ -1,0 +1,204 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+const (
+	// replicasRate is how many requests a second go on while gateways come and go, by each kind of client.
+	replicasRate = 40
+	// soon is for what edges learn by ADS and then dial.
+	soon = 10 * time.Second
+	// pods is how long a gateway may take to end: what Kubernetes gives a Pod.
+	pods = 30 * time.Second
+)
+
+// replicas is an installation whose gateways are scaled under load.
+type replicas struct {
+	*world.World
+	members []*world.Member
+	edges   []*lab.Agent
+	pids    []int         // of the edges, agents and Envoys
+	held    *traffic.Load // by the two gateways that stay: nothing may fail, no stream may break
+	free    *retrying     // by whichever gateway there is
+}
+
+// TestReplicas proves point 1: gateways come and go by scaling, and nobody has to do anything for it.
+func TestReplicas(t *testing.T) {
+	r := newReplicas(t, lab.Options{Gateways: 2, Lean: true, GatewayPod: true})
+	that(t, "a gateway that is scaled up gets its certificate and the tunnels of all edges within seconds", r.up)
+	that(t, "its first requests succeed, none failed meanwhile and no stream broke", r.unbroken)
+	that(t, "a gateway that is scaled down ends without the loss of a request that can be made again", r.down)
+	that(t, "edges forget it, and no stream of the other gateways broke", func(t *testing.T) {
+		eventually(t, r.known("gateway-2", false))
+		r.unbroken(t)
+	})
+	that(t, "a gateway that nobody asked for gets no certificate, and hears why", r.uninvited)
+	that(t, "the same number comes again as another Pod", r.up)
+	that(t, "no edge and no Envoy of an edge was started again for any of this", r.sameProcesses)
+	r.Logs(t)
+}
+
+func newReplicas(t *testing.T, options lab.Options) *replicas {
+	t.Helper()
+	r := &replicas{World: newWorld(t, options)}
+	for i := range 2 {
+		m := r.Member(t, fmt.Sprintf("shop-%d", i), nil)
+		r.members = append(r.members, m)
+		for j := range 2 {
+			r.edges = append(r.edges, r.Edge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-%d-%d", i, j)}, m))
+		}
+	}
+	r.pids = r.processes(t)
+	var paths []traffic.Path
+	for _, m := range r.members {
+		paths = append(paths, m.Paths()...)
+	}
+	r.held = traffic.Start(t, replicasRate, 1, "/whoami", paths...)
+	r.free = startRetrying(t, r.World, r.members)
+	eventually(t, r.held.AtLeast(replicasRate))
+	eventually(t, r.free.atLeast(replicasRate))
+	return r
+}
+
+// processes are the pids of everything of the edges.
+func (r *replicas) processes(t *testing.T) (pids []int) {
+	t.Helper()
+	for _, edge := range r.edges {
+		envoy, err := edge.EnvoyPID()
+		must(t, err)
+		pids = append(pids, edge.Process().PID(), envoy)
+	}
+	return pids
+}
+
+func (r *replicas) sameProcesses(t *testing.T) {
+	if now := r.processes(t); fmt.Sprint(now) != fmt.Sprint(r.pids) {
+		t.Errorf("the edges are the processes %v, and were %v", now, r.pids)
+	}
+}
+
+// up scales up by one, and measures how long after its certificate every edge serves through the new gateway.
+func (r *replicas) up(t *testing.T) {
+	begin := time.Now()
+	must(t, r.AddGateway(t.Context()))
+	ready := time.Since(begin)
+	measured("replica_ready_s", ready.Seconds())
+	third := len(r.Gateways) - 1
+	must(t, lab.Wait(t.Context(), soon, r.known(fmt.Sprintf("gateway-%d", third), true)))
+	for _, m := range r.members {
+		// One after the other, as a Pod that is ready would get them: the first counts.
+		for _, connect := range []bool{false, true} {
+			if _, err := m.Path(third, connect).Get(t.Context(), "/whoami"); err != nil {
+				t.Errorf("the first request through the new gateway, %s after it was asked for: %v", time.Since(begin), err)
+			}
+		}
+	}
+	eventually(t, func(ctx context.Context) error {
+		for _, m := range r.members {
+			if err := edgesHave(ctx, m, len(r.Gateways)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	measured("replica_in_status_s", time.Since(begin).Seconds())
+}
+
+// edgesHave is no error if status counts tunnels of every edge of a member to a number of gateways.
+func edgesHave(ctx context.Context, m *world.Member, gateways int) error {
+	tunnel, err := m.Tunnel(ctx)
+	if err != nil {
+		return err
+	}
+	if len(tunnel.Status.Edges) != 2 {
+		return fmt.Errorf("%s has %d edges in its status", m, len(tunnel.Status.Edges))
+	}
+	for _, e := range tunnel.Status.Edges {
+		node, _ := model.ParseNodeID(e.NodeID)
+		if err := m.TunnelsOf(ctx, node, gateways); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *replicas) unbroken(t *testing.T) {
+	if err := r.held.Unbroken(traffic.Mark{}); err != nil {
+		t.Error(err)
+	}
+	r.free.check(t)
+}
+
+// down scales down by one while requests go on through all.
+func (r *replicas) down(t *testing.T) {
+	eventually(t, r.free.atLeast(r.free.requests.Load()+2*replicasRate))
+	begin := time.Now()
+	must(t, r.RemoveGateway(t.Context(), pods))
+	measured("replica_ends_s", time.Since(begin).Seconds())
+	eventually(t, r.free.atLeast(r.free.requests.Load()+2*replicasRate))
+	r.free.check(t)
+	measured("replica_down_retries", float64(r.free.again.Load()))
+}
+
+// known is the condition that every edge's Envoy has accepted, or has no more, a listener for a gateway.
+func (r *replicas) known(gateway string, want bool) func(context.Context) error {
+	return func(context.Context) error {
+		for _, edge := range r.edges {
+			found, err := holds(edge.StateDir, "_"+gateway)
+			if err != nil {
+				return err
+			}
+			if found != want {
+				return fmt.Errorf("%s knows %s: %t, want %t", edge.StateDir, gateway, found, want)
+			}
+		}
+		return nil
+	}
+}
+
+// holds says whether any file of a folder has a text in it: agents keep there what their Envoy has accepted.
+func holds(dir, text string) (found bool, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) { // it was replaced
+			return nil
+		}
+		found = found || strings.Contains(string(data), text)
+		return err
+	})
+	return found, err
+}
+
+// uninvited starts a gateway with a good credential whose number is beyond the replicas.
+func (r *replicas) uninvited(t *testing.T) {
+	must(t, r.StartUninvitedGateway(t.Context()))
+	eventually(t, func(context.Context) error {
+		for _, name := range []string{"xds-server", "gateway-2"} {
+			log, err := os.ReadFile(r.LogFile(name))
+			if err == nil && !strings.Contains(string(log), "gateway-2 is none of the installation's gateways") {
+				err = fmt.Errorf("the log of %s does not say why:\n%s", name, lab.Tail(r.LogFile(name), 5))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	must(t, r.RemoveGateway(t.Context(), pods))
+}

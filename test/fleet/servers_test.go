@@ -1,0 +1,113 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+const (
+	// leaseFlag is the default of the controller: labs usually have a shorter one.
+	leaseFlag = "--leader-elect-lease=8s"
+	// gap is for how long nothing may be acknowledged, signed or told, whichever server dies.
+	gap = 15 * time.Second
+	// calmRate is how many requests a second go on meanwhile.
+	calmRate = 20
+)
+
+// servers is an installation with several servers of each kind.
+type servers struct {
+	*world.World
+	steady *world.Member
+	load   *traffic.Load
+	joined int
+}
+
+// TestServers proves point 3: no server is needed by itself.
+func TestServers(t *testing.T) {
+	s := &servers{World: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}})}
+	s.steady = s.Member(t, "steady", nil)
+	s.Edge(t, lab.EdgeSpec{Name: "edge-steady"}, s.steady)
+	s.load = traffic.Start(t, calmRate, 1, "/whoami", s.steady.Paths()...)
+	that(t, "each xds-server gives certificates and configuration while the other is down", func(t *testing.T) {
+		for i, server := range s.XDSServers {
+			measured(fmt.Sprintf("without_xds_server_%d_s", i), s.without(t, server).Seconds())
+		}
+	})
+	that(t, "when the controller that leads dies the other leads, and no signature and no status is missing for long", func(t *testing.T) {
+		measured("without_leader_s", s.without(t, s.leader(t)).Seconds())
+	})
+	that(t, "the death of a controller that doesn't lead is not noticed", func(t *testing.T) {
+		leader := s.leader(t)
+		for _, c := range s.Controllers {
+			if c != leader {
+				measured("without_follower_s", s.without(t, c).Seconds())
+			}
+		}
+	})
+	that(t, "through all of that no request failed and no stream broke", func(t *testing.T) {
+		must(t, s.load.Unbroken(traffic.Mark{}))
+		s.load.Stop()
+	})
+}
+
+// without kills a server and returns how long it took, from then on, until a new Cluster's edge has its certificate, both gateways
+// route to it, and its status says so. The server is back afterwards.
+func (s *servers) without(t *testing.T, server *lab.Service) time.Duration {
+	t.Helper()
+	s.joined++
+	name := fmt.Sprintf("joins-%d", s.joined)
+	start := time.Now()
+	server.Hold()
+	member := s.Member(t, name, nil)
+	edge := s.StartEdge(t, lab.EdgeSpec{Name: "edge-" + name}, member)
+	eventually(t, member.Works)
+	eventually(t, member.Condition(v1alpha1.ConditionTunnelReady, "True"))
+	took := time.Since(start)
+	world.StopEdge(t, edge)
+	server.Resume()
+	if took > gap {
+		t.Errorf("it took %s", took)
+	}
+	return took
+}
+
+// leader is the controller that leads, by its log: it was the last to say so.
+func (s *servers) leader(t *testing.T) *lab.Service {
+	t.Helper()
+	var leader *lab.Service
+	eventually(t, func(context.Context) error {
+		var latest time.Time
+		leader = nil
+		for i, c := range s.Controllers {
+			name := "controller"
+			if i > 0 {
+				name = fmt.Sprintf("controller-%d", i)
+			}
+			lines, err := lab.Lines(s.LogFile(name), "acquired lease")
+			if err != nil || len(lines) == 0 {
+				continue
+			}
+			said, _, _ := strings.Cut(strings.TrimPrefix(lines[len(lines)-1], "time="), " ")
+			at, err := time.Parse(time.RFC3339, said)
+			if err != nil {
+				return err
+			}
+			if at.After(latest) {
+				latest, leader = at, c
+			}
+		}
+		if leader == nil {
+			return fmt.Errorf("none of %d controllers leads", len(s.Controllers))
+		}
+		return leader.Alive()
+	})
+	return leader
+}

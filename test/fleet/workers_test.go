@@ -1,0 +1,271 @@
+package fleet
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+const (
+	// attemptTime is how long a client waits for an answer, and retryTime how long before it asks again.
+	attemptTime, retryTime = time.Second, 100 * time.Millisecond
+	// longestWait is for how long at most a request does not succeed, however often it is sent.
+	longestWait = 2 * time.Second
+)
+
+// TestWorkers proves that an edge keeps a way through each worker of a gateway: point 2.
+func TestWorkers(t *testing.T) {
+	for _, workers := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
+			w := &threads{World: newWorld(t, lab.Options{Lean: true, GatewayWorkers: workers}), workers: workers}
+			w.member = w.Member(t, "oslo", nil)
+			w.Edge(t, lab.EdgeSpec{Name: "edge-oslo"}, w.member)
+			that(t, fmt.Sprintf("an edge keeps two tunnels to each of %d workers", workers), func(t *testing.T) {
+				eventually(t, func(context.Context) error { return w.each(2) })
+			})
+			w.repaired(t)
+			if workers > 1 {
+				w.alone(t)
+				w.tooFew(t)
+			}
+		})
+	}
+}
+
+// threads is a gateway with workers, and the tunnels of the one edge that it has.
+type threads struct {
+	*world.World
+	workers int
+	member  *world.Member
+}
+
+// repaired destroys tunnels at random, two at a time, while clients ask.
+func (w *threads) repaired(t *testing.T) {
+	duration := time.Minute
+	if testing.Short() {
+		duration = 15 * time.Second
+	}
+	that(t, fmt.Sprintf("with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random", w.workers), func(t *testing.T) {
+		longest, asked, tunnels := w.cut(t, duration)
+		measured(fmt.Sprintf("workers_%d_longest_ms", w.workers), float64(longest.Milliseconds()))
+		t.Logf("%d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
+		if longest > longestWait {
+			t.Errorf("a request did not succeed for %v", longest)
+		}
+	})
+	that(t, fmt.Sprintf("with %d workers every hole is closed", w.workers), func(t *testing.T) {
+		eventually(t, func(context.Context) error { return w.each(1) })
+	})
+}
+
+// alone does the same while the gateway's agent does nothing: for comparison, and for what it does when it is back.
+func (w *threads) alone(t *testing.T) {
+	must(t, w.Gateways[0].Process().Freeze())
+	longest, asked, tunnels := w.cut(t, 15*time.Second)
+	for range 60 { // until there is a hole that stays
+		if w.missing() == nil && w.each(1) != nil {
+			break
+		}
+		w.destroy(t)
+		_ = lab.Wait(t.Context(), 3*time.Second, func(context.Context) error { return w.missing() })
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	last, _ := w.ask(ctx)()
+	must(t, w.Gateways[0].Process().Thaw())
+	longest = max(longest, last)
+	measured(fmt.Sprintf("workers_%d_unrepaired_longest_ms", w.workers), float64(longest.Milliseconds()))
+	t.Logf("nobody closes holes: %d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
+	that(t, "holes that came while no agent was there are closed by the next", func(t *testing.T) {
+		eventually(t, func(context.Context) error { return w.each(1) })
+	})
+}
+
+// tooFew has the edge keep fewer tunnels than there are workers.
+func (w *threads) tooFew(t *testing.T) {
+	change := func(workers int) {
+		w.Restart(t, w.XDSServers[0], w.XDSServerReady, func(s *lab.Spec) {
+			for i, arg := range s.Args {
+				if strings.HasPrefix(arg, "--gateway-workers=") {
+					s.Args[i] = fmt.Sprintf("--gateway-workers=%d", workers)
+				}
+			}
+		})
+	}
+	that(t, "workers without a tunnel are shown in status", func(t *testing.T) {
+		change(1)
+		eventually(t, func(ctx context.Context) error {
+			tunnel, err := w.member.Tunnel(ctx)
+			if err != nil {
+				return err
+			}
+			for _, e := range tunnel.Status.Edges {
+				for _, g := range e.Gateways {
+					if g.Tunnels == 2 && g.WorkersWithout == 2 {
+						return says(tunnel, "has no tunnel on 2 workers of gateway-0")
+					}
+				}
+			}
+			return fmt.Errorf("edges are %+v", tunnel.Status.Edges)
+		})
+		change(w.workers)
+		eventually(t, func(ctx context.Context) error {
+			if err := w.each(1); err != nil {
+				return err
+			}
+			tunnel, err := w.member.Tunnel(ctx)
+			if err != nil {
+				return err
+			}
+			return says(tunnel, "connected to every gateway")
+		})
+	})
+}
+
+// says is the condition that the Tunnel's condition says something.
+func says(tunnel *v1alpha1.Tunnel, text string) error {
+	c := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionTunnelReady)
+	if c == nil || !strings.Contains(c.Message, text) {
+		return fmt.Errorf("the condition is %+v", c)
+	}
+	return nil
+}
+
+// cut cuts two tunnels, and again a second or two after the edge has all of its again, while clients ask.
+func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Duration, asked, tunnels int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), duration)
+	defer cancel()
+	ask := w.ask(ctx)
+	for ctx.Err() == nil {
+		tunnels += w.destroy(t)
+		_ = lab.Wait(ctx, 2*longestWait, func(context.Context) error { return w.missing() })
+		_ = lab.Wait(ctx, time.Second+rand.N(time.Second), func(context.Context) error { return fmt.Errorf("it is not time yet") })
+	}
+	longest, asked = ask()
+	return longest, asked, tunnels
+}
+
+// ask has clients send requests until ctx ends, each on a connection of its own, and again until it succeeds. The result says
+// how long the longest took to do so.
+func (w *threads) ask(ctx context.Context) (wait func() (longest time.Duration, asked int)) {
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	var longest time.Duration
+	asked := 0
+	for i := range 4 {
+		path := w.member.Path(0, i%2 == 0)
+		group.Go(func() {
+			for ctx.Err() == nil {
+				began := time.Now()
+				for attempt(path) != nil && time.Since(began) < promise.Patience {
+					_ = lab.Wait(context.Background(), retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
+				}
+				mu.Lock()
+				longest, asked = max(longest, time.Since(began)), asked+1
+				mu.Unlock()
+			}
+		})
+	}
+	return func() (time.Duration, int) { group.Wait(); return longest, asked }
+}
+
+func attempt(p traffic.Path) error {
+	ctx, cancel := context.WithTimeout(context.Background(), attemptTime)
+	defer cancel()
+	_, err := p.Get(ctx, "/whoami")
+	return err
+}
+
+// live are the tunnels that there are by the gateway's own events: the worker of each by the edge's address.
+func (w *threads) live() (map[netip.AddrPort]int, error) {
+	file, err := os.Open(filepath.Join(w.Gateways[0].StateDir, "tunnels.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	live := map[netip.AddrPort]int{}
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var e struct {
+			Peer   netip.AddrPort `json:"peer"`
+			Tunnel struct {
+				Event  string `json:"event"`
+				Worker string `json:"worker"`
+			} `json:"tunnel"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			continue // it is being written
+		}
+		switch e.Tunnel.Event {
+		case "tunnel_setup":
+			if live[e.Peer], err = strconv.Atoi(strings.TrimPrefix(e.Tunnel.Worker, "worker_")); err != nil {
+				return nil, err
+			}
+		case "tunnel_closed":
+			delete(live, e.Peer)
+		}
+	}
+	return live, nil
+}
+
+// each is the condition that each worker has so many tunnels at least, and the edge all of its.
+func (w *threads) each(least int) error {
+	live, err := w.live()
+	if err != nil {
+		return err
+	}
+	count := make([]int, w.workers)
+	for _, worker := range live {
+		count[worker]++
+	}
+	for _, n := range count {
+		if n < least {
+			return fmt.Errorf("the workers have %v tunnels", count)
+		}
+	}
+	return w.missing()
+}
+
+// missing is the condition that the edge has all its tunnels.
+func (w *threads) missing() error {
+	live, err := w.live()
+	if err == nil && len(live) != 2*w.workers {
+		err = fmt.Errorf("there are %d tunnels, not %d", len(live), 2*w.workers)
+	}
+	return err
+}
+
+// destroy destroys the sockets of two tunnels at the gateway, as if the network between had forgotten them.
+func (w *threads) destroy(t *testing.T) (n int) {
+	t.Helper()
+	live, err := w.live()
+	must(t, err)
+	for peer := range live { // in no order
+		command := w.Network.Gateways[0].Command(t.Context(), "ss", "-K", "dst", peer.Addr().String(), "dport", "=", strconv.Itoa(int(peer.Port())))
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("destroying a tunnel: %v: %s", err, out)
+		}
+		if n++; n == 2 {
+			break
+		}
+	}
+	return n
+}
