@@ -1,0 +1,101 @@
+// Command bench measures Fairlead, and what others have built for the same, with real Envoys on this machine.
+//
+//	go run ./test/bench path|scale|manager|all [--quick] [--only PATTERN] [--results DIR]
+//	go run ./test/bench report [--results DIR] [--document FILE]
+//
+// Each suite writes its results into a file of its own; report makes tables and plots of all of them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"regexp"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/test/bench/path"
+	"github.com/fairlead/fairlead/test/bench/record"
+	"github.com/fairlead/fairlead/test/bench/report"
+	"github.com/fairlead/fairlead/test/bench/scale"
+)
+
+// suite is a subcommand that measures.
+type suite struct {
+	name, short string
+	run         func(ctx context.Context, log *record.Log, options record.Options) error
+}
+
+// suites are in the order in which "all" runs them.
+var suites = []suite{
+	{"path", "the way of the data: throughput, latency, slow networks, stalled readers, beside peers", path.Run},
+	{"scale", "the number of workload clusters: memory, CPU and bytes of each component, changes, restarts, storms", scale.Run},
+}
+
+func main() {
+	command.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+		return command.Run(ctx, root(), args, stdout, stderr)
+	})
+}
+
+func root() *cobra.Command {
+	root := &cobra.Command{Use: "bench", Short: "measure Fairlead and its peers"}
+	results := root.PersistentFlags().String("results", filepath.Join("test", "bench", "results"), "folder of the results")
+	for _, s := range suites {
+		root.AddCommand(measure(s.name, s.short, results, s))
+	}
+	root.AddCommand(measure("all", "everything", results, suites...), write(results), serve())
+	return root
+}
+
+func measure(name, short string, results *string, suites ...suite) *cobra.Command {
+	c := &cobra.Command{Use: name, Short: "measure " + short, Args: cobra.NoArgs}
+	quick := c.Flags().Bool("quick", false, "fewer and shorter rounds")
+	only := c.Flags().String("only", "", "regular expression of the names of the benchmarks to run")
+	against := c.Flags().String("against", "", "regular expression of the peers to compare with, \"-\" for none")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		options := record.Options{Quick: *quick, Out: c.OutOrStdout()}
+		var err error
+		if options.Only, err = regexp.Compile(*only); err != nil {
+			return err
+		}
+		if options.Against, err = regexp.Compile(*against); err != nil {
+			return err
+		}
+		// One suite that fails is no reason to lose the others.
+		var failed error
+		for _, s := range suites {
+			failed = errors.Join(failed, s.measure(c.Context(), *results, options))
+		}
+		return failed
+	}
+	return c
+}
+
+func (s suite) measure(ctx context.Context, results string, options record.Options) error {
+	log, err := record.New(results, s.name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.run(ctx, log, options), log.Close()); err != nil {
+		return fmt.Errorf("measuring %s: %w", s.name, err)
+	}
+	return nil
+}
+
+func write(results *string) *cobra.Command {
+	c := &cobra.Command{Use: "report", Short: "write tables and plots of the results", Args: cobra.NoArgs}
+	document := c.Flags().String("document", filepath.Join("docs", "benchmarks.md"), "file whose tables are written anew; plots go into the folder of its name beside it")
+	c.RunE = func(*cobra.Command, []string) error { return report.Write(*results, *document) }
+	return c
+}
+
+// serve is the apiserver of the suite path, as a process of its own.
+func serve() *cobra.Command {
+	return &cobra.Command{Use: "serve DIR", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
+		return path.Serve(c.Context(), args[0])
+	}}
+}

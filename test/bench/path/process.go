@@ -1,0 +1,177 @@
+package path
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// patience is how long anything may take that should happen at once.
+const patience = 30 * time.Second
+
+// process is a program that was started here. It ends with this one.
+type process struct {
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when it has ended
+}
+
+// start runs a program in a folder, where its output becomes NAME.log.
+func start(dir, name, program string, args ...string) (*process, error) {
+	p := &process{log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
+	log, err := os.Create(p.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(program, args...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// stop kills the process and waits for its end.
+func (p *process) stop() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// ended is an error with the end of its log once the process has ended.
+func (p *process) ended() error {
+	select {
+	case <-p.done:
+		log, _ := os.ReadFile(p.log)
+		return fmt.Errorf("%s ended (%v): %s", filepath.Base(p.log), p.cmd.ProcessState, log[max(0, len(log)-2000):])
+	default:
+		return nil
+	}
+}
+
+// until asks again and again until there is no error, or patience ends, or one of the processes.
+func until(ctx context.Context, what string, condition func() error, processes ...*process) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return nil
+		}
+		for _, p := range processes {
+			if gone := p.ended(); gone != nil {
+				return fmt.Errorf("waiting until %s: %w", what, errors.Join(gone, err))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// family lists processes and all that descend from them.
+func family(of []int) []int {
+	children := map[int][]int{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if fields := stat(pid); len(fields) > 1 {
+			parent, _ := strconv.Atoi(fields[1])
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	all := append([]int(nil), of...)
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i]]...)
+	}
+	return all
+}
+
+// stat are the fields of /proc/PID/stat behind the name: the state is the first.
+func stat(pid int) []string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	return strings.Fields(rest)
+}
+
+// cpuSeconds is what processes and their descendants, those that have ended too, have used so far, in user and kernel mode.
+func cpuSeconds(pids []int) float64 {
+	const ticks = 100 // USER_HZ of Linux
+	sum := 0.0
+	for _, pid := range family(pids) {
+		fields := stat(pid)
+		for i := 11; i < 15 && i < len(fields); i++ { // utime, stime, cutime, cstime
+			v, _ := strconv.ParseFloat(fields[i], 64)
+			sum += v / ticks
+		}
+	}
+	return sum
+}
+
+// resident is the memory that a process has, in bytes.
+func resident(pid int) float64 {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	fields := strings.Fields(string(data))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseFloat(fields[1], 64)
+	return pages * float64(os.Getpagesize())
+}
+
+// admin asks the admin interface of the Envoy in a folder.
+func admin(ctx context.Context, dir, method, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, nil)
+	if err != nil {
+		return "", err
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "admin.sock"))
+	}}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+// freePort is a port of 127.0.0.1 that nobody listens on.
+func freePort() (uint16, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return uint16(l.Addr().(*net.TCPAddr).Port), nil
+}
+
+func local(port uint16) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))) }

@@ -1,0 +1,168 @@
+package path
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// link is a network between two places: what it does to bytes, in each direction. The zero value is the loopback as it is.
+type link struct {
+	delay time.Duration // of one direction: half of a round trip
+	rate  float64       // bytes/s of all connections together; 0: no limit
+}
+
+const (
+	// inFlight is how much one connection may have under way in a delay: 200 MB/s for 200 ms.
+	inFlight = 64 << 20
+	// routerBuffer is how much waits at a slow link for each connection, as in the router in front of it.
+	routerBuffer = 64 << 10
+)
+
+// relay passes connections on over a link.
+type relay struct {
+	net.Listener
+	link   link
+	to     string
+	passed atomic.Int64 // bytes, in both directions
+	pacers [2]pacer
+	cancel context.CancelFunc
+}
+
+// newRelay listens on 127.0.0.1 until it is closed.
+func newRelay(l link, to string) (*relay, error) {
+	config := net.ListenConfig{}
+	if l.rate > 0 {
+		config.Control = smallBuffers
+	}
+	listener, err := config.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &relay{Listener: listener, link: l, to: to, cancel: cancel}
+	r.pacers[0].rate, r.pacers[1].rate = l.rate, l.rate
+	go r.accept(ctx)
+	return r, nil
+}
+
+// Close also ends what it has passed on.
+func (r *relay) Close() error {
+	r.cancel()
+	return r.Listener.Close()
+}
+
+// smallBuffers has the kernel keep little, so that what a slow link has not taken waits with the sender.
+func smallBuffers(_, _ string, conn syscall.RawConn) error {
+	var failed error
+	err := conn.Control(func(fd uintptr) {
+		failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, routerBuffer/2) // the kernel doubles it
+	})
+	if err != nil {
+		return err
+	}
+	return failed
+}
+
+func (r *relay) accept(ctx context.Context) {
+	for {
+		from, err := r.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			dialer := net.Dialer{Timeout: patience}
+			if r.link.rate > 0 {
+				dialer.Control = smallBuffers
+			}
+			to, err := dialer.DialContext(ctx, "tcp", r.to)
+			if err != nil {
+				_ = from.Close()
+				return
+			}
+			stop := context.AfterFunc(ctx, func() { _, _ = from.Close(), to.Close() })
+			defer stop()
+			var both sync.WaitGroup
+			both.Go(func() { r.pass(to, from, &r.pacers[0]) })
+			both.Go(func() { r.pass(from, to, &r.pacers[1]) })
+			both.Wait()
+			_, _ = from.Close(), to.Close()
+		}()
+	}
+}
+
+// piece is some bytes and when they arrive.
+type piece struct {
+	data []byte
+	at   time.Time
+}
+
+// pass copies one direction, to its end.
+func (r *relay) pass(to, from net.Conn, p *pacer) {
+	size := 64 << 10
+	if r.link.rate > 0 {
+		size = 4 << 10
+	}
+	pieces := make(chan piece, inFlight/size)
+	var free sync.Pool
+	free.New = func() any { return make([]byte, size) }
+	go func() {
+		defer close(pieces)
+		for {
+			buffer := free.Get().([]byte) //nolint:forcetypeassert // see New
+			n, err := from.Read(buffer)
+			if n > 0 {
+				p.wait(n)
+				pieces <- piece{buffer[:n], time.Now().Add(r.link.delay)}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for next := range pieces {
+		if wait := time.Until(next.at); wait > 0 {
+			time.Sleep(wait)
+		}
+		n, err := to.Write(next.data)
+		r.passed.Add(int64(n))
+		free.Put(next.data[:cap(next.data)]) //nolint:staticcheck // 64 KB each: the header is nothing
+		if err != nil {
+			_ = from.Close()
+			_, _ = io.Copy(io.Discard, from)
+			for range pieces { // until the reader has ended
+			}
+			return
+		}
+	}
+	if half, ok := to.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+}
+
+// pacer gives out the time of a link, in the order of those who ask.
+type pacer struct {
+	rate float64
+	mu   sync.Mutex
+	free time.Time // when the link has sent all that was given out
+}
+
+// wait returns when n bytes have gone through the link.
+func (p *pacer) wait(n int) {
+	if p.rate == 0 {
+		return
+	}
+	p.mu.Lock()
+	begin := time.Now()
+	if p.free.After(begin) {
+		begin = p.free
+	}
+	p.free = begin.Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
+	until := p.free
+	p.mu.Unlock()
+	time.Sleep(time.Until(until))
+}

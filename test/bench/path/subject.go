@@ -1,0 +1,195 @@
+package path
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/fairlead/fairlead/test/bench/record"
+)
+
+// place is where all that is measured runs: a folder for each, and the apiserver that they lead to.
+type place struct {
+	dir    string // of the apiserver, with its certificates
+	bin    string // of our programs and of peers
+	target *process
+	at     string // host:port of the apiserver
+	self   string // this program
+}
+
+// newPlace starts an apiserver in a folder.
+func newPlace(ctx context.Context) (*place, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	bin, err := filepath.Abs("bin")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	p := &place{dir: dir, bin: bin, self: self}
+	if err := writeCertificates(dir); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	if p.target, err = start(dir, "apiserver", self, "serve", dir); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	err = until(ctx, "the apiserver listens", func() error {
+		address, err := os.ReadFile(filepath.Join(dir, "address"))
+		p.at = string(address)
+		return err
+	}, p.target)
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+func (p *place) close() error {
+	if p.target != nil {
+		p.target.stop()
+	}
+	return os.RemoveAll(p.dir)
+}
+
+// subject is a way to the apiserver that runs.
+type subject struct {
+	name      string
+	dial      func(ctx context.Context) (net.Conn, error)
+	processes []*process
+	relays    []*relay
+	stops     []func()
+	dir       string // its own, removed in the end
+}
+
+// way starts a subject. Its two sides, the one near the client and the one near the apiserver, are connected by a link.
+type way struct {
+	name  string
+	start func(ctx context.Context, p *place, s *subject, l link) error
+}
+
+// begin starts a subject and returns when a request gets through.
+func (w way) begin(ctx context.Context, p *place, l link) (*subject, error) {
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	s := &subject{name: w.name, dir: dir}
+	if err := w.start(ctx, p, s, l); err != nil {
+		s.close()
+		return nil, fmt.Errorf("starting %s: %w", w.name, err)
+	}
+	client, err := newClient(p, s)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	defer client.close()
+	err = until(ctx, w.name+" leads to the apiserver", func() error {
+		return client.get(ctx, "/small")
+	}, s.processes...)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *subject) close() {
+	for _, p := range s.processes {
+		p.stop()
+	}
+	for _, r := range s.relays {
+		_ = r.Close()
+	}
+	for _, stop := range s.stops {
+		stop()
+	}
+	_ = os.RemoveAll(s.dir)
+}
+
+// run starts one of the subject's processes in its folder.
+func (s *subject) run(name, program string, args ...string) (*process, error) {
+	p, err := start(s.dir, name, program, args...)
+	if err == nil {
+		s.processes = append(s.processes, p)
+	}
+	return p, err
+}
+
+// over is an address that leads to another over a link.
+func (s *subject) over(l link, to string) (string, error) {
+	if l == (link{}) {
+		return to, nil
+	}
+	r, err := newRelay(l, to)
+	if err != nil {
+		return "", err
+	}
+	s.relays = append(s.relays, r)
+	return r.Addr().String(), nil
+}
+
+// reach has clients dial a TCP address.
+func (s *subject) reach(address string) {
+	s.dial = func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
+}
+
+func (s *subject) pids() []int {
+	var pids []int
+	for _, p := range s.processes {
+		pids = append(pids, p.cmd.Process.Pid)
+	}
+	return pids
+}
+
+// direct dials the apiserver.
+func direct(_ context.Context, p *place, s *subject, l link) error {
+	at, err := s.over(l, p.at)
+	s.reach(at)
+	return err
+}
+
+// ways are all that is compared: the direct one first, Fairlead next.
+func ways(options record.Options) []way {
+	all := []way{{"direct", direct}, {"fairlead", fairlead}}
+	for _, w := range peers {
+		if options.Against.MatchString(w.name) {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// beginAll starts some ways; those that can't be started are said and left out, but the direct one and Fairlead.
+func beginAll(ctx context.Context, p *place, options record.Options, l link, ways []way) ([]*subject, error) {
+	var subjects []*subject
+	for i, w := range ways {
+		s, err := w.begin(ctx, p, l)
+		switch {
+		case err == nil:
+			subjects = append(subjects, s)
+		case i < 2 || ctx.Err() != nil:
+			closeAll(subjects)
+			return nil, err
+		default:
+			options.Printf("left out: %v", err)
+		}
+	}
+	return subjects, nil
+}
+
+func closeAll(subjects []*subject) {
+	for _, s := range subjects {
+		s.close()
+	}
+}

@@ -1,0 +1,166 @@
+package path
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairlead/fairlead/test/bench/record"
+)
+
+// measured are the samples of one subject, one a round, beside those of the direct connection.
+type measured struct {
+	values, ratios []float64
+}
+
+// alternate measures each of some subjects once in every round, the direct one first, and returns the samples of all. A measurement
+// returns several figures, by name.
+// A peer that fails is said and left out from then on; the direct connection and Fairlead must not fail.
+func alternate(ctx context.Context, options record.Options, subjects []*subject, rounds int, measure func(ctx context.Context, s *subject) (map[string]float64, error)) (map[string]map[string]*measured, error) {
+	all, broken := map[string]map[string]*measured{}, map[*subject]bool{}
+	for range rounds {
+		var baseline map[string]float64
+		for _, s := range subjects {
+			if broken[s] {
+				continue
+			}
+			figures, err := measure(ctx, s)
+			if err != nil && s.name != "direct" && s.name != "fairlead" && ctx.Err() == nil {
+				options.Printf("left out: %s: %v", s.name, err)
+				broken[s] = true
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("measuring %s: %w", s.name, err)
+			}
+			if baseline == nil {
+				baseline = figures
+			}
+			if all[s.name] == nil {
+				all[s.name] = map[string]*measured{}
+			}
+			for name, v := range figures {
+				m := all[s.name][name]
+				if m == nil {
+					m = &measured{}
+					all[s.name][name] = m
+				}
+				m.values = append(m.values, v)
+				if baseline[name] != 0 {
+					m.ratios = append(m.ratios, v/baseline[name])
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// keep records the samples of alternate: each figure under its name, and its ratio to the direct connection's as "NAME/direct".
+func keep(log *record.Log, options record.Options, subjects []*subject, all map[string]map[string]*measured, units map[string]string, params map[string]string) {
+	for _, s := range subjects {
+		for _, name := range slices.Sorted(maps.Keys(units)) {
+			unit := units[name]
+			m := all[s.name][name]
+			if m == nil {
+				continue
+			}
+			log.Add(record.Result{Name: name, Subject: s.name, Params: params, Unit: unit, Samples: m.values})
+			ratio := ""
+			if s.name != "direct" && len(m.ratios) > 0 {
+				log.Add(record.Result{Name: name + "/direct", Subject: s.name, Params: params, Unit: "× direct", Samples: m.ratios})
+				ratio = fmt.Sprintf(" (%.2f x direct)", record.Median(m.ratios))
+			}
+			options.Printf("%-14s %-28s %v: %.4g %s%s", s.name, name, params, record.Median(m.values), unit, ratio)
+		}
+	}
+}
+
+// throughput is that of 1, 8 and 64 streams, with what a GB costs of CPU.
+func throughput(ctx context.Context, p *place, log *record.Log, options record.Options) error {
+	subjects, err := beginAll(ctx, p, options, link{}, ways(options))
+	if err != nil {
+		return err
+	}
+	defer closeAll(subjects)
+	span := time.Duration(options.Rounds(3, 1)) * time.Second
+	for _, streams := range []int{1, 8, 64} {
+		all, err := alternate(ctx, options, subjects, options.Rounds(9, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
+			return download(ctx, p, s, streams, span)
+		})
+		if err != nil {
+			return err
+		}
+		keep(log, options, subjects, all, map[string]string{"throughput": "MB/s", "cpu": "CPU s/GB", "cpu-all": "CPU s/GB"}, map[string]string{"streams": strconv.Itoa(streams)})
+	}
+	return nil
+}
+
+// download measures some streams for a while: MB/s, and CPU seconds per GB of what is between client and apiserver, and of all.
+func download(ctx context.Context, p *place, s *subject, streams int, span time.Duration) (map[string]float64, error) {
+	const settle = 300 * time.Millisecond
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var bytes atomic.Int64
+	var running sync.WaitGroup
+	errs := make(chan error, streams)
+	for range streams {
+		client, err := newClient(p, s)
+		if err != nil {
+			return nil, err
+		}
+		defer client.close()
+		running.Go(func() {
+			if err := client.stream(ctx, &bytes); err != nil && ctx.Err() == nil {
+				errs <- err
+				cancel()
+			}
+		})
+	}
+	if err := started(ctx, &bytes); err != nil {
+		cancel()
+		running.Wait()
+		return nil, errors.Join(err, drainErrors(errs))
+	}
+	pause(ctx, settle)
+	everybody := []int{os.Getpid()} // the client, and what it has started: apiserver and subjects
+	begin, from, cpu, all := time.Now(), bytes.Load(), cpuSeconds(s.pids()), cpuSeconds(everybody)
+	pause(ctx, span)
+	seconds, gb := time.Since(begin).Seconds(), float64(bytes.Load()-from)/1e9
+	figures := map[string]float64{"throughput": gb * 1000 / seconds, "cpu": (cpuSeconds(s.pids()) - cpu) / gb, "cpu-all": (cpuSeconds(everybody) - all) / gb}
+	cancel()
+	running.Wait()
+	return figures, drainErrors(errs)
+}
+
+// started waits for the first byte.
+func started(ctx context.Context, bytes *atomic.Int64) error {
+	return until(ctx, "the first byte comes", func() error {
+		if bytes.Load() == 0 {
+			return errors.New("none has")
+		}
+		return nil
+	})
+}
+
+func drainErrors(errs chan error) error {
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+func pause(ctx context.Context, span time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(span):
+	}
+}

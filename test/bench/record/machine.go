@@ -1,0 +1,79 @@
+package record
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Machine is what a run was made on. Fields that could not be found out are empty.
+type Machine struct {
+	Date     string `json:"date"` // RFC 3339
+	Load     string `json:"load"` // average of the minute before: who else was there
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`
+	MemoryMB int    `json:"memoryMB"`
+	Kernel   string `json:"kernel"`
+	Go       string `json:"go"`
+	Envoy    string `json:"envoy"`
+	Commit   string `json:"commit"` // with "+" if the tree had changes
+}
+
+// Facts looks at this machine and at the repository that the process was started in.
+func Facts() Machine {
+	m := Machine{Date: now(), Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: field("/proc/cpuinfo", "model name")}
+	if kb, err := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB")); err == nil {
+		m.MemoryMB = kb / 1024
+	}
+	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.Load, _, _ = strings.Cut(string(data), " ")
+	}
+	var name syscall.Utsname
+	if syscall.Uname(&name) == nil {
+		m.Kernel = text(name.Release[:])
+	}
+	root := output("git", "rev-parse", "--show-toplevel")
+	m.Commit = output("git", "rev-parse", "--short=12", "HEAD")
+	if m.Commit != "" && output("git", "status", "--porcelain", "--untracked-files=no") != "" {
+		m.Commit += "+"
+	}
+	// "…  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL"
+	if parts := strings.Split(output(filepath.Join(root, "bin", "envoy"), "--version"), "/"); len(parts) > 2 {
+		m.Envoy = parts[len(parts)-4]
+	}
+	return m
+}
+
+// field is what the first line of a file that begins with a name has behind its colon.
+func field(path, name string) string {
+	data, _ := os.ReadFile(path)
+	for line := range strings.Lines(string(data)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func text(chars []int8) string {
+	var b strings.Builder
+	for _, c := range chars {
+		if c == 0 {
+			break
+		}
+		b.WriteByte(byte(c))
+	}
+	return b.String()
+}
+
+func output(name string, args ...string) string {
+	out, err := exec.Command(name, args...).Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}

@@ -1,0 +1,147 @@
+// Package record keeps what benchmarks measure: JSON lines, one file a suite, each line a result with the run that it is of, and for
+// each run the facts of the machine that it was made on. It knows nothing of what is measured.
+package record
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Result is one measured figure. Suite, Name, Subject and Params together are its key: of two with one key the later counts.
+type Result struct {
+	Suite   string            `json:"suite"`            // set by Log.Add
+	Name    string            `json:"name"`             // what was measured: "throughput"
+	Subject string            `json:"subject"`          // on whom: "fairlead", "direct", the name of a peer
+	Params  map[string]string `json:"params,omitempty"` // under which conditions: "streams": "8"
+	Unit    string            `json:"unit"`             // of Value and Samples: "MB/s"
+	Value   float64           `json:"value"`            // the median of Samples, if there are any and it is zero
+	Samples []float64         `json:"samples,omitempty"`
+	Run     string            `json:"run"` // set by Log.Add: when the run began
+}
+
+// Key says what was measured, on whom, under which conditions.
+func (r Result) Key() string {
+	parts := []string{r.Suite, r.Name, r.Subject}
+	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
+		parts = append(parts, name+"="+r.Params[name])
+	}
+	return strings.Join(parts, "|")
+}
+
+// line is one of a file: the facts of a run, or a result.
+type line struct {
+	Machine *Machine `json:"machine,omitempty"`
+	Result
+}
+
+// Log adds results to the file of one suite. It is for one goroutine.
+type Log struct {
+	suite, run string
+	file       *os.File
+	failed     error
+}
+
+// New opens the file of a suite in a folder, which it makes, and begins a run in it. Results of former runs stay until the new
+// run has one with the same key.
+func New(dir, suite string) (*Log, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, suite+".jsonl")
+	kept, err := Load(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	machine := Facts()
+	log := &Log{suite: suite, run: machine.Date}
+	if log.file, err = os.Create(path); err != nil {
+		return nil, err
+	}
+	// What is kept is written again, without what a later result has replaced.
+	runs := map[string]bool{}
+	for _, r := range kept.Results {
+		if !runs[r.Run] {
+			runs[r.Run] = true
+			m := kept.Machines[r.Run]
+			log.write(line{Machine: &m, Result: Result{Suite: suite, Run: r.Run}})
+		}
+		log.write(line{Result: r})
+	}
+	log.write(line{Machine: &machine, Result: Result{Suite: suite, Run: log.run}})
+	return log, log.failed
+}
+
+// Add writes a result. Its error, if any, is returned by Close.
+func (l *Log) Add(r Result) {
+	r.Suite, r.Run = l.suite, l.run
+	if r.Value == 0 && len(r.Samples) > 0 {
+		r.Value = Median(r.Samples)
+	}
+	l.write(line{Result: r})
+}
+
+func (l *Log) write(entry line) {
+	data, err := json.Marshal(entry)
+	if err == nil {
+		_, err = l.file.Write(append(data, '\n'))
+	}
+	l.failed = cmp.Or(l.failed, err)
+}
+
+// Close returns the first error of all that were written.
+func (l *Log) Close() error {
+	if err := errors.Join(l.failed, l.file.Close()); err != nil {
+		return fmt.Errorf("recording results of %s: %w", l.suite, err)
+	}
+	return nil
+}
+
+// File is what the file of a suite says: the last result of each key, in the order of their keys' first appearance.
+type File struct {
+	Machines map[string]Machine // by run
+	Results  []Result
+}
+
+// Load reads the file of a suite.
+func Load(path string) (File, error) {
+	file := File{Machines: map[string]Machine{}}
+	f, err := os.Open(path)
+	if err != nil {
+		return file, err
+	}
+	defer f.Close()
+	at := map[string]int{}
+	scanner := bufio.NewScanner(f)
+	scanner.Buffer(nil, 16<<20)
+	for n := 1; scanner.Scan(); n++ {
+		var entry line
+		if err := json.Unmarshal(scanner.Bytes(), &entry); err != nil {
+			return file, fmt.Errorf("reading %s, line %d: %w", path, n, err)
+		}
+		if entry.Machine != nil {
+			file.Machines[entry.Run] = *entry.Machine
+			continue
+		}
+		key := entry.Key()
+		if i, ok := at[key]; ok {
+			file.Results[i] = entry.Result
+			continue
+		}
+		at[key] = len(file.Results)
+		file.Results = append(file.Results, entry.Result)
+	}
+	return file, scanner.Err()
+}
+
+// now is when a run begins, in UTC, to the second.
+func now() string { return time.Now().UTC().Format(time.RFC3339) }

@@ -1,0 +1,27 @@
+package record
+
+import (
+	"math"
+	"slices"
+)
+
+// Median is the one of samples; NaN of none.
+func Median(samples []float64) float64 { return Quantile(samples, 0.5) }
+
+// Quantile is the value that a part q of the samples, between 0 and 1, doesn't exceed, interpolated between neighbours; NaN of
+// none.
+func Quantile(samples []float64, q float64) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(samples))
+	at := q * float64(len(sorted)-1)
+	low := int(math.Floor(at))
+	high := min(low+1, len(sorted)-1)
+	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
+}
+
+// Spread is the lower and the upper quartile of samples: where the middle half of them is.
+func Spread(samples []float64) (low, high float64) {
+	return Quantile(samples, 0.25), Quantile(samples, 0.75)
+}

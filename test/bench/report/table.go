@@ -1,0 +1,209 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead/fairlead/test/bench/record"
+)
+
+// settings are those of a marker.
+type settings struct {
+	suite       string
+	names, rows []string
+	columns     string
+	plot, log   string
+	label       string
+	facts       bool
+	only        map[string][]string // by parameter, or subject
+}
+
+func parse(marker string) (settings, error) {
+	s := settings{columns: "subject", only: map[string][]string{}}
+	for _, word := range strings.Fields(marker) {
+		key, value, ok := strings.Cut(word, "=")
+		if !ok {
+			return s, fmt.Errorf("%q is no setting: write key=value", word)
+		}
+		parameter, only := strings.CutPrefix(key, "only.")
+		switch {
+		case only:
+			s.only[parameter] = strings.Split(value, ",")
+		case key == "facts":
+			s.facts, s.suite = true, value
+		case key == "suite":
+			s.suite = value
+		case key == "name":
+			s.names = strings.Split(spaces(value), ",")
+		case key == "rows":
+			s.rows = strings.Split(spaces(value), ",")
+		case key == "columns":
+			s.columns = value
+		case key == "plot":
+			s.plot = value
+		case key == "log":
+			s.log = value
+		case key == "label":
+			s.label = spaces(value)
+		default:
+			return s, fmt.Errorf("unknown setting %q", key)
+		}
+	}
+	if s.suite == "" || !s.facts && (len(s.names) == 0 || len(s.rows) == 0) {
+		return s, fmt.Errorf("suite, name and rows are needed, or facts")
+	}
+	return s, nil
+}
+
+// spaces are written as _ in a marker.
+func spaces(value string) string { return strings.ReplaceAll(value, "_", " ") }
+
+func (s settings) title() string { return s.suite + ": " + strings.Join(s.names, ", ") }
+
+// file is the name of the plot, without its ending.
+func (s settings) file() string {
+	name := s.suite + "-" + strings.Join(s.names, "-")
+	for _, r := range s.rows {
+		name += "-" + r
+	}
+	for _, key := range slices.Sorted(mapKeys(s.only)) {
+		name += "-" + strings.Join(s.only[key], "-")
+	}
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("/ .()", r) {
+			return '-'
+		}
+		return r
+	}, name)
+}
+
+func mapKeys(m map[string][]string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// table has its results by row and column. Rows and columns are sorted by number where they are numbers; subjects stay in the order
+// in which they were measured.
+type table struct {
+	settings
+	unit    string
+	rows    []string
+	columns []string
+	cells   map[[2]string]record.Result
+}
+
+func tabulate(s settings, results []record.Result) table {
+	t := table{settings: s, cells: map[[2]string]record.Result{}}
+	for _, r := range results {
+		if !slices.Contains(s.names, r.Name) || !s.wants(r) {
+			continue
+		}
+		var row []string
+		for _, parameter := range s.rows {
+			row = append(row, of(r, parameter))
+		}
+		at := [2]string{strings.Join(row, ", "), of(r, s.columns)}
+		t.cells[at] = r
+		t.unit = r.Unit
+		if !slices.Contains(t.rows, at[0]) {
+			t.rows = append(t.rows, at[0])
+		}
+		if !slices.Contains(t.columns, at[1]) {
+			t.columns = append(t.columns, at[1])
+		}
+	}
+	slices.SortStableFunc(t.rows, byNumber)
+	slices.SortStableFunc(t.columns, byNumber)
+	if s.columns == "name" {
+		slices.SortFunc(t.columns, func(a, b string) int { return cmp.Compare(slices.Index(s.names, a), slices.Index(s.names, b)) })
+	}
+	return t
+}
+
+func (s settings) wants(r record.Result) bool {
+	for parameter, values := range s.only {
+		if !slices.Contains(values, of(r, parameter)) {
+			return false
+		}
+	}
+	return true
+}
+
+func of(r record.Result, parameter string) string {
+	switch parameter {
+	case "subject":
+		return r.Subject
+	case "name":
+		return r.Name
+	default:
+		return r.Params[parameter]
+	}
+}
+
+func byNumber(a, b string) int {
+	x, errA := strconv.ParseFloat(leading(a), 64)
+	y, errB := strconv.ParseFloat(leading(b), 64)
+	if errA != nil || errB != nil {
+		return 0
+	}
+	return cmp.Compare(x, y)
+}
+
+// leading is the first of several parameters.
+func leading(row string) string {
+	first, _, _ := strings.Cut(row, ", ")
+	return first
+}
+
+func (t table) markdown() string {
+	var out strings.Builder
+	label := cmp.Or(t.label, strings.Join(t.settings.rows, ", "))
+	fmt.Fprintf(&out, "| %s |", label)
+	for _, c := range t.columns {
+		fmt.Fprintf(&out, " %s |", c)
+	}
+	out.WriteString("\n|---|" + strings.Repeat("---:|", len(t.columns)) + "\n")
+	for _, row := range t.rows {
+		fmt.Fprintf(&out, "| %s |", row)
+		for _, c := range t.columns {
+			fmt.Fprintf(&out, " %s |", t.cell(row, c))
+		}
+		out.WriteString("\n")
+	}
+	fmt.Fprintf(&out, "\n%s; median, in brackets the middle half of the rounds.\n", t.unit)
+	return out.String()
+}
+
+func (t table) cell(row, column string) string {
+	r, ok := t.cells[[2]string{row, column}]
+	if !ok {
+		return "–"
+	}
+	if len(r.Samples) < 3 {
+		return figure(r.Value)
+	}
+	low, high := record.Spread(r.Samples)
+	return fmt.Sprintf("%s (%s–%s)", figure(r.Value), figure(low), figure(high))
+}
+
+// figure has three significant digits.
+func figure(v float64) string {
+	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	digits := 2 - int(math.Floor(math.Log10(math.Abs(v))))
+	if digits <= 0 {
+		scale := math.Pow(10, float64(-digits))
+		return strconv.FormatFloat(math.Round(v/scale)*scale, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'f', min(digits, 6), 64)
+}

@@ -1,0 +1,125 @@
+package scale
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// clientsEach is how many connections Cluster API has to a workload cluster: two caches and a probe.
+	clientsEach = 3
+	// probeInterval is that of ClusterCache.
+	probeInterval = 10 * time.Second
+	// clientTime is for how long clients are looked at: two probes of each.
+	clientTime = 2 * probeInterval
+	// dialling is how many clients dial at a time.
+	dialling = 64
+)
+
+// clients has three connections to each of so many workload clusters, two of which are silent, as watches are, and a request on the
+// third as often as Cluster API probes.
+func (w *world) clients(ctx context.Context, r *results, clusters int) error {
+	if clusters == 0 {
+		r.out.Printf("%6d  no room for clients: a process may not have so many sockets open", r.size)
+		return nil
+	}
+	begin := time.Now()
+	conns, failed, err := w.watchAll(ctx, r, clusters)
+	defer func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	r.add("workload clusters with three clients", "", float64(clusters))
+	r.add("new connections of clients", "1/s", float64(len(conns))/time.Since(begin).Seconds())
+	r.add("new connections of clients: failed", "", float64(failed))
+	if failed > 0 {
+		w.explain(r)
+	}
+	if err := w.memory(r, "three clients each"); err != nil {
+		return err
+	}
+	var took []time.Duration
+	err = w.usage(ctx, r, "a second of probes", int(clientTime/time.Second), func() error {
+		took = w.probeAll(ctx, clusters)
+		return nil
+	})
+	r.times("Cluster API's probe, on a new connection", took)
+	return err
+}
+
+// watchAll opens the connections, with a watch on each.
+func (w *world) watchAll(ctx context.Context, r *results, clusters int) (conns []*tls.Conn, failed int, err error) {
+	var mu sync.Mutex
+	group, bounded := errgroup.WithContext(ctx)
+	group.SetLimit(dialling)
+	for i := range clusters * clientsEach {
+		group.Go(func() error {
+			host, err := hostname(i % clusters)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(bounded, patience)
+			defer cancel()
+			began := time.Now()
+			conn, err := w.connect(ctx, host)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				r.out.Printf("%6d  connecting to %s, after %s: %v", r.size, host, time.Since(began), err)
+				failed++
+				return bounded.Err()
+			}
+			conns = append(conns, conn)
+			_, err = fmt.Fprintf(conn, "GET /api?watch=true HTTP/1.1\r\nHost: %s\r\n\r\n", host)
+			return err
+		})
+	}
+	err = group.Wait()
+	return conns, failed, err
+}
+
+// probeAll probes each workload cluster once in a probeInterval, evenly spread, for clientTime.
+func (w *world) probeAll(ctx context.Context, clusters int) []time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, clientTime)
+	defer cancel()
+	var (
+		mu   sync.Mutex
+		took []time.Duration
+		all  sync.WaitGroup
+	)
+	slots := make(chan struct{}, dialling)
+	tick := time.NewTicker(probeInterval / time.Duration(clusters))
+	defer tick.Stop()
+	for i := 0; ctx.Err() == nil; i++ {
+		select {
+		case <-ctx.Done():
+			continue
+		case <-tick.C:
+		}
+		host, err := hostname(i % clusters)
+		if err != nil {
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			begin := time.Now()
+			if w.get(context.WithoutCancel(ctx), host) == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				took = append(took, time.Since(begin))
+			}
+		})
+	}
+	all.Wait()
+	return took
+}

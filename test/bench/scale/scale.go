@@ -1,0 +1,111 @@
+// Package scale measures how Fairlead grows with the number of workload clusters. Everything is real, a kube-apiserver, the controller,
+// the xds-server, a gateway-agent with its Envoy, each a process of its own, but the edges: they are synthetic (test/synthetic), with an
+// apiserver in memory behind each. In goes how many, out come figures of each component at each size, and how they grow.
+//
+// What one process may have open bounds the sizes: each tunnel is a socket of the gateway's Envoy and one of this process.
+package scale
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fairlead/fairlead/test/bench/record"
+)
+
+// SizesEnv names the sizes to measure, instead of the usual ones: 100,1000.
+const SizesEnv = "SCALE_SIZES"
+
+// sizes are how many workload clusters.
+func sizes(o record.Options) ([]int, error) {
+	text := os.Getenv(SizesEnv)
+	switch {
+	case text == "" && o.Quick:
+		return []int{100}, nil
+	case text == "":
+		return []int{100, 1_000, 5_000, 10_000}, nil
+	}
+	var all []int
+	for _, s := range strings.Split(text, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%s: %q is no number of workload clusters", SizesEnv, s)
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// Run measures each size in an installation of its own, and then how the figures grow.
+func Run(ctx context.Context, log *record.Log, o record.Options) error {
+	all, err := sizes(o)
+	if err != nil {
+		return err
+	}
+	growth := growth{}
+	for _, n := range all {
+		r := &results{log: log, out: o, size: n, growth: growth}
+		if err := measure(ctx, r, n, o.Rounds(100, 20)); err != nil {
+			return fmt.Errorf("measuring %d workload clusters: %w", n, err)
+		}
+	}
+	for _, g := range growth.fits() {
+		o.Printf("%-50s grows with N^%.2f: %s", g.name, g.exponent, g.word())
+		log.Add(record.Result{Name: "growth of " + g.name, Subject: "fairlead", Unit: "exponent", Value: g.exponent, Params: map[string]string{"order": g.word()}})
+	}
+	return nil
+}
+
+// results are of one size.
+type results struct {
+	log    *record.Log
+	out    record.Options
+	size   int
+	growth growth
+}
+
+func (r *results) add(name, unit string, value float64, samples ...float64) {
+	r.log.Add(record.Result{
+		Name: name, Subject: "fairlead", Unit: unit, Value: value, Samples: samples, Params: map[string]string{"clusters": strconv.Itoa(r.size)},
+	})
+	if value == 0 && len(samples) > 0 {
+		value = record.Median(samples)
+	}
+	r.out.Printf("%6d  %-50s %12.3f %s", r.size, name, value, unit)
+	r.growth.note(name, r.size, value)
+}
+
+// times adds the median and the 99th percentile of what took so long.
+func (r *results) times(name string, all []time.Duration) {
+	if len(all) == 0 {
+		return
+	}
+	var samples []float64
+	for _, d := range all {
+		samples = append(samples, float64(d)/float64(time.Millisecond))
+	}
+	r.add(name+", p50", "ms", percentile(samples, .5), samples...)
+	r.add(name+", p99", "ms", percentile(samples, .99))
+}
+
+// tunnels is how many each edge keeps, as far as the sockets that a process may have open go.
+func tunnels(n int) int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil && uint64(2*n+1_000) > limit.Cur {
+		return 1
+	}
+	return 2
+}
+
+// connections is for how many workload clusters there is room for three clients each.
+func connections(n, perEdge int) int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return n
+	}
+	return max(0, min(n, (int(limit.Cur)-n*perEdge-1_000)/clientsEach))
+}

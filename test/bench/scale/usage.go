@@ -1,0 +1,154 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// component is a process that is looked at.
+type component struct {
+	name string
+	pid  func() (int, error)
+}
+
+func (w *world) components() []component {
+	of := func(p func() *lab.Process) func() (int, error) {
+		return func() (int, error) { return p().PID(), nil }
+	}
+	return []component{
+		{"xds-server", of(w.XDSServers[0].Process)},
+		{"controller", of(w.Controller.Process)},
+		{"gateway-agent", of(w.Gateways[0].Process)},
+		{"gateway", w.Gateways[0].EnvoyPID},
+	}
+}
+
+// ticks is USER_HZ, which Linux has at 100 everywhere.
+const ticks = 10 * time.Millisecond
+
+// cpu is the time that a process has had so far.
+func cpu(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	const user, system = 11, 12 // fields 14 and 15, of which two are gone
+	if len(fields) <= system {
+		return 0, fmt.Errorf("reading the time of process %d: %q", pid, data)
+	}
+	var sum time.Duration
+	for _, f := range fields[user : system+1] {
+		n, err := strconv.Atoi(string(f))
+		if err != nil {
+			return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
+		}
+		sum += time.Duration(n) * ticks
+	}
+	return sum, nil
+}
+
+// memory adds the resident memory of all components.
+func (w *world) memory(r *results, when string) error {
+	for _, c := range w.components() {
+		pid, err := c.pid()
+		if err != nil {
+			return err
+		}
+		rss, err := lab.RSS(pid)
+		if err != nil {
+			return err
+		}
+		r.add("memory of "+c.name+", "+when, "MB", float64(rss)/1e6)
+	}
+	return nil
+}
+
+// usage is how much time each component takes, and how many bytes the gateway gets from the xds-server, while something is done.
+func (w *world) usage(ctx context.Context, r *results, what string, times int, do func() error) error {
+	before := map[string]time.Duration{}
+	for _, c := range w.components() {
+		pid, err := c.pid()
+		if err != nil {
+			return err
+		}
+		if before[c.name], err = cpu(pid); err != nil {
+			return err
+		}
+	}
+	received, err := w.received(ctx)
+	if err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	after, err := w.received(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range w.components() {
+		pid, err := c.pid()
+		if err != nil {
+			return err
+		}
+		now, err := cpu(pid)
+		if err != nil {
+			return err
+		}
+		r.add("CPU of "+c.name+" for "+what, "ms", float64((now-before[c.name])/time.Duration(times))/float64(time.Millisecond))
+	}
+	r.add("bytes to the gateway for "+what, "bytes", float64(after-received)/float64(times))
+	return nil
+}
+
+var bytesReceived = regexp.MustCompile(`bytes_received:([0-9]+)`)
+
+// received is how much the gateway-agent has got from xds-servers on the connections that are open.
+func (w *world) received(ctx context.Context) (int, error) {
+	out, err := w.Network.Gateways[0].Command(ctx, "ss", "-tinH", "state", "established", "dst", fmt.Sprintf(":%d", xdsPort)).Output()
+	if err != nil {
+		return 0, fmt.Errorf("looking at the gateway's connections: %w", err)
+	}
+	sum := 0
+	for _, m := range bytesReceived.FindAllSubmatch(out, -1) {
+		n, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// told are the statistics of a gateway's Envoy that say why connections fail.
+var told = regexp.MustCompile(`(?m)^(listener\..*(pre_cx_timeout|no_filter_chain_match|overflow|ssl.*error|connection_error)|tcp\.apiserver\..*|.*handshakes.*|.*reverse_tunnel.*|cluster\..*(connect_fail|connect_timeout|attempts_exceeded|overflow)): [1-9].*$`)
+
+// explain shows why connections may have failed.
+func (w *world) explain(r *results) {
+	socket := filepath.Join(w.Gateways[0].StateDir, "admin.sock")
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	response, err := client.Get("http://admin/stats?usedonly")
+	if err != nil {
+		r.out.Printf("%6d  no statistics: %v", r.size, err)
+		return
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	for _, line := range told.FindAll(body, 60) {
+		r.out.Printf("%6d  %s", r.size, line)
+	}
+}

@@ -1,0 +1,104 @@
+// Command install puts what Fairlead is compared with into bin/peers: rancher/remotedialer and konnectivity built from their Go
+// modules, rathole by cargo, HAProxy and OpenSSH's server from the machine or, unpacked and not installed, from Debian's packages. What
+// can't be had here is said and left out: benchmarks then leave it out too.
+//
+// wstunnel is missing: cargo found no crate of that name, and nothing else that is pinned and built here has it.
+//
+//	cd tools/bench && go run ./install
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// peer is one program, and how it is made if it isn't there.
+type peer struct {
+	name string
+	make func(to string) error
+}
+
+func main() {
+	to, err := filepath.Abs(filepath.Join("..", "..", "bin", "peers"))
+	if err == nil {
+		err = os.MkdirAll(to, 0o755)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "install:", err)
+		os.Exit(1)
+	}
+	const konnectivity = "sigs.k8s.io/apiserver-network-proxy/cmd/"
+	for _, p := range []peer{
+		{"remotedialer", goBuild("./remotedialer")},
+		{"konnectivity-server", goBuild(konnectivity + "server")},
+		{"konnectivity-agent", goBuild(konnectivity + "agent")},
+		{"rathole", rathole},
+		{"haproxy", debian("/usr/sbin/haproxy", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")},
+		{"sshd", debian("/usr/sbin/sshd", "openssh-server", "libwrap0")},
+	} {
+		path := filepath.Join(to, p.name)
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, "installing", p.name)
+		if err := p.make(path); err != nil {
+			fmt.Fprintf(os.Stderr, "left out: %s: %v\n", p.name, err)
+		}
+	}
+}
+
+func goBuild(what string) func(string) error {
+	return func(to string) error { return run("", "go", "build", "-trimpath", "-o", to, what) }
+}
+
+// rathole is built with its dependencies as pinned here, in the folder of the same name.
+func rathole(to string) error {
+	target := to + ".build"
+	if err := run("rathole", "cargo", "build", "--release", "--locked", "--target-dir", target); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(target, "release", "rathole"), to); err != nil {
+		return err
+	}
+	return os.RemoveAll(target)
+}
+
+// debian links a program of the machine, or unpacks it from Debian's packages and starts it with the libraries in them.
+func debian(program string, packages ...string) func(string) error {
+	return func(to string) error {
+		if _, err := os.Stat(program); err == nil {
+			return os.Symlink(program, to)
+		}
+		root := to + ".root"
+		if err := os.MkdirAll(root, 0o755); err != nil {
+			return err
+		}
+		if err := run(root, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
+			return fmt.Errorf("%w (apt-get update may help)", err)
+		}
+		archives, err := filepath.Glob(filepath.Join(root, "*.deb"))
+		if err != nil {
+			return err
+		}
+		for _, a := range archives {
+			if err := run("", "dpkg-deb", "--extract", a, root); err != nil {
+				return err
+			}
+		}
+		libraries, err := filepath.Glob(filepath.Join(root, "usr", "lib", "*-linux-gnu*"))
+		if err != nil {
+			return err
+		}
+		script := fmt.Sprintf("#!/bin/sh\nLD_LIBRARY_PATH='%s' exec '%s' \"$@\"\n", strings.Join(libraries, ":"), root+program)
+		return os.WriteFile(to, []byte(script), 0o755)
+	}
+}
+
+func run(dir, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
+	return cmd.Run()
+}

@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package tools names programs of other modules, so that go.mod keeps them.
+package tools
+
+import (
+	_ "sigs.k8s.io/apiserver-network-proxy/cmd/agent/app"
+	_ "sigs.k8s.io/apiserver-network-proxy/cmd/server/app"
+)
