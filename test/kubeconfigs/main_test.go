@@ -12,9 +12,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/go-logr/logr"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/promise"
 )
@@ -34,7 +31,4 @@ var proof = promise.Proof{Name: "verify kubeconfigs", Parallel: 8, Missing: func
 	return err
 }}
 
-func TestMain(m *testing.M) {
-	log.SetLogger(logr.Discard()) // clients here have nothing to say that a test doesn't
-	os.Exit(proof.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/test/lab"
 )
 
@@ -30,6 +32,7 @@ type Proof struct {
 // Main runs the tests, prints the result and returns the exit code. Ctrl-C cleans up too.
 func (p *Proof) Main(m *testing.M) int {
 	_ = flag.Set("test.parallel", strconv.Itoa(p.Parallel))
+	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // clients here have nothing to say that a test doesn't
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := p.possible(); err != nil && os.Getenv("E2E_REQUIRED") == "" {
