@@ -58,6 +58,7 @@ func (d *doors) startProxy(t *testing.T, on *lab.Namespace) string {
 }
 
 func (d *doors) behindProxy(t *testing.T) {
+	defer hold(t, 1)() // in one go: the token of the edge lives for minutes
 	site, err := d.AddSecludedSite(t.Context(), "secluded")
 	must(t, err)
 	connected := d.startProxy(t, site.Proxy)
