@@ -14,7 +14,7 @@ UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab
 # Of these some stand on a kube-apiserver, with much of their own that runs at the same time or with little, and some on an Envoy.
 SERVED   := ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/...
 MANAGED  := ./pkg/controller/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/...
-ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/... ./test/synthetic/...
+ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/...
 
 .PHONY: help
 help: ## print this help
@@ -129,6 +129,7 @@ kubeconfigs.test: tools build
 
 .PHONY: verify-fleet
 verify-fleet: fleet.test ## proof of many gateways, workers and servers together (10 min, as root)
+	$(REQUIRED) go test -count=1 -v ./test/synthetic
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.timeout=20m
 
 .PHONY: verify-fleet-short
