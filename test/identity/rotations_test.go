@@ -21,7 +21,7 @@ const (
 	// caLife is how long a CA lives there: it is replaced by itself at 4/5 of that, after all that is counted under load.
 	caLife = 6 * time.Minute
 	// caOverlap is how long each phase of a rotation lasts: who was away for all of it has to enrol anew.
-	caOverlap = 15 * time.Second
+	caOverlap = 20 * time.Second
 	// turnEdges serve turnClusters each: so many that they have a thousand certificates in five minutes.
 	turnEdges, turnClusters = 4, 6
 	// leafRotations are those that have to happen under load.
