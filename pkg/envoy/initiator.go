@@ -47,7 +47,7 @@ func tunnelListener(inst model.Installation, gateway string, edge model.Subject)
 		Name:       name,
 		StatPrefix: name,
 		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address:       reverseAddress(edge, inst.Domain, gatewayCluster(gateway, edge.Node), tunnelsPerWorker*inst.WorkerCount()),
+			Address:       reverseAddress(edge, inst.Domain, gatewayCluster(gateway, edge.Node), model.TunnelsPerWorker*inst.WorkerCount()),
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
 			ResolverName:  "envoy.resolvers.reverse_connection",
 		}}},

@@ -14,10 +14,6 @@ import (
 const ComponentLogLevel = "filter:critical,io:critical"
 
 const (
-	// tunnelsPerWorker is how many tunnels an edge keeps to each worker of a gateway: one may break and the other serves
-	// while it is dialled again. The kernel deals them out to the workers, so one may have more, and another none.
-	tunnelsPerWorker = 2
-
 	// downloadWindow is that of a stream on its way to a gateway: Envoy gives the half of it back at a time, so at 50 ms of round trip
 	// it lets one stream have 90 MB/s. It is also what a client that stops reading pins of a gateway's memory. uploadWindow is that of
 	// the other direction, pinned in an edge by an apiserver that stops reading: 18 MB/s at 50 ms.

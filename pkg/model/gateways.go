@@ -10,6 +10,9 @@ import (
 const (
 	// MaxGateways bounds the replicas of an installation: every edge keeps tunnels to each.
 	MaxGateways = 100
+	// TunnelsPerWorker is how many tunnels an edge keeps to each worker of a gateway: one may break and the other serves while it is
+	// dialled again. Envoy deals them out to the workers in turn, so that after losses one may have none: see pkg/tunnels.
+	TunnelsPerWorker = 2
 	// MaxWorkers bounds the worker threads of a gateway: every edge keeps tunnels for each, and more than a machine has cores
 	// are of no use.
 	MaxWorkers = 64

@@ -14,8 +14,7 @@ import (
 // that is dialled is one more turn, which is how a hole is closed: see plan.
 
 const (
-	// enough is how many tunnels each worker should have: one may break and the other serves while it is dialled again.
-	enough = 2
+	enough = model.TunnelsPerWorker
 	// levelTime is how long an edge with all its tunnels stays as it is before one of them is moved to a worker that has only one.
 	levelTime = 3 * time.Second
 	// dialTime is how long an edge that has not all its tunnels must have stayed as it is before one is cut: until then it is dialling,
