@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -26,8 +27,7 @@ var errMissed = errors.New("tunnels whose events were lost are not in the table:
 type missed struct {
 	kernel  kernel
 	sockets map[[8]byte]socket // at the last look, by cookie
-	looks   int                // in a row that found tunnels
-	least   int                // that were found at each of these
+	found   []int              // at the last looks, in a row that all found some
 }
 
 // miss looks for tunnels whose events were lost, until ctx ends.
@@ -50,7 +50,7 @@ func (t *Table) miss(ctx context.Context) {
 func (t *Table) look(ctx context.Context, m *missed) {
 	before, err := t.config.Others(ctx)
 	if err != nil {
-		m.looks, m.sockets = 0, nil // Envoy may have ended
+		m.found, m.sockets = nil, nil // Envoy may have ended
 		return
 	}
 	all, err := m.kernel.dump(connected)
@@ -60,26 +60,25 @@ func (t *Table) look(ctx context.Context, m *missed) {
 	}
 	after, err := t.config.Others(ctx)
 	if err != nil {
-		m.looks, m.sockets = 0, nil
+		m.found, m.sockets = nil, nil
 		return
 	}
 	old, now := t.unknown(all, m.sockets)
 	m.sockets = now
 	found := len(old) - max(before, after)
 	if found <= 0 {
-		m.looks = 0
+		m.found = nil
 		t.noteMissed(0)
 		return
 	}
-	if m.looks++; m.looks == 1 || found < m.least {
-		m.least = found
-	}
-	if m.looks < looks {
+	if m.found = append(m.found, found); len(m.found) < looks {
 		return
 	}
-	defer t.noteMissed(m.least)
+	m.found = m.found[len(m.found)-looks:]
+	least := slices.Min(m.found)
+	defer t.noteMissed(least)
 	if max(before, after) > 0 {
-		t.say(slog.LevelError, "tunnels are missing in the table", fmt.Errorf("%d %w", m.least, errMissed))
+		t.say(slog.LevelError, "tunnels are missing in the table", fmt.Errorf("%d %w", least, errMissed))
 		return
 	}
 	for _, s := range old {
