@@ -28,37 +28,47 @@ func TestGatewayAsksATunnelForItsID(t *testing.T) {
 		inner   certs.Identity
 		wantErr string
 	}{
-		"another edge's leaf":                 {inner: in.ca.issue(t, model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: model.NewID()}), wantErr: "tls: "},
-		"a gateway's leaf":                    {inner: in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}), wantErr: "tls: "},
-		"a leaf of another CA":                {inner: newAuthority(t).issue(t, edge), wantErr: "tls: "},
+		"another edge's leaf":                 {inner: in.ca.issue(t, model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: model.NewID()}), wantErr: "remote error: tls: "},
+		"a gateway's leaf":                    {inner: in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}), wantErr: "remote error: tls: "},
+		"a leaf of another CA":                {inner: newAuthority(t).issue(t, edge), wantErr: "remote error: tls: "},
 		"a leaf of the same tunnel is let in": {inner: in.ca.issue(t, edge)},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			outer := dialPublic(t, in, in.ca.issue(t, edge))
-			request := "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\n" + header("node-id", edge.NodeID()) +
-				header("cluster-id", domain.TunnelID(edge.ID)) + header("tenant-id", model.TenantID) + "\r\n"
-			if _, err := io.WriteString(outer, request); err != nil {
-				t.Fatal(err)
-			}
-			response, err := http.ReadResponse(bufio.NewReader(outer), nil)
-			if err != nil || response.StatusCode != http.StatusOK {
-				t.Fatalf("got %v, %v, want 200", response, err)
-			}
-			// A client makes the gateway use the tunnel.
-			go func() { _, _ = in.getBySNI(t.Context(), in.gateways[0], wc.Hostname) }()
-			config := serverConfig(tc.inner)
-			config.NextProtos, config.ClientAuth, config.ClientCAs = []string{"h2"}, tls.RequireAndVerifyClientCert, in.ca.roots()
-			inner := tls.Server(outer.NetConn(), config)
-			checkError(t, inner.HandshakeContext(t.Context()), tc.wantErr)
-			if tc.wantErr == "" {
-				if err := inner.ConnectionState().PeerCertificates[0].VerifyHostname(domain.Gateway()); err != nil {
-					t.Error(err)
+			err := showInner(t, in, wc, edge, tc.inner)
+			for range 2 { // on a busy machine the gateway gives up on a handshake before the leaf is seen
+				if errors.Is(err, io.EOF) {
+					err = showInner(t, in, wc, edge, tc.inner)
 				}
 			}
-			_ = outer.NetConn().Close()
+			checkError(t, err, tc.wantErr)
 		})
 	}
+}
+
+// showInner opens a tunnel as the edge, has the gateway use it, and shows another leaf in it. It returns what comes of that handshake.
+func showInner(t *testing.T, in *installation, wc model.WorkloadCluster, edge model.Subject, shown certs.Identity) error {
+	t.Helper()
+	outer := dialPublic(t, in, in.ca.issue(t, edge))
+	defer func() { _ = outer.NetConn().Close() }()
+	request := "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\n" + header("node-id", edge.NodeID()) +
+		header("cluster-id", domain.TunnelID(edge.ID)) + header("tenant-id", model.TenantID) + "\r\n"
+	if _, err := io.WriteString(outer, request); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(outer), nil)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("got %v, %v, want 200", response, err)
+	}
+	// A client makes the gateway use the tunnel.
+	go func() { _, _ = in.getBySNI(t.Context(), in.gateways[0], wc.Hostname) }()
+	config := serverConfig(shown)
+	config.NextProtos, config.ClientAuth, config.ClientCAs = []string{"h2"}, tls.RequireAndVerifyClientCert, in.ca.roots()
+	inner := tls.Server(outer.NetConn(), config)
+	if err := inner.HandshakeContext(t.Context()); err != nil {
+		return err
+	}
+	return inner.ConnectionState().PeerCertificates[0].VerifyHostname(domain.Gateway())
 }
 
 // TestEdgeLetsOnlyGatewaysIn has gateways that show one leaf to the edge that dials, and another inside of the tunnel.
