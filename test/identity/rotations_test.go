@@ -28,7 +28,7 @@ const (
 	leafRotations = 1000
 	// loadRate is how many requests a second are made; at least leastRate of them must come through.
 	loadRate, leastRate = 115, 100
-	// calmRate and leastCalm are the same beside all other tests.
+	// calmRate and leastCalm are the same for what a CA does by itself.
 	calmRate, leastCalm = 20, 15
 )
 
@@ -60,10 +60,10 @@ func TestRotations(t *testing.T) {
 	t.Run("CA", r.rotateCA)
 	t.Run("leaves", r.rotateLeaves)
 	r.load.Stop()
-	release()
 	r.begin(t, calmRate)
 	t.Run("CA by itself", r.rotatesItself)
 	r.load.Stop()
+	release()
 	t.Run("asleep", r.asleep)
 	t.Run("night", r.night)
 	t.Run("logs", func(t *testing.T) { r.Logs(t) })
