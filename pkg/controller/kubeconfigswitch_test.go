@@ -133,15 +133,7 @@ func listen(t *testing.T, ca *certs.CA, address string, protocols []string, name
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyPEM, err := identity.KeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(leaf, keyPEM)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: protocols, MinVersion: tls.VersionTLS12})
+	listener, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{identity.TLSCertificate()}, NextProtos: protocols, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,15 +49,7 @@ func serving(t *testing.T, ca *certs.CA, names ...string) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyPEM, err := identity.KeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(leaf, keyPEM)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	return &tls.Config{Certificates: []tls.Certificate{identity.TLSCertificate()}, MinVersion: tls.VersionTLS12}
 }
 
 // newAPIServer answers GET /, and upgrades port-forwards both ways. The result is its address.

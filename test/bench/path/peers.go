@@ -58,14 +58,7 @@ func remotedialer(ctx context.Context, p *place, s *subject, l link) error {
 	if err != nil {
 		return err
 	}
-	server, err := s.run("server", program, "server", p.file("server.crt"), p.file("server.key"), at[0], at[1], p.at)
-	if err != nil {
-		return err
-	}
-	if err := listens(ctx, at[0], server); err != nil {
-		return err
-	}
-	tunnel, err := s.over(l, at[0])
+	tunnel, err := s.serve(ctx, l, at[0], "server", program, "server", p.file("server.crt"), p.file("server.key"), at[0], at[1], p.at)
 	if err != nil {
 		return err
 	}
@@ -83,15 +76,8 @@ func konnectivity(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	socket := filepath.Join(s.dir, "proxy.sock")
-	running, err := s.run("server", server, "--mode=http-connect", "--uds-name="+socket, "--server-port=0", "--agent-port="+port(at[0]), "--agent-bind-address=127.0.0.1",
+	tunnel, err := s.serve(ctx, l, at[0], "server", server, "--mode=http-connect", "--uds-name="+socket, "--server-port=0", "--agent-port="+port(at[0]), "--agent-bind-address=127.0.0.1",
 		"--cluster-cert="+p.file("server.crt"), "--cluster-key="+p.file("server.key"), "--cluster-ca-cert="+p.file("ca.crt"), "--admin-port="+port(at[1]), "--health-port="+port(at[2]), "--server-count=1")
-	if err != nil {
-		return err
-	}
-	if err := listens(ctx, at[0], running); err != nil {
-		return err
-	}
-	tunnel, err := s.over(l, at[0])
 	if err != nil {
 		return err
 	}
@@ -126,8 +112,20 @@ func connect(ctx context.Context, socket, to string) (net.Conn, error) {
 	return conn, nil
 }
 
-// listens waits until somebody does at an address.
-func listens(ctx context.Context, at string, by *process) error {
+// serve starts a program that listens at an address, and returns where the other side of the link finds it.
+func (s *subject) serve(ctx context.Context, l link, at, name, program string, args ...string) (tunnel string, err error) {
+	if err := s.start(ctx, at, name, program, args...); err != nil {
+		return "", err
+	}
+	return s.over(l, at)
+}
+
+// start starts a program and waits until it listens at an address.
+func (s *subject) start(ctx context.Context, at, name, program string, args ...string) error {
+	by, err := s.run(name, program, args...)
+	if err != nil {
+		return err
+	}
 	return until(ctx, at+" is listened on", func() error {
 		conn, err := net.Dial("tcp", at)
 		if err == nil {
@@ -161,14 +159,7 @@ func ssh(ctx context.Context, p *place, s *subject, l link) error {
 	}
 	// It insists on a user sshd, whom it gets in a mount namespace of its own.
 	const asUser = `(cat /etc/passwd; echo sshd:x:65534:65534::/run/sshd:/bin/false) > "$1/passwd" && mount --bind "$1/passwd" /etc/passwd && exec "$2" -D -e -f "$1/sshd_config"`
-	server, err := s.run("sshd", "unshare", "--mount", "sh", "-c", asUser, "sh", s.dir, sshd)
-	if err != nil {
-		return err
-	}
-	if err := listens(ctx, at[0], server); err != nil {
-		return err
-	}
-	tunnel, err := s.over(l, at[0])
+	tunnel, err := s.serve(ctx, l, at[0], "sshd", "unshare", "--mount", "sh", "-c", asUser, "sh", s.dir, sshd)
 	if err != nil {
 		return err
 	}
@@ -197,11 +188,7 @@ func haproxy(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	s.reach(at[0])
-	running, err := s.run("haproxy", program, "-db", "-f", filepath.Join(s.dir, "haproxy.cfg"))
-	if err != nil {
-		return err
-	}
-	return listens(ctx, at[0], running)
+	return s.start(ctx, at[0], "haproxy", program, "-db", "-f", filepath.Join(s.dir, "haproxy.cfg"))
 }
 
 // forwarder is an Envoy that passes TCP on.
@@ -230,9 +217,5 @@ func forwarder(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	s.reach(at[0])
-	running, err := s.run("envoy", filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--use-dynamic-base-id", "--concurrency", strconv.Itoa(1), "-l", "warning")
-	if err != nil {
-		return err
-	}
-	return listens(ctx, at[0], running)
+	return s.start(ctx, at[0], "envoy", filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--use-dynamic-base-id", "--concurrency", strconv.Itoa(1), "-l", "warning")
 }

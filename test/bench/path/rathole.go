@@ -40,11 +40,7 @@ func rathole(ctx context.Context, p *place, s *subject, l link) error {
 	if err := errors.Join(os.WriteFile(serverFile, []byte(server), 0o600), os.WriteFile(clientFile, []byte(client), 0o600)); err != nil {
 		return err
 	}
-	running, err := s.run("server", program, "--server", serverFile)
-	if err != nil {
-		return err
-	}
-	if err := listens(ctx, at[0], running); err != nil {
+	if err := s.start(ctx, at[0], "server", program, "--server", serverFile); err != nil {
 		return err
 	}
 	s.reach(at[1])
