@@ -32,7 +32,10 @@ type Load struct {
 type long struct {
 	begun time.Time
 	took  time.Duration
+	path  Path
 }
+
+func (l long) String() string { return fmt.Sprintf("%s %s took %s", l.begun.Format("15:04:05.000"), l.path, l.took) }
 
 // failure is a request that failed.
 type failure struct {
@@ -118,7 +121,7 @@ func (l *Load) work(ctx context.Context, turns <-chan struct{}, target string, p
 			s, err = p.openIn(ctx)
 		}
 		if err == nil {
-			err = l.ask(ctx, begun, s, target)
+			err = l.ask(ctx, begun, s, target, p)
 		}
 		if ctx.Err() != nil {
 			return
@@ -142,7 +145,7 @@ func (p Path) openIn(ctx context.Context) (*Session, error) {
 
 // ask makes one request and counts it, with the time for its connection, if that is new. That it was cut off by the end of the
 // load doesn't count.
-func (l *Load) ask(ctx context.Context, begun time.Time, s *Session, target string) error {
+func (l *Load) ask(ctx context.Context, begun time.Time, s *Session, target string, p Path) error {
 	within, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	_, err := s.Get(within, target)
@@ -155,7 +158,7 @@ func (l *Load) ask(ctx context.Context, begun time.Time, s *Session, target stri
 	l.requests++
 	l.longest = max(l.longest, took)
 	if took > SlowRequest {
-		l.slow = append(l.slow, long{begun, took})
+		l.slow = append(l.slow, long{begun, took, p})
 	}
 	return err
 }
@@ -217,13 +220,13 @@ func (l *Load) Usual() time.Duration {
 	return max(SlowRequest, 3*l.longest)
 }
 
-// BegunAfter is how many requests that were begun after a time took longer than usual, and an error if one of them failed.
-func (l *Load) BegunAfter(at time.Time, usual time.Duration) (n int, err error) {
+// BegunAfter are the requests that were begun after a time and took longer than usual, and an error if one of them failed.
+func (l *Load) BegunAfter(at time.Time, usual time.Duration) (slow []string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.slow {
 		if s.begun.After(at) && s.took > usual {
-			n++
+			slow = append(slow, s.String())
 		}
 	}
 	var failures []failure
@@ -235,7 +238,7 @@ func (l *Load) BegunAfter(at time.Time, usual time.Duration) (n int, err error) 
 	if len(failures) > 0 {
 		err = fmt.Errorf("%d requests that were begun later failed, such as: %q", len(failures), failures[:min(3, len(failures))])
 	}
-	return n, err
+	return slow, err
 }
 
 // Broken is how many streams have broken.
