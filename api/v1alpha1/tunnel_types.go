@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -53,6 +54,11 @@ type TunnelSpec struct {
 	// +optional
 	APIServer APIServerSpec `json:"apiServer,omitzero"`
 
+	// limits are how much of a gateway this tunnel may take, so that its clients leave the others theirs. A change holds for
+	// connections to come; those that are open stay.
+	// +optional
+	Limits LimitsSpec `json:"limits,omitzero"`
+
 	// extraNames are further DNS names of this tunnel, beside its hostname: names that the serving certificate already
 	// has. Each must be unique in the installation and may not be below the tunnel domain.
 	// +optional
@@ -69,6 +75,27 @@ type TunnelSpec struct {
 	// +kubebuilder:validation:items:MaxLength=32
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	RevokedEdges []string `json:"revokedEdges,omitempty"`
+}
+
+// LimitsSpec are the limits of a tunnel. What is beyond them is refused at once: by CONNECT with 503, by SNI by closing.
+type LimitsSpec struct {
+	// connections is how many connections may be open at the same time through each gateway and name; 512 by default. One
+	// connection carries as many requests and watches as its client likes.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 10000",message="must be between 1 and 10000 connections; to let nobody in delete the Tunnel, and leave it out for 512"
+	Connections int32 `json:"connections,omitempty"`
+
+	// pendingConnections is how many of them may wait for a tunnel at the same time; 256 by default.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 10000",message="must be between 1 and 10000 connections; leave it out for 256"
+	PendingConnections int32 `json:"pendingConnections,omitempty"`
+
+	// bandwidth is how many bytes each edge carries in a second for each gateway, in each of the two directions, such as 10Mi: of all
+	// connections together. There is no limit by default. A change has the edges replace their tunnels: connections end within
+	// some seconds, and their clients connect again.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Ki')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="must be between 64Ki and 1Ti bytes in a second; leave it out for no limit"
+	Bandwidth *resource.Quantity `json:"bandwidth,omitempty"`
 }
 
 // APIServerSpec is the address of an apiserver.

@@ -69,6 +69,7 @@ func rootCommand() *cobra.Command {
 	set.DurationVar(&f.config.TokenLifetime, "token-lifetime", 24*time.Hour, "lifetime of a bootstrap token; it is replaced after half of it")
 	set.Int32Var(&f.config.TokenUses, "token-uses", 32, "how many edges may enrol with one bootstrap token; it is replaced after half of them")
 	set.DurationVar(&f.config.BootReportAfter, "boot-report-after", 10*time.Minute, "how long a machine whose infrastructure is there may take to its first boot report, on Clusters all of whose machines report")
+	set.IntVar(&f.config.StatusWrites, "status-writes", 150, "how many times a second at most the state of tunnels is written to Tunnels and Clusters, over all of them; what got worse comes first")
 	set.StringVar(&f.xdsServer, "xds-server", "", "host:port of the xds-servers, a DNS name with the addresses of all of them, to be asked which tunnels are up; without it that is never known")
 	set.StringVar(&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server", "Kubernetes user of the xds-server, whose requests for certificates are answered")
 	set.BoolVar(&f.leaderElect, "leader-elect", false, "let one of several replicas lead; needed when there is more than one")

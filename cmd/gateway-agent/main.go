@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,6 +38,8 @@ type options struct {
 	logging                    logging.Flags
 	agent                      agent.Config
 	name, domain, xdsServer    string
+	servers                    string
+	readyDeadline              time.Duration
 	public, apiserver, connect string
 	caFile, tokenFile          string
 	serviceAccountTokenFile    string
@@ -76,12 +80,15 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.name, "name", "", "name of this gateway: gateway-<number>")
 	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain")
 	flags.StringVar(&o.xdsServer, "xds-server", "", "host:port of the xds-server")
+	flags.StringVar(&o.servers, "xds-servers", "", "host:port whose name has the address of each xds-server: they are asked for tunnels of other gateways (default: --xds-server)")
+	flags.DurationVar(&o.readyDeadline, "ready-deadline", agent.ReadyDeadline, "how long to wait for the tunnels that other gateways have before taking clients without them")
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read again at each enrolment")
 	flags.StringVar(&o.serviceAccountTokenFile, "service-account-token-file", "", "file with a ServiceAccount token to enrol with instead")
 	flags.StringVar(&o.public, "public-listen", "0.0.0.0:443", "IP:port for edges")
 	flags.StringVar(&o.apiserver, "apiserver-listen", "0.0.0.0:6443", "IP:port for clients, by SNI")
 	flags.StringVar(&o.connect, "connect-listen", "0.0.0.0:3128", "IP:port for clients, by CONNECT")
+	flags.BoolVar(&o.agent.ClusterStatistics, "cluster-statistics", false, "have Envoy count for each workload cluster, which costs 20 KB of memory each")
 	o.agent.AddFlags(flags, "/var/lib/fairlead/gateway")
 	o.logging.AddTo(flags)
 }
@@ -89,7 +96,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 // gateway checks the flags, and joins what is wrong with them. The files are read when they are needed: a leaf on disk does
 // without.
 func (o *options) gateway() (agent.Gateway, error) {
-	g := agent.Gateway{Domain: model.TunnelDomain(o.domain), Name: o.name, Credential: o.credential}
+	g := agent.Gateway{Domain: model.TunnelDomain(o.domain), Name: o.name, ReadyDeadline: o.readyDeadline, Credential: o.credential}
 	var xdsServer model.Endpoint
 	var errs []error
 	for _, in := range []struct {
@@ -97,6 +104,7 @@ func (o *options) gateway() (agent.Gateway, error) {
 		into        *model.Endpoint
 	}{
 		{"--xds-server", o.xdsServer, &xdsServer},
+		{"--xds-servers", cmp.Or(o.servers, o.xdsServer), &g.Servers},
 		{"--public-listen", o.public, &g.Bind.Public},
 		{"--apiserver-listen", o.apiserver, &g.Bind.APIServer},
 		{"--connect-listen", o.connect, &g.Bind.Connect},
@@ -105,6 +113,9 @@ func (o *options) gateway() (agent.Gateway, error) {
 		if *in.into, err = model.ParseEndpoint(in.value); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", in.flag, err))
 		}
+	}
+	if o.readyDeadline <= 0 {
+		errs = append(errs, fmt.Errorf("--ready-deadline: %s is no time to wait", o.readyDeadline))
 	}
 	if o.caFile == "" {
 		errs = append(errs, errors.New("--ca-file is missing"))

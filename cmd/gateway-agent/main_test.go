@@ -28,6 +28,8 @@ func TestRunRefuses(t *testing.T) {
 		"a listener on a name":             {flag: "--public-listen", value: "gw.example.com:443", wantErr: "no IP address"},
 		"a listener without a port":        {flag: "--connect-listen", value: "0.0.0.0", wantErr: "--connect-listen"},
 		"a state folder with a long path":  {flag: "--state-dir", value: "/" + strings.Repeat("a", 120), wantErr: "too long"},
+		"a deadline that is none":          {flag: "--ready-deadline", value: "0s", wantErr: "--ready-deadline"},
+		"xds-servers without a port":       {flag: "--xds-servers", value: "xds.example.com", wantErr: "--xds-servers"},
 		"a number of workers that is none": {flag: "--workers", value: "-2", wantErr: "workers"},
 	}
 	for name, tc := range tests {

@@ -71,7 +71,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	set.StringArrayVar(&f.gateways, "gateway", nil, "where gateways are no StatefulSet: one of them, gateway-<number>, with =host:port of its public listener for the others if there are several (repeat)")
 	set.StringVar((*string)(&f.replicaAddress), "replica-address", "", "host:port at which edges reach one gateway and no other, with {i} for its number (default: all by --public-address)")
 	set.IntVar(&f.inst.Workers, "gateway-workers", 1, "--workers of the gateways: each edge keeps two tunnels for each worker of each gateway")
-	set.IntVar(&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels each gateway lets edges open in a second (default: 500)")
+	set.IntVar(&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels each gateway lets edges open in a second (default: 1000)")
 	set.StringVar(&f.gatewayUser, "gateway-user", "system:serviceaccount:fairlead-system:gateway", "Kubernetes user of the Pods of gateways")
 	set.StringVar(&f.namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")

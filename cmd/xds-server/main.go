@@ -107,7 +107,7 @@ func (s *server) channel() *channel.Channel {
 		Expired: []string{enrolv1.Enrolment_Renew_FullMethodName},
 		Inside: []string{
 			enrolv1.Enrolment_EnrolGateway_FullMethodName,
-			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Watch_FullMethodName,
+			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Peers_FullMethodName, reportv1.Report_Watch_FullMethodName,
 		},
 		Closing: func() { s.ads.Close(); hub.Close() },
 		Log:     s.log,

@@ -1,7 +1,9 @@
 package kubernetes_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -39,5 +41,35 @@ func TestTheGatewaysAreThoseOfTheStatefulSet(t *testing.T) {
 		if budget.Spec.Selector.MatchLabels[key] != value || peers.Spec.Selector[key] != value {
 			t.Errorf("label %s=%s of the Pods is not selected by all", key, value)
 		}
+	}
+}
+
+// TestAGatewayHasTheTimeThatItTakes compares what the agent is told with what Kubernetes grants, and looks up whom it asks.
+func TestAGatewayHasTheTimeThatItTakes(t *testing.T) {
+	admin := apiserver(t)
+	set := &appsv1.StatefulSet{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway"}, set); err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string]string{}
+	for _, arg := range set.Spec.Template.Spec.Containers[0].Args {
+		name, value, _ := strings.Cut(arg, "=")
+		flags[name] = value
+	}
+	drain, err := time.ParseDuration(flags["--drain-timeout"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const end = 10 * time.Second // Envoy and its agent, with room
+	if grace := time.Duration(*set.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second; grace < drain+end {
+		t.Errorf("a Pod is killed %s after it was told to end, and drains for %s", grace, drain)
+	}
+	service, _, _ := strings.Cut(flags["--xds-servers"], ".")
+	replicas := &corev1.Service{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: service}, replicas); err != nil {
+		t.Fatalf("--xds-servers=%s: %v", flags["--xds-servers"], err)
+	}
+	if replicas.Spec.ClusterIP != corev1.ClusterIPNone {
+		t.Errorf("the Service %s has one address for all xds-servers", service)
 	}
 }

@@ -38,12 +38,13 @@ type Config struct {
 	StateDir   string // keys and what the xds-servers sent; one agent at a time
 	RuntimeDir string // sockets and Envoy's bootstrap, where Envoy runs; empty: StateDir
 
-	Envoy         string // the program
-	EnvoyLog      string // the file to which Envoy's log is appended; empty: the agent's own stderr
-	EnvoyLogLevel string // empty: warning
-	Concurrency   int    // Envoy's worker threads; 0: one
-	Memory        uint64 // bytes of heap at which Envoy stops taking more; 0: the default of envoy.BootstrapConfig
-	External      bool   // somebody else starts Envoy, in the same RuntimeDir and with BootstrapFile
+	Envoy             string // the program
+	EnvoyLog          string // the file to which Envoy's log is appended; empty: the agent's own stderr
+	EnvoyLogLevel     string // empty: warning
+	Concurrency       int    // Envoy's worker threads; 0: one
+	Memory            uint64 // bytes of heap at which Envoy stops taking more; 0: the default of envoy.BootstrapConfig
+	ClusterStatistics bool   // of a gateway's Envoy: see envoy.BootstrapConfig
+	External          bool   // somebody else starts Envoy, in the same RuntimeDir and with BootstrapFile
 
 	DrainTimeout time.Duration // how long open connections may go on when the agent is told to stop
 	HealthListen string        // address of /healthz, /readyz and /status; empty: none
@@ -63,7 +64,8 @@ type Agent struct {
 	relay   *relay.Relay
 	sds     *secretServer
 	table   *tunnels.Table // of a gateway, nil for an edge
-	envoy   health
+	tenants *tenants       // likewise
+	envoy   *health
 
 	mu     sync.Mutex // guards which there are of
 	joined []*joined  // those of Join
@@ -74,7 +76,11 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	return &Agent{config: config, log: log, sds: newSecretServer()}, nil
+	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: newHealth()}
+	if config.Gateway != nil {
+		a.envoy.await("no other gateway was asked about yet")
+	}
+	return a, nil
 }
 
 func (c Config) path(name string) string { return filepath.Join(c.RuntimeDir, name) }
@@ -123,6 +129,8 @@ func (a *Agent) load() (err error) {
 		if a.table, err = a.newTable(); err != nil {
 			return err
 		}
+		a.tenants = newTenants(a.relay, a.table, a.config.admin(), a.log)
+		a.relay.SetDress(a.tenants)
 	}
 	if a.members, err = a.newMembers(); err != nil {
 		return err
@@ -156,6 +164,15 @@ func (a *Agent) run(ctx context.Context, socket, health net.Listener) error {
 	}
 	if a.table != nil {
 		group.Go(func() error { return a.table.Run(work) })
+		group.Go(func() error { a.tenants.run(work, a.config.Gateway.Domain); return nil })
+		group.Go(func() error {
+			asked := &askedServers{gateway: a.config.Gateway, store: a.members[0].store}
+			defer asked.close()
+			a.tenants.askOthers(work, a.config.Gateway.Domain, asked.ask)
+			return nil
+		})
+		group.Go(func() error { return a.sayNo(work) })
+		group.Go(func() error { a.awaitPeers(work); return nil })
 	}
 	if health != nil {
 		group.Go(func() error { return a.serveHealth(work, health) })

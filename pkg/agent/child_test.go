@@ -34,6 +34,7 @@ type child struct {
 	XDSServer model.Endpoint
 	Bind      envoy.GatewayBind
 	TokenFile string // of a gateway
+	Deadline  time.Duration
 
 	CAFile string
 	Edges  []childEdge
@@ -95,7 +96,7 @@ func runChild(settings string) error {
 }
 
 func (c child) gateway() *Gateway {
-	return &Gateway{Domain: domain, Name: name, Way: way(c.XDSServer), Bind: c.Bind, Credential: func() (enrol.GatewayCredential, []byte, error) {
+	return &Gateway{Domain: domain, Name: name, Way: way(c.XDSServer), Servers: c.XDSServer, ReadyDeadline: c.Deadline, Bind: c.Bind, Credential: func() (enrol.GatewayCredential, []byte, error) {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
 			return enrol.GatewayCredential{}, nil, err

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
 const (
@@ -23,7 +25,11 @@ const (
 //
 // An edge stops to dial. Gateways hear of it with the answer to the next stream that they open in a tunnel, which is
 // served still: it comes with a GOAWAY, so they use other tunnels, of other edges where there are any, and no request is
-// lost. What is open in a tunnel goes on. A gateway listens for a little longer, then no more.
+// lost. What is open in a tunnel goes on.
+//
+// A gateway listens for a little longer, then no more. Its clients have TLS of their own, so nobody can tell them to go elsewhere: who is quiet
+// for half of the time is taken for idle and cut, and who is busy goes on. Its tunnels go on until it ends: Envoy would close
+// them in the middle of what they carry.
 func (a *Agent) drain(ctx context.Context, p *process) {
 	a.envoy.drain(true)
 	defer a.envoy.drain(false)
@@ -33,7 +39,9 @@ func (a *Agent) drain(ctx context.Context, p *process) {
 	ctx, cancel := context.WithTimeout(ctx, a.config.DrainTimeout)
 	defer cancel()
 	path, open := "/drain_listeners", openInEdge
-	earliest := time.Now()
+	began := time.Now()
+	earliest := began
+	var looked time.Time
 	if a.config.Gateway != nil {
 		path, open = "/drain_listeners?graceful", openInGateway
 		earliest = earliest.Add(lookAround)
@@ -46,6 +54,7 @@ func (a *Agent) drain(ctx context.Context, p *process) {
 	again := time.NewTicker(drainPoll)
 	defer again.Stop()
 	for {
+		looked = a.cutQuiet(began, looked)
 		n, err := admin.sum(ctx, open)
 		if err == nil && n == 0 && !time.Now().Before(earliest) {
 			return
@@ -59,4 +68,21 @@ func (a *Agent) drain(ctx context.Context, p *process) {
 		case <-again.C:
 		}
 	}
+}
+
+// cutQuiet ends connections of a gateway's clients that have been quiet for half of the time to drain, once that is over. It looks
+// once a second, and returns when it did.
+func (a *Agent) cutQuiet(began, looked time.Time) time.Time {
+	quiet := a.config.DrainTimeout / 2
+	if a.config.Gateway == nil || time.Since(began) < quiet || time.Since(looked) < time.Second {
+		return looked
+	}
+	cut, err := tunnels.CloseQuiet(a.config.Gateway.Bind.Clients(), quiet)
+	if err != nil {
+		a.log.Warn("idle connections of clients stay open", "error", err)
+	}
+	if cut > 0 {
+		a.log.Info("idle connections of clients are closed", "connections", cut)
+	}
+	return time.Now()
 }

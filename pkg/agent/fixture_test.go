@@ -38,6 +38,7 @@ type control struct {
 	address model.Endpoint
 	bind    envoy.GatewayBind
 	edges   *recorder
+	peers   []model.Gateway // of the installation, beside the one here
 
 	mu       sync.Mutex
 	clusters map[string]model.WorkloadCluster // by Tunnel.spec.id

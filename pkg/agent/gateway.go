@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
@@ -23,7 +24,12 @@ type Gateway struct {
 	Domain model.TunnelDomain
 	Name   string    // gateway-<i>
 	Way    *dial.Way // to the xds-server
-	Bind   envoy.GatewayBind
+	// Servers is a name that has the address of every xds-server, and their port. They are asked what tunnels other gateways have.
+	Servers model.Endpoint
+	// ReadyDeadline is how long a gateway that has its configuration waits, at most, for tunnels of all edges of which others
+	// have some, before it takes clients.
+	ReadyDeadline time.Duration
+	Bind          envoy.GatewayBind
 	// Credential reads what the gateway enrols with, and the CA (PEM) of the control channel.
 	Credential func() (credential enrol.GatewayCredential, ca []byte, err error)
 }
@@ -36,6 +42,7 @@ const noTunnels = `^listener\.public\.downstream_(pre_)?cx_active$`
 type gatewayRole struct {
 	Gateway
 	table *tunnels.Table
+	takes func() (bool, <-chan struct{}) // whether it takes clients: see report.SendGateway
 	log   *slog.Logger
 }
 
@@ -86,7 +93,7 @@ func (*gatewayRole) over() {}
 
 // report implements role.
 func (g *gatewayRole) report(ctx context.Context, conn grpc.ClientConnInterface) error {
-	return report.SendGateway(ctx, conn, g.table, g.log)
+	return report.SendGateway(ctx, conn, g.table, g.takes, g.log)
 }
 
 // newTable makes the table of live tunnels. To cut a tunnel takes the right to destroy sockets: a gateway without it would

@@ -44,9 +44,18 @@ func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 
 // ready returns all that keeps the agent from being ready.
 func (a *Agent) ready(ctx context.Context) error {
-	if a.envoy.drains() {
-		return errors.New("draining, and about to end")
+	err := a.envoy.ready()
+	if errors.Is(err, errDraining) {
+		return err
 	}
+	if missing := a.carries(ctx); missing != nil {
+		return missing
+	}
+	return err
+}
+
+// carries returns what keeps Envoy from carrying tunnels.
+func (a *Agent) carries(ctx context.Context) error {
 	errs := []error{a.config.admin().ready(ctx)}
 	all := a.memberships()
 	for _, m := range all {

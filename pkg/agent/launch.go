@@ -50,7 +50,7 @@ const markKey = "bootstrap"
 
 // bootstrap is what Envoy starts with, and the mark in it. It depends on no identity: see package envoy.
 func (c Config) bootstrap() (data []byte, mark string, err error) {
-	settings := envoy.BootstrapConfig{MaxHeap: c.Memory}
+	settings := envoy.BootstrapConfig{MaxHeap: c.Memory, ClusterStatistics: c.ClusterStatistics}
 	b := envoy.EdgeBootstrap(settings)
 	if c.Gateway != nil {
 		b = envoy.GatewayBootstrap(settings)

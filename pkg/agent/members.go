@@ -32,7 +32,7 @@ func (a *Agent) newMembers() ([]*membership, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.role = &gatewayRole{Gateway: *g, table: a.table, log: a.log}
+		m.role = &gatewayRole{Gateway: *g, table: a.table, takes: a.envoy.takes, log: a.log}
 		m.identities.role = m.role
 		return []*membership{m}, nil
 	}

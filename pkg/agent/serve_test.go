@@ -27,7 +27,12 @@ import (
 func (c *control) serve() (stop func()) {
 	c.t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	server := xds.NewServer(model.Installation{Domain: domain, Public: c.bind.Public, Control: c.address, Gateways: []model.Gateway{{Name: name}}}, log)
+	installation := model.Installation{Domain: domain, Public: c.bind.Public, Control: c.address, Gateways: []model.Gateway{{Name: name}}}
+	if len(c.peers) > 0 {
+		installation.Gateways[0].Peer = c.bind.Public
+	}
+	installation.Gateways = append(installation.Gateways, c.peers...)
+	server := xds.NewServer(installation, log)
 	c.set(func() {
 		server.Ended(maps.Clone(c.gone))
 		server.Replace(slices.Collect(maps.Values(c.clusters)))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/fairlead/fairlead/internal/retry"
@@ -191,22 +190,4 @@ func (a *Agent) obtain(ctx context.Context) (*process, error) {
 	}
 	a.log.Info("Envoy started", "pid", p.pid)
 	return p, nil
-}
-
-// health says whether Envoy is about to end.
-type health struct {
-	mu       sync.Mutex
-	draining bool
-}
-
-func (h *health) drains() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.draining
-}
-
-func (h *health) drain(draining bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.draining = draining
 }

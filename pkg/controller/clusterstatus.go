@@ -23,17 +23,33 @@ type clusterStatus struct{ client client.Client }
 
 // set writes the condition, if it is not there already. The time of its last transition changes with its status alone.
 func (s clusterStatus) set(ctx context.Context, cluster *clusterv1.Cluster, condition metav1.Condition) error {
-	condition.Type, condition.ObservedGeneration, condition.Message = v1alpha1.ClusterConditionTunnelReady, cluster.Generation, shorten(condition.Message)
-	want := append([]metav1.Condition(nil), cluster.Status.Conditions...)
-	if !apimeta.SetStatusCondition(&want, condition) {
+	want, differs := onCluster(cluster, condition)
+	if !differs {
 		return nil
 	}
-	return s.apply(ctx, cluster, []metav1.Condition{*apimeta.FindStatusCondition(want, condition.Type)})
+	return s.apply(ctx, cluster, []metav1.Condition{want})
+}
+
+// differs says whether set has something to write, or remove, where there is no condition.
+func (s clusterStatus) differs(cluster *clusterv1.Cluster, condition *metav1.Condition) bool {
+	if condition == nil {
+		return apimeta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady) != nil
+	}
+	_, differs := onCluster(cluster, *condition)
+	return differs
+}
+
+// onCluster is the condition as it has to be on the Cluster, and whether it is another there.
+func onCluster(cluster *clusterv1.Cluster, condition metav1.Condition) (want metav1.Condition, differs bool) {
+	condition.Type, condition.ObservedGeneration, condition.Message = v1alpha1.ClusterConditionTunnelReady, cluster.Generation, shorten(condition.Message)
+	all := append([]metav1.Condition(nil), cluster.Status.Conditions...)
+	differs = apimeta.SetStatusCondition(&all, condition)
+	return *apimeta.FindStatusCondition(all, condition.Type), differs
 }
 
 // remove takes the condition away, where there is one.
 func (s clusterStatus) remove(ctx context.Context, cluster *clusterv1.Cluster) error {
-	if apimeta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady) == nil {
+	if !s.differs(cluster, nil) {
 		return nil
 	}
 	return s.apply(ctx, cluster, nil)

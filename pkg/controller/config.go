@@ -52,6 +52,9 @@ type Config struct {
 	// XDSServer is where the xds-servers are, a name with the addresses of all of them, to be asked what edges and gateways
 	// report. Zero: nothing is known of the state of tunnels.
 	XDSServer model.Endpoint
+	// StatusWrites is how many times a second at most live state is written to the status of Tunnels and Clusters, over all of them;
+	// zero: 150.
+	StatusWrites int
 	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
 	WebhookListen string
 	// Now is the apiserver's clock, see Clock; nil: time.Now.
@@ -73,6 +76,9 @@ func (c Config) Validate() error {
 		if _, _, err := splitListen(c.WebhookListen); err != nil {
 			errs = append(errs, err)
 		}
+	}
+	if c.StatusWrites < 0 {
+		errs = append(errs, fmt.Errorf("%d writes of status a second are less than none", c.StatusWrites))
 	}
 	if c.NoTunnels {
 		if c.Domain != "" || c.Gateways() != (kubeconfig.Gateways{}) || c.Public != (model.Endpoint{}) || c.XDSServer != (model.Endpoint{}) {

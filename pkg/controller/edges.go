@@ -20,7 +20,7 @@ const (
 	maxReported = 256 // bytes of a text
 	maxNames    = 64  // of a serving certificate, as many as reports have
 	maxNameSize = 6 << 10
-	// seenInterval is how exact lastSeen of a connected edge is: with 10,000 tunnels this makes 33 writes a second.
+	// seenInterval is how exact lastSeen of a connected edge is, unless there are so many that statusWrites has them wait.
 	seenInterval = 5 * time.Minute
 )
 

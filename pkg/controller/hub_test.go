@@ -34,6 +34,9 @@ type openHouse struct{}
 // Admit implements report.Admission.
 func (openHouse) Admit(model.Subject) error { return nil }
 
+// Gateways implements report.Admission.
+func (openHouse) Gateways() []string { return nil }
+
 // Denied implements report.Admission.
 func (openHouse) Denied() (model.Denied, <-chan struct{}) { return model.Denied{}, nil }
 

@@ -47,6 +47,7 @@ type liveStatus struct {
 	view          liveView // nil: nothing is ever known
 	ended         *endedTunnels
 	clusterStatus clusterStatus
+	writes        *statusWrites // nil: as often as there is something to write
 
 	mu     sync.Mutex
 	memory map[client.ObjectKey]remembered // of the Tunnels that there are
@@ -77,6 +78,7 @@ func (r *liveStatus) Reconcile(ctx context.Context, request reconcile.Request) (
 	now := r.now()
 	if cluster = awaited(cluster, tunnel, now); cluster == nil {
 		r.forget(request.NamespacedName)
+		r.writes.leave(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 && !revocationDue(tunnel, now) {
@@ -84,12 +86,16 @@ func (r *liveStatus) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	wait, err := r.settle(ctx, objects{key: request.NamespacedName, cluster: cluster, tunnel: tunnel}, now)
 	if conflict(err) {
+		r.writes.again(request.NamespacedName)
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	}
+	if err != nil {
+		r.writes.leave(request.NamespacedName)
 	}
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// settle writes what differs, and returns when to look again.
+// settle writes what differs, unless others have to come first, and returns when to look again.
 func (r *liveStatus) settle(ctx context.Context, o objects, now time.Time) (time.Duration, error) {
 	if err := r.revive(ctx, o.tunnel); err != nil {
 		return 0, err
@@ -100,27 +106,45 @@ func (r *liveStatus) settle(ctx context.Context, o objects, now time.Time) (time
 		live = r.view.Tunnel(o.tunnel.Spec.ID)
 	}
 	status, events := r.status(o, live, now)
-	if r.differs(o.tunnel.Status, status) {
-		if err := writeStatus(ctx, r.client, o.tunnel, status); err != nil {
-			return 0, err
-		}
-		r.remember(o.key, func(m *remembered) { m.written = now })
-		tell(r.recorder, r.log, o.tunnel, events)
-	}
-	if !paused(o) && o.cluster.UID != "" {
-		if err := r.tellCluster(ctx, o.cluster, status); err != nil {
-			return 0, err
-		}
+	if err := r.write(ctx, o, status, events, now); err != nil {
+		return 0, err
 	}
 	return r.wait(o.key, status, live, now), nil
 }
 
-// tellCluster brings the condition of the tunnel, if there is any, to the Cluster.
-func (r *liveStatus) tellCluster(ctx context.Context, cluster *clusterv1.Cluster, status v1alpha1.TunnelStatus) error {
-	if condition := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady); condition != nil {
-		return r.clusterStatus.set(ctx, cluster, *condition)
+// write writes what differs of a Tunnel's status and of the condition on its Cluster, if it is this Tunnel's turn. A revocation does
+// not wait for one.
+func (r *liveStatus) write(ctx context.Context, o objects, status v1alpha1.TunnelStatus, events []transition, now time.Time) error {
+	condition := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady)
+	tunnelDiffers := r.differs(o.tunnel.Status, status)
+	clusterDiffers := !paused(o) && o.cluster.UID != "" && r.clusterStatus.differs(o.cluster, condition)
+	switch {
+	case !tunnelDiffers && !clusterDiffers:
+		r.writes.leave(o.key)
+		return nil
+	case revocationDue(o.tunnel, now):
+		r.writes.leave(o.key)
+		r.writes.spend(1)
+	case !r.writes.ask(o.key, urgencyOf(o.tunnel.Status, status)):
+		return nil
 	}
-	return r.clusterStatus.remove(ctx, cluster)
+	if tunnelDiffers {
+		if err := writeStatus(ctx, r.client, o.tunnel, status); err != nil {
+			return err
+		}
+		r.remember(o.key, func(m *remembered) { m.written = now })
+		tell(r.recorder, r.log, o.tunnel, events)
+	}
+	if tunnelDiffers && clusterDiffers {
+		r.writes.spend(1)
+	}
+	switch {
+	case !clusterDiffers:
+		return nil
+	case condition == nil:
+		return r.clusterStatus.remove(ctx, o.cluster)
+	}
+	return r.clusterStatus.set(ctx, o.cluster, *condition)
 }
 
 // status is what a Tunnel's status has to be.

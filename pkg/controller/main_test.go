@@ -51,7 +51,7 @@ var (
 	replicaEnded = make(chan error, 1)
 )
 
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(kubetest.RunAll(m, &server, &alone)) }
 
 func startManager(ctx context.Context, config *rest.Config) error {
 	config.QPS = -1

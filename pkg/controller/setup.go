@@ -110,7 +110,7 @@ func (p parts) installation(ended *endedTunnels) *installation {
 func (p parts) liveStatus(view liveView, ended *endedTunnels) *liveStatus {
 	return &liveStatus{
 		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, view: view, ended: ended,
-		clusterStatus: clusterStatus{p.client},
+		clusterStatus: clusterStatus{p.client}, writes: newStatusWrites(p.config.StatusWrites),
 	}
 }
 
@@ -166,6 +166,7 @@ func (r *liveStatus) setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, ourConditionChanged()))).
 		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			go wakeTunnels(ctx, r.client, r.log, changed, queue)
+			go r.writes.run(ctx, func(key client.ObjectKey) { queue.Add(reconcile.Request{NamespacedName: key}) })
 			return nil
 		})).
 		WithOptions(options(liveWorkers, "cluster", r.log)).

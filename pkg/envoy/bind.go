@@ -3,6 +3,7 @@ package envoy
 import (
 	"fmt"
 	"net"
+	"net/netip"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -61,6 +62,17 @@ func (b GatewayBind) Validate() error {
 		}
 	}
 	return nil
+}
+
+// Clients are the addresses at which clients are accepted.
+func (b GatewayBind) Clients() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, at := range []model.Endpoint{b.APIServer, b.Connect} {
+		if ip, err := netip.ParseAddr(at.Host); err == nil {
+			all = append(all, netip.AddrPortFrom(ip, at.Port))
+		}
+	}
+	return all
 }
 
 type bound struct {

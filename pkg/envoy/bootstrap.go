@@ -6,9 +6,11 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	fileaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/downstream_socket_interface/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/upstream_socket_interface/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -20,6 +22,8 @@ import (
 type BootstrapConfig struct {
 	MaxHeap        uint64 // bytes of memory that Envoy keeps below; 0: a default that depends on the role
 	MaxConnections uint64 // of clients and edges to it; 0: a default
+	// ClusterStatistics lets a gateway count for each Envoy cluster, and so for each workload cluster, what 20 KB of memory hold.
+	ClusterStatistics bool
 }
 
 // GatewayBootstrap is what the Envoy of a gateway starts with. All else comes from its agent.
@@ -31,9 +35,22 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 			AccessLog:  []*accesslogv3.AccessLog{tunnelLog()},
 		}),
 	})
-	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c)}}
+	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c), limitsLayer()}}
 	b.OverloadManager = gatewayOverload(c)
+	if !c.ClusterStatistics {
+		b.StatsConfig = noClusterStatistics()
+	}
 	return b
+}
+
+// noClusterStatistics leaves out the statistics of all Envoy clusters, those of workload clusters and the few others: Envoy is fast
+// with a prefix, and would have to look at each name for anything finer. Nobody acts on them.
+func noClusterStatistics() *metricsv3.StatsConfig {
+	return &metricsv3.StatsConfig{StatsMatcher: &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_ExclusionList{
+		ExclusionList: &matcherv3.ListStringMatcher{Patterns: []*matcherv3.StringMatcher{{
+			MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "cluster."},
+		}}},
+	}}}
 }
 
 // tunnelLog writes a line of JSON when a tunnel is set up, is used for the first time, or ends. It is a file, because a
@@ -64,6 +81,11 @@ func keepLastBytes() *bootstrapv3.RuntimeLayer {
 		"envoy.reloadable_features.map_http_stream_reset_to_tcp_rst":                  off,
 		"envoy.reloadable_features.propagate_upstream_rst_through_tunneled_tcp_proxy": off,
 	})
+}
+
+// limitsLayer is where the agent sets limits of workload clusters: see Tunnel.
+func limitsLayer() *bootstrapv3.RuntimeLayer {
+	return &bootstrapv3.RuntimeLayer{Name: "limits", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}}}
 }
 
 func staticLayer(name string, fields map[string]*structpb.Value) *bootstrapv3.RuntimeLayer {

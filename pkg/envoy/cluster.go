@@ -13,7 +13,6 @@ import (
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -28,8 +27,7 @@ func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepali
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive},
 	}
 	if isName(to) {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_LOGICAL_DNS}
-		c.DnsLookupFamily = clusterv3.Cluster_ALL
+		c.ClusterDiscoveryType = byDNS(true)
 	}
 	return c
 }
@@ -66,7 +64,7 @@ func controlChannel(at model.Endpoint) *clusterv3.Cluster {
 
 // tunnelCluster sends to the tunnels of one tunnel id. The TLS of the handshake ends with the handshake, so this is TLS
 // of its own, in which the edge is the server: without it everything in a tunnel could be read and changed on the way.
-func tunnelCluster(name, tunnelID string) *clusterv3.Cluster {
+func tunnelCluster(name, tunnelID string, limits model.Limits) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name: name,
 		ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
@@ -75,7 +73,7 @@ func tunnelCluster(name, tunnelID string) *clusterv3.Cluster {
 		}},
 		LbPolicy:                      clusterv3.Cluster_CLUSTER_PROVIDED,
 		ConnectTimeout:                durationpb.New(tunnelConnectTimeout),
-		CircuitBreakers:               breaker(&clusterv3.CircuitBreakers_Thresholds{MaxRetries: wrapperspb.UInt32(waitingPerTunnel)}),
+		CircuitBreakers:               breaker(tunnelLimits(limits)),
 		TransportSocket:               clientTLS(model.Subject{Role: model.RoleGateway}, tunnelID, "h2"),
 		TypedExtensionProtocolOptions: http2(gatewayHTTP2()),
 	}
@@ -131,8 +129,7 @@ func lbEndpoint(at *corev3.Address) *endpointv3.LbEndpoint {
 func discoverAll(c *clusterv3.Cluster, at []model.Endpoint) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	if slices.ContainsFunc(at, isName) {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
-		c.DnsLookupFamily = clusterv3.Cluster_ALL
+		c.ClusterDiscoveryType = byDNS(false)
 	}
 }
 

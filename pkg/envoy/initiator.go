@@ -18,7 +18,7 @@ func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node strin
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
-		listeners = append(listeners, tunnelListener(inst, g.Name, edge))
+		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc.Limits))
 	}
 	return listeners
 }
@@ -38,10 +38,11 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
-func tunnelListener(inst model.Installation, gateway string, edge model.Subject) *listenerv3.Listener {
+func tunnelListener(inst model.Installation, gateway string, edge model.Subject, limits model.Limits) *listenerv3.Listener {
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
 	manager.Http2ProtocolOptions = edgeHTTP2()
+	manager.HttpFilters = bandwidthLimit(limits, manager.HttpFilters)
 	name := tunnelListenerName(gateway, edge.Node)
 	return &listenerv3.Listener{
 		Name:       name,

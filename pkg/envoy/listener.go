@@ -99,11 +99,12 @@ func connectManager(statPrefix string, route *routev3.Route) *hcmv3.HttpConnecti
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			VirtualHosts: []*routev3.VirtualHost{{Name: statPrefix, Domains: []string{"*"}, Routes: []*routev3.Route{route}}},
 		}},
-		HttpFilters: []*hcmv3.HttpFilter{{
-			Name:       "envoy.filters.http.router",
-			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(&routerv3.Router{})},
-		}},
+		HttpFilters: []*hcmv3.HttpFilter{httpFilter("envoy.filters.http.router", &routerv3.Router{})},
 	}
+}
+
+func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(config)}}
 }
 
 func connectMatch() *routev3.RouteMatch {

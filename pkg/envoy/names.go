@@ -33,6 +33,7 @@ const (
 const (
 	AgentSocket = "agent.sock"  // of the agent: ADS and SDS
 	AdminSocket = "admin.sock"  // of Envoy
+	DarkSocket  = "dark.sock"   // of a gateway's agent: says no for workload clusters without a tunnel
 	TunnelLog   = "tunnels.log" // to which the Envoy of a gateway appends a line of JSON when a tunnel opens or ends
 )
 
@@ -54,6 +55,11 @@ func StaticClusters() []string { return []string{agentCluster} }
 const dnsNamePattern = `[a-z0-9-]+(\.[a-z0-9-]+)+`
 
 func peerCluster(gateway string) string { return peerClusterPrefix + gateway }
+
+// PeerOf returns the gateway to which an Envoy cluster of a gateway passes edges on; ok is false for one that is for something else.
+func PeerOf(cluster string) (gateway string, ok bool) {
+	return strings.CutPrefix(cluster, peerClusterPrefix)
+}
 
 // An Envoy may have the resources of several edges, so the name of each has the edge's node name in it.
 func apiserverCluster(node string) string { return apiserverClusterPrefix + node }

@@ -54,6 +54,8 @@ func FormsOf(d model.TunnelDomain, s model.Subject) *Forms {
 			learn(f, true, anyTunnels(EdgeListeners(inst, wc, s.Node)))
 			learn(f, false, EdgeClusters(inst, wc, s.Node, EdgeDial{}))
 			learn(f, false, EdgeClusters(inst, wc, s.Node, EdgeDial{APIServers: []model.Endpoint{name, {Host: "192.0.2.2", Port: 1}}}))
+			wc.Limits.Bandwidth = 1 << 20
+			learn(f, true, anyTunnels(EdgeListeners(inst, wc, s.Node)))
 			continue
 		}
 		bind := GatewayBind{Public: name, APIServer: name, Connect: name}

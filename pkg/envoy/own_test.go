@@ -197,14 +197,16 @@ func TestNothingOfAnotherFormIsTakenByAnEdge(t *testing.T) {
 		"a name that only looks like ours":   {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-aX1_gateway-0" }), wantErr: "none of this subject's"},
 		"the listener of another membership": {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-b_gateway-0" }), wantErr: "none of this subject's"},
 
-		"the agent itself":                   {change: cluster(func(c *clusterv3.Cluster) { c.Name = "agent" }), wantErr: "none of this subject's"},
-		"apiservers of another membership":   {change: cluster(func(c *clusterv3.Cluster) { c.Name = "apiserver_edge-b" }), wantErr: "none of this subject's"},
-		"a socket of the machine":            {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address = pipe("agent.sock") }), wantErr: "pipe is set"},
-		"an address only for health checks":  {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).HealthCheckConfig = &endpointv3.Endpoint_HealthCheckConfig{} }), wantErr: "health_check_config is set"},
-		"a port by name":                     {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address.GetSocketAddress().ResolverName = "x" }), wantErr: "resolver_name is set"},
-		"whatever the client asks for":       {change: discovery(clusterv3.Cluster_ORIGINAL_DST), wantErr: `type is "ORIGINAL_DST"`},
-		"endpoints that come later":          {change: discovery(clusterv3.Cluster_EDS), wantErr: `type is "EDS"`},
-		"a way of its own to find them":      {change: cluster(func(c *clusterv3.Cluster) { c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{} }), wantErr: "cluster_type is set"},
+		"the agent itself":                  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "agent" }), wantErr: "none of this subject's"},
+		"apiservers of another membership":  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "apiserver_edge-b" }), wantErr: "none of this subject's"},
+		"a socket of the machine":           {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address = pipe("agent.sock") }), wantErr: "pipe is set"},
+		"an address only for health checks": {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).HealthCheckConfig = &endpointv3.Endpoint_HealthCheckConfig{} }), wantErr: "health_check_config is set"},
+		"a port by name":                    {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address.GetSocketAddress().ResolverName = "x" }), wantErr: "resolver_name is set"},
+		"whatever the client asks for":      {change: discovery(clusterv3.Cluster_ORIGINAL_DST), wantErr: `type is "ORIGINAL_DST"`},
+		"endpoints that come later":         {change: discovery(clusterv3.Cluster_EDS), wantErr: `type is "EDS"`},
+		"a way of its own to find them": {change: cluster(func(c *clusterv3.Cluster) {
+			c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "x"}}
+		}), wantErr: `name is "x"`},
 		"a TLS context that presents a leaf": {change: cluster(func(c *clusterv3.Cluster) { c.TransportSocket = &corev3.TransportSocket{} }), wantErr: "transport_socket is set"},
 		"an extension":                       {change: cluster(func(c *clusterv3.Cluster) { c.Filters = []*clusterv3.Filter{{}} }), wantErr: "filters is set"},
 		"another socket option": {change: cluster(func(c *clusterv3.Cluster) {

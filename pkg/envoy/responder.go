@@ -45,7 +45,7 @@ func GatewayClusters(inst model.Installation) []*clusterv3.Cluster {
 func TunnelClusters(inst model.Installation, wc model.WorkloadCluster) []*clusterv3.Cluster {
 	var clusters []*clusterv3.Cluster
 	for _, name := range wc.Names() {
-		clusters = append(clusters, tunnelCluster(name, inst.Domain.TunnelID(wc.ID)))
+		clusters = append(clusters, tunnelCluster(name, inst.Domain.TunnelID(wc.ID), wc.Limits))
 	}
 	return clusters
 }
@@ -56,6 +56,7 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 	l := listening(publicListener, at, tunnelKeepalive())
 	l.ListenerFilters = tlsInspector()
 	l.ListenerFiltersTimeout = durationpb.New(helloTimeout)
+	l.MaxConnectionsToAcceptPerSocketEvent, l.TcpBacklogSize = wrapperspb.UInt32(1), wrapperspb.UInt32(publicBacklog)
 	own := chainFor(inst.Domain.GatewayReplica(me),
 		handshakeLimit(inst),
 		filter("envoy.filters.network.rbac", deny(inst.Domain, denied)),
@@ -139,6 +140,8 @@ func gatewayConnect(at model.Endpoint) *listenerv3.Listener {
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
 	manager.StripTrailingHostDot = true
+	// Whose tunnel has ended hears so at once, as by SNI. By default Envoy would wait for a second, for the client to close first.
+	manager.DelayedCloseTimeout = durationpb.New(0)
 	// A client says at once what it wants. One that Envoy has lost is closed, and tries again: see docs/rationale.md.
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(lostTimeout)}
 	l.FilterChains = []*listenerv3.FilterChain{{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}}}

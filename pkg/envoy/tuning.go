@@ -56,9 +56,6 @@ const (
 	// random between nothing and connectBackoff: many short ones add up to nearly the same time for everybody.
 	connectAttempts = 10
 	connectBackoff  = 300 * time.Millisecond
-	// waitingPerTunnel is how many requests may wait for one tunnel by CONNECT. Envoy's default is 3: the fourth would get
-	// its 503 at once.
-	waitingPerTunnel = 1024
 
 	// tunnelConnectTimeout bounds the TLS handshake inside a tunnel that proves to be dead, so that the next tunnel is
 	// tried before the 5 s are over for which Cluster API's probe waits.
@@ -81,15 +78,24 @@ const (
 	// dialTimeout is for all other connections, some of them over the internet.
 	dialTimeout = 5 * time.Second
 
+	// dnsRetryBase and dnsRetryMax bound the wait after a name that did not resolve: a random part of the base, which doubles up to the
+	// maximum. Envoy's default is 5 s each time.
+	dnsRetryBase = 500 * time.Millisecond
+	dnsRetryMax  = 2 * time.Second
+
 	// handshakeTimeout is how long somebody may take for the TLS handshake on the public port. An edge takes three round
 	// trips; who says nothing would hold a connection for ever.
 	handshakeTimeout = 10 * time.Second
 	// helloTimeout is how long somebody may take for the first message of that, by Envoy's default 15 s.
 	helloTimeout = 5 * time.Second
 
-	// handshakeRate is how many tunnels a gateway lets be opened in a second by default. On a busy machine a tunnel took 1.1 ms of the
-	// worker's time, and one that is refused 0.4 ms.
-	handshakeRate = 500
+	// handshakeRate is how many tunnels a gateway lets be opened in a second by default: about what one worker can do. Who is refused
+	// costs a third of a tunnel and comes back a second later, so a rate below that is for gateways that shall do less.
+	handshakeRate = 1000
+	// publicBacklog is how many connections wait in the kernel to be accepted on the public port: for about a second. The worker accepts one
+	// in each round of its event loop, so that all edges that come at once never stand in front of a client. What doesn't fit waits on
+	// its own side: TCP knocks again after a second.
+	publicBacklog = 1024
 
 	// lostTimeout is for the first message of a client inside, which comes at once. Envoy 1.40 may lose a connection that it
 	// accepts at the moment at which a tunnel in use ends.

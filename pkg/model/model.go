@@ -43,6 +43,7 @@ type WorkloadCluster struct {
 	ExtraNames []string   // further names of the same tunnel
 	APIServer  Endpoint   // what its edges dial
 	Others     []Endpoint // further apiservers, which edges dial in this order while those before are not healthy
+	Limits     Limits     // of what its clients may take
 	Revoked    []string   // the node names of its edges that are let in no more
 	Withheld   bool       // it is not served: of all the others only Key, ID and Revoked count
 	Prepared   bool       // it is not served yet: its edges are let in, and get nothing

@@ -16,6 +16,7 @@ type Candidate struct {
 	EndpointName string
 	APIServer    Endpoint
 	Others       []Endpoint
+	Limits       Limits
 	Revoked      []string
 	Held         []string // the DNS names and the id that are on record as served by it; those it no longer claims don't count
 	Prepared     bool     // it waits for its Cluster
@@ -34,8 +35,9 @@ type Resolution struct {
 // to an extra name is served without it, and so is one with a further apiserver or a revoked edge that can be none.
 func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 	w := WorkloadCluster{Key: c.Key, Created: c.Created, ID: c.ID, APIServer: c.APIServer, Prepared: c.Prepared}
-	var badOthers, badRevoked []*FieldError
+	var badOthers, badRevoked, badLimits []*FieldError
 	w.Revoked, badRevoked = validateRevoked(c.Revoked)
+	w.Limits, badLimits = validateLimits(c.Limits)
 	hostname, err := d.Hostname(c.Key)
 	if err != nil {
 		return Resolution{Cluster: w.withheld(), Fatal: asFieldError(err), Refused: badRevoked, Affected: n.Release(c.Key)}
@@ -53,7 +55,7 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 	id := d.TunnelID(c.ID)
 	base := slices.Compact([]string{hostname, id}) // in a namespace of the name id they may be one
 	owner, affected := n.claim(claimant{key: c.Key, created: c.Created, base: base, extra: claimed, held: d.held(c)})
-	r := Resolution{Cluster: w, Refused: slices.Concat(bad, badOthers, badRevoked), Affected: affected}
+	r := Resolution{Cluster: w, Refused: slices.Concat(bad, badOthers, badRevoked, badLimits), Affected: affected}
 	switch {
 	case owner[hostname] != c.Key:
 		r.Fatal = taken("metadata.name", c.Key.Name, fmt.Sprintf("gives the tunnel hostname %s", hostname), owner[hostname], "rename one of the two Clusters")

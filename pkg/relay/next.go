@@ -62,11 +62,11 @@ func (s *session) choose() (kind, *batch) {
 // agent may have something newer than the disk. What is known to be refused it does not keep.
 func (t *table) held(o *share, name string) bool {
 	have, has := t.have[name]
-	if !has || o.asked {
-		return false
+	if !has || o.asked || bare(have) == o.offered[name].version() {
+		return false // in the last case only its form is another
 	}
 	r := o.refused[name]
-	return r == nil || r.version != have
+	return r == nil || r.version != bare(have)
 }
 
 // outdated says whether Envoy has other versions than those that it accepted last as far as is known here.
@@ -76,7 +76,7 @@ func (s *share) outdated() bool {
 		return false
 	}
 	for name, res := range s.accepted {
-		if have, has := t.have[name]; has && have != res.version() {
+		if have, has := t.have[name]; has && bare(have) != res.version() {
 			return true
 		}
 	}
@@ -114,7 +114,7 @@ func (s *session) part(k kind) *batch {
 			if b.share != nil {
 				want = b.share.offered[name]
 			}
-			if want.version() != t.have[name] {
+			if s.relay.shown(k, name, want) != t.have[name] {
 				b.add(name, want)
 			}
 		}
@@ -139,7 +139,7 @@ func (s *session) additions(k kind) *batch {
 		if o == nil || o.offered[name] == nil {
 			continue // a removal, if anything
 		}
-		if o.offered[name].version() == t.have[name] {
+		if s.relay.shown(k, name, o.offered[name]) == t.have[name] {
 			delete(t.todo, name)
 		} else if o.of.ready(k) && !t.held(o, name) {
 			byShare[o] = append(byShare[o], name)

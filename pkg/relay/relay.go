@@ -62,6 +62,7 @@ type Relay struct {
 	log     *slog.Logger
 	times   times
 	changed chan struct{}
+	dress   Dress      // nil: none
 	disk    sync.Mutex // held while files are written or erased, before mu
 
 	mu            sync.Mutex
@@ -158,6 +159,18 @@ func (r *Relay) State(name string) State {
 		return State{}
 	}
 	return State{Connected: c.connected, Since: c.since, Cached: c.cached(), Refused: c.refusals()}
+}
+
+// Accepted returns the names of the resources of one type that Envoy accepted last from an upstream, or an Envoy before it, in order.
+func (r *Relay) Accepted(name, typeURL string) []string {
+	k, ok := kindOf(typeURL)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.contributions[name]
+	if c == nil || !ok {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(c.shares[k].accepted))
 }
 
 // Changed is signalled (never blocks, capacity 1) when the State of any upstream may have changed.

@@ -42,7 +42,8 @@ type batch struct {
 	nonce   string
 	share   *share // nil: there are no changes, or only removals of what is nobody's
 	changes set
-	names   []string // of changes
+	names   []string          // of changes
+	shown   map[string]string // versions that Envoy was told
 }
 
 // DeltaAggregatedResources implements ADS for Envoy.
@@ -193,7 +194,7 @@ func (s *session) ack(k kind, f *batch) {
 			delete(t.have, name)
 			delete(s.relay.dropped[k], name)
 		} else {
-			t.have[name] = res.version()
+			t.have[name] = f.shown[name]
 		}
 		if f.share != nil {
 			f.share.accept(name, res)
@@ -209,12 +210,14 @@ func (s *session) send(k kind, b *batch) *discoveryv3.DeltaDiscoveryResponse {
 	t := s.tables[k]
 	s.nonce++
 	b.nonce = strconv.FormatUint(s.nonce, 10)
-	t.flight, t.answered = b, true
+	t.flight, t.answered, b.shown = b, true, map[string]string{}
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: k.typeURL(), Nonce: b.nonce, SystemVersionInfo: b.nonce}
 	for _, name := range b.names {
 		delete(t.todo, name)
 		if res := b.changes[name]; res != nil {
-			response.Resources = append(response.Resources, res.message)
+			message := s.relay.dressed(k, name, res)
+			b.shown[name] = message.GetVersion()
+			response.Resources = append(response.Resources, message)
 			s.relay.served = true
 		} else {
 			response.RemovedResources = append(response.RemovedResources, name)

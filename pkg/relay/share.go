@@ -149,7 +149,7 @@ func (s *share) disown(name string) {
 // agree records as accepted what Envoy has already.
 func (s *share) agree(t *table, name string) {
 	have, has := t.have[name]
-	if want := s.offered[name]; has == (want != nil) && have == want.version() {
+	if want := s.offered[name]; has == (want != nil) && bare(have) == want.version() {
 		s.accept(name, want)
 	}
 }

@@ -26,6 +26,7 @@ type gatewayAgent struct {
 	stop func()
 	log  *slog.Logger
 
+	takes   toggle
 	workers int // of its Envoy; 0: one
 }
 
@@ -37,13 +38,39 @@ func (w *world) gateway(t testing.TB, name string, addresses ...string) *gateway
 	return g
 }
 
+// toggle is whether a gateway takes clients.
+type toggle struct {
+	mu      sync.Mutex
+	on      bool
+	changed chan struct{}
+}
+
+func (t *toggle) state() (bool, <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.on, t.changed
+}
+
+func (t *toggle) set(on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.on = on
+	if t.changed != nil {
+		close(t.changed)
+	}
+	t.changed = make(chan struct{})
+}
+
 // start runs the agent, which reads what is in the file.
 func (g *gatewayAgent) start(t testing.TB) {
 	t.Helper()
 	g.Table = tunnels.New(tunnels.Config{Domain: domain, Log: g.path, Workers: g.workers, Reopen: func(context.Context) error { return nil }, Logger: g.log})
 	table := g.Table
 	stopTable := background(t, table.Run)
-	stopSending := background(t, func(ctx context.Context) error { return SendGateway(ctx, g.conn, table, g.log) })
+	stopSending := background(t, func(ctx context.Context) error { return SendGateway(ctx, g.conn, table, g.takes.state, g.log) })
 	g.stop = func() { stopSending(); stopTable() }
 }
 

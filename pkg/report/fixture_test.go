@@ -58,6 +58,8 @@ type rules struct {
 	denied  model.Denied
 	changed chan struct{}
 	unknown bool // nothing is published yet
+
+	gateways []string // of the installation
 }
 
 func newRules() *rules { return &rules{changed: make(chan struct{})} }
@@ -80,6 +82,13 @@ func (r *rules) Denied() (model.Denied, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.denied, r.changed
+}
+
+// Gateways implements Admission.
+func (r *rules) Gateways() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gateways
 }
 
 func (r *rules) set(d model.Denied, unknown bool) {

@@ -2,7 +2,6 @@ package report
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,10 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/fairlead/fairlead/internal/eventually"
-	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -29,7 +28,7 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 	for name, s := range subjects {
 		conn := w.dial(t, s, p.address)
 		client := reportv1.NewReportClient(conn)
-		for method, role := range map[string]model.Role{"Edge": model.RoleEdge, "Gateway": model.RoleGateway, "Watch": model.RoleController} {
+		for method, role := range map[string]model.Role{"Edge": model.RoleEdge, "Gateway": model.RoleGateway, "Peers": model.RoleGateway, "Watch": model.RoleController} {
 			t.Run(fmt.Sprintf("%s calls %s", name, method), func(t *testing.T) {
 				if s != nil && s.Role == role {
 					return // every other test
@@ -52,6 +51,9 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 						t.Fatal(err)
 					}
 					got = code(t, stream.Recv)
+				case "Peers":
+					_, err := client.Peers(t.Context(), &reportv1.PeersRequest{})
+					got = status.Code(err)
 				case "Watch":
 					stream, err := client.Watch(t.Context(), &reportv1.WatchRequest{})
 					if err != nil {
@@ -142,35 +144,6 @@ func TestGarbageIsRefused(t *testing.T) {
 	if len(p.hub.gateways)+len(p.hub.edges) != 0 {
 		t.Error("something of it is remembered")
 	}
-}
-
-func TestARevokedEdgeIsToldSo(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	p := w.place(t)
-	v := w.view(t, p.address)
-	stop := w.edge(t, edgeOf("edge-2", idA), p.address)
-	defer stop()
-	s := edgeOf("edge-1", idA)
-	conn := w.dial(t, &s, p.address)
-	report := func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }
-	ended := make(chan error, 1)
-	go func() { ended <- SendEdge(t.Context(), conn, report, nil, w.log) }()
-	v.shows(t, idA, "known ; edge-1+; edge-2+")
-	w.rules.set(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}}, false)
-	select {
-	case err := <-ended:
-		if !errors.Is(err, certs.ErrRefused) {
-			t.Errorf("got %v, want a refusal", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("it goes on")
-	}
-	v.shows(t, idA, "known ; edge-1; edge-2+")
-	if err := SendEdge(t.Context(), conn, report, nil, w.log); !errors.Is(err, certs.ErrRefused) {
-		t.Errorf("once more: got %v, want a refusal", err)
-	}
-	v.shows(t, idA, "known ; edge-1; edge-2+")
 }
 
 func TestAnEdgeReportsWhatChanges(t *testing.T) {

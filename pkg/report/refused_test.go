@@ -1,12 +1,16 @@
 package report
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -30,4 +34,33 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 	if n := strings.Count(w.text.String(), "report refused"); n != 1 {
 		t.Errorf("it was logged %d times", n)
 	}
+}
+
+func TestARevokedEdgeIsToldSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	v := w.view(t, p.address)
+	stop := w.edge(t, edgeOf("edge-2", idA), p.address)
+	defer stop()
+	s := edgeOf("edge-1", idA)
+	conn := w.dial(t, &s, p.address)
+	report := func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }
+	ended := make(chan error, 1)
+	go func() { ended <- SendEdge(t.Context(), conn, report, nil, w.log) }()
+	v.shows(t, idA, "known ; edge-1+; edge-2+")
+	w.rules.set(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}}, false)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, certs.ErrRefused) {
+			t.Errorf("got %v, want a refusal", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+	}
+	v.shows(t, idA, "known ; edge-1; edge-2+")
+	if err := SendEdge(t.Context(), conn, report, nil, w.log); !errors.Is(err, certs.ErrRefused) {
+		t.Errorf("once more: got %v, want a refusal", err)
+	}
+	v.shows(t, idA, "known ; edge-1; edge-2+")
 }

@@ -18,6 +18,8 @@
 //     servers that there are have said all they know, because then every agent has had time to be with another one.
 //   - While no server is there that has said all it knows, time stands still: nothing is known, and nothing is forgotten.
 //
+// A gateway that starts asks the hubs what tunnels the others have: see Peers and MergePeers.
+//
 // All that a gateway says is applied in one step, since its counts come before its state; so a tunnel is never seen
 // to be away because its gateway has changed the server or came back.
 package report
@@ -58,6 +60,8 @@ type Admission interface {
 	Admit(subject model.Subject) error
 	// Denied returns who is let in no more, and a channel that is closed when that changes.
 	Denied() (model.Denied, <-chan struct{})
+	// Gateways returns the names of all gateways of the installation, as far as it is known.
+	Gateways() []string
 }
 
 // caller is who opened a stream, by its certificate alone. It must have the role.

@@ -54,8 +54,8 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func()
 }
 
 // SendGateway reports the table of a gateway until ctx ends, and hands denials to it. It begins when the table knows its
-// tunnels.
-func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, log *slog.Logger) error {
+// tunnels. ready says whether the gateway takes clients, and its channel is closed when that changes.
+func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, ready func() (bool, <-chan struct{}), log *slog.Logger) error {
 	if _, version := table.Snapshot(); version == 0 {
 		table.Changes(ctx, 0)
 	}
@@ -75,8 +75,12 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 		}()
 		var version uint64
 		told := map[model.EdgeRef]int{}
+		_, changed := ready()
 		for {
-			report, next := news(ctx, table, version, log)
+			wait, stop := until(ctx, changed)
+			report, next := news(wait, table, version, log)
+			stop()
+			report.Ready, changed = ready()
 			if report.GetSnapshot() {
 				clear(told)
 			}
@@ -87,6 +91,19 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 			_ = retry.Sleep(ctx, gatewayInterval) // its end is seen above
 		}
 	})
+}
+
+// until returns a context that ends when a channel is closed, too.
+func until(ctx context.Context, closed <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		select {
+		case <-closed:
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // deniedMessage and deniedOf are the inverse of each other.
@@ -106,7 +123,7 @@ func deniedOf(message *reportv1.Denied) model.Denied {
 	return d
 }
 
-// news waits for what is to be reported after a version, which 0 is for all there is.
+// news waits for what is to be reported after a version, which 0 is for all there is. When ctx ends it is nothing.
 func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.Logger) (*reportv1.GatewayReport, uint64) {
 	if version > 0 {
 		if opened, closed, next, ok := table.Changes(ctx, version); ok {

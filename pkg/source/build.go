@@ -37,9 +37,22 @@ func Candidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candi
 		EndpointName: tunnel.Status.Kubeconfig.EndpointName,
 		APIServer:    apiServer(cluster, tunnel),
 		Others:       others(cluster, tunnel),
+		Limits:       limits(tunnel.Spec.Limits),
 		Revoked:      tunnel.Spec.RevokedEdges,
 		Held:         held(tunnel.Status),
 	}, true
+}
+
+// limits are those of a Tunnel, which may be no valid ones: the model says so.
+func limits(spec v1alpha1.LimitsSpec) model.Limits {
+	l := model.Limits{Connections: int64(spec.Connections), Pending: int64(spec.PendingConnections)}
+	if spec.Bandwidth != nil {
+		l.Bandwidth = spec.Bandwidth.Value()
+		if l.Bandwidth == 0 {
+			l.Bandwidth = -1 // a limit of nothing is not the same as none
+		}
+	}
+	return l
 }
 
 // held are the names and the id that the controller has recorded as this Tunnel's.

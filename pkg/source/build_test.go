@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -239,5 +240,20 @@ func TestACandidateIsServedByAModeThroughTheGateways(t *testing.T) {
 		if ok != want || (ok && c.EndpointName != "api.example.com") {
 			t.Errorf("mode %q: candidate %+v, %v", mode, c, ok)
 		}
+	}
+}
+
+func TestACandidateHasItsLimits(t *testing.T) {
+	tunnel := newTunnel("c1", id("a"), "u1")
+	bandwidth := resource.MustParse("10Mi")
+	tunnel.Spec.Limits = v1alpha1.LimitsSpec{Connections: 7, PendingConnections: 3, Bandwidth: &bandwidth}
+	got, _ := source.Candidate(newCluster("c1", "u1"), tunnel)
+	if want := (model.Limits{Connections: 7, Pending: 3, Bandwidth: 10 << 20}); got.Limits != want {
+		t.Errorf("got %+v, want %+v", got.Limits, want)
+	}
+	nothing := resource.MustParse("0")
+	tunnel.Spec.Limits.Bandwidth = &nothing
+	if got, _ := source.Candidate(newCluster("c1", "u1"), tunnel); got.Limits.Bandwidth == 0 {
+		t.Error("a bandwidth of nothing is taken for no limit")
 	}
 }

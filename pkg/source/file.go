@@ -33,6 +33,11 @@ type fileCluster struct {
 	Others     []string `json:"others"`
 	ExtraNames []string `json:"extraNames"`
 	Revoked    []string `json:"revoked"`
+	Limits     struct {
+		Connections int64 `json:"connections"`
+		Pending     int64 `json:"pending"`
+		Bandwidth   int64 `json:"bandwidth"` // bytes/s
+	} `json:"limits"`
 }
 
 // Parse reads a fleet from YAML. Unlike what is watched, a file must be good as a whole: the error joins everything that
@@ -80,7 +85,7 @@ func (f file) installation() (model.Installation, []error) {
 
 func (f file) candidates() (candidates []model.Candidate, errs []error) {
 	for _, c := range f.Clusters {
-		candidate := model.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames, Revoked: c.Revoked}
+		candidate := model.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames, Revoked: c.Revoked, Limits: model.Limits(c.Limits)}
 		candidate.APIServer, errs = parseAddress(c.APIServer, errs)
 		for _, other := range c.Others {
 			var e model.Endpoint

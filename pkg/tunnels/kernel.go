@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,6 +52,7 @@ type socket struct {
 	inode         uint32
 	id            [sockIDSize]byte
 	local, remote netip.AddrPort
+	quiet         time.Duration // for how long it has had no data; 0 where it was not asked for
 }
 
 func (s socket) cookie() [8]byte { return [8]byte(s.id[40:48]) }
@@ -148,6 +150,7 @@ func parseSocket(m []byte) (socket, bool) {
 	}
 	s.local = address(s.id[0:2], s.id[4:4+size])
 	s.remote = address(s.id[2:4], s.id[20:20+size])
+	s.quiet = quietFor(m[messageSize:])
 	return s, true
 }
 

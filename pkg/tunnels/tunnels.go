@@ -143,6 +143,17 @@ func (t *Table) Snapshot() (all []Tunnel, version uint64) {
 	return all, t.history.version
 }
 
+// Edges are those that have tunnels.
+func (t *Table) Edges() map[model.EdgeRef]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	edges := map[model.EdgeRef]bool{}
+	for _, e := range t.live {
+		edges[model.EdgeRef{Node: e.Node, ID: e.ID}] = true
+	}
+	return edges
+}
+
 // Changes waits for a version other than that which Snapshot or Changes returned, and returns what has changed since: the tunnels that
 // there are, some of which may have been there with that key before, and the keys of those that are gone: none of either if it is Holes that
 // have changed. ok is false if it does not

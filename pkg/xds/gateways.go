@@ -144,6 +144,17 @@ func (s *Server) admitGateway(name string) error {
 		name, s.gatewayNames())
 }
 
+// Gateways returns the names of the installation's gateways, in order; nil: they are not known yet.
+func (s *Server) Gateways() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var names []string
+	for _, g := range s.inst.Gateways {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
 // gatewayNames are the gateways as people are told of them.
 func (s *Server) gatewayNames() string {
 	switch n := len(s.inst.Gateways); n {

@@ -4,8 +4,8 @@
 //
 // Those that ask are agents, each for its Envoy: what is said here of an Envoy is what its agent passes on.
 //
-// Trade-offs. All gateways share one set of Envoy clusters, so a change costs memory once and one message for each gateway;
-// finding it costs a look at every version. An edge's few resources are built for each stream and forgotten with it, as are a
+// Trade-offs. All gateways share one set of Envoy clusters, so a change costs memory once and one message for each gateway, however
+// many Envoy clusters there are. An edge's few resources are built for each stream and forgotten with it, as are a
 // gateway's listeners, so an xds-server keeps nothing of one that is away, and one that comes back says itself what it
 // has. Only delta ADS is served: state of the world would send 10,000 Envoy clusters at each change. Versions are hashes of
 // the resources, so that an agent can go from one xds-server to another and is sent nothing.
@@ -21,7 +21,6 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -40,9 +39,9 @@ type Server struct {
 	domain    model.TunnelDomain
 	log       *slog.Logger
 	now       func() time.Time
-	gateways  *cachev3.LinearCache // the Envoy clusters of all gateways
-	published chan struct{}        // closed when both workload clusters and gateways are known
-	open      context.Context      // ends at shutdown, and with it every stream
+	gateways  *feed           // the Envoy clusters of all gateways
+	published chan struct{}   // closed when both workload clusters and gateways are known
+	open      context.Context // ends at shutdown, and with it every stream
 	close     context.CancelFunc
 	said      *limit.Rates // what was logged about whom
 
@@ -74,7 +73,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	open, closeAll := context.WithCancel(context.Background())
 	s := &Server{
 		inst: inst, domain: inst.Domain, log: log, now: time.Now,
-		gateways:  newCache(resourcev3.ClusterType, nil, log),
+		gateways:  newFeed(),
 		published: make(chan struct{}),
 		open:      open,
 		close:     closeAll,
@@ -284,7 +283,7 @@ func (s *Server) send(changes changes) {
 			set[name] = r
 		}
 	}
-	if err := s.gateways.UpdateResources(set, gone); err != nil {
+	if err := s.gateways.update(set, gone); err != nil {
 		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
 	}
 }

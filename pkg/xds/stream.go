@@ -48,6 +48,7 @@ type stream struct {
 	bind    envoy.GatewayBind               // of a gateway: where it listens
 	dial    envoy.EdgeDial                  // of an edge: whom it dials
 	caches  map[string]*cachev3.LinearCache // by type URL; those that depend on bind or dial are there with the first request
+	reader  *reader                         // of a gateway: of the Envoy clusters that all gateways share
 }
 
 // resources are those of one Envoy, by type URL and name.
@@ -119,7 +120,7 @@ func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (
 		return nil, err
 	}
 	if subject.Role == model.RoleGateway {
-		st.caches[resourcev3.ClusterType] = s.gateways
+		st.reader = &reader{}
 	} else {
 		s.edges[st] = true
 		s.tunnels[subject.ID].streams[st] = true
@@ -231,6 +232,9 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 
 // CreateDeltaWatch implements cache.ConfigWatcher.
 func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse) (func(), error) {
+	if st.reader != nil && r.GetTypeUrl() == st.server.gateways.typeURL {
+		return st.server.gateways.watch(st.reader, r, sub, to), nil
+	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
 		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", r.GetTypeUrl())

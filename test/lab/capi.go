@@ -77,7 +77,23 @@ func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) error {
 
 // startCAPIManager starts a manager, and installs its webhooks as soon as it serves them: the apiserver would wait for them.
 func (l *Lab) startCAPIManager(ctx context.Context, m manager, authority *Authority) (*Process, error) {
-	dir := l.file(m.name)
+	process, err := l.runManager(ctx, m.name, m, authority)
+	if err != nil {
+		return process, err
+	}
+	webhooks, err := l.capiWebhooks(m, authority.CertPEM)
+	if err != nil {
+		return process, err
+	}
+	if err := l.Management.createAll(ctx, webhooks); err != nil {
+		return process, fmt.Errorf("installing the webhooks of %s: %w", m.name, err)
+	}
+	return process, nil
+}
+
+// runManager starts a manager as a process of some name, and waits until it is ready. Its webhooks are not installed.
+func (l *Lab) runManager(ctx context.Context, name string, m manager, authority *Authority) (*Process, error) {
+	dir := l.file(name)
 	pair, err := authority.Issue(LeafSpec{CommonName: "capi-webhook", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
 		return nil, err
@@ -90,7 +106,7 @@ func (l *Lab) startCAPIManager(ctx context.Context, m manager, authority *Author
 		return nil, err
 	}
 	process, err := Start(Spec{
-		Name: m.name, Namespace: l.Network.Management, Program: l.parts.real(m.name), Log: l.LogFile(m.name),
+		Name: name, Namespace: l.Network.Management, Program: l.parts.real(m.name), Log: l.LogFile(name),
 		Args: append([]string{
 			"--webhook-port=" + strconv.Itoa(m.webhook), "--webhook-cert-dir=" + dir, "--health-addr=" + host("127.0.0.1", m.health),
 			"--diagnostics-address=0", "--v=2", "--kubeconfig=" + filepath.Join(dir, "kubeconfig"),
@@ -100,18 +116,20 @@ func (l *Lab) startCAPIManager(ctx context.Context, m manager, authority *Author
 		return nil, err
 	}
 	l.onClose(func(context.Context) { process.Kill() })
-	probe := &http.Client{Transport: &http.Transport{DialContext: l.Network.Management.DialContext}}
-	if err := process.WaitReady(ctx, startTimeout, httpOK(probe, "http://"+host("127.0.0.1", m.health)+"/readyz")); err != nil {
-		return process, err
-	}
-	webhooks, err := l.capiWebhooks(m, authority.CertPEM)
+	probe := &http.Client{Transport: &http.Transport{DialContext: l.Network.Management.DialContext, DisableKeepAlives: true}}
+	return process, process.WaitReady(ctx, startTimeout, httpOK(probe, "http://"+host("127.0.0.1", m.health)+"/readyz"))
+}
+
+// StartManager starts Cluster API's core manager for the Clusters of one namespace of a lean lab, which has none of its own, and without
+// webhooks. One may run at a time; its log has the name.
+func (l *Lab) StartManager(ctx context.Context, name, namespace string, flags ...string) (*Process, error) {
+	authority, err := NewAuthority("capi-webhook")
 	if err != nil {
-		return process, err
+		return nil, err
 	}
-	if err := l.Management.createAll(ctx, webhooks); err != nil {
-		return process, fmt.Errorf("installing the webhooks of %s: %w", m.name, err)
-	}
-	return process, nil
+	m := coreManager
+	m.flags = append([]string{"--namespace=" + namespace}, flags...)
+	return l.runManager(ctx, name, m, authority)
 }
 
 // clusterctlLabel is what clusterctl adds to everything that it installs, and looks for in types whose objects it may move.

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// dnsAddress is where a site's own name server listens.
+// dnsAddress is where a namespace's own name server listens.
 const dnsAddress = "127.0.0.53"
 
 // dnsTTL is how long answers may be kept, in seconds.
 const dnsTTL = 1
 
-// DNS is the name server of a site.
+// DNS is the name server of one namespace.
 type DNS struct {
 	socket net.PacketConn
 
@@ -31,27 +31,39 @@ type DNS struct {
 // ServeDNS gives a site a name server, until ctx ends. Programs that start from then on ask it for what the hosts file doesn't
 // have; the gateways' public name is in neither.
 func (s *Site) ServeDNS(ctx context.Context) (*DNS, error) {
-	etc := filepath.Join(etcDir, s.Name)
+	if err := s.SetHost(PublicName); err != nil {
+		return nil, fmt.Errorf("giving a site a name server: %w", err)
+	}
+	d, err := s.serveDNS(ctx)
+	if err == nil {
+		context.AfterFunc(ctx, d.close)
+	}
+	return d, err
+}
+
+// serveDNS gives a namespace a name server. Programs that start from then on ask it for what the hosts file doesn't have.
+func (n *Namespace) serveDNS(ctx context.Context) (*DNS, error) {
+	etc := filepath.Join(etcDir, n.Name)
 	err := errors.Join(
 		os.WriteFile(filepath.Join(etc, "nsswitch.conf"), []byte("hosts: files dns\n"), 0o644),
 		os.WriteFile(filepath.Join(etc, "resolv.conf"), []byte("nameserver "+dnsAddress+"\n"), 0o644),
-		s.SetHost(PublicName),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("giving a site a name server: %w", err)
+		return nil, fmt.Errorf("giving %s a name server: %w", n.Name, err)
 	}
 	d := &DNS{names: map[string][]netip.Addr{}}
-	err = s.Do(func() error {
+	err = n.Do(func() error {
 		d.socket, err = new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(dnsAddress, "53"))
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("starting a name server: %w", err)
+		return nil, fmt.Errorf("starting a name server in %s: %w", n.Name, err)
 	}
-	context.AfterFunc(ctx, func() { _ = d.socket.Close() })
 	go d.serve()
 	return d, nil
 }
+
+func (d *DNS) close() { _ = d.socket.Close() }
 
 // Set says to what addresses a name leads from now on; to none, it does not exist.
 func (d *DNS) Set(name string, addresses ...netip.Addr) {

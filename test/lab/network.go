@@ -61,6 +61,7 @@ type Network struct {
 	publicName   string // of the gateways in the workload network
 	firstGateway int    // number of the first one there
 	xdsServers   []netip.Addr
+	peers        []*DNS // of each gateway: the others are found by it
 
 	mu  sync.Mutex
 	all []*Namespace // in the order in which they were made
@@ -90,7 +91,6 @@ func (n *Network) build(ctx context.Context, gateways int) (err error) {
 		if err != nil {
 			return err
 		}
-		n.Gateways = append(n.Gateways, gateway)
 		if err := n.connectGateway(ctx, i, gateway); err != nil {
 			return err
 		}
@@ -98,7 +98,8 @@ func (n *Network) build(ctx context.Context, gateways int) (err error) {
 			return err
 		}
 	}
-	return n.namePeers()
+	n.namePeers()
+	return nil
 }
 
 // add makes a namespace that is removed with the network.
@@ -125,8 +126,13 @@ func (n *Network) addSwitch(ctx context.Context, role, device string, address ne
 	return namespace, namespace.addAddress(ctx, device, address)
 }
 
-// connectGateway gives a gateway its two legs, and shuts its back door.
+// connectGateway gives a gateway its two legs and a name server, and shuts its back door.
 func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace) error {
+	dns, err := gateway.serveDNS(ctx)
+	if err != nil {
+		return err
+	}
+	n.Gateways, n.peers = append(n.Gateways, gateway), append(n.peers, dns)
 	inside, public := InsideAddress(i), n.publicAddress(i)
 	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management, "mgmt", "gw" + strconv.Itoa(i)}); err != nil {
 		return err
@@ -154,16 +160,14 @@ func replicaName[N int | string](i N, publicName string) string {
 	return fmt.Sprintf("replica-%v.%s", i, publicName)
 }
 
-// namePeers lets gateways find each other by the names of their Pods.
-func (n *Network) namePeers() error {
-	for _, gateway := range n.Gateways {
+// namePeers lets gateways find each other by the names of their Pods. These come and go, so they are in DNS: Envoy looks at a hosts file
+// once a minute.
+func (n *Network) namePeers() {
+	for _, dns := range n.peers {
 		for i := range n.Gateways {
-			if err := gateway.SetHost(gatewayReplica(i)+peerSuffix, n.publicAddress(i)); err != nil {
-				return err
-			}
+			dns.Set(gatewayReplica(i)+peerSuffix, n.publicAddress(i))
 		}
 	}
-	return nil
 }
 
 // publicAddress is the address of one of this network's gateways in the workload network.
@@ -253,6 +257,9 @@ func (n *Network) AddGatewayAlias(name string) error {
 func (n *Network) close(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, dns := range n.peers {
+		dns.close()
+	}
 	for _, namespace := range slices.Backward(n.all) {
 		removeNamespace(ctx, namespace.Name)
 	}

@@ -89,11 +89,10 @@ func (l *Lab) changeGatewaySet(ctx context.Context, change func(*appsv1.Stateful
 // it by the names that all gateways have. Nobody else may use the lab's gateways meanwhile.
 func (l *Lab) AddGateway(ctx context.Context) error {
 	i := len(l.Gateways)
-	// Envoy looks at the hosts file once, so the name of the Pod, which DNS would have a little later, is there first.
-	if err := l.Network.addGateway(ctx, i); err != nil {
+	if err := l.AskForGateways(ctx, i+1); err != nil {
 		return err
 	}
-	if err := l.AskForGateways(ctx, i+1); err != nil {
+	if err := l.Network.addGateway(ctx, i); err != nil {
 		return err
 	}
 	l.Gateways = append(l.Gateways, nil)
@@ -129,25 +128,44 @@ func (l *Lab) RemoveGateway(ctx context.Context, patience time.Duration) error {
 	if err := l.AskForGateways(ctx, last); err != nil {
 		return err
 	}
-	if err := l.Network.unnameGateway(last); err != nil {
+	if err := l.endGateway(ctx, last, patience); err != nil {
 		return err
 	}
-	gateway := l.Gateways[last]
-	if err := gateway.Terminate(patience); err != nil {
-		return err
-	}
-	gateway.Stop()
 	l.Gateways = l.Gateways[:last]
 	l.Network.removeGateway(ctx)
-	if err := os.RemoveAll(l.file(gatewayReplica(last))); err != nil { // as the volume of a Pod
+	return l.countGateways(ctx, last)
+}
+
+// ReplaceGateway ends a gateway and starts it again as another Pod of the same name, which is what a rollout does with one after the
+// other. It returns when the new one is ready and led to.
+func (l *Lab) ReplaceGateway(ctx context.Context, i int, patience time.Duration) error {
+	if err := l.endGateway(ctx, i, patience); err != nil {
+		return err
+	}
+	if err := l.startGateway(ctx, i); err != nil {
+		return err
+	}
+	return l.Network.nameGateway(i)
+}
+
+// endGateway does with a gateway what happens to a Pod that is deleted.
+func (l *Lab) endGateway(ctx context.Context, i int, patience time.Duration) error {
+	if err := l.Network.unnameGateway(i); err != nil {
+		return err
+	}
+	if err := l.Gateways[i].Terminate(patience); err != nil {
+		return err
+	}
+	l.Gateways[i].Stop()
+	if err := os.RemoveAll(l.file(gatewayReplica(i))); err != nil { // as the volume of a Pod
 		return fmt.Errorf("removing the folder of a gateway: %w", err)
 	}
 	pod := &corev1.Pod{}
-	pod.Namespace, pod.Name = InstallationNamespace, gatewayReplica(last)
+	pod.Namespace, pod.Name = InstallationNamespace, gatewayReplica(i)
 	if err := l.Management.Client.Delete(ctx, pod); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting the Pod of a gateway: %w", err)
 	}
-	return l.countGateways(ctx, last)
+	return nil
 }
 
 // addGateway makes the network of one more gateway, which only other gateways find.
@@ -156,20 +174,30 @@ func (n *Network) addGateway(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	n.Gateways = append(n.Gateways, gateway)
 	if err := n.connectGateway(ctx, i, gateway); err != nil {
 		return err
 	}
 	if err := gateway.SetHost(xdsServerName, n.xdsServers...); err != nil {
 		return err
 	}
-	return n.namePeers()
+	n.namePeers()
+	return nil
 }
 
 // removeGateway removes the network of the last gateway.
 func (n *Network) removeGateway(ctx context.Context) {
-	last := n.Gateways[len(n.Gateways)-1]
-	n.Gateways = n.Gateways[:len(n.Gateways)-1]
+	i := len(n.Gateways) - 1
+	last := n.Gateways[i]
+	n.peers[i].close()
+	n.Gateways, n.peers = n.Gateways[:i], n.peers[:i]
+	for _, dns := range n.peers {
+		dns.Set(gatewayReplica(i) + peerSuffix)
+	}
+	// The next gateway has the same addresses and another card, for which the others would look for up to 10 s. A Pod has new addresses.
+	for _, at := range append([]*Namespace{n.Management, n.Workload}, n.Gateways...) {
+		_ = at.ip(ctx, "neighbour", "flush", "to", InsideAddress(i).String())
+		_ = at.ip(ctx, "neighbour", "flush", "to", n.publicAddress(i).String())
+	}
 	removeNamespace(ctx, last.Name)
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -71,6 +71,7 @@ func (s *StandIn) Start() {
 		_, _ = fmt.Fprintf(w, "%s %s", s.Name, host)
 	})
 	mux.HandleFunc("GET /stream", stream)
+	mux.HandleFunc("GET /bytes/{n}", bulk)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: promise.Patience, ErrorLog: log.New(nothing{}, "", 0),
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{s.certificate}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12},
@@ -117,6 +118,22 @@ func stream(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-ticker.C:
 		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// bulk answers as many bytes as it is asked for.
+func bulk(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
+	if err != nil {
+		http.Error(w, "give a number of bytes", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+	for chunk := make([]byte, 32<<10); n > 0; n -= int64(len(chunk)) {
+		chunk = chunk[:min(n, int64(len(chunk)))]
+		if _, err := w.Write(chunk); err != nil {
 			return
 		}
 	}

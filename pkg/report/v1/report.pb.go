@@ -272,6 +272,7 @@ type GatewayReport struct {
 	Tunnels       []*Tunnel `protobuf:"bytes,2,rep,name=tunnels,proto3" json:"tunnels,omitempty"` // that there are now
 	Closed        []string  `protobuf:"bytes,3,rep,name=closed,proto3" json:"closed,omitempty"`   // keys of those that there were
 	Holes         []*Hole   `protobuf:"bytes,4,rep,name=holes,proto3" json:"holes,omitempty"`     // with snapshot all that there are, else those that changed
+	Ready         bool      `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`    // it takes clients: in every message, as it is now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,6 +335,171 @@ func (x *GatewayReport) GetHoles() []*Hole {
 	return nil
 }
 
+func (x *GatewayReport) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+type PeersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeersRequest) Reset() {
+	*x = PeersRequest{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeersRequest) ProtoMessage() {}
+
+func (x *PeersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
+func (*PeersRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
+}
+
+// PeersAnswer is what one server knows of the gateways. Others may report to other servers.
+type PeersAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gateways      []string               `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"` // all that the installation has, the caller too
+	Peers         []*Peer                `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`       // those that report to this server, but for the caller
+	Settled       bool                   `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"`  // every gateway that lives has had time to be with a server since this one began
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeersAnswer) Reset() {
+	*x = PeersAnswer{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeersAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeersAnswer) ProtoMessage() {}
+
+func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeersAnswer.ProtoReflect.Descriptor instead.
+func (*PeersAnswer) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PeersAnswer) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *PeersAnswer) GetPeers() []*Peer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *PeersAnswer) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
+// Peer is one gateway that reports.
+type Peer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gateway       string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	Ready         bool                   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"` // it takes clients
+	Edges         []*Edge                `protobuf:"bytes,3,rep,name=edges,proto3" json:"edges,omitempty"`  // that have tunnels to it; none are said of one that is not ready
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peer) Reset() {
+	*x = Peer{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peer) ProtoMessage() {}
+
+func (x *Peer) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peer.ProtoReflect.Descriptor instead.
+func (*Peer) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Peer) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *Peer) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *Peer) GetEdges() []*Edge {
+	if x != nil {
+		return x.Edges
+	}
+	return nil
+}
+
 // Hole is an edge that has had no tunnel on some workers of the gateway's Envoy for some seconds, though it has others.
 type Hole struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -346,7 +512,7 @@ type Hole struct {
 
 func (x *Hole) Reset() {
 	*x = Hole{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +524,7 @@ func (x *Hole) String() string {
 func (*Hole) ProtoMessage() {}
 
 func (x *Hole) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +537,7 @@ func (x *Hole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hole.ProtoReflect.Descriptor instead.
 func (*Hole) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Hole) GetNode() string {
@@ -409,7 +575,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +587,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +600,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Tunnel) GetKey() string {
@@ -482,7 +648,7 @@ type GatewayOrders struct {
 
 func (x *GatewayOrders) Reset() {
 	*x = GatewayOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +660,7 @@ func (x *GatewayOrders) String() string {
 func (*GatewayOrders) ProtoMessage() {}
 
 func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +673,7 @@ func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayOrders.ProtoReflect.Descriptor instead.
 func (*GatewayOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GatewayOrders) GetDenied() *Denied {
@@ -527,7 +693,7 @@ type Denied struct {
 
 func (x *Denied) Reset() {
 	*x = Denied{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +705,7 @@ func (x *Denied) String() string {
 func (*Denied) ProtoMessage() {}
 
 func (x *Denied) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +718,7 @@ func (x *Denied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denied.ProtoReflect.Descriptor instead.
 func (*Denied) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Denied) GetEdges() []*Edge {
@@ -580,7 +746,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +758,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +771,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Edge) GetNode() string {
@@ -641,7 +807,7 @@ type BootReport struct {
 
 func (x *BootReport) Reset() {
 	*x = BootReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +819,7 @@ func (x *BootReport) String() string {
 func (*BootReport) ProtoMessage() {}
 
 func (x *BootReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +832,7 @@ func (x *BootReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
 func (*BootReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BootReport) GetBootId() string {
@@ -745,7 +911,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +923,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +936,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BootPhase) GetName() string {
@@ -817,7 +983,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +995,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +1008,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Machine) GetHostname() string {
@@ -895,7 +1061,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1073,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1086,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 // Change is one thing that changed. The first is began, then come all that there are, which synced ends. Of a gateway all
@@ -942,7 +1108,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1120,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1133,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -1083,7 +1249,7 @@ type GatewayState struct {
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1261,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1274,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GatewayState) GetName() string {
@@ -1146,7 +1312,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1324,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1337,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -1223,7 +1389,7 @@ type TunnelCount struct {
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1401,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1414,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -1299,7 +1465,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1477,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1490,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -1376,12 +1542,22 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x11certificate_names\x18\x05 \x03(\tR\x10certificateNames\x12N\n" +
 	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\"\f\n" +
 	"\n" +
-	"EdgeOrders\"\xa9\x01\n" +
+	"EdgeOrders\"\xbf\x01\n" +
 	"\rGatewayReport\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x124\n" +
 	"\atunnels\x18\x02 \x03(\v2\x1a.fairlead.report.v1.TunnelR\atunnels\x12\x16\n" +
 	"\x06closed\x18\x03 \x03(\tR\x06closed\x12.\n" +
-	"\x05holes\x18\x04 \x03(\v2\x18.fairlead.report.v1.HoleR\x05holes\"Q\n" +
+	"\x05holes\x18\x04 \x03(\v2\x18.fairlead.report.v1.HoleR\x05holes\x12\x14\n" +
+	"\x05ready\x18\x05 \x01(\bR\x05ready\"\x0e\n" +
+	"\fPeersRequest\"s\n" +
+	"\vPeersAnswer\x12\x1a\n" +
+	"\bgateways\x18\x01 \x03(\tR\bgateways\x12.\n" +
+	"\x05peers\x18\x02 \x03(\v2\x18.fairlead.report.v1.PeerR\x05peers\x12\x18\n" +
+	"\asettled\x18\x03 \x01(\bR\asettled\"f\n" +
+	"\x04Peer\x12\x18\n" +
+	"\agateway\x18\x01 \x01(\tR\agateway\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\bR\x05ready\x12.\n" +
+	"\x05edges\x18\x03 \x03(\v2\x18.fairlead.report.v1.EdgeR\x05edges\"Q\n" +
 	"\x04Hole\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x18\n" +
@@ -1461,10 +1637,11 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x12BOOT_STATE_UNKNOWN\x10\x00\x12\x16\n" +
 	"\x12BOOT_STATE_RUNNING\x10\x01\x12\x18\n" +
 	"\x14BOOT_STATE_SUCCEEDED\x10\x02\x12\x15\n" +
-	"\x11BOOT_STATE_FAILED\x10\x032\xf2\x01\n" +
+	"\x11BOOT_STATE_FAILED\x10\x032\xbe\x02\n" +
 	"\x06Report\x12J\n" +
 	"\x04Edge\x12\x1e.fairlead.report.v1.EdgeReport\x1a\x1e.fairlead.report.v1.EdgeOrders(\x010\x01\x12S\n" +
-	"\aGateway\x12!.fairlead.report.v1.GatewayReport\x1a!.fairlead.report.v1.GatewayOrders(\x010\x01\x12G\n" +
+	"\aGateway\x12!.fairlead.report.v1.GatewayReport\x1a!.fairlead.report.v1.GatewayOrders(\x010\x01\x12J\n" +
+	"\x05Peers\x12 .fairlead.report.v1.PeersRequest\x1a\x1f.fairlead.report.v1.PeersAnswer\x12G\n" +
 	"\x05Watch\x12 .fairlead.report.v1.WatchRequest\x1a\x1a.fairlead.report.v1.Change0\x01B5Z3github.com/fairlead/fairlead/pkg/report/v1;reportv1b\x06proto3"
 
 var (
@@ -1480,64 +1657,71 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
 	(*APIServer)(nil),             // 2: fairlead.report.v1.APIServer
 	(*EdgeOrders)(nil),            // 3: fairlead.report.v1.EdgeOrders
 	(*GatewayReport)(nil),         // 4: fairlead.report.v1.GatewayReport
-	(*Hole)(nil),                  // 5: fairlead.report.v1.Hole
-	(*Tunnel)(nil),                // 6: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 7: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 8: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 9: fairlead.report.v1.Edge
-	(*BootReport)(nil),            // 10: fairlead.report.v1.BootReport
-	(*BootPhase)(nil),             // 11: fairlead.report.v1.BootPhase
-	(*Machine)(nil),               // 12: fairlead.report.v1.Machine
-	(*WatchRequest)(nil),          // 13: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 14: fairlead.report.v1.Change
-	(*GatewayState)(nil),          // 15: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 16: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 17: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 18: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*PeersRequest)(nil),          // 5: fairlead.report.v1.PeersRequest
+	(*PeersAnswer)(nil),           // 6: fairlead.report.v1.PeersAnswer
+	(*Peer)(nil),                  // 7: fairlead.report.v1.Peer
+	(*Hole)(nil),                  // 8: fairlead.report.v1.Hole
+	(*Tunnel)(nil),                // 9: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 10: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 11: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 12: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 13: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 14: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 15: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 16: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 17: fairlead.report.v1.Change
+	(*GatewayState)(nil),          // 18: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 19: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 20: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 21: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
-	19, // 1: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
-	6,  // 2: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
-	5,  // 3: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
-	19, // 4: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	8,  // 5: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	9,  // 6: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	12, // 7: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
-	0,  // 8: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
-	11, // 9: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
-	0,  // 10: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	19, // 11: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	19, // 12: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	19, // 13: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	15, // 14: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	16, // 15: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	17, // 16: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	18, // 17: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	19, // 18: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	19, // 19: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 20: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	19, // 21: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	10, // 22: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 23: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	4,  // 24: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	13, // 25: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 26: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	7,  // 27: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	14, // 28: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	26, // [26:29] is the sub-list for method output_type
-	23, // [23:26] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	22, // 1: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	9,  // 2: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	8,  // 3: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
+	7,  // 4: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
+	12, // 5: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
+	22, // 6: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	11, // 7: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	12, // 8: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	15, // 9: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 10: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	14, // 11: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 12: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	22, // 13: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	22, // 14: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	22, // 15: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	18, // 16: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	19, // 17: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	20, // 18: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	21, // 19: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	22, // 20: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	22, // 21: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 22: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	22, // 23: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	13, // 24: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 25: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	4,  // 26: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	5,  // 27: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
+	16, // 28: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 29: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	10, // 30: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	6,  // 31: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
+	17, // 32: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	29, // [29:33] is the sub-list for method output_type
+	25, // [25:29] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -1545,7 +1729,7 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[13].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[16].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
@@ -1559,7 +1743,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Report_Edge_FullMethodName    = "/fairlead.report.v1.Report/Edge"
 	Report_Gateway_FullMethodName = "/fairlead.report.v1.Report/Gateway"
+	Report_Peers_FullMethodName   = "/fairlead.report.v1.Report/Peers"
 	Report_Watch_FullMethodName   = "/fairlead.report.v1.Report/Watch"
 )
 
@@ -35,6 +36,8 @@ type ReportClient interface {
 	Edge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EdgeReport, EdgeOrders], error)
 	// Gateway is open for as long as a gateway-agent runs. Its first message holds all tunnels, the others what changed.
 	Gateway(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[GatewayReport, GatewayOrders], error)
+	// Peers tells a gateway what the other gateways that report to this server have.
+	Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersAnswer, error)
 	// Watch tells a controller what edges and gateways report to this server: first all, then what changes.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Change], error)
 }
@@ -73,6 +76,16 @@ func (c *reportClient) Gateway(ctx context.Context, opts ...grpc.CallOption) (gr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Report_GatewayClient = grpc.BidiStreamingClient[GatewayReport, GatewayOrders]
 
+func (c *reportClient) Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PeersAnswer)
+	err := c.cc.Invoke(ctx, Report_Peers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *reportClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Change], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Report_ServiceDesc.Streams[2], Report_Watch_FullMethodName, cOpts...)
@@ -101,6 +114,8 @@ type ReportServer interface {
 	Edge(grpc.BidiStreamingServer[EdgeReport, EdgeOrders]) error
 	// Gateway is open for as long as a gateway-agent runs. Its first message holds all tunnels, the others what changed.
 	Gateway(grpc.BidiStreamingServer[GatewayReport, GatewayOrders]) error
+	// Peers tells a gateway what the other gateways that report to this server have.
+	Peers(context.Context, *PeersRequest) (*PeersAnswer, error)
 	// Watch tells a controller what edges and gateways report to this server: first all, then what changes.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[Change]) error
 	mustEmbedUnimplementedReportServer()
@@ -118,6 +133,9 @@ func (UnimplementedReportServer) Edge(grpc.BidiStreamingServer[EdgeReport, EdgeO
 }
 func (UnimplementedReportServer) Gateway(grpc.BidiStreamingServer[GatewayReport, GatewayOrders]) error {
 	return status.Error(codes.Unimplemented, "method Gateway not implemented")
+}
+func (UnimplementedReportServer) Peers(context.Context, *PeersRequest) (*PeersAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Peers not implemented")
 }
 func (UnimplementedReportServer) Watch(*WatchRequest, grpc.ServerStreamingServer[Change]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -157,6 +175,24 @@ func _Report_Gateway_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Report_GatewayServer = grpc.BidiStreamingServer[GatewayReport, GatewayOrders]
 
+func _Report_Peers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PeersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReportServer).Peers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Report_Peers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReportServer).Peers(ctx, req.(*PeersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Report_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -174,7 +210,12 @@ type Report_WatchServer = grpc.ServerStreamingServer[Change]
 var Report_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "fairlead.report.v1.Report",
 	HandlerType: (*ReportServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Peers",
+			Handler:    _Report_Peers_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Edge",

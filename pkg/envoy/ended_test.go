@@ -1,0 +1,52 @@
+package envoy_test
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// TestClientsHearAtOnceThatTheirTunnelIsGone has clients with an open connection each, and ends the edge that carries it: a client that
+// waits for an answer must not wait for longer, but ask again.
+func TestClientsHearAtOnceThatTheirTunnelIsGone(t *testing.T) {
+	const soon = 700 * time.Millisecond // Envoy's delayed_close_timeout is 1 s by default
+	workload := newAuthority(t)
+	hostname := "c1.prod." + string(domain)
+	server := newClosingServer(t, workload, hostname, 1)
+	c1 := cluster(t, "c1", server.endpoint(t))
+	in := newInstallation(t, 1, c1)
+	in.workload = workload
+	g := in.gateways[0]
+	for route, dial := range map[string]func() (net.Conn, error){
+		"sni":     func() (net.Conn, error) { return net.Dial("tcp", g.bind.APIServer.String()) },
+		"connect": func() (net.Conn, error) { return dialConnect(g, hostname) },
+	} {
+		t.Run(route, func(t *testing.T) {
+			edge := in.startEdge(t, c1)
+			envoytest.Eventually(t, "the tunnel is up", func() error { return tryHello(dial, in, hostname) })
+			raw, err := dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			conn := tls.Client(raw, &tls.Config{RootCAs: in.workload.roots(), ServerName: hostname})
+			if err := conn.HandshakeContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			edge.Kill()
+			_ = raw.SetDeadline(begin.Add(envoytest.Patience))
+			_, err = conn.Read(make([]byte, 1))
+			if took := time.Since(begin); err == nil || errors.Is(err, os.ErrDeadlineExceeded) || took > soon {
+				t.Errorf("after %s: %v", took, err)
+			} else {
+				t.Logf("after %s: %v", took, err)
+			}
+		})
+	}
+}

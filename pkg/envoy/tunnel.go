@@ -1,0 +1,69 @@
+package envoy
+
+import (
+	"strconv"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	reverseclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/reverse_connection/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Tunnel is what the agent of a gateway has to know of an Envoy cluster that is one name of a workload cluster.
+type Tunnel struct {
+	ID string // the tunnel id, with the tunnel domain
+	// Limits are those that differ from the defaults, by the keys of Envoy's runtime. They are no part of Plain: an Envoy cluster
+	// that changes leaves its tunnels to whoever uses them, for as long as they do, and has none for those who come.
+	Limits map[string]string
+	Plain  *anypb.Any // the Envoy cluster with the default limits
+}
+
+// TunnelOf reads an Envoy cluster of a gateway; ok is false for one that is no tunnel.
+func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
+	c, reverse := &clusterv3.Cluster{}, &reverseclusterv3.ReverseConnectionClusterConfig{}
+	if resource.UnmarshalTo(c) != nil || c.GetClusterType().GetTypedConfig().UnmarshalTo(reverse) != nil || len(c.GetCircuitBreakers().GetThresholds()) != 1 {
+		return Tunnel{}, false
+	}
+	t = Tunnel{ID: reverse.GetHostIdFormat(), Plain: resource}
+	usual := tunnelLimits(model.Limits{})
+	now := runtimeLimits(c.GetName(), c.CircuitBreakers.Thresholds[0])
+	for key, value := range runtimeLimits(c.GetName(), usual) {
+		if now[key] == value {
+			delete(now, key)
+		}
+	}
+	if len(now) > 0 {
+		c.CircuitBreakers = breaker(usual)
+		t.Limits, t.Plain = now, pack(c)
+	}
+	return t, true
+}
+
+// runtimeLimits are thresholds by the keys with which Envoy's runtime overrides them. What is not there has Envoy's default.
+func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map[string]string {
+	limits := map[string]string{}
+	for key, value := range map[string]interface{ GetValue() uint32 }{
+		"max_requests": at.GetMaxRequests(), "max_pending_requests": at.GetMaxPendingRequests(), "max_retries": at.GetMaxRetries(),
+	} {
+		if value.GetValue() > 0 {
+			limits["circuit_breakers."+cluster+".default."+key] = strconv.FormatUint(uint64(value.GetValue()), 10)
+		}
+	}
+	return limits
+}
+
+// DarkCluster stands in for the Envoy cluster of a name whose workload cluster has no tunnel: it leads to the agent, which says no
+// at once.
+func DarkCluster(name string) *anypb.Any {
+	socket := lbEndpoint(&corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: DarkSocket}}})
+	return pack(&clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       durationpb.New(dialTimeout),
+		LoadAssignment:       assignment(name, []*endpointv3.LbEndpoint{socket}),
+	})
+}

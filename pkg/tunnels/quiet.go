@@ -1,0 +1,69 @@
+package tunnels
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// INET_DIAG_INFO of the kernel's include/uapi/linux/inet_diag.h, and where its struct tcp_info has the milliseconds since data was
+// sent and received last.
+const (
+	diagInfo       = 2
+	lastDataSentAt = 44
+	lastDataRecvAt = 52
+)
+
+// CloseQuiet ends the connections that were accepted at some addresses, if for so long nothing has been sent on them either way, and returns
+// how many. An address may be unspecified. The other ends see a reset. It takes the right of Permitted.
+func CloseQuiet(listeners []netip.AddrPort, quiet time.Duration) (closed int, err error) {
+	var k kernel
+	defer k.close()
+	for _, s := range []byte{unix.AF_INET, unix.AF_INET6} {
+		var found []socket
+		body := request(s, 1<<stateEstablished, socket{})
+		body[2] = 1 << (diagInfo - 1)
+		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(c socket) {
+			if c.family == s && c.inode != noInode && c.quiet >= quiet && acceptedAt(listeners, c.local) {
+				found = append(found, c)
+			}
+		}); err != nil {
+			return closed, fmt.Errorf("asking the kernel for quiet connections: %w", err)
+		}
+		for _, c := range found {
+			switch err := k.destroy(c); {
+			case err == nil:
+				closed++
+			case !errors.Is(err, errGone):
+				return closed, err
+			}
+		}
+	}
+	return closed, nil
+}
+
+func acceptedAt(listeners []netip.AddrPort, local netip.AddrPort) bool {
+	return slices.ContainsFunc(listeners, func(l netip.AddrPort) bool {
+		return l.Port() == local.Port() && (l.Addr().IsUnspecified() || l.Addr().Unmap() == local.Addr())
+	})
+}
+
+// quietFor is for how long a socket has had no data, by the attributes that follow it in the kernel's answer; 0 if they don't say.
+func quietFor(attributes []byte) time.Duration {
+	for len(attributes) >= unix.SizeofRtAttr {
+		size, kind := int(binary.NativeEndian.Uint16(attributes)), binary.NativeEndian.Uint16(attributes[2:])
+		if size < unix.SizeofRtAttr || size > len(attributes) {
+			return 0
+		}
+		if info := attributes[unix.SizeofRtAttr:size]; kind == diagInfo && len(info) >= lastDataRecvAt+4 {
+			return time.Duration(min(binary.NativeEndian.Uint32(info[lastDataSentAt:]), binary.NativeEndian.Uint32(info[lastDataRecvAt:]))) * time.Millisecond
+		}
+		attributes = attributes[min(len(attributes), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
+	}
+	return 0
+}

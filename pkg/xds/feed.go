@@ -1,0 +1,149 @@
+package xds
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// remembered is how many changes a feed remembers. A stream that is further behind is compared with everything there is.
+const remembered = 4096
+
+// feed holds Envoy clusters that many streams share. It is what go-control-plane's LinearCache is, but for the cost of a
+// change: that compares all resources with all that a stream knows and copies the latter, at each change and each ACK, for each
+// stream. A feed remembers what has changed, and looks at that alone. It keeps resources encoded, as they are sent.
+type feed struct {
+	typeURL string
+
+	mu        sync.Mutex
+	resources map[string]*discoveryv3.Resource // never changed once they are here
+	last      uint64                           // number of the last change
+	changed   []string                         // names of the last changes, the newest at the end
+	watches   map[*reader]*watch
+}
+
+// reader is how far one stream has got. Its feed's lock guards it.
+type reader struct {
+	known map[string]string // versions by name; nil: the stream has not asked yet
+	seen  uint64            // number of the last change that is in known
+}
+
+// watch is a request that waits for something to change.
+type watch struct {
+	request *discoveryv3.DeltaDiscoveryRequest
+	to      chan cachev3.DeltaResponse
+}
+
+func newFeed() *feed {
+	return &feed{typeURL: resourcev3.ClusterType, resources: map[string]*discoveryv3.Resource{}, watches: map[*reader]*watch{}}
+}
+
+// update sets resources and removes others. What is equal to what was is no change.
+func (f *feed) update(set map[string]types.Resource, gone []string) error {
+	var failed error
+	encoded := make(map[string]*discoveryv3.Resource, len(set))
+	for name, r := range set {
+		value, err := cachev3.MarshalResource(r)
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		encoded[name] = &discoveryv3.Resource{Name: name, Version: cachev3.HashResource(value), Resource: &anypb.Any{TypeUrl: f.typeURL, Value: value}}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, r := range encoded {
+		if f.resources[name].GetVersion() != r.GetVersion() {
+			f.resources[name] = r
+			f.note(name)
+		}
+	}
+	for _, name := range gone {
+		if f.resources[name] != nil {
+			delete(f.resources, name)
+			f.note(name)
+		}
+	}
+	for reader, w := range f.watches {
+		f.answer(reader, w, false)
+	}
+	return failed
+}
+
+func (f *feed) note(name string) {
+	f.last++
+	if f.changed = append(f.changed, name); len(f.changed) >= 2*remembered {
+		f.changed = slices.Clone(f.changed[len(f.changed)-remembered:])
+	}
+}
+
+// watch answers a request as soon as there is something that its stream does not know: the first one at once. It returns what ends
+// the waiting.
+func (f *feed) watch(by *reader, request *discoveryv3.DeltaDiscoveryRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse) (cancel func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first := by.known == nil
+	if first || len(request.GetResourceNamesUnsubscribe()) > 0 {
+		by.known, by.seen = maps.Clone(sub.ReturnedResources()), unseen
+		if by.known == nil {
+			by.known = map[string]string{}
+		}
+	}
+	if sub.IsWildcard() {
+		f.watches[by] = &watch{request, to}
+		f.answer(by, f.watches[by], first)
+	}
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.watches, by)
+	}
+}
+
+// unseen is the number of no change: everything is to be compared.
+const unseen = ^uint64(0)
+
+// answer sends what a stream does not know, and forgets its watch; if there is nothing, only if it must.
+func (f *feed) answer(by *reader, w *watch, must bool) {
+	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: f.typeURL, SystemVersionInfo: strconv.FormatUint(f.last, 10)}
+	for _, name := range f.since(by) {
+		r, known := f.resources[name], by.known[name]
+		switch _, has := by.known[name]; {
+		case r != nil && r.GetVersion() != known:
+			by.known[name] = r.GetVersion()
+			response.Resources = append(response.Resources, r)
+		case r == nil && has:
+			delete(by.known, name)
+			response.RemovedResources = append(response.RemovedResources, name)
+		}
+	}
+	by.seen = f.last
+	if len(response.GetResources())+len(response.GetRemovedResources()) == 0 && !must {
+		return
+	}
+	delete(f.watches, by)
+	// The versions stay here: go-control-plane would only keep them for the next request.
+	w.to <- &cachev3.DeltaPassthroughResponse{DeltaRequest: w.request, DeltaDiscoveryResponse: response, NextVersionMap: map[string]string{}}
+}
+
+// since are the names that may differ from what a stream knows, each perhaps more than once.
+func (f *feed) since(by *reader) []string {
+	if behind := f.last - by.seen; by.seen != unseen && behind <= uint64(len(f.changed)) {
+		return f.changed[len(f.changed)-int(behind):]
+	}
+	all := slices.Collect(maps.Keys(f.resources))
+	for name := range by.known {
+		if f.resources[name] == nil {
+			all = append(all, name)
+		}
+	}
+	return all
+}

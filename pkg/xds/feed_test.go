@@ -1,0 +1,198 @@
+package xds
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
+)
+
+// client is a stream that answers at once.
+type client struct {
+	feed   *feed
+	reader *reader
+	sub    streamv3.Subscription
+	to     chan cachev3.DeltaResponse
+	cancel func()
+	has    map[string]string // versions by name
+	got    int               // resources, removed ones too
+}
+
+func newClient(f *feed, has map[string]string) *client {
+	c := &client{feed: f, reader: &reader{}, to: make(chan cachev3.DeltaResponse, 1), has: maps.Clone(has), cancel: func() {}}
+	if c.has == nil {
+		c.has = map[string]string{}
+	}
+	c.sub = streamv3.NewDeltaSubscription([]string{"*"}, nil, maps.Clone(has), true)
+	c.ask()
+	return c
+}
+
+func (c *client) ask() {
+	c.cancel()
+	c.cancel = c.feed.watch(c.reader, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.feed.typeURL}, c.sub, c.to)
+}
+
+// take takes what is there, and says whether there was an answer.
+func (c *client) take(t testing.TB) bool {
+	t.Helper()
+	select {
+	case response := <-c.to:
+		message, err := response.GetDeltaDiscoveryResponse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range message.GetResources() {
+			c.has[r.GetName()] = r.GetVersion()
+		}
+		for _, name := range message.GetRemovedResources() {
+			if _, had := c.has[name]; !had {
+				t.Errorf("%s is removed, which was not there", name)
+			}
+			delete(c.has, name)
+		}
+		c.got += len(message.GetResources()) + len(message.GetRemovedResources())
+		return true
+	default:
+		return false
+	}
+}
+
+func (f *feed) versions() map[string]string {
+	all := map[string]string{}
+	for name, r := range f.resources {
+		all[name] = r.GetVersion()
+	}
+	return all
+}
+
+func cluster(name string, version int) types.Resource {
+	return &clusterv3.Cluster{Name: name, AltStatName: fmt.Sprint(version)}
+}
+
+// TestFeed has streams come, answer or wait, and go while resources change at random: whoever has taken every answer has what there is.
+func TestFeed(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	f := newFeed()
+	var clients []*client
+	for range 20_000 {
+		switch n := random.IntN(100); {
+		case n < 3 && len(clients) < 5:
+			var has map[string]string
+			if len(clients) > 0 {
+				has = clients[0].has // it was connected elsewhere before
+			}
+			clients = append(clients, newClient(f, has))
+		case n < 5 && len(clients) > 0:
+			clients[0].cancel()
+			clients = clients[1:]
+		case n < 60:
+			set, gone := map[string]types.Resource{}, []string{}
+			for range 1 + random.IntN(3) {
+				if name := fmt.Sprintf("c%d", random.IntN(30)); random.IntN(3) == 0 {
+					gone = append(gone, name)
+				} else {
+					set[name] = cluster(name, random.IntN(4))
+				}
+			}
+			if err := f.update(set, gone); err != nil {
+				t.Fatal(err)
+			}
+		case len(clients) > 0:
+			if c := clients[random.IntN(len(clients))]; c.take(t) {
+				c.ask()
+			}
+		}
+	}
+	for _, c := range clients {
+		for c.take(t) {
+			c.ask()
+		}
+		if !maps.Equal(c.has, f.versions()) {
+			t.Errorf("a stream has %v, there is %v", c.has, f.versions())
+		}
+	}
+	if len(clients) == 0 || len(f.resources) == 0 {
+		t.Fatalf("%d streams, %d resources at the end: nothing was compared", len(clients), len(f.resources))
+	}
+}
+
+// TestAStreamThatIsFarBehind misses more changes than are remembered.
+func TestAStreamThatIsFarBehind(t *testing.T) {
+	f := newFeed()
+	c := newClient(f, nil)
+	c.take(t) // that there is nothing
+	for i := range 3 * remembered {
+		name := fmt.Sprintf("c%d", i%10)
+		if err := f.update(map[string]types.Resource{name: cluster(name, i)}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.ask(); !c.take(t) || !maps.Equal(c.has, f.versions()) {
+		t.Errorf("it has %v, there is %v", c.has, f.versions())
+	}
+	if len(f.changed) > 2*remembered || c.got != 10 {
+		t.Errorf("%d changes are remembered, %d resources were sent", len(f.changed), c.got)
+	}
+}
+
+// TestAChangeCostsTheSameAmongMany counts what a change and its ACK allocate: an answer and what is in it, however much else there is.
+func TestAChangeCostsTheSameAmongMany(t *testing.T) {
+	cost := func(size int) float64 {
+		f := newFeed()
+		all := map[string]types.Resource{}
+		for i := range size {
+			name := fmt.Sprintf("c%d", i)
+			all[name] = cluster(name, 0)
+		}
+		if err := f.update(all, nil); err != nil {
+			t.Fatal(err)
+		}
+		c := newClient(f, nil)
+		c.take(t)
+		c.ask()
+		version := 0
+		return testing.AllocsPerRun(100, func() {
+			version++
+			if err := f.update(map[string]types.Resource{"c1": cluster("c1", version)}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if !c.take(t) {
+				t.Fatal("the stream was not told")
+			}
+			c.ask()
+		})
+	}
+	if few, many := cost(10), cost(10_000); many > 2*few {
+		t.Errorf("a change among 10 allocates %.0f times, among 10,000 %.0f times", few, many)
+	}
+}
+
+// BenchmarkChange is one change among 10,000, with the ACK of one gateway.
+func BenchmarkChange(b *testing.B) {
+	f := newFeed()
+	all := map[string]types.Resource{}
+	for i := range 10_000 {
+		name := fmt.Sprintf("c%d", i)
+		all[name] = cluster(name, 0)
+	}
+	if err := f.update(all, nil); err != nil {
+		b.Fatal(err)
+	}
+	c := newClient(f, nil)
+	c.take(b)
+	c.ask()
+	version := 0
+	for b.Loop() {
+		version++
+		_ = f.update(map[string]types.Resource{"c1": cluster("c1", version)}, nil)
+		c.take(b)
+		c.ask()
+	}
+}
