@@ -47,12 +47,12 @@ demo: tools build ## show Cluster API managing two workload clusters that it can
 ##### test
 
 .PHONY: test
-test: test-parts verify-main-short verify-identity-short verify-kubeconfigs-short test-readme ## all tests, of the long proofs the short forms: what CI and the README run
+test: test-parts verify-main-short verify-identity-short verify-kubeconfigs-short verify-fleet-short test-readme ## all tests, of the long proofs the short forms: what CI and the README run
 
 # Tests mostly wait, so these run side by side, the longest first; what the proofs after them need is built on the way.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e.test identity.test kubeconfigs.test
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e.test identity.test kubeconfigs.test fleet.test
 
 .PHONY: test-rest
 test-rest: ## of test-unit what no other part runs in whole
@@ -87,7 +87,7 @@ validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, superv
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
 .PHONY: test-e2e
-test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs ## the whole system in network namespaces, as root
+test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
 verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
@@ -129,12 +129,12 @@ kubeconfigs.test: tools build
 
 .PHONY: verify-fleet
 verify-fleet: fleet.test ## proof of many gateways, workers and servers together (10 min, as root)
-	$(REQUIRED) go test -count=1 -v ./test/synthetic
+	$(REQUIRED) go test -count=1 ./test/synthetic
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.timeout=20m
 
 .PHONY: verify-fleet-short
 verify-fleet-short: fleet.test ## the part of it that takes a minute
-	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.short -test.timeout=10m
+	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.short -test.timeout=5m
 
 .PHONY: fleet.test
 fleet.test: tools build

@@ -11,12 +11,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 	"regexp"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/kubelog"
+	"github.com/fairlead/fairlead/test/bench/manager"
 	"github.com/fairlead/fairlead/test/bench/path"
 	"github.com/fairlead/fairlead/test/bench/record"
 	"github.com/fairlead/fairlead/test/bench/report"
@@ -32,10 +35,12 @@ type suite struct {
 // suites are in the order in which "all" runs them.
 var suites = []suite{
 	{"path", "the way of the data: throughput, latency, slow networks, stalled readers, beside peers", path.Run},
+	{"manager", "Cluster API's manager over tunnels and over direct connections: connecting, probes, memory", manager.Run},
 	{"scale", "the number of workload clusters: memory, CPU and bytes of each component, changes, restarts, storms", scale.Run},
 }
 
 func main() {
+	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // else controller-runtime complains that there is none
 	command.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return command.Run(ctx, root(), args, stdout, stderr)
 	})

@@ -24,11 +24,17 @@ var (
 
 var proof = promise.Proof{Name: "verify fleet", Parallel: 1}
 
+// smoke is the one test that the short form has.
+const smoke = "TestServers"
+
 func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }
 
 // newWorld builds an installation that ends with the test.
 func newWorld(t *testing.T, options lab.Options) *world.World {
 	t.Helper()
+	if testing.Short() && t.Name() != smoke {
+		t.Skip("the short form has " + smoke + " alone")
+	}
 	proof.Need(t)
 	options.TunnelDomain = string(world.Domain)
 	l, err := lab.New(t.Context(), options)

@@ -19,8 +19,6 @@ import (
 const (
 	// replicasRate is how many requests a second go on while gateways come and go, by each kind of client.
 	replicasRate = 40
-	// soon is for what edges learn by ADS and then dial.
-	soon = 10 * time.Second
 	// pods is how long a gateway may take to end: what Kubernetes gives a Pod.
 	pods = 30 * time.Second
 )
@@ -47,6 +45,7 @@ func TestReplicas(t *testing.T) {
 	})
 	that(t, "a gateway that nobody asked for gets no certificate, and hears why", r.uninvited)
 	that(t, "the same number comes again as another Pod", r.up)
+	that(t, "a rollout, one gateway after the other, loses no request that can be made again", r.rollout)
 	that(t, "no edge and no Envoy of an edge was started again for any of this", r.sameProcesses)
 	r.Logs(t)
 }
@@ -58,7 +57,9 @@ func newReplicas(t *testing.T, options lab.Options) *replicas {
 		m := r.Member(t, fmt.Sprintf("shop-%d", i), nil)
 		r.members = append(r.members, m)
 		for j := range 2 {
-			r.edges = append(r.edges, r.Edge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-%d-%d", i, j)}, m))
+			edge := r.Edge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-%d-%d", i, j)}, m)
+			eventually(t, edge.Ready) // and not the other one of the member alone
+			r.edges = append(r.edges, edge)
 		}
 	}
 	r.pids = r.processes(t)
@@ -90,22 +91,14 @@ func (r *replicas) sameProcesses(t *testing.T) {
 	}
 }
 
-// up scales up by one, and measures how long after its certificate every edge serves through the new gateway.
+// up scales up by one: as soon as the new gateway is ready it serves every edge.
 func (r *replicas) up(t *testing.T) {
 	begin := time.Now()
 	must(t, r.AddGateway(t.Context()))
-	ready := time.Since(begin)
-	measured("replica_ready_s", ready.Seconds())
+	measured("replica_ready_s", time.Since(begin).Seconds())
 	third := len(r.Gateways) - 1
-	must(t, lab.Wait(t.Context(), soon, r.known(fmt.Sprintf("gateway-%d", third), true)))
-	for _, m := range r.members {
-		// One after the other, as a Pod that is ready would get them: the first counts.
-		for _, connect := range []bool{false, true} {
-			if _, err := m.Path(third, connect).Get(t.Context(), "/whoami"); err != nil {
-				t.Errorf("the first request through the new gateway, %s after it was asked for: %v", time.Since(begin), err)
-			}
-		}
-	}
+	r.serves(t, third)
+	must(t, r.known(fmt.Sprintf("gateway-%d", third), true)(t.Context()))
 	eventually(t, func(ctx context.Context) error {
 		for _, m := range r.members {
 			if err := edgesHave(ctx, m, len(r.Gateways)); err != nil {
@@ -115,6 +108,21 @@ func (r *replicas) up(t *testing.T) {
 		return nil
 	})
 	measured("replica_in_status_s", time.Since(begin).Seconds())
+}
+
+// serves makes the first requests through a gateway that calls itself ready. None of them may fail.
+func (r *replicas) serves(t *testing.T, gateway int) {
+	t.Helper()
+	for _, m := range r.members {
+		for _, connect := range []bool{false, true} {
+			if _, err := m.Path(gateway, connect).Get(t.Context(), "/whoami"); err != nil {
+				t.Errorf("the first request through a gateway that is ready: %v", err)
+			}
+		}
+	}
+	if err := r.Says(fmt.Sprintf("gateway-%d", gateway), "the gateway takes clients without")(t.Context()); err == nil {
+		t.Error("the gateway has waited until the time for that was over")
+	}
 }
 
 // edgesHave is no error if status counts tunnels of every edge of a member to a number of gateways.
@@ -151,6 +159,25 @@ func (r *replicas) down(t *testing.T) {
 	eventually(t, r.free.atLeast(r.free.requests.Load()+2*replicasRate))
 	r.free.check(t)
 	measured("replica_down_retries", float64(r.free.again.Load()))
+}
+
+// rollout replaces all gateways, as a change of the StatefulSet does: the next goes when the one before is ready.
+func (r *replicas) rollout(t *testing.T) {
+	r.held.Stop() // its clients stay with one gateway, whatever becomes of it
+	asked, again := r.free.requests.Load(), r.free.again.Load()
+	var longest time.Duration
+	begin := time.Now()
+	for i := range r.Gateways {
+		one := time.Now()
+		must(t, r.ReplaceGateway(t.Context(), i, pods))
+		longest = max(longest, time.Since(one))
+		r.serves(t, i)
+	}
+	measured("rollout_of_each_s", longest.Seconds())
+	eventually(t, r.free.atLeast(r.free.requests.Load()+2*replicasRate))
+	r.free.check(t)
+	t.Logf("%d requests in %s", r.free.requests.Load()-asked, time.Since(begin))
+	measured("rollout_retries", float64(r.free.again.Load()-again))
 }
 
 // known is the condition that every edge's Envoy has accepted, or has no more, a listener for a gateway.

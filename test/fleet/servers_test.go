@@ -3,9 +3,13 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
@@ -25,9 +29,11 @@ const (
 // servers is an installation with several servers of each kind.
 type servers struct {
 	*world.World
-	steady *world.Member
-	load   *traffic.Load
-	joined int
+	steady  *world.Member
+	load    *traffic.Load
+	joined  int
+	tunnels []map[netip.AddrPort]int // of the steady edge, by gateway, before anything was killed
+	since   metav1.Time              // when its Tunnel became ready
 }
 
 // TestServers proves point 3: no server is needed by itself.
@@ -35,6 +41,7 @@ func TestServers(t *testing.T) {
 	s := &servers{World: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}})}
 	s.steady = s.Member(t, "steady", nil)
 	s.Edge(t, lab.EdgeSpec{Name: "edge-steady"}, s.steady)
+	s.note(t)
 	s.load = traffic.Start(t, calmRate, 1, "/whoami", s.steady.Paths()...)
 	that(t, "each xds-server gives certificates and configuration while the other is down", func(t *testing.T) {
 		for i, server := range s.XDSServers {
@@ -56,6 +63,57 @@ func TestServers(t *testing.T) {
 		must(t, s.load.Unbroken(traffic.Mark{}))
 		s.load.Stop()
 	})
+	that(t, "every tunnel is the same as before, and status has never said otherwise", s.unchanged)
+	s.Logs(t)
+}
+
+// note keeps what must not change.
+func (s *servers) note(t *testing.T) {
+	t.Helper()
+	eventually(t, s.steady.Condition(v1alpha1.ConditionTunnelReady, "True"))
+	eventually(t, func(context.Context) error {
+		s.tunnels = nil
+		for _, g := range s.Gateways {
+			live, err := liveTunnels(g)
+			// Two to each address of the gateways.
+			if err == nil && len(live) != 2*len(s.Gateways) {
+				err = fmt.Errorf("%d tunnels", len(live))
+			}
+			if err != nil {
+				return err
+			}
+			s.tunnels = append(s.tunnels, live)
+		}
+		return nil
+	})
+	s.since = s.ready(t)
+}
+
+// ready is since when the steady Tunnel is ready.
+func (s *servers) ready(t *testing.T) metav1.Time {
+	t.Helper()
+	tunnel, err := s.steady.Tunnel(t.Context())
+	must(t, err)
+	c := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionTunnelReady)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		t.Fatalf("the condition is %+v", c)
+	}
+	return c.LastTransitionTime
+}
+
+func (s *servers) unchanged(t *testing.T) {
+	for i, g := range s.Gateways {
+		live, err := liveTunnels(g)
+		must(t, err)
+		for peer := range s.tunnels[i] {
+			if _, ok := live[peer]; !ok {
+				t.Errorf("the tunnel of %s to gateway-%d was lost", peer, i)
+			}
+		}
+	}
+	if now := s.ready(t); !now.Equal(&s.since) {
+		t.Errorf("the Tunnel is ready since %s, and was since %s", now, s.since)
+	}
 }
 
 // without kills a server and returns how long it took, from then on, until a new Cluster's edge has its certificate, both gateways
@@ -68,9 +126,13 @@ func (s *servers) without(t *testing.T, server *lab.Service) time.Duration {
 	server.Hold()
 	member := s.Member(t, name, nil)
 	edge := s.StartEdge(t, lab.EdgeSpec{Name: "edge-" + name}, member)
+	eventually(t, s.Says("edge-"+name, "new certificate"))
+	signed := time.Since(start)
 	eventually(t, member.Works)
+	routed := time.Since(start)
 	eventually(t, member.Condition(v1alpha1.ConditionTunnelReady, "True"))
 	took := time.Since(start)
+	t.Logf("signed after %s, routed after %s, told after %s", signed, routed, took)
 	world.StopEdge(t, edge)
 	server.Resume()
 	if took > gap {

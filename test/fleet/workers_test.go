@@ -1,14 +1,10 @@
 package fleet
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,12 +55,8 @@ type threads struct {
 
 // repaired destroys tunnels at random, two at a time, while clients ask.
 func (w *threads) repaired(t *testing.T) {
-	duration := time.Minute
-	if testing.Short() {
-		duration = 15 * time.Second
-	}
 	that(t, fmt.Sprintf("with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random", w.workers), func(t *testing.T) {
-		longest, asked, tunnels := w.cut(t, duration)
+		longest, asked, tunnels := w.cut(t, time.Minute)
 		measured(fmt.Sprintf("workers_%d_longest_ms", w.workers), float64(longest.Milliseconds()))
 		t.Logf("%d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
 		if longest > longestWait {
@@ -79,7 +71,7 @@ func (w *threads) repaired(t *testing.T) {
 // alone does the same while the gateway's agent does nothing: for comparison, and for what it does when it is back.
 func (w *threads) alone(t *testing.T) {
 	must(t, w.Gateways[0].Process().Freeze())
-	longest, asked, tunnels := w.cut(t, 15*time.Second)
+	longest, asked, tunnels := w.cut(t, 5*time.Second)
 	for range 60 { // until there is a hole that stays
 		if w.missing() == nil && w.each(1) != nil {
 			break
@@ -89,7 +81,7 @@ func (w *threads) alone(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	last, _ := w.ask(ctx)()
+	last, _ := w.ask(ctx, t)()
 	must(t, w.Gateways[0].Process().Thaw())
 	longest = max(longest, last)
 	measured(fmt.Sprintf("workers_%d_unrepaired_longest_ms", w.workers), float64(longest.Milliseconds()))
@@ -154,7 +146,7 @@ func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Durati
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
 	defer cancel()
-	ask := w.ask(ctx)
+	ask := w.ask(ctx, t)
 	for ctx.Err() == nil {
 		tunnels += w.destroy(t)
 		_ = lab.Wait(ctx, 2*longestWait, func(context.Context) error { return w.missing() })
@@ -166,7 +158,7 @@ func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Durati
 
 // ask has clients send requests until ctx ends, each on a connection of its own, and again until it succeeds. The result says
 // how long the longest took to do so.
-func (w *threads) ask(ctx context.Context) (wait func() (longest time.Duration, asked int)) {
+func (w *threads) ask(ctx context.Context, t *testing.T) (wait func() (longest time.Duration, asked int)) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	var longest time.Duration
@@ -176,11 +168,17 @@ func (w *threads) ask(ctx context.Context) (wait func() (longest time.Duration, 
 		group.Go(func() {
 			for ctx.Err() == nil {
 				began := time.Now()
-				for attempt(path) != nil && time.Since(began) < promise.Patience {
+				var failed []string
+				for err := attempt(path); err != nil && time.Since(began) < promise.Patience; err = attempt(path) {
+					failed = append(failed, fmt.Sprintf("at %s: %v", time.Now().Format("05.000"), err))
 					_ = lab.Wait(context.Background(), retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
 				}
+				took := time.Since(began)
+				if took > attemptTime {
+					t.Logf("begun at %s, took %s: %q", began.Format("15:04:05.000"), took, failed)
+				}
 				mu.Lock()
-				longest, asked = max(longest, time.Since(began)), asked+1
+				longest, asked = max(longest, took), asked+1
 				mu.Unlock()
 			}
 		})
@@ -195,36 +193,8 @@ func attempt(p traffic.Path) error {
 	return err
 }
 
-// live are the tunnels that there are by the gateway's own events: the worker of each by the edge's address.
-func (w *threads) live() (map[netip.AddrPort]int, error) {
-	file, err := os.Open(filepath.Join(w.Gateways[0].StateDir, "tunnels.log"))
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	live := map[netip.AddrPort]int{}
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var e struct {
-			Peer   netip.AddrPort `json:"peer"`
-			Tunnel struct {
-				Event  string `json:"event"`
-				Worker string `json:"worker"`
-			} `json:"tunnel"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			continue // it is being written
-		}
-		switch e.Tunnel.Event {
-		case "tunnel_setup":
-			if live[e.Peer], err = strconv.Atoi(strings.TrimPrefix(e.Tunnel.Worker, "worker_")); err != nil {
-				return nil, err
-			}
-		case "tunnel_closed":
-			delete(live, e.Peer)
-		}
-	}
-	return live, nil
-}
+// live are the tunnels that there are: the worker of each by the edge's address.
+func (w *threads) live() (map[netip.AddrPort]int, error) { return liveTunnels(w.Gateways[0]) }
 
 // each is the condition that each worker has so many tunnels at least, and the edge all of its.
 func (w *threads) each(least int) error {
@@ -263,6 +233,7 @@ func (w *threads) destroy(t *testing.T) (n int) {
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("destroying a tunnel: %v: %s", err, out)
 		}
+		t.Logf("%s: the tunnel of %s is cut", time.Now().Format("15:04:05.000"), peer)
 		if n++; n == 2 {
 			break
 		}

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// API is the apiserver of all workload clusters of a fleet, in memory. It answers as much of Kubernetes' API as probes ask for:
-// /version, /livez and /readyz; /whoami says the node name of the edge that was used; with ?watch=true an answer stays open until
-// the client goes; all else is forbidden, as it is to a client without credentials.
+// API is the apiserver of all workload clusters of a fleet, in memory. It answers as much of Kubernetes' API as probes and Cluster API's
+// cache of a workload cluster ask for: /version, /livez and /readyz, what there is, and a few Nodes; /whoami says the node name of the
+// edge that was used; with ?watch=true any other answer stays open until the client goes; all else is forbidden.
 type API struct {
 	server *http.Server
 	door   *door
@@ -30,7 +30,7 @@ type edgeKey struct{}
 func NewAPI(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *API {
 	a := &API{door: &door{conns: make(chan net.Conn), closed: make(chan struct{})}, done: make(chan struct{})}
 	a.server = &http.Server{
-		Handler: http.HandlerFunc(answer), TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12},
+		Handler: http.HandlerFunc(answer), TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert},
 		ReadHeaderTimeout: answerTime, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			if secure, ok := conn.(*tls.Conn); ok {
@@ -49,6 +49,11 @@ func NewAPI(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *A
 	return a
 }
 
+// Serve serves a listener too, until Close: clients reach the apiserver without an edge.
+func (a *API) Serve(listener net.Listener) {
+	go func() { _ = a.server.ServeTLS(listener, "", "") }()
+}
+
 // Close ends all connections.
 func (a *API) Close() error {
 	err := a.server.Close()
@@ -59,6 +64,7 @@ func (a *API) Close() error {
 func answer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch {
+	case kubernetes(w, r):
 	case r.URL.Query().Get("watch") == "true":
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()

@@ -4,5 +4,6 @@
 //
 // Trade-offs. An idle tunnel has a socket and no goroutine: one epoll watches all of them, so that an edge with two
 // idle tunnels costs about 6 KB of memory, and 10,000 of them tens of megabytes. They dial again as Envoy's edges do (tuning.go of
-// pkg/envoy): at a jittered interval, and after a second and up to a half when that failed. What they are not: they send no HTTP/2 pings of their own, and follow no xds-server.
+// pkg/envoy): at a jittered interval, and after a second and up to a half when that failed. What they are not:
+// they send no HTTP/2 pings of their own, and follow an xds-server only where Follow is called, without doing what it says.
 package synthetic

@@ -180,11 +180,13 @@ func (e *Edge) open(ctx context.Context) (*net.TCPConn, error) {
 
 func (e *Edge) ask(conn *net.TCPConn) error {
 	f := e.fleet
+	f.working <- struct{}{}
+	defer func() { <-f.working }()
 	_ = conn.SetDeadline(time.Now().Add(answerTime))
 	config := f.outer.Clone()
 	config.ClientSessionCache = e.sessions
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return e.Certificate, nil }
-	secure := tls.Client(conn, config)
+	secure := tls.Client(&patient{conn, f.working}, config)
 	_, err := fmt.Fprintf(secure, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: %s\r\n"+
 		"x-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
 		model.NodeID(e.Node), f.options.Domain.TunnelID(e.ID), model.TenantID)
@@ -204,4 +206,18 @@ func (e *Edge) ask(conn *net.TCPConn) error {
 		f.stats.resumed.Add(1)
 	}
 	return conn.SetDeadline(time.Time{})
+}
+
+// patient is a connection whose reader lets others work while it waits.
+type patient struct {
+	net.Conn
+	working chan struct{}
+}
+
+// Read implements net.Conn.
+func (p *patient) Read(b []byte) (int, error) {
+	<-p.working
+	n, err := p.Conn.Read(b)
+	p.working <- struct{}{}
+	return n, err
 }

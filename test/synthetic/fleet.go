@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,12 +21,13 @@ import (
 const (
 	// tunnelsPerGateway, streams, streamWindow and connectionWindow are those of pkg/envoy.
 	tunnelsPerGateway = 2
-	streams           = 128
+	streams           = 512
 	streamWindow      = 2 << 20
 	connectionWindow  = streams * streamWindow
 
-	// dialling bounds how many dial at a time: 20 KiB each while they do. Real edges know no bound.
-	dialling = 20_000
+	// dialling bounds how many dial at a time. Real edges know no bound, but more than this would only wait outside of the gateway's
+	// kernel, which lets 1,024 wait to be accepted.
+	dialling = 1_200
 	// dialTime and answerTime bound an attempt, as those of Envoy do.
 	dialTime, answerTime = 5 * time.Second, 15 * time.Second
 )
@@ -55,6 +57,9 @@ type Fleet struct {
 	server  *http2.Server //nolint:staticcheck // net/http can serve a listener, but not one connection that is there already
 	poll    *poller
 	slots   chan struct{}
+	// working is held by who computes for a handshake. Edges are machines of their own, and here share few cores with clients: so few
+	// compute at a time that nobody has to wait behind all of them.
+	working chan struct{}
 	stats   counters
 
 	ctx   context.Context // ends with the fleet
@@ -91,7 +96,7 @@ func New(options Options) (*Fleet, error) {
 	}
 	options.Tunnels, options.Dialling = cmp.Or(options.Tunnels, tunnelsPerGateway), cmp.Or(options.Dialling, dialling)
 	f := &Fleet{
-		options: options, poll: poll, slots: make(chan struct{}, options.Dialling), conns: map[net.Conn]struct{}{},
+		options: options, poll: poll, slots: make(chan struct{}, options.Dialling), working: make(chan struct{}, 2*runtime.GOMAXPROCS(0)), conns: map[net.Conn]struct{}{},
 		outer: &tls.Config{RootCAs: options.Roots, ServerName: options.Domain.GatewayReplica(options.Gateway), MinVersion: tls.VersionTLS13},
 		inner: &tls.Config{
 			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: options.Roots, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13,

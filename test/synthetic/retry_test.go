@@ -21,19 +21,27 @@ func TestWhatIsInFlightInATunnelThatEndsIsSentAgain(t *testing.T) {
 	w := newWorld(t, 1, nil)
 	f := w.fleet(t, func(o *synthetic.Options) { o.Tunnels = tunnels })
 	var closed, reset atomic.Int64
-	first := func(fault synthetic.Fault, count *atomic.Int64) func(synthetic.Moment) synthetic.Fault {
-		return func(m synthetic.Moment) synthetic.Fault {
-			if m.Stream != 0 {
-				return synthetic.None
-			}
-			count.Add(1)
-			return fault
+	closes := func(m synthetic.Moment) synthetic.Fault {
+		switch {
+		case m.Stream < 0:
+			return synthetic.None
+		case m.Stream == 0:
+			closed.Add(1)
 		}
+		// Others may have come together with the first. One that had its answer could not be sent again.
+		return synthetic.CloseTunnel
+	}
+	resets := func(m synthetic.Moment) synthetic.Fault {
+		if m.Stream != 0 {
+			return synthetic.None
+		}
+		reset.Add(1)
+		return synthetic.ResetStream
 	}
 	wc := w.clusters[0]
 	w.edge(t, f, wc, nil)
-	w.edge(t, f, wc, first(synthetic.CloseTunnel, &closed))
-	w.edge(t, f, wc, first(synthetic.ResetStream, &reset))
+	w.edge(t, f, wc, closes)
+	w.edge(t, f, wc, resets)
 	for _, e := range f.Edges() {
 		e.Start()
 	}

@@ -31,6 +31,9 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
+// slow is a rate that any gateway can keep up with.
+const slow = 100
+
 // TestStorm has many edges dial a gateway at once, beside a few that clients use all the time.
 func TestStorm(t *testing.T) {
 	edges, live, rate := number(t, "STORM_EDGES", 200), 10, number(t, "STORM_RATE", 100)
@@ -67,9 +70,11 @@ func TestStorm(t *testing.T) {
 	if least := time.Duration(tunnels/rate-1) * time.Second; took < least {
 		t.Errorf("all were there after %s: at %d in a second it takes %s or more", took, rate, least)
 	}
-	if stats, err := w.envoy.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=handshakes.rate_limited"); err != nil || after.Failed == before.Failed ||
-		!strings.HasPrefix(stats, "local_rate_limit.handshakes.rate_limited: ") {
-		t.Errorf("no edge was told to come later: %q, %v", stats, err)
+	stats, err := w.envoy.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=(handshakes.rate_limited|listener.public.downstream_cx_(total|overflow))")
+	t.Logf("%v %s", err, strings.ReplaceAll(strings.TrimSpace(stats), "\n", ", "))
+	// More than a gateway can do at all waits in the kernel instead.
+	if rate <= slow && (after.Failed == before.Failed || !strings.Contains(stats, "local_rate_limit.handshakes.rate_limited: ")) {
+		t.Errorf("no edge was told to come later: %q", stats)
 	}
 	w.envoy.Kill()
 	envoytest.Eventually(t, "tunnels are gone", func() error {

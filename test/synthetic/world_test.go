@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
@@ -70,7 +70,7 @@ func newWorld(t *testing.T, clusters int, change func(*model.Installation)) *wor
 	w.api = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil })
 	t.Cleanup(func() { _ = w.api.Close() })
 	w.dir = envoytest.Dir(t)
-	w.serveSecrets(t)
+	w.serve(t)
 	w.start(t)
 	return w
 }
@@ -89,8 +89,8 @@ func (w *world) leaf(t *testing.T, leaf certs.Leaf) certs.Identity {
 	return identity
 }
 
-// serveSecrets plays the gateway's agent.
-func (w *world) serveSecrets(t *testing.T) {
+// serve plays the gateway's agent.
+func (w *world) serve(t *testing.T) {
 	t.Helper()
 	gateway := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
 	issued := w.leaf(t, certs.Leaf{CommonName: gateway.Node, DNSNames: domain.DNSNames(gateway), Server: true, Client: true})
@@ -99,8 +99,29 @@ func (w *world) serveSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	identity, trust := envoy.SecretNames(gateway)
-	secrets := map[string]types.Resource{
-		identity: envoy.IdentitySecret(identity, issued.ChainPEM(), key), trust: envoy.TrustSecret(trust, w.ca.CertPEM()),
+	all := map[string]map[string]types.Resource{
+		resourcev3.SecretType: {
+			identity: envoy.IdentitySecret(identity, issued.ChainPEM(), key), trust: envoy.TrustSecret(trust, w.ca.CertPEM()),
+		},
+		resourcev3.ListenerType: {}, resourcev3.ClusterType: {},
+	}
+	for _, l := range envoy.GatewayListeners(w.inst, gateway.Node, w.bind, model.Denied{}) {
+		all[resourcev3.ListenerType][l.GetName()] = l
+	}
+	clusters := envoy.GatewayClusters(w.inst)
+	for _, wc := range w.clusters {
+		clusters = append(clusters, envoy.TunnelClusters(w.inst, wc)...)
+	}
+	for _, c := range clusters {
+		all[resourcev3.ClusterType][c.GetName()] = c
+	}
+	mux := &cachev3.MuxCache{
+		Classify:      func(r *cachev3.Request) string { return r.GetTypeUrl() },
+		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return r.GetTypeUrl() },
+		Caches:        map[string]cachev3.Cache{},
+	}
+	for typeURL, resources := range all {
+		mux.Caches[typeURL] = cachev3.NewLinearCache(typeURL, cachev3.WithInitialResources(resources))
 	}
 	listener, err := net.Listen("unix", filepath.Join(w.dir, envoy.AgentSocket))
 	if err != nil {
@@ -108,27 +129,18 @@ func (w *world) serveSecrets(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	server := grpc.NewServer()
-	cache := cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(secrets))
-	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, cache, nil))
+	server, resources := grpc.NewServer(), serverv3.NewServer(ctx, mux, nil)
+	secretv3.RegisterSecretDiscoveryServiceServer(server, resources)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, resources)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 }
 
-// start runs Envoy, as a new process each time.
+// start runs Envoy, as a new process each time. It reads nothing from files: thousands of Envoy clusters as YAML take minutes.
 func (w *world) start(t *testing.T) {
 	t.Helper()
-	clusters := envoy.GatewayClusters(w.inst)
-	for _, wc := range w.clusters {
-		clusters = append(clusters, envoy.TunnelClusters(w.inst, wc)...)
-	}
-	w.run(t, clusters)
-}
-
-func (w *world) run(t *testing.T, clusters []*clusterv3.Cluster) {
-	t.Helper()
-	bootstrap := envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(w.inst, "gateway-0", w.bind, model.Denied{}), clusters)
-	config, err := envoy.MarshalYAML(bootstrap)
+	few := len(w.clusters) < 100 // else as by default: statistics of thousands take time and memory
+	config, err := envoy.MarshalYAML(envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: few}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,9 @@ type long struct {
 	path  Path
 }
 
-func (l long) String() string { return fmt.Sprintf("%s %s took %s", l.begun.Format("15:04:05.000"), l.path, l.took) }
+func (l long) String() string {
+	return fmt.Sprintf("%s %s took %s", l.begun.Format("15:04:05.000"), l.path, l.took)
+}
 
 // failure is a request that failed.
 type failure struct {

@@ -70,7 +70,7 @@ func fleet(public, apiserver string) (model.Installation, model.WorkloadCluster,
 	key := model.Key{Namespace: "prod", Name: "c1"}
 	hostname, err3 := domain.Hostname(key)
 	inst := model.Installation{Domain: domain, Public: at, Control: model.Endpoint{Host: "127.0.0.1", Port: 1}, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}}
-	wc := model.WorkloadCluster{Key: key, ID: model.NewID(), Hostname: hostname, APIServer: to}
+	wc := model.WorkloadCluster{Key: key, ID: model.NewID(), Hostname: hostname, APIServer: to, Limits: model.Limits{Connections: 2000, Pending: 2000}}
 	return inst, wc, errors.Join(err1, err2, err3)
 }
 

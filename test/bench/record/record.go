@@ -26,7 +26,8 @@ type Result struct {
 	Unit    string            `json:"unit"`             // of Value and Samples: "MB/s"
 	Value   float64           `json:"value"`            // the median of Samples, if there are any and it is zero
 	Samples []float64         `json:"samples,omitempty"`
-	Run     string            `json:"run"` // set by Log.Add: when the run began
+	Text    string            `json:"text,omitempty"` // said beside the value
+	Run     string            `json:"run"`            // set by Log.Add: when the run began
 }
 
 // Key says what was measured, on whom, under which conditions.

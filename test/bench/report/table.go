@@ -188,6 +188,9 @@ func (t table) cell(row, column string) string {
 	if !ok {
 		return "–"
 	}
+	if r.Text != "" {
+		return figure(r.Value) + ", " + r.Text
+	}
 	if len(r.Samples) < 3 {
 		return figure(r.Value)
 	}

@@ -3,11 +3,14 @@ package scale
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/test/synthetic"
 )
 
 const (
@@ -17,8 +20,10 @@ const (
 	probeInterval = 10 * time.Second
 	// clientTime is for how long clients are looked at: two probes of each.
 	clientTime = 2 * probeInterval
-	// dialling is how many clients dial at a time.
-	dialling = 64
+	// dialling is how many clients dial at a time, attempts how often each does.
+	dialling, attempts = 32, 10
+	// shown is how many failures are shown.
+	shown = 20
 )
 
 // clients has three connections to each of so many workload clusters, two of which are silent, as watches are, and a request on the
@@ -27,6 +32,10 @@ func (w *world) clients(ctx context.Context, r *results, clusters int) error {
 	if clusters == 0 {
 		r.out.Printf("%6d  no room for clients: a process may not have so many sockets open", r.size)
 		return nil
+	}
+	before, err := w.memoryOf("gateway")
+	if err != nil {
+		return err
 	}
 	begin := time.Now()
 	conns, failed, err := w.watchAll(ctx, r, clusters)
@@ -44,19 +53,28 @@ func (w *world) clients(ctx context.Context, r *results, clusters int) error {
 	if failed > 0 {
 		w.explain(r)
 	}
-	if err := w.memory(r, "three clients each"); err != nil {
+	if err := w.memory(r, "with three clients each"); err != nil {
 		return err
+	}
+	after, err := w.memoryOf("gateway")
+	if err != nil {
+		return err
+	}
+	each := (after - before) / float64(clusters)
+	r.of("gateway", "memory of a tunnel in use with three clients", "KB", each*1e3)
+	if clusters < r.size { // the others have none, for want of sockets
+		r.of("gateway", "memory if all had three clients", "MB", before+each*float64(r.size))
 	}
 	var took []time.Duration
 	err = w.usage(ctx, r, "a second of probes", int(clientTime/time.Second), func() error {
 		took = w.probeAll(ctx, clusters)
 		return nil
 	})
-	r.times("Cluster API's probe, on a new connection", took)
+	r.times("Cluster API's probe on a new connection", took)
 	return err
 }
 
-// watchAll opens the connections, with a watch on each.
+// watchAll opens the connections, with a watch on each. A connection that fails is tried again, as Cluster API would.
 func (w *world) watchAll(ctx context.Context, r *results, clusters int) (conns []*tls.Conn, failed int, err error) {
 	var mu sync.Mutex
 	group, bounded := errgroup.WithContext(ctx)
@@ -64,27 +82,43 @@ func (w *world) watchAll(ctx context.Context, r *results, clusters int) (conns [
 	for i := range clusters * clientsEach {
 		group.Go(func() error {
 			host, err := hostname(i % clusters)
-			if err != nil {
-				return err
+			for range attempts {
+				if err != nil || bounded.Err() != nil {
+					return errors.Join(err, bounded.Err())
+				}
+				began := time.Now()
+				conn, failure := w.watch(bounded, host)
+				mu.Lock()
+				if failure == nil {
+					conns = append(conns, conn)
+					mu.Unlock()
+					return nil
+				}
+				if failed++; failed <= shown {
+					r.out.Printf("%6d  connecting to %s, after %s: %v", r.size, host, time.Since(began), failure)
+				}
+				mu.Unlock()
 			}
-			ctx, cancel := context.WithTimeout(bounded, patience)
-			defer cancel()
-			began := time.Now()
-			conn, err := w.connect(ctx, host)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				r.out.Printf("%6d  connecting to %s, after %s: %v", r.size, host, time.Since(began), err)
-				failed++
-				return bounded.Err()
-			}
-			conns = append(conns, conn)
-			_, err = fmt.Fprintf(conn, "GET /api?watch=true HTTP/1.1\r\nHost: %s\r\n\r\n", host)
-			return err
+			return fmt.Errorf("connecting to %s: it failed %d times", host, attempts)
 		})
 	}
 	err = group.Wait()
 	return conns, failed, err
+}
+
+// watch opens a connection with a watch on it.
+func (w *world) watch(ctx context.Context, host string) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, synthetic.Patience)
+	defer cancel()
+	conn, err := w.connect(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(conn, "GET /api?watch=true HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // probeAll probes each workload cluster once in a probeInterval, evenly spread, for clientTime.

@@ -2,8 +2,8 @@ package scale
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -12,50 +12,86 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// measure is everything about one size. Changes is how many samples of a change.
+// measure is everything about one size, within a time that grows with it. Changes is how many samples of a change.
 func measure(ctx context.Context, r *results, n, changes int) error {
+	ctx, cancel := context.WithTimeout(ctx, sizePatience+time.Duration(n)*clusterPatience)
+	defer cancel()
 	perEdge := tunnels(n)
 	w, err := newWorld(ctx, perEdge)
 	if err != nil {
 		return err
 	}
-	defer w.close(ctx)
-	steps := []func(context.Context, *results, int) error{
-		w.fill,
-		func(ctx context.Context, r *results, n int) error { return w.firstBytes(ctx, r, n, changes) },
-		func(ctx context.Context, r *results, n int) error { return w.change(ctx, r, n, changes) },
-		w.restarts,
-		func(ctx context.Context, r *results, n int) error {
-			return w.clients(ctx, r, connections(n, perEdge))
-		},
+	defer w.Close(ctx)
+	if err := w.fill(ctx, r, n); err != nil {
+		return err
 	}
-	for _, step := range steps {
-		if err := step(ctx, r, n); err != nil {
-			return err
+	var failed error
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"new Clusters", func() error { return w.firstBytes(ctx, r, n, changes) }},
+		{"changes", func() error { return w.change(ctx, r, n, changes) }},
+		{"control channels", func() error { return w.control(ctx, r, connections(n, perEdge)*clientsEach) }},
+		{"clients", func() error { return w.clients(ctx, r, connections(n, perEdge)) }},
+		{"ends of components", func() error { return w.restarts(ctx, r, n) }},
+		{"the end of the gateway's Envoy", func() error { return w.storm(ctx, r) }},
+		{"a cold start", func() error { return w.cold(ctx, r) }},
+		{"statistics", func() error { return w.statistics(ctx, r) }},
+	} {
+		if !r.out.Only.MatchString(step.name) {
+			continue
+		}
+		begin := time.Now()
+		err := step.do()
+		r.out.Printf("%6d  %s took %s", n, step.name, time.Since(begin).Round(time.Second))
+		if err != nil {
+			r.out.Printf("%6d  FAILED: %s: %v", n, step.name, err)
+			failed = errors.Join(failed, fmt.Errorf("measuring %s: %w", step.name, err))
 		}
 	}
-	return nil
+	if failed != nil {
+		if logs, err := w.KeepLogs(); err == nil {
+			r.out.Printf("%6d  logs are in %s", n, logs)
+		}
+	}
+	return failed
 }
 
 // fill creates all Clusters, and has their edges come.
 func (w *world) fill(ctx context.Context, r *results, n int) error {
+	before, err := w.writes(ctx)
+	if err != nil {
+		return err
+	}
 	begin := time.Now()
 	ids, err := w.createAll(ctx, n)
 	if err != nil {
 		return err
 	}
 	r.add("all Clusters have a Tunnel after", "s", time.Since(begin).Seconds())
+	if err := w.quiet(ctx); err != nil {
+		return err
+	}
+	r.add("all is written after", "s", time.Since(begin).Seconds())
+	if err := w.written(ctx, r, before, n); err != nil {
+		return err
+	}
 	for i := range n {
-		if _, err := w.edge(ids[name(i)]); err != nil {
+		if _, err := w.Edge(ids[name(i)]); err != nil {
 			return err
 		}
 	}
-	if err := w.memory(r, "no tunnels"); err != nil {
+	if err := w.memory(r, "without tunnels"); err != nil {
+		return err
+	}
+	empty, err := w.memoryOf("gateway")
+	if err != nil {
 		return err
 	}
 	perEdge := tunnels(n)
 	begin = time.Now()
-	for _, e := range w.fleet.Edges() {
+	for _, e := range w.Fleet.Edges() {
 		e.Start()
 	}
 	if err := w.allUp(ctx, n*perEdge); err != nil {
@@ -63,14 +99,19 @@ func (w *world) fill(ctx context.Context, r *results, n int) error {
 	}
 	r.add("all edges there after", "s", time.Since(begin).Seconds())
 	r.add("tunnels of each edge", "", float64(perEdge))
-	return w.memory(r, "idle tunnels")
+	after, err := w.memoryOf("gateway")
+	if err != nil {
+		return err
+	}
+	r.of("gateway", "memory of an idle tunnel", "KB", (after-empty)*1e3/float64(n*perEdge))
+	return w.memory(r, "with idle tunnels")
 }
 
 func (w *world) allUp(ctx context.Context, tunnels int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(tunnels)*allPatience)
 	defer cancel()
-	if _, err := w.fleet.WaitUp(ctx, int64(tunnels)); err != nil {
-		return fmt.Errorf("waiting for %d tunnels: %w: %+v", tunnels, err, w.fleet.Stats())
+	if _, err := w.Fleet.WaitUp(ctx, int64(tunnels)); err != nil {
+		return fmt.Errorf("waiting for %d tunnels: %w: %+v", tunnels, err, w.Fleet.Stats())
 	}
 	return nil
 }
@@ -92,7 +133,7 @@ func (w *world) firstBytes(ctx context.Context, r *results, n, rounds int) error
 			return err
 		}
 		made = append(made, time.Since(begin))
-		e, err := w.edge(tunnel.Spec.ID)
+		e, err := w.Edge(tunnel.Spec.ID)
 		if err != nil {
 			return err
 		}
@@ -154,112 +195,4 @@ func quickly(ctx context.Context, done func(context.Context) (bool, error)) erro
 		case <-tick.C:
 		}
 	}
-}
-
-// restarts kills each component, and measures until it does its work again, with requests of clients all the time.
-func (w *world) restarts(ctx context.Context, r *results, n int) error {
-	for i, service := range []struct {
-		name string
-		kill func()
-	}{
-		{"xds-server", w.XDSServers[0].Kill}, {"gateway-agent", w.Gateways[0].Kill},
-	} {
-		begin := time.Now()
-		service.kill()
-		if _, err := w.changeOne(ctx, i%n, "after-"+service.name+".example.org"); err != nil {
-			return fmt.Errorf("after the end of the %s: %w", service.name, err)
-		}
-		r.add("a change is in use after the end of the "+service.name, "s", time.Since(begin).Seconds())
-	}
-	begin := time.Now()
-	w.Controller.Kill()
-	spare := n + spareCluster
-	if err := w.create(ctx, spare); err != nil {
-		return err
-	}
-	if err := quickly(ctx, func(ctx context.Context) (bool, error) {
-		tunnel := &v1alpha1.Tunnel{}
-		err := w.Management.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name(spare)}, tunnel)
-		return err == nil && tunnel.Spec.ID != "", client.IgnoreNotFound(err)
-	}); err != nil {
-		return fmt.Errorf("after the end of the controller: %w", err)
-	}
-	r.add("a new Cluster has a Tunnel after the end of the controller", "s", time.Since(begin).Seconds())
-	return w.storm(ctx, r)
-}
-
-// spareCluster is beyond those of firstBytes.
-const spareCluster = 10_000
-
-// storm kills the gateway's Envoy: all edges come back at once. Clients use those that are back already.
-func (w *world) storm(ctx context.Context, r *results) error {
-	up := w.fleet.Stats().Up
-	first, err := hostname(0)
-	if err != nil {
-		return err
-	}
-	before := w.fleet.Stats()
-	begin := time.Now()
-	if err := w.Gateways[0].KillEnvoy(); err != nil {
-		return err
-	}
-	if err := quickly(ctx, func(context.Context) (bool, error) { return w.fleet.Stats().Up < up/2, nil }); err != nil {
-		return fmt.Errorf("waiting for the end of the tunnels: %w", err)
-	}
-	if err := quickly(ctx, func(context.Context) (bool, error) { return w.fleet.Stats().Up > 0, nil }); err != nil {
-		return fmt.Errorf("waiting for the gateway: %w", err)
-	}
-	r.add("gateway restarted: first tunnel after", "s", time.Since(begin).Seconds())
-	if _, err := w.answers(ctx, first); err != nil {
-		return err
-	}
-	stop, latencies := w.probe(ctx, first)
-	err = w.allUp(ctx, int(up))
-	stop()
-	if err != nil {
-		return err
-	}
-	after := w.fleet.Stats()
-	w.explain(r)
-	r.add("gateway restarted: all edges back after", "s", time.Since(begin).Seconds())
-	r.add("gateway restarted: attempts for each tunnel", "", float64(after.Dials-before.Dials)/float64(up))
-	r.times("requests while edges come back", latencies.ok)
-	r.add("requests while edges come back: failed", "", float64(latencies.failed))
-	return w.memory(r, "after a restart")
-}
-
-// latency are those of requests.
-type latency struct {
-	ok     []time.Duration
-	failed int
-}
-
-// probe makes a request every 20 ms, each on a new connection, until stop is called. Then the result may be read.
-func (w *world) probe(ctx context.Context, host string) (stop func(), _ *latency) {
-	ctx, cancel := context.WithCancel(ctx)
-	var (
-		result latency
-		done   sync.WaitGroup
-	)
-	done.Go(func() {
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			begin := time.Now()
-			if err := w.get(context.WithoutCancel(ctx), host); err != nil {
-				result.failed++
-				continue
-			}
-			result.ok = append(result.ok, time.Since(begin))
-		}
-	})
-	return func() {
-		cancel()
-		done.Wait()
-	}, &result
 }

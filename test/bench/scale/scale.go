@@ -7,6 +7,7 @@ package scale
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -40,24 +41,26 @@ func sizes(o record.Options) ([]int, error) {
 	return all, nil
 }
 
-// Run measures each size in an installation of its own, and then how the figures grow.
+// Run measures each size in an installation of its own, and then how the figures grow. A size that fails doesn't keep it from the others.
 func Run(ctx context.Context, log *record.Log, o record.Options) error {
 	all, err := sizes(o)
 	if err != nil {
 		return err
 	}
 	growth := growth{}
+	var failed error
 	for _, n := range all {
 		r := &results{log: log, out: o, size: n, growth: growth}
 		if err := measure(ctx, r, n, o.Rounds(100, 20)); err != nil {
-			return fmt.Errorf("measuring %d workload clusters: %w", n, err)
+			o.Printf("%6d  FAILED: %v", n, err)
+			failed = errors.Join(failed, fmt.Errorf("measuring %d workload clusters: %w", n, err))
 		}
 	}
 	for _, g := range growth.fits() {
-		o.Printf("%-50s grows with N^%.2f: %s", g.name, g.exponent, g.word())
-		log.Add(record.Result{Name: "growth of " + g.name, Subject: "fairlead", Unit: "exponent", Value: g.exponent, Params: map[string]string{"order": g.word()}})
+		o.Printf("%-14s %-60s grows %.1f times, %s", g.subject, g.name, g.times, g.order)
+		log.Add(record.Result{Name: "growth", Subject: g.subject, Unit: "times", Value: g.times, Text: g.order, Params: map[string]string{"figure": g.name}})
 	}
-	return nil
+	return failed
 }
 
 // results are of one size.
@@ -68,15 +71,18 @@ type results struct {
 	growth growth
 }
 
+// add adds a figure of the installation as a whole.
 func (r *results) add(name, unit string, value float64, samples ...float64) {
+	r.of("fairlead", name, unit, value, samples...)
+}
+
+// of adds a figure of one of its components.
+func (r *results) of(subject, name, unit string, value float64, samples ...float64) {
 	r.log.Add(record.Result{
-		Name: name, Subject: "fairlead", Unit: unit, Value: value, Samples: samples, Params: map[string]string{"clusters": strconv.Itoa(r.size)},
+		Name: name, Subject: subject, Unit: unit, Value: value, Samples: samples, Params: map[string]string{"clusters": strconv.Itoa(r.size)},
 	})
-	if value == 0 && len(samples) > 0 {
-		value = record.Median(samples)
-	}
-	r.out.Printf("%6d  %-50s %12.3f %s", r.size, name, value, unit)
-	r.growth.note(name, r.size, value)
+	r.out.Printf("%6d  %-14s %-60s %12.3f %s", r.size, subject, name, value, unit)
+	r.growth.note(figure{name, subject}, r.size, value)
 }
 
 // times adds the median and the 99th percentile of what took so long.
@@ -88,8 +94,8 @@ func (r *results) times(name string, all []time.Duration) {
 	for _, d := range all {
 		samples = append(samples, float64(d)/float64(time.Millisecond))
 	}
-	r.add(name+", p50", "ms", percentile(samples, .5), samples...)
-	r.add(name+", p99", "ms", percentile(samples, .99))
+	r.add(name+" p50", "ms", percentile(samples, .5), samples...)
+	r.add(name+" p99", "ms", percentile(samples, .99))
 }
 
 // tunnels is how many each edge keeps, as far as the sockets that a process may have open go.

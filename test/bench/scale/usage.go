@@ -1,13 +1,11 @@
 package scale
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -34,31 +32,6 @@ func (w *world) components() []component {
 	}
 }
 
-// ticks is USER_HZ, which Linux has at 100 everywhere.
-const ticks = 10 * time.Millisecond
-
-// cpu is the time that a process has had so far.
-func cpu(pid int) (time.Duration, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
-	}
-	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-	const user, system = 11, 12 // fields 14 and 15, of which two are gone
-	if len(fields) <= system {
-		return 0, fmt.Errorf("reading the time of process %d: %q", pid, data)
-	}
-	var sum time.Duration
-	for _, f := range fields[user : system+1] {
-		n, err := strconv.Atoi(string(f))
-		if err != nil {
-			return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
-		}
-		sum += time.Duration(n) * ticks
-	}
-	return sum, nil
-}
-
 // memory adds the resident memory of all components.
 func (w *world) memory(r *results, when string) error {
 	for _, c := range w.components() {
@@ -70,9 +43,25 @@ func (w *world) memory(r *results, when string) error {
 		if err != nil {
 			return err
 		}
-		r.add("memory of "+c.name+", "+when, "MB", float64(rss)/1e6)
+		r.of(c.name, "memory "+when, "MB", float64(rss)/1e6)
 	}
 	return nil
+}
+
+// memoryOf is the resident memory of a component in MB.
+func (w *world) memoryOf(name string) (float64, error) {
+	for _, c := range w.components() {
+		if c.name != name {
+			continue
+		}
+		pid, err := c.pid()
+		if err != nil {
+			return 0, err
+		}
+		rss, err := lab.RSS(pid)
+		return float64(rss) / 1e6, err
+	}
+	return 0, fmt.Errorf("measuring %s: there is none", name)
 }
 
 // usage is how much time each component takes, and how many bytes the gateway gets from the xds-server, while something is done.
@@ -83,7 +72,7 @@ func (w *world) usage(ctx context.Context, r *results, what string, times int, d
 		if err != nil {
 			return err
 		}
-		if before[c.name], err = cpu(pid); err != nil {
+		if before[c.name], err = lab.CPU(pid); err != nil {
 			return err
 		}
 	}
@@ -103,13 +92,13 @@ func (w *world) usage(ctx context.Context, r *results, what string, times int, d
 		if err != nil {
 			return err
 		}
-		now, err := cpu(pid)
+		now, err := lab.CPU(pid)
 		if err != nil {
 			return err
 		}
-		r.add("CPU of "+c.name+" for "+what, "ms", float64((now-before[c.name])/time.Duration(times))/float64(time.Millisecond))
+		r.of(c.name, "CPU for "+what, "ms", float64((now-before[c.name])/time.Duration(times))/float64(time.Millisecond))
 	}
-	r.add("bytes to the gateway for "+what, "bytes", float64(after-received)/float64(times))
+	r.of("gateway", "bytes for "+what, "bytes", float64(after-received)/float64(times))
 	return nil
 }
 

@@ -1,0 +1,206 @@
+// Package fleet is what benchmarks with many workload clusters stand on: an installation with real programs (test/lab), without Cluster
+// API's managers, and synthetic edges (test/synthetic) with certificates of its CA, behind each an apiserver in memory.
+package fleet
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/synthetic"
+)
+
+// Domain is the tunnel domain.
+const Domain = model.TunnelDomain("tunnels.example.test")
+
+const (
+	// connecting is how many edges wait for a TCP connection at a time: each holds a thread of this process.
+	connecting = 256
+	// look is how often Tunnels are counted.
+	look = 200 * time.Millisecond
+	// lifetime is that of certificates: longer than any benchmark.
+	lifetime = 12 * time.Hour
+)
+
+// World is an installation with synthetic edges. It must be closed.
+type World struct {
+	*lab.Lab
+	Roots *x509.CertPool // with the installation's CA alone
+	CA    *certs.CA
+	API   *synthetic.API
+	Fleet *synthetic.Fleet
+	key   *ecdsa.PrivateKey // of all leaves
+}
+
+// New starts an installation, and a fleet without edges, each of which will keep so many tunnels. Serving is the certificate of the
+// apiserver; nil: one of the installation's CA, for the name kubernetes.
+func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, err error) {
+	l, err := lab.New(ctx, lab.Options{Lean: true, TunnelDomain: string(Domain), LogLevel: "warn"})
+	if err != nil {
+		return nil, err
+	}
+	w := &World{Lab: l}
+	defer func() {
+		if err != nil {
+			w.Close(ctx)
+		}
+	}()
+	if err := l.Start(ctx); err != nil {
+		kept, keeping := l.KeepLogs()
+		return nil, errors.Join(fmt.Errorf("%w; logs are in %s", err, kept), keeping)
+	}
+	if err := w.readCA(ctx); err != nil {
+		return nil, err
+	}
+	if serving == nil {
+		if serving, err = w.Leaf(certs.Leaf{CommonName: "kubernetes", DNSNames: []string{"kubernetes"}, Server: true}); err != nil {
+			return nil, err
+		}
+	}
+	w.API = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil })
+	public, slots := net.JoinHostPort(lab.PublicAddress(0).String(), strconv.Itoa(lab.PublicPort)), make(chan struct{}, connecting)
+	w.Fleet, err = synthetic.New(synthetic.Options{
+		Domain: Domain, Gateway: "gateway-0", Roots: w.Roots, API: w.API, Tunnels: tunnels,
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			return l.Network.Workload.DialContext(ctx, "tcp", public)
+		},
+	})
+	return w, err
+}
+
+// Close ends everything.
+func (w *World) Close(ctx context.Context) {
+	if w.Fleet != nil {
+		_ = w.Fleet.Close()
+	}
+	if w.API != nil {
+		_ = w.API.Close()
+	}
+	w.Lab.Close(context.WithoutCancel(ctx))
+}
+
+// readCA takes the key of the installation's CA, as its administrator can.
+func (w *World) readCA(ctx context.Context) (err error) {
+	secret := &corev1.Secret{}
+	key := types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName}
+	if err := w.Management.Client.Get(ctx, key, secret); err != nil {
+		return fmt.Errorf("reading the installation's CA: %w", err)
+	}
+	if w.CA, err = certs.ParseCA(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
+		return err
+	}
+	w.Roots = x509.NewCertPool()
+	w.Roots.AppendCertsFromPEM(w.CA.CertPEM())
+	w.key, err = certs.NewKey()
+	return err
+}
+
+// Leaf issues a certificate. All have one key.
+func (w *World) Leaf(leaf certs.Leaf) (*tls.Certificate, error) {
+	identity, err := w.Identity(leaf)
+	if err != nil {
+		return nil, err
+	}
+	certificate := identity.TLSCertificate()
+	return &certificate, nil
+}
+
+// Identity is Leaf in the form in which it can be written to files.
+func (w *World) Identity(leaf certs.Leaf) (certs.Identity, error) {
+	leaf.NotBefore, leaf.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(lifetime)
+	chain, err := w.CA.Issue(w.key.Public(), leaf)
+	if err != nil {
+		return certs.Identity{}, err
+	}
+	return certs.NewIdentity(chain, w.key)
+}
+
+// Edge adds an edge of a tunnel, which doesn't dial yet.
+func (w *World) Edge(id string) (*synthetic.Edge, error) {
+	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}
+	certificate, err := w.Leaf(certs.Leaf{CommonName: edge.Node, DNSNames: Domain.DNSNames(edge), Server: true, Client: true})
+	if err != nil {
+		return nil, err
+	}
+	return w.Fleet.Add(synthetic.Spec{Node: edge.Node, ID: id, Certificate: certificate}), nil
+}
+
+// Create creates objects in the management cluster. Those that are there already stay as they are.
+func (w *World) Create(ctx context.Context, objects ...client.Object) error {
+	for _, object := range objects {
+		if err := w.Management.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// CreateNamespace creates a namespace there.
+func (w *World) CreateNamespace(ctx context.Context, name string) error {
+	return w.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
+// Tunnels waits until so many Clusters of a namespace have a Tunnel, and returns those, by name, with their ids.
+func (w *World) Tunnels(ctx context.Context, namespace string, n int, timeout time.Duration) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for most := 0; ; {
+		count, err := w.count(ctx, namespace)
+		if most = max(most, count); err == nil && count >= n {
+			ids, err := w.ids(ctx, namespace)
+			if err != nil || len(ids) >= n {
+				return ids, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for Tunnels: %d of %d Clusters have one: %w", most, n, errors.Join(ctx.Err(), err))
+		case <-tick.C:
+		}
+	}
+}
+
+// count asks for one of the Tunnels, and how many more there are: to list thousands would be work for the apiserver that is measured.
+func (w *World) count(ctx context.Context, namespace string) (int, error) {
+	var one metav1.PartialObjectMetadataList
+	one.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TunnelList"))
+	if err := w.Management.Client.List(ctx, &one, client.InNamespace(namespace), client.Limit(1)); err != nil {
+		return 0, err
+	}
+	return len(one.Items) + int(ptr.Deref(one.RemainingItemCount, 0)), nil
+}
+
+func (w *World) ids(ctx context.Context, namespace string) (map[string]string, error) {
+	var all v1alpha1.TunnelList
+	if err := w.Management.Client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing Tunnels: %w", err)
+	}
+	ids := map[string]string{}
+	for _, t := range all.Items {
+		if t.Spec.ID != "" {
+			ids[t.Name] = t.Spec.ID
+		}
+	}
+	return ids, nil
+}

@@ -1,0 +1,83 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/test/synthetic"
+)
+
+// following is how many edges open their control channel at a time.
+const following = 64
+
+// xdsServer is where the lab's xds-server listens.
+var xdsServer = net.JoinHostPort("10.111.1.10", strconv.Itoa(xdsPort))
+
+// control has as many edges as there are sockets for open their control channel, with their resources and their report, which the
+// xds-server keeps something for. They come to the xds-server itself: through the gateway each would be two sockets of its Envoy.
+func (w *world) control(ctx context.Context, r *results, sockets int) error {
+	edges := w.Fleet.Edges()
+	edges = edges[:min(len(edges), sockets)]
+	before, err := w.memoryOf("xds-server")
+	if err != nil {
+		return err
+	}
+	var (
+		mu   sync.Mutex
+		open []*synthetic.Control
+	)
+	defer func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}()
+	begin := time.Now()
+	group, bounded := errgroup.WithContext(ctx)
+	group.SetLimit(following)
+	for i, e := range edges {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(bounded, patience)
+			defer cancel()
+			c, err := e.Follow(ctx, source(i), func(ctx context.Context) (net.Conn, error) {
+				return w.Network.Management.DialContext(ctx, "tcp", xdsServer)
+			})
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			open = append(open, c)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("opening %d control channels, %d are open: %w", len(edges), len(open), err)
+	}
+	r.add("edges with a control channel", "", float64(len(open)))
+	r.add("new control channels", "1/s", float64(len(open))/time.Since(begin).Seconds())
+	if err := w.memory(r, "with control channels"); err != nil {
+		return err
+	}
+	after, err := w.memoryOf("xds-server")
+	if err != nil {
+		return err
+	}
+	each := (after - before) / float64(len(open))
+	r.of("xds-server", "memory of a control channel", "KB", each*1e3)
+	if len(open) < r.size { // the others have none, for want of sockets
+		r.of("xds-server", "memory if all had a control channel", "MB", before+each*float64(r.size))
+	}
+	return w.usage(ctx, r, "a second with control channels", int(clientTime/time.Second), func() error { return sleep(ctx, clientTime) })
+}
+
+// source is the address that the i-th edge seems to come from. Each has its own: an xds-server bounds what one may do.
+func source(i int) net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 40_000))
+}

@@ -1,0 +1,233 @@
+package fleet
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+const (
+	// darkClusters and darkWorkers are 2,000 and 100 in small.
+	darkClusters, darkWorkers = 200, 10
+	liveClusters              = 3
+	// darkPeriods is for how long the workers are watched: twice as long as it takes to try each dark workload cluster.
+	darkPeriods = 70 * time.Second
+	// darkPatience is what an attempt at a dark workload cluster may take on a busy machine. Without a cure it is 5 s by SNI.
+	darkPatience = time.Second
+	// darkBusy is the part of all workers that dark workload clusters may keep busy.
+	darkBusy = 0.25
+
+	probeTimeout    = 5 * time.Second // of Cluster API's probe
+	diagnosticsPort = "127.0.0.1:9300"
+)
+
+// darkness is an installation with workload clusters that have no edge.
+type darkness struct {
+	*world.World
+	live, dark []*lab.Cluster
+	member     *world.Member // whose edge goes and comes back
+	edge       *lab.Agent
+}
+
+// TestDarkClusters proves that workload clusters without a tunnel cost Cluster API next to nothing: point 4.
+func TestDarkClusters(t *testing.T) {
+	options := lab.Options{Lean: true, LogLevel: "info"}
+	for i := range liveClusters {
+		options.ServingNames = append(options.ServingNames, world.Hostname(fmt.Sprint("live-", i)))
+	}
+	w := &darkness{World: newWorld(t, options)}
+	w.member = w.Member(t, "sleeper", nil)
+	w.edge = w.Edge(t, lab.EdgeSpec{Name: "edge-sleeper"}, w.member)
+	w.populate(t)
+	must(t, w.member.Works(t.Context()))
+	// Right after its tunnel is lost a client is made to wait, for an edge that only dials again.
+	world.StopEdge(t, w.edge)
+	that(t, "a workload cluster without a tunnel is refused at once, by SNI and by CONNECT, in words that client-go does not retry", w.refused)
+	that(t, "its edge comes back while nobody but the gateway is there", w.comesBack)
+	that(t, "dark workload clusters leave the workers of Cluster API's ClusterCache free, and the live ones stay connected", w.connected)
+	w.Logs(t, "edge-sleeper")
+}
+
+// populate makes all Clusters, and one edge for the live ones.
+func (w *darkness) populate(t *testing.T) {
+	t.Helper()
+	nobody := w.StandIn(t, "nobody", w.Network.Workload, w.SNI.Endpoint.Addr())
+	var bootstraps [][]byte
+	for i := range liveClusters {
+		c, err := w.CreateCluster(t.Context(), lab.ClusterSpec{Name: fmt.Sprint("live-", i), Namespace: world.Namespace, APIServer: w.SNI, Mode: v1alpha1.KubeconfigModeSNI})
+		must(t, err)
+		must(t, c.SetProvisioned(t.Context()))
+		bootstrap, err := c.Bootstrap(t.Context())
+		must(t, err)
+		w.live, bootstraps = append(w.live, c), append(bootstraps, bootstrap)
+	}
+	_, err := w.RunEdge(lab.EdgeSpec{Name: "edge-live", Bootstraps: bootstraps})
+	must(t, err)
+	w.dark = make([]*lab.Cluster, darkClusters)
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(8)
+	for i := range w.dark {
+		group.Go(func() (err error) {
+			spec := lab.ClusterSpec{Name: fmt.Sprint("dark-", i), Namespace: world.Namespace, APIServer: nobody.APIServer, Mode: v1alpha1.KubeconfigModeSNI}
+			if i%2 == 0 {
+				spec.Mode = v1alpha1.KubeconfigModeConnect
+			}
+			if w.dark[i], err = w.CreateCluster(ctx, spec); err != nil {
+				return err
+			}
+			return w.dark[i].SetProvisioned(ctx)
+		})
+	}
+	must(t, group.Wait())
+	for _, c := range append(w.dark, w.live...) {
+		_, err := c.WaitKubeconfig(t.Context())
+		must(t, err)
+	}
+	for _, c := range w.live {
+		eventually(t, c.Reach)
+	}
+}
+
+// refused measures what an attempt of Cluster API's costs, before and after the gateway is sure that nobody is there.
+func (w *darkness) refused(t *testing.T) {
+	lost := w.probe(t, w.sleeper(t))
+	measured("dark_lost_moments_ago_s", lost.Seconds())
+	for mode, c := range map[string]*lab.Cluster{"connect": w.dark[0], "sni": w.dark[1]} {
+		kubeconfig, err := c.Kubeconfig(t.Context())
+		must(t, err)
+		longest := time.Duration(0)
+		eventually(t, func(context.Context) error { // the gateway is younger than a minute, perhaps
+			for range 5 { // one that is held may be let go early, by chance
+				if took := w.probe(t, kubeconfig); took > darkPatience {
+					return fmt.Errorf("by %s an attempt took %v", mode, took)
+				}
+			}
+			return nil
+		})
+		for range 20 {
+			longest = max(longest, w.probe(t, kubeconfig))
+		}
+		measured("dark_attempt_"+mode+"_ms", float64(longest.Milliseconds()))
+		if longest > darkPatience {
+			t.Errorf("by %s an attempt took %v", mode, longest)
+		}
+	}
+}
+
+func (w *darkness) sleeper(t *testing.T) []byte {
+	t.Helper()
+	kubeconfig, err := w.member.WaitKubeconfig(t.Context())
+	must(t, err)
+	return kubeconfig
+}
+
+// probe is how long the first request of a connect of ClusterCache takes, which must fail: createHTTPClientAndMapper in Cluster API's
+// controllers/clustercache.
+func (w *darkness) probe(t *testing.T, kubeconfig []byte) time.Duration {
+	t.Helper()
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	must(t, err)
+	config.Dial, config.Timeout, config.QPS, config.Burst = w.Network.Management.DialContext, 10*time.Second, 20, 30
+	client, err := rest.HTTPClientFor(config)
+	must(t, err)
+	codec := runtime.NoopEncoder{Decoder: scheme.Codecs.UniversalDecoder()}
+	config.NegotiatedSerializer = serializer.NegotiatedSerializerWrapper(runtime.SerializerInfo{Serializer: codec})
+	restClient, err := rest.UnversionedRESTClientForConfigAndClient(config, client)
+	must(t, err)
+	began := time.Now()
+	if _, err := restClient.Get().AbsPath("/").Timeout(probeTimeout).DoRaw(t.Context()); err == nil {
+		t.Fatal("somebody has answered")
+	}
+	return time.Since(began)
+}
+
+// comesBack starts the edge again while the control plane stands still.
+func (w *darkness) comesBack(t *testing.T) {
+	kubeconfig := w.sleeper(t)
+	eventually(t, func(context.Context) error { // it was lost less than ten seconds ago, perhaps
+		if took := w.probe(t, kubeconfig); took > darkPatience {
+			return fmt.Errorf("it is not dark: an attempt took %v", took)
+		}
+		return nil
+	})
+	for _, s := range append(w.XDSServers, w.Controllers...) {
+		must(t, s.Process().Freeze())
+		defer func() { must(t, s.Process().Thaw()) }()
+	}
+	w.edge.Resume()
+	began := time.Now()
+	must(t, lab.Wait(t.Context(), time.Minute, w.member.Works))
+	measured("dark_back_s", time.Since(began).Seconds())
+}
+
+// connected runs Cluster API's own core manager.
+func (w *darkness) connected(t *testing.T) {
+	manager, err := w.StartManager(t.Context(), "capi-dark", world.Namespace, fmt.Sprint("--clustercache-concurrency=", darkWorkers),
+		"--diagnostics-address="+diagnosticsPort, "--insecure-diagnostics")
+	must(t, err)
+	defer manager.Kill()
+	for _, c := range w.live {
+		must(t, lab.Wait(t.Context(), 2*time.Minute, c.RemoteConnectionProbe))
+	}
+	busy, samples, most := 0, 0, 0
+	lost := 0
+	for began := time.Now(); time.Since(began) < darkPeriods; {
+		n, err := w.busy(t.Context())
+		must(t, err)
+		busy, samples, most = busy+n, samples+1, max(most, n)
+		if samples%10 == 0 {
+			for _, c := range w.live {
+				if err := c.RemoteConnectionProbe(t.Context()); err != nil {
+					t.Errorf("%s: %v", c, err)
+					lost++
+				}
+			}
+		}
+		_ = lab.Wait(t.Context(), time.Second/4, func(context.Context) error { return fmt.Errorf("it is not time yet") })
+	}
+	part := float64(busy) / float64(samples) / darkWorkers
+	t.Logf("%d dark and %d live workload clusters, %d workers: %.2f busy on average of %d samples, at most %d", darkClusters, liveClusters, darkWorkers, part*darkWorkers, samples, most)
+	measured("dark_2000_busy_of_100_workers", 100*part)
+	measured("dark_live_lost", float64(lost))
+	if part > darkBusy {
+		t.Errorf("dark workload clusters keep %.0f%% of the workers busy", 100*part)
+	}
+}
+
+// busy is how many workers of ClusterCache do something at this moment.
+func (w *darkness) busy(ctx context.Context) (n int, err error) {
+	client := &http.Client{Timeout: traffic.RequestTimeout, Transport: &http.Transport{DialContext: w.Network.Management.DialContext, DisableKeepAlives: true}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+diagnosticsPort+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(io.LimitReader(response.Body, 16<<20)); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), `controller_runtime_active_workers{controller="clustercache"} `); ok {
+			_, err := fmt.Sscan(value, &n)
+			return n, err
+		}
+	}
+	return 0, fmt.Errorf("the manager doesn't say how many workers are busy")
+}

@@ -1,0 +1,44 @@
+package fleet
+
+import (
+	"bufio"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// liveTunnels are the tunnels that a gateway has by its own events: the worker of each by the edge's address.
+func liveTunnels(gateway *lab.Agent) (map[netip.AddrPort]int, error) {
+	file, err := os.Open(filepath.Join(gateway.StateDir, "tunnels.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	live := map[netip.AddrPort]int{}
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var e struct {
+			Peer   netip.AddrPort `json:"peer"`
+			Tunnel struct {
+				Event  string `json:"event"`
+				Worker string `json:"worker"`
+			} `json:"tunnel"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			continue // it is being written
+		}
+		switch e.Tunnel.Event {
+		case "tunnel_setup":
+			if live[e.Peer], err = strconv.Atoi(strings.TrimPrefix(e.Tunnel.Worker, "worker_")); err != nil {
+				return nil, err
+			}
+		case "tunnel_closed":
+			delete(live, e.Peer)
+		}
+	}
+	return live, nil
+}
