@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/promise"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -113,14 +114,14 @@ func (w *darkness) refused(t *testing.T) {
 		kubeconfig, err := c.Kubeconfig(t.Context())
 		must(t, err)
 		longest := time.Duration(0)
-		eventually(t, func(context.Context) error { // the gateway is younger than a minute, perhaps
+		must(t, lab.Wait(t.Context(), 3*promise.Patience, func(context.Context) error { // the gateway is younger than a minute, perhaps
 			for range 5 { // one that is held may be let go early, by chance
 				if took := w.probe(t, kubeconfig); took > darkPatience {
 					return fmt.Errorf("by %s an attempt took %v", mode, took)
 				}
 			}
 			return nil
-		})
+		}))
 		for range 20 {
 			longest = max(longest, w.probe(t, kubeconfig))
 		}

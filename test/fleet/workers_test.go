@@ -23,6 +23,8 @@ import (
 const (
 	// attemptTime is how long a client waits for an answer, and retryTime how long before it asks again.
 	attemptTime, retryTime = time.Second, 100 * time.Millisecond
+	// cutTime is for how long tunnels are cut, with each number of workers.
+	cutTime = 45 * time.Second
 	// longestWait is for how long at most a request does not succeed, however often it is sent.
 	longestWait = 2 * time.Second
 )
@@ -56,7 +58,7 @@ type threads struct {
 // repaired destroys tunnels at random, two at a time, while clients ask.
 func (w *threads) repaired(t *testing.T) {
 	that(t, fmt.Sprintf("with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random", w.workers), func(t *testing.T) {
-		longest, asked, tunnels := w.cut(t, time.Minute)
+		longest, asked, tunnels := w.cut(t, cutTime)
 		measured(fmt.Sprintf("workers_%d_longest_ms", w.workers), float64(longest.Milliseconds()))
 		t.Logf("%d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
 		if longest > longestWait {
@@ -72,8 +74,9 @@ func (w *threads) repaired(t *testing.T) {
 func (w *threads) alone(t *testing.T) {
 	must(t, w.Gateways[0].Process().Freeze())
 	longest, asked, tunnels := w.cut(t, 5*time.Second)
-	for range 60 { // until there is a hole that stays
-		if w.missing() == nil && w.each(1) != nil {
+	hole := false
+	for range 60 {
+		if hole = w.missing() == nil && w.each(1) != nil; hole {
 			break
 		}
 		w.destroy(t)
@@ -87,6 +90,9 @@ func (w *threads) alone(t *testing.T) {
 	measured(fmt.Sprintf("workers_%d_unrepaired_longest_ms", w.workers), float64(longest.Milliseconds()))
 	t.Logf("nobody closes holes: %d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
 	that(t, "holes that came while no agent was there are closed by the next", func(t *testing.T) {
+		if !hole {
+			t.Error("none came")
+		}
 		eventually(t, func(context.Context) error { return w.each(1) })
 	})
 }
@@ -223,20 +229,30 @@ func (w *threads) missing() error {
 	return err
 }
 
-// destroy destroys the sockets of two tunnels at the gateway, as if the network between had forgotten them.
+// destroy destroys the sockets of two tunnels at the gateway, as if the network between had forgotten them, and returns when the gateway
+// has seen it.
 func (w *threads) destroy(t *testing.T) (n int) {
 	t.Helper()
 	live, err := w.live()
 	must(t, err)
+	var gone []netip.AddrPort
 	for peer := range live { // in no order
 		command := w.Network.Gateways[0].Command(t.Context(), "ss", "-K", "dst", peer.Addr().String(), "dport", "=", strconv.Itoa(int(peer.Port())))
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("destroying a tunnel: %v: %s", err, out)
 		}
-		t.Logf("%s: the tunnel of %s is cut", time.Now().Format("15:04:05.000"), peer)
-		if n++; n == 2 {
+		if gone = append(gone, peer); len(gone) == 2 {
 			break
 		}
 	}
-	return n
+	must(t, lab.Wait(t.Context(), promise.Patience, func(context.Context) error {
+		live, err := w.live()
+		for _, peer := range gone {
+			if _, still := live[peer]; err == nil && still {
+				err = fmt.Errorf("the tunnel of %s is there still", peer)
+			}
+		}
+		return err
+	}))
+	return len(gone)
 }
