@@ -180,7 +180,7 @@ func (w *threads) ask(ctx context.Context, t *testing.T) (wait func() (longest t
 					_ = lab.Wait(context.Background(), retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
 				}
 				took := time.Since(began)
-				if took > attemptTime {
+				if took > longestWait {
 					t.Logf("begun at %s, took %s: %q", began.Format("15:04:05.000"), took, failed)
 				}
 				mu.Lock()
