@@ -3,17 +3,22 @@ package path
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// each starts all ways over one link, and measures them in turn.
+// each starts all ways over one link, and measures them in turn; in a quick run those that matter most.
 func each(ctx context.Context, p *place, log *record.Log, options record.Options, l link, rounds int, units, params map[string]string,
 	measure func(ctx context.Context, s *subject) (map[string]float64, error),
 ) error {
-	subjects, err := beginAll(ctx, p, options, l, ways(options))
+	compared := ways(options)
+	if options.Quick {
+		compared = slices.DeleteFunc(compared, func(w way) bool { return slices.Contains(onlyInFull, w.name) })
+	}
+	subjects, err := beginAll(ctx, p, options, l, compared)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,9 @@ var peers = []way{
 	{"envoy (forward)", forwarder},
 }
 
+// onlyInFull are those that a quick run measures only where it takes no long time: an old way, and the limits that are no tunnels.
+var onlyInFull = []string{"ssh", "haproxy (forward)", "envoy (forward)"}
+
 // peer is a program of tools/bench.
 func (p *place) peer(name string) (string, error) {
 	path := filepath.Join(p.bin, "peers", name)

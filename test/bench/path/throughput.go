@@ -77,9 +77,17 @@ func keep(log *record.Log, options record.Options, subjects []*subject, all map[
 				log.Add(record.Result{Name: name + "/direct", Subject: s.name, Params: params, Unit: "× direct", Samples: m.ratios})
 				ratio = fmt.Sprintf(" (%.2f x direct)", record.Median(m.ratios))
 			}
-			options.Printf("%-14s %-28s %v: %.4g %s%s", s.name, name, params, record.Median(m.values), unit, ratio)
+			options.Printf("%-18s %-28s %s%.4g %s%s", s.name, name, setting(params), record.Median(m.values), unit, ratio)
 		}
 	}
+}
+
+// setting is what a figure was measured with, in words.
+func setting(params map[string]string) (text string) {
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		text += params[name] + " " + name + ": "
+	}
+	return text
 }
 
 // throughput is that of 1, 8 and 64 streams, with what a GB costs of CPU.
