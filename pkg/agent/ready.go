@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// ReadyDeadline is the default of Gateway.ReadyDeadline: 10,000 edges are back in 40 s.
+// ReadyDeadline is the default of Gateway.ReadyDeadline: 20,000 tunnels of 10,000 edges are 20 s of work for one worker.
 const ReadyDeadline = time.Minute
 
 // lookAtPeers is how often a gateway that waits looks whether it has what the others have.

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/test/bench/record"
 	"github.com/fairlead/fairlead/test/lab"
 )
@@ -111,7 +112,7 @@ func (w *world) turn(ctx context.Context, way string, round int) (turn, error) {
 		return one, err
 	}
 	from := time.Now()
-	if err := sleep(ctx, probing); err != nil {
+	if err := retry.Sleep(ctx, probing); err != nil {
 		return one, err
 	}
 	after, err := lab.CPU(process.PID())
@@ -124,15 +125,4 @@ func (w *world) turn(ctx context.Context, way string, round int) (turn, error) {
 	rss, err := lab.RSS(process.PID())
 	one.take(follower, from, rss, after-before)
 	return one, err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/test/lab"
 )
 
@@ -71,7 +72,7 @@ func (w *world) quiet(ctx context.Context) error {
 	const perSecond = 3 // what is looked at again
 	last := math.Inf(1)
 	return lab.Wait(ctx, patience, func(ctx context.Context) error {
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := retry.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 		all, err := w.writes(ctx)
@@ -88,17 +89,6 @@ func (w *world) quiet(ctx context.Context) error {
 		}
 		return nil
 	})
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // written adds how many requests wrote something since, for each of so many Clusters, and shows of what kind they were.
