@@ -1,12 +1,13 @@
 // Command install puts the real parts that Fairlead runs with and is tested with into bin/: the official Envoy, and
 // kube-apiserver, kube-controller-manager, etcd, kubectl, kubeadm, clusterctl, Cluster API's managers, its AWS provider's way with
-// kubeconfigs, and the stand-ins for a kubelet and for a machine, built from their Go modules; kubeadm and kube-apiserver also with
+// kubeconfigs, the stand-ins for a kubelet and for a machine, and Prometheus, built from their Go modules; kubeadm and kube-apiserver also with
 // the number of the next release.
 //
 //	go run . [-root DIR] [PART ...]     without a PART: all of them
 //
 // Each part is kept in a cache outside of the tree under a hash of everything that it is made from, so that a second
-// run, also in another clone, only sets a link.
+// run, also in another clone, only sets a link. The browser for the tests of the status page is Debian's package chromium, and is installed
+// as such (part chromium).
 package main
 
 import (
@@ -60,9 +61,12 @@ func install(ctx context.Context, root, cache string, names []string, out io.Wri
 	if err != nil {
 		return err
 	}
-	wanted, err := choose(parts(root), names)
-	if err != nil {
-		return err
+	browser, rest := takeChromium(names)
+	var wanted []part
+	if len(rest) > 0 || len(names) == 0 {
+		if wanted, err = choose(parts(root), rest); err != nil {
+			return err
+		}
 	}
 	bin := filepath.Join(root, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
@@ -76,6 +80,11 @@ func install(ctx context.Context, root, cache string, names []string, out io.Wri
 		return err
 	}
 	defer unlock()
+	if browser {
+		if err := installChromium(ctx, len(names) > 0, out); err != nil {
+			return fmt.Errorf("installing %s: %w", chromiumPart, err)
+		}
+	}
 	for _, p := range wanted {
 		if err := one(ctx, p, cache, bin, out); err != nil {
 			return fmt.Errorf("installing %s: %w", p.name, err)

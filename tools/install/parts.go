@@ -30,6 +30,7 @@ func parts(root string) []part {
 	capi := filepath.Join(root, "tools", "capi")
 	capa := filepath.Join(root, "tools", "capa")
 	dns := filepath.Join(root, "tools", "dns")
+	monitoring := filepath.Join(root, "tools", "prometheus")
 	wheel := filepath.Join(root, "deploy", "envoy", "requirements.txt")
 	return []part{
 		{
@@ -66,6 +67,7 @@ func parts(root string) []part {
 			},
 		},
 		awsProvider(capa),
+		prometheus(monitoring),
 	}
 }
 

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+)
+
+// prometheus is Prometheus and promtool without web pages, and without the ways to find targets that lead to clouds: those are most of
+// what they link. Which there are is one file, which Prometheus wants its builders to change; so it is built from a copy.
+func prometheus(module string) part {
+	return part{
+		name: "prometheus", cold: "4 min", files: []string{"prometheus", "promtool"}, from: modFiles(module),
+		make: func(ctx context.Context, dir string) error {
+			const path = "github.com/prometheus/prometheus"
+			if _, err := output(ctx, module, "go", "mod", "download", path); err != nil {
+				return err
+			}
+			source, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", path)
+			if err != nil {
+				return err
+			}
+			work, err := os.MkdirTemp(dir, "source-")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(work)
+			if err := os.CopyFS(work, os.DirFS(source)); err != nil {
+				return err
+			}
+			plugins := filepath.Join(work, "plugins", "plugins.go")
+			if err := os.Remove(plugins); err != nil { // it can't be written
+				return err
+			}
+			if err := os.WriteFile(plugins, []byte("package plugins\n"), 0o600); err != nil {
+				return err
+			}
+			for _, name := range []string{"prometheus", "promtool"} {
+				if err := build(ctx, work, filepath.Join(dir, name), "./cmd/"+name, "-s -w"); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
