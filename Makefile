@@ -13,7 +13,7 @@ REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
 # Of these some stand on a kube-apiserver, with much of their own that runs at the same time or with little, and some on an Envoy.
 SERVED   := ./pkg/source/... ./pkg/signing/... ./pkg/probe/... ./cmd/xds-server/...
-MANAGED  := ./pkg/controller/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/...
+MANAGED  := ./pkg/controller/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
 ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/relay/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/...
 
 .PHONY: help
@@ -47,12 +47,12 @@ demo: tools build ## show Cluster API managing two workload clusters that it can
 ##### test
 
 .PHONY: test
-test: test-parts verify-main-short verify-identity-short verify-kubeconfigs-short verify-fleet-short test-readme ## all tests, of the long proofs the short forms: what CI and the README run
+test: test-parts verify-main-short verify-identity-short verify-kubeconfigs-short verify-fleet-short verify-sight-short test-metrics test-readme ## all tests, of the long proofs the short forms: what CI and the README run
 
 # Tests mostly wait, so these run side by side, the longest first; what the proofs after them need is built on the way.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e.test identity.test kubeconfigs.test fleet.test
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e.test identity.test kubeconfigs.test fleet.test sight.test
 
 .PHONY: test-rest
 test-rest: ## of test-unit what no other part runs in whole
@@ -87,7 +87,7 @@ validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, superv
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
 .PHONY: test-e2e
-test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet ## the whole system in network namespaces, as root
+test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet verify-sight ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
 verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
@@ -141,14 +141,41 @@ fleet.test: tools build
 	@mkdir -p bin/test
 	go test -c -o bin/test/fleet.test ./test/fleet
 
+.PHONY: test-page
+test-page: tools ## the status page of a real xds-server in a real browser (PAGE_FULL=1: with 10,000 real Clusters too)
+	$(REQUIRED) go test -count=1 -timeout=20m ./pkg/page ./test/page
+
+.PHONY: page-screenshots
+page-screenshots: ## take the pictures of docs/page.md anew
+	cd tools/install && go run . chromium
+	mkdir -p docs/images
+	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots ./pkg/page
+
+.PHONY: verify-sight
+verify-sight: sight.test test-page test-metrics ## proof that each known fault is found, named and cured by what check says (10 min, as root)
+	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.timeout=20m
+
+.PHONY: verify-sight-short
+verify-sight-short: sight.test test-page ## the part of it that takes two minutes
+	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.short -test.timeout=5m
+
+.PHONY: test-metrics
+test-metrics: tools build ## a real Prometheus scrapes an installation: every figure, rule and query of the dashboard (1 min, as root)
+	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=10m -v ./test/metrics
+
+.PHONY: sight.test
+sight.test: tools build
+	@mkdir -p bin/test
+	go test -c -o bin/test/sight.test ./test/sight
+
 .PHONY: test-readme
-test-readme: tools build ## run every command of the README, as root
+test-readme: tools build ## run every command of the README and of the quickstart, as root
 	$(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
 
 .PHONY: update-golden
-update-golden: ## rewrite the golden files
+update-golden: ## rewrite the golden files, and what is generated in deploy and docs
 	go test ./pkg/envoy -run Golden -update
-	go test ./deploy/clusterclass ./deploy/recipes -run WhatTheCodeSays -update
+	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... -run WhatTheCodeSays -update
 
 ##### measure
 

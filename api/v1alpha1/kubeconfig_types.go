@@ -43,8 +43,8 @@ func (m KubeconfigMode) Tunnelled() bool {
 
 // KubeconfigSpec says how the Cluster's kubeconfig Secret is written.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.server) == (has(self.mode) && self.mode == 'address')",message="server is for mode address, which needs it"
-// +kubebuilder:validation:XValidation:rule="has(self.proxy) == (has(self.mode) && self.mode in ['http-proxy', 'https-proxy', 'socks5'])",message="proxy is for the modes http-proxy, https-proxy and socks5, which need it"
+// +kubebuilder:validation:XValidation:rule="has(self.server) == (has(self.mode) && self.mode == 'address')",message="server goes with mode: address and with no other: give both, or leave both out"
+// +kubebuilder:validation:XValidation:rule="has(self.proxy) == (has(self.mode) && self.mode in ['http-proxy', 'https-proxy', 'socks5'])",message="proxy goes with the modes http-proxy, https-proxy and socks5 and with no other: give mode and proxy, or leave both out"
 type KubeconfigSpec struct {
 	// mode is the way in which clients reach the workload cluster; auto by default.
 	// +optional
@@ -55,12 +55,13 @@ type KubeconfigSpec struct {
 	// every kubeadm certificate has; in mode address, that of the server; in the modes with a proxy, what the provider verifies.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$')",message="must be a DNS name or an IP address that is in the serving certificate, without a port; leave it out for the default"
 	TLSServerName string `json:"tlsServerName,omitempty"`
 
 	// server is the URL of mode address: https://host:port.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
-	// +kubebuilder:validation:Pattern=`^https://[^/@?#]+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^https://([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\\\\[[0-9A-Fa-f:.]+\\\\])(:[0-9]{1,5})?$')",message="must be https://host:port and nothing after it: no path, no user, no password"
 	Server string `json:"server,omitempty"`
 
 	// proxy is the proxy of the modes http-proxy, https-proxy and socks5.
@@ -71,40 +72,43 @@ type KubeconfigSpec struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name == b.name && (has(a.__namespace__) ? a.__namespace__ : '') == (has(b.__namespace__) ? b.__namespace__ : '')))",message="has two copies with one name and namespace: give one of them another name"
 	Copies []KubeconfigCopy `json:"copies,omitempty"`
 }
 
 // ProxySpec is a proxy of the user's own.
 type ProxySpec struct {
 	// address is host:port of the proxy, as seen from the management cluster.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=259
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$')",message="must be host:port: the mode says which kind of proxy it is, and credentials go into a Secret that credentialsSecret names"
 	Address string `json:"address"`
 
 	// credentialsSecret is the name of a Secret of type kubernetes.io/basic-auth in the namespace of the Tunnel.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="must be the name of a Secret of type kubernetes.io/basic-auth in the namespace of the Tunnel, without the namespace in front"
 	CredentialsSecret string `json:"credentialsSecret,omitempty"`
 }
 
 // KubeconfigCopy is one further kubeconfig.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.clientCertificate) != has(self.exec)",message="a copy needs either clientCertificate or exec"
+// +kubebuilder:validation:XValidation:rule="has(self.clientCertificate) != has(self.exec)",message="a copy needs either clientCertificate or exec, and not both: they say who its user is"
 type KubeconfigCopy struct {
 	// name is that of the Secret.
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="must be the name of a Secret: lower-case letters, digits, - and .; the namespace has a field of its own"
 	Name string `json:"name"`
 
 	// namespace is that of the Secret; by default the Tunnel's. Another one must accept kubeconfigs from the Tunnel's by its
 	// annotation fairlead.dev/accept-kubeconfigs-from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="must be the name of a namespace; leave it out for that of the Tunnel"
 	Namespace string `json:"namespace,omitempty"`
 
 	// mode is sni or connect; by default that of the Cluster's own kubeconfig.
 	// +optional
-	// +kubebuilder:validation:Enum=sni;connect
+	// +kubebuilder:validation:XValidation:rule="self in ['sni', 'connect']",message="must be sni or connect; leave it out for the mode of the Cluster's own kubeconfig"
 	Mode KubeconfigMode `json:"mode,omitempty"`
 
 	// clientCertificate makes the kubeconfig's user one with a certificate of the workload cluster's CA.
@@ -119,8 +123,8 @@ type KubeconfigCopy struct {
 // ClientCertificateAudience is a user with a client certificate.
 type ClientCertificateAudience struct {
 	// commonName is the name of the user.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.size() >= 1 && self.size() <= 64",message="must be 1 to 64 characters, which is what a certificate has room for: give the user a shorter name"
 	CommonName string `json:"commonName"`
 
 	// groups are those that the user is in.
@@ -133,8 +137,7 @@ type ClientCertificateAudience struct {
 
 	// expirationSeconds is for how long a certificate is valid, 30 days by default. It is replaced after two thirds of that.
 	// +optional
-	// +kubebuilder:validation:Minimum=600
-	// +kubebuilder:validation:Maximum=31536000
+	// +kubebuilder:validation:XValidation:rule="self >= 600 && self <= 31536000",message="must be between 600 (ten minutes) and 31536000 (a year) seconds; leave it out for 30 days"
 	ExpirationSeconds int32 `json:"expirationSeconds,omitempty"`
 }
 

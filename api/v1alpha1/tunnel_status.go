@@ -37,6 +37,13 @@ type TunnelStatus struct {
 	// +listMapKey=nodeID
 	Edges []EdgeStatus `json:"edges,omitempty"`
 
+	// connectedEdges is how many of them have a tunnel and are not revoked.
+	// +optional
+	ConnectedEdges int32 `json:"connectedEdges,omitempty"`
+	// tunnels is how many tunnels these have, to all gateways together.
+	// +optional
+	Tunnels int32 `json:"tunnels,omitempty"`
+
 	// tokens are the records of the bootstrap tokens that are still valid. The tokens themselves are only in the
 	// bootstrap Secret.
 	// +optional

@@ -17,7 +17,12 @@ import (
 // +kubebuilder:printcolumn:name="Tunnel",type=string,JSONPath=`.status.conditions[?(@.type=="TunnelReady")].status`
 // +kubebuilder:printcolumn:name="APIServer",type=string,JSONPath=`.status.conditions[?(@.type=="APIServerReachable")].status`
 // +kubebuilder:printcolumn:name="Kubeconfig",type=string,JSONPath=`.status.conditions[?(@.type=="KubeconfigReady")].status`
+// +kubebuilder:printcolumn:name="Edges",type=integer,JSONPath=`.status.connectedEdges`
+// +kubebuilder:printcolumn:name="Tunnels",type=integer,JSONPath=`.status.tunnels`,priority=1
+// +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.status.kubeconfig.server`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.kubeconfig) || !has(self.spec.kubeconfig.copies) || self.spec.kubeconfig.copies.all(c, has(c.__namespace__) || !(c.name in [self.metadata.name + '-kubeconfig', self.metadata.name + '-edge-bootstrap', self.metadata.name + '-boot-report']))",message="spec.kubeconfig.copies has the name of a Secret that the Cluster has already: give the copy another name"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || !has(oldSelf.spec.id) || (has(self.spec) && has(self.spec.id) && self.spec.id == oldSelf.spec.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
 type Tunnel struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -43,7 +48,8 @@ type TunnelSpec struct {
 	// id is the identity of the tunnel: random, chosen by the controller, never changed, moved with the object. Only who may
 	// do set-id on tunnels.fairlead.dev in the namespace may choose it: whoever moves Clusters.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]{20,32}$`
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]{20,32}$')",message="must be 20 to 32 characters of a-z and 0-9; leave it out, and the controller chooses it"
 	ID string `json:"id,omitempty"`
 
 	// kubeconfig says how the Cluster's kubeconfig Secret is written.
@@ -64,6 +70,9 @@ type TunnelSpec struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +kubebuilder:validation:items:XValidation:rule="self.size() <= 253 && self.matches('^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?[.])+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$') && !self.matches('^[0-9.]+$')",message="must be a lower-case DNS name with a dot that is in the serving certificate: no IP address, for which clients send no SNI, no wildcard, no https:// and no port"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a == b))",message="has a name twice: remove one of them"
 	ExtraNames []string `json:"extraNames,omitempty"`
 
 	// revokedEdges are the node names of edges that are let in no more: their tunnels are cut, and they get no
@@ -72,8 +81,8 @@ type TunnelSpec struct {
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1024
-	// +kubebuilder:validation:items:MaxLength=32
-	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]{0,30}[a-z0-9])?$')",message="must be a node name as `fairlead edge list` shows it, such as edge-abcdefgh: without CN=, and not the name of the host"
 	RevokedEdges []string `json:"revokedEdges,omitempty"`
 }
 
@@ -104,13 +113,13 @@ type APIServerSpec struct {
 	// none 127.0.0.1.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?[.]?|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$')",message="must be an IP address or a DNS name alone: without https://, and the port goes into the field port; leave it out for the endpoint of the Cluster"
 	Address string `json:"address,omitempty"`
 
 	// port is a TCP port; by default that of Cluster.spec.controlPlaneEndpoint, and while there is none that of
 	// Cluster.spec.clusterNetwork.apiServerPort or 6443.
 	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="must be between 1 and 65535; leave it out for that of the Cluster's endpoint"
 	Port int32 `json:"port,omitempty"`
 
 	// others are further apiservers of the same workload cluster, in the order in which edges fall back to them while
@@ -124,13 +133,12 @@ type APIServerSpec struct {
 // APIServerAddress is the address of a further apiserver.
 type APIServerAddress struct {
 	// address is an IP address or a DNS name.
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?[.]?|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$')",message="must be an IP address or a DNS name alone: without https://, and the port goes into the field port"
 	Address string `json:"address"`
 
 	// port is a TCP port; by default that of the first address.
 	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="must be between 1 and 65535; leave it out for that of the first address"
 	Port int32 `json:"port,omitempty"`
 }

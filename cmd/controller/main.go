@@ -13,11 +13,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -76,6 +78,7 @@ func rootCommand() *cobra.Command {
 	set.DurationVar(&f.leaderElectLease, "leader-elect-lease", 8*time.Second, "how long after the death of a leader another one leads; nothing is signed and no status is written until then")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
+	set.BoolVar(&f.config.PerCluster, "per-cluster-metrics", false, "publish series for each workload cluster too")
 	set.StringVar(&f.webhookListen, "webhook-listen", ":9443", "address of the webhook that has kubeconfigs written the right way at once, HTTPS; 0 for none")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
 	f.logging.AddTo(set)
@@ -91,7 +94,8 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err := f.complete(); err != nil {
 		return err
 	}
-	f.config.Now = f.clock.Now
+	f.config.Now, f.config.Metrics = f.clock.Now, registerer{ctrlmetrics.Registry}
+	f.config.Metrics.MustRegister(metrics.Build(metrics.Controller))
 	kubelog.SetLogger(log)
 	config, err := f.restConfig()
 	if err != nil {

@@ -25,9 +25,13 @@ func main() { command.Main(run) }
 
 // run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return command.Run(ctx, rootCommand(args), args, stdout, stderr)
+}
+
+func rootCommand(args []string) *cobra.Command {
 	root := &cobra.Command{Use: "edge-agent", Short: "Runs the edge of a Fairlead tunnel"}
 	root.AddCommand(runCommand(), joinCommand(), leaveCommand(), bootstrapCommand(), reportCommand(args), versionCommand())
-	return command.Run(ctx, root, args, stdout, stderr)
+	return root
 }
 
 func runCommand() *cobra.Command {

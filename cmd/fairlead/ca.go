@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,29 +39,36 @@ func (f *caFlags) addAllTo(cmd *cobra.Command) {
 
 func caStatusCommand() *cobra.Command {
 	var f caFlags
+	var o output
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show which CAs are in use, and how far a rotation is", Args: cobra.NoArgs,
+		Example: "  fairlead ca status\n  fairlead ca status --watch",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.open()
 			if err != nil {
 				return err
 			}
-			_, rotation, err := c.read(cmd.Context())
-			if err != nil {
+			var changes watcher
+			if c.from, changes, err = c.reader(cmd.Context(), o.watch, c.key.Namespace, &corev1.ConfigMap{}); err != nil {
 				return err
 			}
-			return printRotation(cmd.OutOrStdout(), rotation)
+			return o.show(cmd, func(ctx context.Context) (view, error) {
+				_, rotation, err := c.read(ctx)
+				return rotationView(rotation), err
+			}, changes)
 		},
 	}
 	f.addAllTo(cmd)
+	o.addWatchTo(cmd)
 	return cmd
 }
 
 func caRotateCommand() *cobra.Command {
 	var f caFlags
 	cmd := &cobra.Command{
-		Use:   "rotate",
-		Short: "Replace the CA by another, without anybody noticing",
+		Use:     "rotate",
+		Short:   "Replace the CA by another, without anybody noticing",
+		Example: "  fairlead ca rotate\n  fairlead ca rotate --wait",
 		Long: "Ask the controller to replace the CA, and see it begin. The controller does the rest, however long it takes: by\n" +
 			"default a bit more than 90 days, so that edges that are away can come back; its flag --ca-overlap shortens that.\n" +
 			"If a rotation runs already this joins it, so the command can be ended and given again at any time.",
@@ -83,22 +89,23 @@ func caRotateCommand() *cobra.Command {
 
 // authority is where the CA's public state is.
 type authority struct {
-	client client.Client
-	key    client.ObjectKey
+	*management
+	from client.Reader
+	key  client.ObjectKey
 }
 
 func (f *caFlags) open() (*authority, error) {
-	c, _, err := f.client()
+	c, err := f.managementFlags.open()
 	if err != nil {
 		return nil, err
 	}
-	return &authority{c, client.ObjectKey{Namespace: f.installation, Name: v1alpha1.InstallationConfigMapName}}, nil
+	return &authority{c, c, client.ObjectKey{Namespace: f.installation, Name: v1alpha1.InstallationConfigMapName}}, nil
 }
 
 func (a *authority) read(ctx context.Context) (*corev1.ConfigMap, v1alpha1.CARotation, error) {
 	var config corev1.ConfigMap
 	var rotation v1alpha1.CARotation
-	if err := a.client.Get(ctx, a.key, &config); err != nil {
+	if err := a.from.Get(ctx, a.key, &config); err != nil {
 		return nil, rotation, fmt.Errorf("reading ConfigMap %s: %w", a.key, err)
 	}
 	text, ok := config.Data[v1alpha1.CARotationKey]
@@ -136,14 +143,14 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 	case err != nil:
 		return err
 	}
-	_, _ = fmt.Fprintln(out, progress(now))
+	_, _ = fmt.Fprintln(out, phaseLine(now))
 	if !f.wait {
 		return nil
 	}
 	last := now
 	_, err = a.until(ctx, func(now v1alpha1.CARotation) bool { return now.Phase == v1alpha1.CAPhaseSteady }, func(now v1alpha1.CARotation) {
 		if now.Phase != last.Phase || (now.Until != nil) != (last.Until != nil) {
-			_, _ = fmt.Fprintln(out, progress(now))
+			_, _ = fmt.Fprintln(out, phaseLine(now))
 		}
 		last = now
 	})
@@ -164,7 +171,7 @@ func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alp
 		want.Annotations = map[string]string{}
 	}
 	want.Annotations[v1alpha1.RotateCAAnnotation] = time.Now().UTC().Format(time.RFC3339)
-	if err := a.client.Patch(ctx, want, client.MergeFrom(config)); err != nil {
+	if err := a.Patch(ctx, want, client.MergeFrom(config)); err != nil {
 		return fmt.Errorf("asking for a rotation: %w", err)
 	}
 	return nil
@@ -197,8 +204,8 @@ func serials(r v1alpha1.CARotation) string {
 	return strings.Join(all, " ")
 }
 
-// progress is one line about a phase.
-func progress(r v1alpha1.CARotation) string {
+// phaseLine is one line about a phase.
+func phaseLine(r v1alpha1.CARotation) string {
 	if r.Phase == v1alpha1.CAPhaseSteady {
 		return "steady: the rotation is complete"
 	}
@@ -216,9 +223,8 @@ func progress(r v1alpha1.CARotation) string {
 	return line
 }
 
-func printRotation(out io.Writer, r v1alpha1.CARotation) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(w, "SERIAL\tSUBJECT\tORIGIN\tSIGNS FOR\tENDS")
+func rotationView(r v1alpha1.CARotation) view {
+	t := &table{columns: columns("SERIAL", "SUBJECT", "ORIGIN", "SIGNS FOR", "ENDS")}
 	for _, ca := range r.CAs {
 		origin, signs := "made", "nobody"
 		if ca.Brought {
@@ -227,23 +233,22 @@ func printRotation(out io.Writer, r v1alpha1.CARotation) error {
 		if len(ca.Signs) > 0 {
 			signs = strings.Join(ca.Signs, ",")
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", ca.Serial, ca.Subject, origin, signs, clock(&ca.NotAfter))
+		t.add(ca.Serial, ca, plain(ca.Serial), plain(ca.Subject), plain(origin), plain(signs), plain(clock(&ca.NotAfter)))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	switch {
-	case r.Phase != v1alpha1.CAPhaseSteady:
-		_, _ = fmt.Fprintln(out, progress(r))
-	case r.Next != nil:
-		_, _ = fmt.Fprintln(out, "no rotation runs; the next one begins by itself at "+clock(r.Next))
-	default:
-		_, _ = fmt.Fprintln(out, "no rotation runs; one begins when another CA is brought")
-	}
-	if r.Problem != "" {
-		_, _ = fmt.Fprintln(out, "problem: "+r.Problem)
-	}
-	return nil
+	return view{Data: r, Page: func(p *page) {
+		p.table(t)
+		switch {
+		case r.Phase != v1alpha1.CAPhaseSteady:
+			p.line(plain(phaseLine(r)))
+		case r.Next != nil:
+			p.line(plain("no rotation runs; the next one begins by itself at " + clock(r.Next)))
+		default:
+			p.line(plain("no rotation runs; one begins when another CA is brought"))
+		}
+		if r.Problem != "" {
+			p.line(in(moodBad, "problem: "), plain(r.Problem))
+		}
+	}}
 }
 
 func clock(t *metav1.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -47,7 +47,7 @@ Whose Cluster has not opted in is told so; --enable sets its label fairlead.dev/
 		RunE: func(cmd *cobra.Command, args []string) error {
 			write, ok := forms[f.form]
 			if !ok {
-				return fmt.Errorf("--form: %q is none of command, systemd, static-pod and deployment", f.form)
+				return usage("--form: %q is none of command, systemd, static-pod and deployment", f.form)
 			}
 			c, namespace, err := f.client()
 			if err != nil {

@@ -48,7 +48,6 @@ func TestRenderRefuses(t *testing.T) {
 	}{
 		"no file":                     {in: []string{"--gateway", "gateway-0"}, wantErr: "file"},
 		"a file that is not there":    {in: []string{"-f", "/no/such/file", "--gateway", "gateway-0"}, wantErr: "no such file"},
-		"neither gateway nor edge":    {in: []string{"-f", good}, wantErr: "gateway edge"},
 		"both":                        {in: []string{"-f", good, "--gateway", "gateway-0", "--edge", "prod/c1"}, wantErr: "gateway edge"},
 		"a gateway that is not in it": {in: []string{"-f", good, "--gateway", "gateway-7"}, wantErr: `no gateway "gateway-7"`},
 		"a cluster that is not in it": {in: []string{"-f", good, "--edge", "prod/c7"}, wantErr: `no workload cluster "prod/c7"`},
@@ -58,7 +57,7 @@ func TestRenderRefuses(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr strings.Builder
-			if code := run(t.Context(), append([]string{"render"}, tc.in...), &stdout, &stderr); code != 1 || stdout.Len() > 0 {
+			if code := run(t.Context(), append([]string{"render"}, tc.in...), &stdout, &stderr); code == 0 || stdout.Len() > 0 {
 				t.Errorf("exit code %d, printed %q", code, stdout.String())
 			}
 			if !strings.Contains(stderr.String(), tc.wantErr) {

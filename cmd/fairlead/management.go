@@ -3,11 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,32 +34,48 @@ func (f *managementFlags) loader() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
-// client returns a client of the management cluster, and the namespace that is meant.
-func (f *managementFlags) client() (client.WithWatch, string, error) {
+// management is a client of a management cluster.
+type management struct {
+	client.WithWatch
+	config    *rest.Config
+	http      *http.Client
+	scheme    *runtime.Scheme
+	namespace string // that is meant
+}
+
+// open makes a client of the management cluster. Nothing is asked yet.
+func (f *managementFlags) open() (*management, error) {
 	loader := f.loader()
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
+		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
 	}
 	config.UserAgent = "fairlead"
+	config.QPS = -1 // the apiserver itself shares out what it has, and says so
 	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return nil, "", fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
+		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, "", fmt.Errorf("building scheme: %w", err)
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("building scheme: %w", err)
 	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, "", fmt.Errorf("making client of the management cluster: %w", err)
+		return nil, fmt.Errorf("making client of the management cluster: %w", err)
 	}
-	return c, namespace, nil
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: transport})
+	if err != nil {
+		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+	}
+	return &management{c, config, transport, scheme, namespace}, nil
 }
 
-// group is a command that only has others.
-func group(use, short string, of ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short}
-	cmd.AddCommand(of...)
-	return cmd
+// client is open for commands that need no more than a client and the namespace that is meant.
+func (f *managementFlags) client() (client.WithWatch, string, error) {
+	m, err := f.open()
+	if err != nil {
+		return nil, "", err
+	}
+	return m, m.namespace, nil
 }

@@ -92,7 +92,7 @@ type move struct {
 
 func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 	if f.lasts < time.Minute {
-		return nil, fmt.Errorf("--for: %s is less than the minute that a move takes", f.lasts)
+		return nil, usage("--for: %s is less than the minute that a move takes", f.lasts)
 	}
 	from, namespace, err := f.client()
 	if err != nil {

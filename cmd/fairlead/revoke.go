@@ -20,8 +20,9 @@ import (
 func edgeRevokeCommand() *cobra.Command {
 	var f edgeFlags
 	cmd := &cobra.Command{
-		Use:   "revoke NODE",
-		Short: "Let an edge in no more, and cut its tunnels",
+		Use:     "revoke NODE",
+		Short:   "Let an edge in no more, and cut its tunnels",
+		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod --cluster c1",
 		Long: "Write an edge's node name into spec.revokedEdges of its Tunnel, and wait until it has no tunnel any more. The edge\n" +
 			"then gets no certificate, no configuration and no tunnel, and the token by which it came ends. Other edges notice\n" +
 			"nothing. It fails, and names them, if gateways that had a tunnel of the edge have not confirmed in time; the\n" +
@@ -29,10 +30,10 @@ func edgeRevokeCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := model.ValidateNodeName(args[0]); err != nil {
-				return err
+				return usage("%w", err)
 			}
 			if f.cluster != "" && f.namespace == "" {
-				return errors.New("--cluster needs --namespace")
+				return usage("--cluster needs --namespace")
 			}
 			c, _, err := f.client()
 			if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -9,14 +8,24 @@ import (
 	"github.com/fairlead/fairlead/internal/version"
 )
 
+// builtAs is what a program is.
+type builtAs struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+}
+
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this program",
-		Args:  cobra.NoArgs,
+	var o output
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of this program",
+		Example: "  fairlead version\n  fairlead version -o json",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Get(), runtime.Version())
-			return err
+			v := builtAs{version.Get(), runtime.Version()}
+			return o.print(cmd, view{Data: v, Page: func(p *page) { p.line(plain(v.Version + " " + v.Go)) }})
 		},
 	}
+	o.addTo(cmd)
+	return cmd
 }

@@ -28,9 +28,13 @@ func main() { command.Main(run) }
 
 // run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return command.Run(ctx, rootCommand(), args, stdout, stderr)
+}
+
+func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "gateway-agent", Short: "Runs a gateway of Fairlead"}
 	root.AddCommand(runCommand())
-	return command.Run(ctx, root, args, stdout, stderr)
+	return root
 }
 
 // options are the flags.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
 )
@@ -18,21 +19,26 @@ import (
 type config struct {
 	inst                 model.Installation
 	listen, healthListen string
+	metricsListen        string
 	namespace            string
 	gatewayUser          string
 	gatewaySet           string               // the StatefulSet of the gateways; empty: inst names them
 	replicaAddress       model.ReplicaAddress // of the gateways of a StatefulSet
 	stateDir             string
 	rest                 *rest.Config
+	page                 pageConfig
+	inspect              inspectConfig
 }
 
 // flags are the command line.
 type flags struct {
 	config
 	domain, public, control string
+	accessLog               string
 	gateways                []string
 	kubeconfig              string
 	logging                 logging.Flags
+	traces                  traces.Flags
 }
 
 func rootCommand() *cobra.Command {
@@ -53,6 +59,11 @@ func rootCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			stop, err := f.traces.Start(cmd.Context(), "xds-server", log)
+			if err != nil {
+				return err
+			}
+			defer stop()
 			return s.run(cmd.Context())
 		},
 	}
@@ -64,6 +75,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	set := cmd.Flags()
 	set.StringVar(&f.listen, "listen", ":18000", "address for gateways and, through them, edges")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz, plain HTTP; 0 for none")
+	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics for Prometheus, plain HTTP; 0 for none")
 	set.StringVar(&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)")
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
 	set.StringVar(&f.control, "control-address", "", "host:port at which gateways reach the xds-servers (required)")
@@ -72,16 +84,23 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	set.StringVar((*string)(&f.replicaAddress), "replica-address", "", "host:port at which edges reach one gateway and no other, with {i} for its number (default: all by --public-address)")
 	set.IntVar(&f.inst.Workers, "gateway-workers", 1, "--workers of the gateways: each edge keeps two tunnels for each worker of each gateway")
 	set.IntVar(&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels each gateway lets edges open in a second (default: 1000)")
+	set.StringVar(&f.accessLog, "access-log", "off", "of which connections gateways and edges write a line of JSON when they have ended: off, failed or all; a change makes tunnels be dialled anew")
 	set.StringVar(&f.gatewayUser, "gateway-user", "system:serviceaccount:fairlead-system:gateway", "Kubernetes user of the Pods of gateways")
 	set.StringVar(&f.namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
 	set.StringVar(&f.stateDir, "state-dir", "/var/lib/fairlead/xds-server", "folder for the server's own key and certificate")
+	f.inspect.addTo(set)
+	f.page.addTo(set)
 	f.logging.AddTo(set)
+	f.traces.AddTo(set)
 }
 
 // complete parses what flags give as text, and joins what is wrong with it.
 func (f *flags) complete() error {
 	f.inst.Domain = model.TunnelDomain(f.domain)
+	if f.accessLog != "off" {
+		f.inst.AccessLog = model.AccessLog(f.accessLog)
+	}
 	var errs []error
 	for _, address := range []struct {
 		flag, value string
@@ -98,7 +117,7 @@ func (f *flags) complete() error {
 	if len(errs) == 0 {
 		errs = append(errs, f.inst.ValidateShared())
 	}
-	errs = append(errs, f.completeGateways())
+	errs = append(errs, f.completeGateways(), f.page.complete(), f.inspect.complete())
 	if f.namespace == "" || f.gatewayUser == "" || f.stateDir == "" {
 		errs = append(errs, errors.New("--namespace, --gateway-user and --state-dir must not be empty"))
 	}

@@ -10,7 +10,7 @@ import (
 func arguments(change map[string]string) (args []string) {
 	all := map[string]string{
 		"--tunnel-domain": "tunnels.example.com", "--public-address": "gateways.example.com:443", "--control-address": "10.0.0.9:18000",
-		"--gateway": "gateway-0", "--kubeconfig": "/no/such/file", "--state-dir": "/no/such/folder", "--health-listen": "0",
+		"--gateway": "gateway-0", "--kubeconfig": "/no/such/file", "--state-dir": "/no/such/folder", "--health-listen": "0", "--inspect-listen": "0",
 	}
 	for flag, value := range change {
 		all[flag] = value
@@ -43,6 +43,12 @@ func TestRunRefuses(t *testing.T) {
 		"no namespace":                             {more: []string{"--namespace="}, want: []string{"--namespace"}},
 		"a kubeconfig that is not there":           {want: []string{"/no/such/file"}},
 		"a log format that is none":                {more: []string{"--log-format=xml"}, want: []string{"--log-format"}},
+		"inspection for everybody":                 {change: map[string]string{"--inspect-listen": "0.0.0.0:9447"}, want: []string{"--inspect-listen", "loopback", "port-forward"}},
+		"inspection at all addresses":              {change: map[string]string{"--inspect-listen": ":9447"}, want: []string{"--inspect-listen", "loopback"}},
+		"a page for everybody without TLS":         {more: []string{"--page-listen=:9448"}, want: []string{"--page-listen", "--page-certificate", "port-forward"}},
+		"a page with a certificate without a key":  {more: []string{"--page-listen=10.0.0.1:9448", "--page-certificate=/x"}, want: []string{"--page-key"}},
+		"a page on loopback with a certificate":    {more: []string{"--page-listen=127.0.0.1:9448", "--page-certificate=/x", "--page-key=/y"}, want: []string{"--page-listen", "leave --page-certificate"}},
+		"a certificate for no page":                {more: []string{"--page-key=/y"}, want: []string{"--page-listen does not ask"}},
 		"an argument":                              {more: []string{"start"}, want: []string{"start"}},
 	}
 	for name, tc := range tests {

@@ -17,10 +17,12 @@ import (
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
+	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/channel"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/inspect"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/signing"
@@ -35,6 +37,7 @@ func main() { command.Main(run) }
 
 // run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	tuneMemory()
 	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
 
@@ -46,7 +49,9 @@ type server struct {
 	store    *certs.Store
 	ads      *xds.Server
 	kube     *source.Kube
-	requests signing.Requests
+	requests enrol.Issuer
+	figures  *figures
+	refusals inspect.Refusals // of machines that nobody knows
 }
 
 func newServer(c config, log *slog.Logger) (*server, error) {
@@ -66,7 +71,8 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: signing.Requests{Client: client}}, nil
+	figures := newFigures()
+	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: countedIssuer{signing.Requests{Client: client}, figures}, figures: figures}, nil
 }
 
 // run runs all parts until ctx ends or one of them fails.
@@ -79,23 +85,39 @@ func (s *server) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	statusPage, err := s.newPage()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	rotation := certs.Rotation{
 		Store: s.store, Renew: signing.Control(s.requests, s.kube.TrustBundle), Log: s.log,
 		// Nobody connects to a server whose leaf is of a CA that was replaced at once, without a time in which both are trusted.
 		Check: func(own certs.Identity) error { return certs.Bundle(s.kube.TrustBundle()).Verify(own) },
 	}
-	c := s.channel()
+	metricsListener, err := metrics.Listen(s.metricsListen)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	inspection, err := inspect.Listen(s.inspect.listen)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	c, hub := s.channel()
+	registry := s.registry(c.Metrics(), hub.Metrics())
 	s.log.Info("xds-server starts", "tunnel_domain", string(s.inst.Domain), "address", listener.Addr().String())
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return s.kube.Run(ctx) })
 	parts.Go(func() error { return rotation.Run(ctx) })
 	parts.Go(func() error { return c.Serve(ctx, listener) })
 	parts.Go(func() error { return s.serveHealth(ctx, health) })
+	parts.Go(func() error { return metrics.Serve(ctx, metricsListener, registry) })
+	parts.Go(func() error { return s.serveInspection(ctx, inspection, hub) })
+	parts.Go(func() error { s.servePage(ctx, statusPage); return nil })
 	return parts.Wait()
 }
 
 // channel is the control channel with all of its services.
-func (s *server) channel() *channel.Channel {
+func (s *server) channel() (*channel.Channel, *report.Hub) {
 	hub := report.NewHub(s.inst.Domain, s.ads, s.log)
 	c := channel.New(channel.Config{
 		Domain: s.inst.Domain,
@@ -110,11 +132,12 @@ func (s *server) channel() *channel.Channel {
 			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Peers_FullMethodName, reportv1.Report_Watch_FullMethodName,
 		},
 		Closing: func() { s.ads.Close(); hub.Close() },
+		Refused: s.noteRefusal(inspect.AboutHandshake),
 		Log:     s.log,
 	})
 	s.ads.Register(c)
 	reportv1.RegisterReportServer(c, hub)
-	enrolv1.RegisterEnrolmentServer(c, enrol.NewServer(enrol.Config{
+	enrolv1.RegisterEnrolmentServer(c, counted{enrol.NewServer(enrol.Config{
 		Domain:   s.inst.Domain,
 		Tokens:   s.kube,
 		Reviewer: signing.Reviews{Client: s.client, User: s.gatewayUser},
@@ -123,8 +146,9 @@ func (s *server) channel() *channel.Channel {
 		Trust:    s.kube.TrustBundle,
 		Log:      s.log,
 		Boot:     &enrol.BootConfig{Tokens: s.kube, Boots: hub},
-	}))
-	return c
+		Refused:  s.noteRefusal(inspect.AboutEnrolment),
+	}), s.figures})
+	return c, hub
 }
 
 // trust is the installation's trust bundle.

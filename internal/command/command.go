@@ -4,6 +4,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,15 +23,40 @@ func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer)
 	os.Exit(code)
 }
 
-// Run executes a command and returns 0, or prints its error after the program's name and returns 1.
+// Error is an error that asks for an exit code. Err nil: there is nothing to print.
+type Error struct {
+	Code int // not 0
+	Err  error
+}
+
+// Error is the text of Err.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Run executes a command and returns 0, or prints its error after the program's name and returns 1, or the code that an *Error in
+// it asks for.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
-		return 1
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
 	}
-	return 0
+	code, coded := 1, &Error{}
+	if errors.As(err, &coded) {
+		code = coded.Code
+	}
+	if coded.Err != nil || coded.Code == 0 {
+		_, _ = fmt.Fprintf(stderr, "%s: %v\n", root.DisplayName(), err)
+	}
+	return code
 }

@@ -37,6 +37,23 @@ func (a admin) post(ctx context.Context, path string) error {
 func (a admin) ask(ctx context.Context, method, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
+	response, err := a.open(ctx, method, path)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("asking Envoy for %s: status %d: %.100s", path, response.StatusCode, body)
+	}
+	return body, nil
+}
+
+// open asks a question. Who reads the answer closes it.
+func (a admin) open(ctx context.Context, method, path string) (*http.Response, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", a.socket)
 	}}
@@ -48,15 +65,7 @@ func (a admin) ask(ctx context.Context, method, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
-	if err != nil {
-		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("asking Envoy for %s: status %d: %.100s", path, response.StatusCode, body)
-	}
-	return body, nil
+	return response, nil
 }
 
 // ready is nil when Envoy has its configuration and accepts connections.

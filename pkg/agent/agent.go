@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/relay"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -49,6 +50,9 @@ type Config struct {
 	DrainTimeout time.Duration // how long open connections may go on when the agent is told to stop
 	HealthListen string        // address of /healthz, /readyz and /status; empty: none
 
+	MetricsListen string // address of /metrics; empty or "0": none
+	PerCluster    bool   // publish series for each workload cluster too
+
 	// Leave ends the agent and leaves Envoy to the next one; nil: nothing does.
 	Leave <-chan os.Signal
 }
@@ -66,6 +70,7 @@ type Agent struct {
 	table   *tunnels.Table // of a gateway, nil for an edge
 	tenants *tenants       // likewise
 	envoy   *health
+	figures *figures
 
 	mu     sync.Mutex // guards which there are of
 	joined []*joined  // those of Join
@@ -76,7 +81,7 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: newHealth()}
+	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: newHealth(), figures: newFigures()}
 	if config.Gateway != nil {
 		a.envoy.await("no other gateway was asked about yet")
 	}
@@ -117,7 +122,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		defer health.Close()
 	}
-	return a.run(ctx, socket, health)
+	figures, err := metrics.Listen(a.config.MetricsListen)
+	if err != nil {
+		return err
+	}
+	return a.run(ctx, socket, health, figures)
 }
 
 // load reads what earlier agents left: identities, and what Envoy had. Envoy must not ask before.
@@ -145,7 +154,7 @@ func (a *Agent) load() (err error) {
 }
 
 // run keeps everything going until ctx ends and Envoy has ended after it, or Leave says so, or something fails.
-func (a *Agent) run(ctx context.Context, socket, health net.Listener) error {
+func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) error {
 	// What Envoy needs goes on while it finishes what is open.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -177,6 +186,7 @@ func (a *Agent) run(ctx context.Context, socket, health net.Listener) error {
 	if health != nil {
 		group.Go(func() error { return a.serveHealth(work, health) })
 	}
+	group.Go(func() error { return metrics.Serve(work, figures, a.gatherer()) })
 	err := group.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -45,6 +45,7 @@ type edgeRole struct {
 	Edge
 	log     *slog.Logger
 	dial    envoy.EdgeDial // as announced
+	near    nearness
 	targets targets
 	sight   *sight // of the apiservers
 	status  *status
@@ -113,7 +114,9 @@ func (e *edgeRole) owns(subject model.Subject) error {
 
 // node implements role.
 func (e *edgeRole) node(subject model.Subject) *corev3.Node {
-	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: e.dial.Metadata()}
+	announced := e.dial
+	announced.Near = e.near.look(e.Way.RoundTrip(), e.log)
+	return withVersion(&corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()})
 }
 
 // check implements role. It sees everything that Envoy gets, so it knows the apiservers.
@@ -137,6 +140,6 @@ func (e *edgeRole) check(subject model.Subject) func(string, *anypb.Any) error {
 func (e *edgeRole) over() { e.sight.look(nil) }
 
 // report implements role.
-func (e *edgeRole) report(ctx context.Context, conn grpc.ClientConnInterface) error {
-	return report.SendEdge(ctx, conn, e.status.report, e.status.changed, e.log)
+func (e *edgeRole) report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
+	return report.SendEdge(ctx, conn, e.status.report, e.status.changed, dump, e.log)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
@@ -45,6 +46,7 @@ type control struct {
 	tokens   map[string]string                // id by token
 	gone     map[string]time.Time             // ids of tunnels on record as ended
 	server   *xds.Server                      // the newest
+	hub      *report.Hub                      // likewise
 	life     time.Duration                    // of leaves
 	starts   bool                             // the server, and so knows no tunnels yet
 	err      error                            // of the signer

@@ -20,6 +20,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet, stateDir string) {
 	flags.StringVar(&c.EnvoyLogLevel, "envoy-log-level", "warning", "least level of Envoy's log")
 	flags.IntVar(&c.Concurrency, "workers", 1, "worker threads of Envoy; those of gateways are for the xds-servers' --gateway-workers too")
 	flags.DurationVar(&c.DrainTimeout, "drain-timeout", drainTimeout, "how long open connections may go on after SIGTERM")
+	flags.StringVar(&c.MetricsListen, "metrics-listen", "0", "address of /metrics for Prometheus, plain HTTP, of the agent and its Envoy; 0 for none")
+	flags.BoolVar(&c.PerCluster, "per-cluster-metrics", false, "publish series for each workload cluster too")
 	flags.StringVar(&c.HealthListen, "health-listen", "", "address for /healthz, /readyz and /status (default: none)")
 }
 

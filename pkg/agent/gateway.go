@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -79,7 +80,14 @@ func (g *gatewayRole) owns(subject model.Subject) error {
 
 // node implements role.
 func (g *gatewayRole) node(subject model.Subject) *corev3.Node {
-	return &corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: g.Bind.Metadata()}
+	return withVersion(&corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: g.Bind.Metadata()})
+}
+
+// withVersion adds which agent this is, for people who ask an xds-server.
+func withVersion(node *corev3.Node) *corev3.Node {
+	node.UserAgentName = "fairlead"
+	node.UserAgentVersionType = &corev3.Node_UserAgentVersion{UserAgentVersion: version.Get()}
+	return node
 }
 
 // check implements role.
@@ -92,8 +100,8 @@ func (g *gatewayRole) check(subject model.Subject) func(string, *anypb.Any) erro
 func (*gatewayRole) over() {}
 
 // report implements role.
-func (g *gatewayRole) report(ctx context.Context, conn grpc.ClientConnInterface) error {
-	return report.SendGateway(ctx, conn, g.table, g.takes, g.log)
+func (g *gatewayRole) report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
+	return report.SendGateway(ctx, conn, g.table, g.takes, dump, g.log)
 }
 
 // newTable makes the table of live tunnels. To cut a tunnel takes the right to destroy sockets: a gateway without it would

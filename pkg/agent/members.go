@@ -63,8 +63,9 @@ func (a *Agent) newMember(dir string, log *slog.Logger) (*membership, error) {
 		return nil, err
 	}
 	return &membership{
-		dir: dir, store: store, relay: a.relay, sds: a.sds, log: log,
+		dir: dir, store: store, relay: a.relay, admin: a.config.admin(), sds: a.sds, log: log,
 		status:     newStatus(a.config),
+		figures:    a.figures,
 		identities: &identities{store: store, log: log, enrolledCA: filepath.Join(dir, enrolledCAFile)},
 		subjects:   make(chan model.Subject, 1),
 	}, nil
@@ -77,7 +78,7 @@ func (a *Agent) newEdge(e Edge, dir string, log *slog.Logger) (*membership, erro
 	}
 	edge := &edgeRole{
 		Edge: e, log: log, status: m.status, sight: newSight(m.status, log),
-		foreign: foreignToken{path: filepath.Join(dir, foreignFile)},
+		foreign: foreignToken{path: filepath.Join(dir, foreignFile)}, near: nearness{path: filepath.Join(dir, nearFile)},
 	}
 	edge.dial = envoy.EdgeDial{Gateways: e.Gateways, APIServers: e.APIServers}
 	m.parts = append(m.parts, edge.sight.run)

@@ -33,8 +33,10 @@ type membership struct {
 	store      *certs.Store
 	identities *identities
 	relay      *relay.Relay
+	admin      admin // of the Envoy that all memberships share
 	sds        *secretServer
 	status     *status
+	figures    *figures
 	log        *slog.Logger
 	joined     string                            // its name, of one that was joined at run time
 	parts      []func(ctx context.Context) error // what runs beside, whatever the identity
@@ -225,7 +227,7 @@ func (m *membership) session(ctx context.Context, subject model.Subject) (next m
 			Name: subject.Node, Conn: conn, Check: m.check(subject), Node: m.nodeOf(subject),
 		}))
 	})
-	group.Go(func() error { return asOver(m.report(ctx, conn)) })
+	group.Go(func() error { return asOver(m.report(ctx, reporting{conn, &m.figures.lastReport}, m.dump(subject))) })
 	group.Go(func() error {
 		select {
 		case next = <-m.subjects:

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 )
 
 // role is what the memberships of an edge and of a gateway do differently.
@@ -32,6 +33,6 @@ type role interface {
 	check(subject model.Subject) func(typeURL string, resource *anypb.Any) error
 	// over forgets what belonged to an identity that is over.
 	over()
-	// report says how this membership is until ctx ends, or until it is never heard again.
-	report(ctx context.Context, conn grpc.ClientConnInterface) error
+	// report says how this membership is until ctx ends, or until it is never heard again. dump answers who asks what Envoy runs.
+	report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error
 }

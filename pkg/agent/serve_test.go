@@ -39,6 +39,7 @@ func (c *control) serve() (stop func()) {
 		c.server = server
 	})
 	hub := report.NewHub(domain, server, log)
+	c.set(func() { c.hub = hub })
 	front := channel.New(channel.Config{
 		Domain: domain, TLS: certs.ServerTLS(c, certs.Bundle(c.ca.CertPEM()), 24*time.Hour), Log: log,
 		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},

@@ -42,7 +42,7 @@ func (a *Agent) supervise(ctx, work context.Context) error {
 	s := &supervisor{
 		log: a.log, obtain: a.obtain, leave: a.config.Leave,
 		drain: func(p *process) { a.drain(context.WithoutCancel(ctx), p) },
-		began: a.envoyBegan, ended: a.envoyEnded, stopped: a.relay.Ended, ran: a.relay.Ran, calm: func() { a.eachStatus(func(s *status) { s.over(aboutEnvoy) }) },
+		began: a.envoyBegan, ended: a.envoyEnded, stopped: a.envoyStopped, ran: a.relay.Ran, calm: func() { a.eachStatus(func(s *status) { s.over(aboutEnvoy) }) },
 	}
 	if a.config.External {
 		s.obtain = a.obtainExternal
@@ -53,6 +53,7 @@ func (a *Agent) supervise(ctx, work context.Context) error {
 
 // envoyBegan records what came of an attempt to have an Envoy.
 func (a *Agent) envoyBegan(err error) {
+	a.figures.running.Store(err == nil)
 	a.eachStatus(func(s *status) {
 		if err != nil {
 			s.trouble(aboutStart, err.Error())
@@ -64,6 +65,8 @@ func (a *Agent) envoyBegan(err error) {
 
 // envoyEnded records that Envoy ended by itself, and its tunnels with it.
 func (a *Agent) envoyEnded(reason string, times int) {
+	a.figures.running.Store(false)
+	a.figures.exits.WithLabelValues().Inc()
 	if a.table != nil {
 		if err := a.table.Fresh(); err != nil { // tried again before the next Envoy starts
 			a.log.Error("tunnels of an Envoy that ended are in the table still", "error", err)
@@ -73,6 +76,12 @@ func (a *Agent) envoyEnded(reason string, times int) {
 	if a.relay.Crashed() {
 		a.log.Error("Envoy crashed again and again with new configuration: it gets the last that was good")
 	}
+}
+
+// envoyStopped records that Envoy was stopped.
+func (a *Agent) envoyStopped() {
+	a.figures.running.Store(false)
+	a.relay.Ended()
 }
 
 func (a *Agent) eachStatus(do func(*status)) {

@@ -70,7 +70,7 @@ func TestNoListenerOfAnEdgeLeadsToItsAgent(t *testing.T) {
 		"is for another tunnel": func(l *listenerv3.Listener) { l.Name = "tunnel_edge-b_gateway-0" },
 		"listens":               func(l *listenerv3.Listener) { l.Address = addressOf(stray) },
 	} {
-		l := envoy.EdgeListeners(installation, wc, edgeSubject.Node)[0]
+		l := envoy.EdgeListeners(installation, wc, edgeSubject.Node, envoy.EdgeDial{})[0]
 		change(l)
 		packed := pack(t, l)
 		for _, list := range []targets{{}, onList} {
@@ -88,7 +88,7 @@ func TestWhatTheXDSServerSendsFitsAnAllowList(t *testing.T) {
 	for _, cluster := range envoy.EdgeClusters(installation, wc, edgeSubject.Node, envoy.EdgeDial{}) {
 		all = append(all, cluster)
 	}
-	for _, listener := range envoy.EdgeListeners(installation, wc, edgeSubject.Node) {
+	for _, listener := range envoy.EdgeListeners(installation, wc, edgeSubject.Node, envoy.EdgeDial{}) {
 		all = append(all, listener)
 	}
 	if len(all) < 3 {

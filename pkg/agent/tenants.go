@@ -51,6 +51,7 @@ type tenants struct {
 	dark     map[string]bool // by name of the Envoy cluster
 	others   map[string]bool // ids that have a tunnel to another gateway, as far as the xds-servers said last
 	absences int             // how many ids have no tunnel here
+	names    int             // how many Envoy clusters of workload clusters there are
 
 	// Of run's goroutine alone.
 	began  time.Time            // of darkGrace
@@ -204,7 +205,7 @@ func (t *tenants) judge(now time.Time, sure bool) {
 			changed = append(changed, name)
 		}
 	}
-	t.absent, t.absences, t.dark = absent, len(absent), dark
+	t.absent, t.absences, t.dark, t.names = absent, len(absent), dark, len(t.known)
 	t.mu.Unlock()
 	if len(changed) > 0 {
 		t.log.Debug("workload clusters without a tunnel", "dark", len(dark), "changed", len(changed))
@@ -279,4 +280,11 @@ func (t *tenants) limit(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// sizes are how many names there are, and how many of them are dark.
+func (t *tenants) sizes() (names, dark int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.names, len(t.dark)
 }

@@ -34,8 +34,10 @@ const (
 	// window bounds what is kept of a message that nobody has read yet, for strangers and edges: none of theirs is larger
 	// than a few of these.
 	window = 64 << 10
-	// buffer is what gRPC reads and writes at a time. By default it keeps 32 KiB for each connection, and 10,000 edges hardly ever say anything.
-	buffer = 2 << 10
+	// readBuffer is no buffer between gRPC and TLS, which has one of its own. By default each connection keeps 32 KiB.
+	readBuffer = 0
+	// writeBuffer is what it writes at a time. It is held only while something is written.
+	writeBuffer = 4 << 10
 )
 
 // perClass are the limits of one class.
@@ -70,7 +72,7 @@ func newServer(class int, rules rules) *grpc.Server {
 	}
 	if class != insiders {
 		options = append(options, grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
-			grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer))
+			grpc.ReadBufferSize(readBuffer), grpc.WriteBufferSize(writeBuffer))
 	}
 	return grpc.NewServer(options...)
 }

@@ -77,11 +77,20 @@ func (c *conn) closeSoon() {
 // buffered is a connection of which some bytes were read already.
 type buffered struct {
 	net.Conn
-	reader *bufio.Reader
+	reader *bufio.Reader // nil: they were read
 }
 
 // Read implements net.Conn.
-func (b buffered) Read(p []byte) (int, error) { return b.reader.Read(p) }
+func (b *buffered) Read(p []byte) (int, error) {
+	if b.reader == nil {
+		return b.Conn.Read(p)
+	}
+	if b.reader.Buffered() == 0 {
+		b.reader = nil // and its buffer with it
+		return b.Conn.Read(p)
+	}
+	return b.reader.Read(p)
+}
 
 // done are credentials for connections whose handshake is done.
 type done struct{}

@@ -37,6 +37,8 @@ type Config struct {
 	Inside []string
 	// Closing is called when the end begins: it must end what would not end by itself, such as streams. May be nil.
 	Closing func()
+	// Refused is told of a caller with whom the TLS handshake has failed, and why; nil: nobody is. It must not block.
+	Refused func(address string, why error)
 	Log     *slog.Logger
 }
 
@@ -45,6 +47,7 @@ type Config struct {
 type Channel struct {
 	door    *door
 	closing func()
+	figures *figures
 	servers [classes]*grpc.Server
 }
 
@@ -53,7 +56,9 @@ func New(config Config) *Channel { return newChannel(config, defaultBounds()) }
 
 func newChannel(config Config, b bounds) *Channel {
 	rules := newRules(config, b)
-	c := &Channel{door: newDoor(config, b), closing: config.Closing}
+	rules.figures = newFigures()
+	c := &Channel{door: newDoor(config, b), closing: config.Closing, figures: rules.figures}
+	c.door.figures = rules.figures
 	for class := range c.servers {
 		c.servers[class] = newServer(class, rules)
 	}
@@ -62,6 +67,7 @@ func newChannel(config Config, b bounds) *Channel {
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (c *Channel) RegisterService(description *grpc.ServiceDesc, service any) {
+	c.figures.learn(description)
 	for _, server := range c.servers {
 		server.RegisterService(description, service)
 	}

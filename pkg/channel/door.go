@@ -34,14 +34,17 @@ type door struct {
 	domain model.TunnelDomain
 	tls    *tls.Config // which accepts any client certificate
 	verify func(tls.ConnectionState) error
-	log    *slog.Logger
-	bounds bounds
-	inner  [classes]*inner
+	// refused is Config.Refused.
+	refused func(address string, why error)
+	log     *slog.Logger
+	bounds  bounds
+	inner   [classes]*inner
 
 	openings, known, trusted *limit.Slots
 	public, inside           pools
 	connects, said           *limit.Rates
 	turnedAway               atomic.Int64
+	figures                  *figures
 
 	ctx    context.Context // ends with the door
 	close  context.CancelFunc
@@ -68,7 +71,7 @@ func newDoor(config Config, b bounds) *door {
 	accepting.VerifyConnection = nil
 	ctx, closeDoor := context.WithCancel(context.Background())
 	d := &door{
-		domain: config.Domain, tls: accepting, verify: config.TLS.VerifyConnection, log: config.Log, bounds: b,
+		domain: config.Domain, tls: accepting, verify: config.TLS.VerifyConnection, refused: config.Refused, log: config.Log, bounds: b,
 		openings: limit.NewSlots(b.openings, b.openings),
 		public:   newPools(b.public, b.perAddress, b),
 		inside:   newPools(b.inside, b.inside, b),
@@ -161,8 +164,11 @@ func (d *door) handshake(ctx context.Context, raw net.Conn) (_ *conn, err error)
 		return nil, err
 	}
 	defer leave()
-	secure := tls.Server(buffered{raw, reader}, d.tls)
+	secure := tls.Server(&buffered{raw, reader}, d.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
+		if d.refused != nil {
+			d.refused(who.String(), err)
+		}
 		return nil, fmt.Errorf("doing TLS with %s: %w", who, err)
 	}
 	if protocol := secure.ConnectionState().NegotiatedProtocol; protocol != "h2" {
@@ -219,7 +225,7 @@ func (d *door) admit(secure *tls.Conn, who *caller, giveWay func()) (*conn, erro
 	if leave == nil {
 		return nil, fmt.Errorf("%w connections of one certificate", errTooMany)
 	}
-	c := &conn{Conn: secure, caller: who, ends: []func(){leave}}
+	c := &conn{Conn: secure, caller: who, ends: []func(){leave, d.figures.connected(who.class)}}
 	who.hangUp = sync.OnceFunc(c.closeSoon)
 	if who.class == strangers {
 		c.closeAfter(d.bounds.stranger)

@@ -25,6 +25,8 @@ type rules struct {
 
 	rate  limit.Rate
 	calls *limit.Rates // by certificate
+
+	figures *figures
 }
 
 func newRules(config Config, b bounds) rules {
@@ -50,6 +52,7 @@ func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 		return nil, status.Error(codes.Internal, errNotOurs.Error())
 	}
 	err := r.check(c, info.FullMethodName)
+	r.figures.called(info.FullMethodName, err)
 	if retry.Asked(err) > 0 {
 		return context.WithValue(ctx, limitedKey{}, err), nil // gRPC would leave out the details of an error from here
 	}

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
 const (
@@ -53,7 +55,7 @@ func (r *bootReports) strangers(cluster *clusterv1.Cluster, left []unmatched, no
 	}
 	if len(news) > 0 {
 		m.told = now
-		r.recorder.Eventf(cluster, nil, corev1.EventTypeWarning, "BootReportUnmatched", "Boot", "%s", shorten(strangersMessage(news)))
+		r.recorder.Eventf(cluster, nil, corev1.EventTypeWarning, v1alpha1.EventBootReportUnmatched, "Boot", "%s", shorten(strangersMessage(news)))
 	}
 	return next
 }

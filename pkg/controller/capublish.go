@@ -146,10 +146,10 @@ func (r *installation) say(about client.Object, problem string) {
 	r.log.Error("the CA needs attention", "problem", problem)
 	switch o := about.(type) {
 	case *corev1.Secret:
-		r.recorder.Eventf(o, nil, corev1.EventTypeWarning, "CAProblem", "Reconcile", "%s", shorten(problem))
+		r.recorder.Eventf(o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", shorten(problem))
 	case *corev1.ConfigMap:
 		if o != nil {
-			r.recorder.Eventf(o, nil, corev1.EventTypeWarning, "CAProblem", "Reconcile", "%s", shorten(problem))
+			r.recorder.Eventf(o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", shorten(problem))
 		}
 	}
 }

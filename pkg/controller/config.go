@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -57,6 +59,9 @@ type Config struct {
 	StatusWrites int
 	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
 	WebhookListen string
+	// Metrics is where figures are registered; nil: nowhere. PerCluster has some for each workload cluster.
+	Metrics    prometheus.Registerer
+	PerCluster bool
 	// Now is the apiserver's clock, see Clock; nil: time.Now.
 	Now func() time.Time
 }

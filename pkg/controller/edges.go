@@ -222,3 +222,17 @@ func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) 
 	}
 	return true
 }
+
+// connections counts the edges that have tunnels and are not revoked, and their tunnels.
+func connections(edges []v1alpha1.EdgeStatus) (connected, tunnels int32) {
+	for i := range edges {
+		if edges[i].RevokedAt != nil || len(edges[i].Gateways) == 0 {
+			continue
+		}
+		connected++
+		for _, g := range edges[i].Gateways {
+			tunnels += g.Tunnels
+		}
+	}
+	return connected, tunnels
+}

@@ -207,8 +207,7 @@ func (r *tunnels) giveBack(ctx context.Context, o objects) (*v1alpha1.Tunnel, er
 	if immutable(o.kubeconfig) {
 		r.log.Warn("kubeconfig can't be given back: its Secret is immutable", "cluster", o.key.String())
 		if tunnel != nil {
-			r.recorder.Eventf(tunnel, nil, corev1.EventTypeWarning, v1alpha1.ReasonNotWritable, "Reconcile", "%s",
-				fmt.Sprintf("Secret %s is immutable, so its kubeconfig goes on leading by Fairlead's way: delete it, and its control-plane provider writes it anew", o.kubeconfig.Name))
+			r.warn(tunnel, v1alpha1.ReasonNotWritable, fmt.Sprintf("Secret %s is immutable, so its kubeconfig goes on leading by Fairlead's way: delete it, and its control-plane provider writes it anew", o.kubeconfig.Name))
 		}
 		return tunnel, nil
 	}
@@ -239,8 +238,7 @@ func (r *tunnels) heldBack(ctx context.Context, o objects, tunnel *v1alpha1.Tunn
 		if now.Sub(c.LastTransitionTime.Time) < giveBackPatience {
 			return nil, errLater{giveBackRetry}
 		}
-		r.recorder.Eventf(tunnel, nil, corev1.EventTypeWarning, v1alpha1.ReasonNotGivenBack, "Reconcile", "%s",
-			fmt.Sprintf("the Tunnel goes, though Secret %s could not be written for %s: its kubeconfig goes on leading by Fairlead's way until its control-plane provider writes it anew", o.kubeconfig.Name, giveBackPatience))
+		r.warn(tunnel, v1alpha1.ReasonNotGivenBack, fmt.Sprintf("the Tunnel goes, though Secret %s could not be written for %s: its kubeconfig goes on leading by Fairlead's way until its control-plane provider writes it anew", o.kubeconfig.Name, giveBackPatience))
 		return tunnel, nil
 	}
 	apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionKubeconfigReady) // so that its time begins now

@@ -64,7 +64,8 @@ func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
 	if err := w.api.Get(t.Context(), request.NamespacedName, tunnel); !apierrors.IsNotFound(err) {
 		t.Errorf("the Tunnel is held: %v", err)
 	}
-	for i, want := range []string{"Warning NotGivenBack Secret c1-kubeconfig", "Warning NotGivenBack the Tunnel goes"} {
+	const refused, goes = "Warning NotGivenBack Secret c1-kubeconfig", "Warning NotGivenBack the Tunnel goes"
+	for i, want := range []string{refused, refused, goes, goes} { // of the Tunnel, and of its Cluster
 		select {
 		case said := <-recorder.Events:
 			if !strings.HasPrefix(said, want) {

@@ -154,6 +154,7 @@ func (r *liveStatus) status(o objects, live report.Live, now time.Time) (v1alpha
 	revoke(&status, revoked, now)
 	status.Edges = mergeEdges(status.Edges, live, revoked, r.config.LeafLifetime, now)
 	noteCut(status.Edges, o.tunnel.Status.Edges, live, now)
+	status.ConnectedEdges, status.Tunnels = connections(status.Edges)
 	var conditions []metav1.Condition
 	if r.config.NoTunnels || !o.tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		for _, kind := range liveConditions {
@@ -172,7 +173,7 @@ func (r *liveStatus) status(o objects, live report.Live, now time.Time) (v1alpha
 	} else {
 		apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionPaused)
 	}
-	events := setConditions(&status, o.tunnel.Generation, conditions...)
+	events := append(edgeEvents(o.tunnel.Status.Edges, status.Edges), setConditions(&status, o.tunnel.Generation, conditions...)...)
 	return status, append(events, setConditions(&status, o.tunnel.Generation, ready(status.Conditions))...)
 }
 

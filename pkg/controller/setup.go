@@ -62,8 +62,15 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 	if err := config.Validate(); err != nil {
 		return err
 	}
+	figures := newFigures(mgr, config)
+	if config.Metrics != nil {
+		if err := config.Metrics.Register(figures); err != nil {
+			return fmt.Errorf("registering figures: %w", err)
+		}
+	}
 	parts := parts{
-		config: config, client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(),
+		figures: figures,
+		config:  config, client: counting{mgr.GetClient(), figures}, live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(),
 	}
 	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}
 	names := &model.Names{}
@@ -81,7 +88,7 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 		return err
 	}
 	return errors.Join(
-		wrap("setting up signer", (&signer{config: config, client: parts.client, live: parts.live, log: log, now: parts.now}).setup(mgr)),
+		wrap("setting up signer", (&signer{config: config, client: parts.client, live: parts.live, log: log, now: parts.now, recorder: parts.recorder}).setup(mgr)),
 		wrap("setting up installation", parts.installation(ended).setup(mgr)),
 	)
 }
@@ -94,6 +101,7 @@ type parts struct {
 	recorder events.EventRecorder
 	log      *slog.Logger
 	now      func() time.Time
+	figures  *figures
 }
 
 func (p parts) tunnels(ended *endedTunnels, names *model.Names) *tunnels {
@@ -108,9 +116,11 @@ func (p parts) installation(ended *endedTunnels) *installation {
 }
 
 func (p parts) liveStatus(view liveView, ended *endedTunnels) *liveStatus {
+	writes := newStatusWrites(p.config.StatusWrites)
+	p.figures.follow(writes)
 	return &liveStatus{
 		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, view: view, ended: ended,
-		clusterStatus: clusterStatus{p.client}, writes: newStatusWrites(p.config.StatusWrites),
+		clusterStatus: clusterStatus{p.client}, writes: writes,
 	}
 }
 

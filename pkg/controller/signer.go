@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -27,6 +28,8 @@ type signer struct {
 	live   client.Reader
 	log    *slog.Logger
 	now    func() time.Time
+	// recorder is told which edges come, and which are refused; nil: nobody is.
+	recorder events.EventRecorder
 }
 
 // Reconcile takes one CertificateSigningRequest to its end.
@@ -109,16 +112,38 @@ func (r *signer) admitEdge(ctx context.Context, wanted request) error {
 		return wrap("reading Cluster", err)
 	}
 	if no := wanted.checkTunnel(tunnel, cluster, r.now()); no != nil {
-		return no
+		return r.told(tunnel, wanted, no)
 	}
 	after := tunnel.DeepCopy()
 	if no := wanted.enter(&after.Status, r.now()); no != nil {
-		return no
+		return r.told(tunnel, wanted, no)
 	}
 	if equality.Semantic.DeepEqual(after.Status, tunnel.Status) {
 		return nil
 	}
-	return wrap("noting edge in Tunnel", r.client.Status().Patch(ctx, after, lockedPatch(tunnel)))
+	if err := r.client.Status().Patch(ctx, after, lockedPatch(tunnel)); err != nil {
+		return wrap("noting edge in Tunnel", err)
+	}
+	if ofNode(tunnel.Status.Edges, wanted.subject.Node) == nil && r.recorder != nil {
+		tell(r.recorder, r.log, after, []transition{{"", corev1.EventTypeNormal, v1alpha1.EventEdgeEnrolled, "the edge " + wanted.subject.Node + wanted.on() + " has its first certificate"}})
+	}
+	return nil
+}
+
+// told returns a refusal, and says in an event of the Tunnel, if there is one, that an edge was refused, and why.
+func (r *signer) told(tunnel *v1alpha1.Tunnel, wanted request, no *refusal) error {
+	if tunnel != nil && r.recorder != nil {
+		tell(r.recorder, r.log, tunnel, []transition{{"", corev1.EventTypeWarning, v1alpha1.EventEdgeRefused, "the edge " + wanted.subject.Node + wanted.on() + " gets no certificate: " + shorten(no.Error())}})
+	}
+	return no
+}
+
+// on is where an edge says that it runs.
+func (q request) on() string {
+	if q.host == "" {
+		return ""
+	}
+	return " on " + q.host
 }
 
 // approve marks a request as checked. It is told by whom: the audit log then has all of the story.

@@ -260,14 +260,6 @@ func patchStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel,
 	return want, wrap("writing status of Tunnel", to.Status().Patch(ctx, want, lockedPatch(tunnel)))
 }
 
-// tell makes events of transitions.
-func tell(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tunnel, transitions []transition) {
-	for _, t := range transitions {
-		recorder.Eventf(tunnel, nil, t.eventType, t.reason, "Reconcile", "%s", t.message)
-		log.Info("condition changed", "cluster", client.ObjectKeyFromObject(tunnel).String(), "condition", t.condition, "reason", t.reason, "message", t.message)
-	}
-}
-
 // refuse says that a Tunnel belongs to somebody else.
 func (r *tunnels) refuse(ctx context.Context, o objects) error {
 	r.enqueue(r.names.Release(model.Key(o.key)))

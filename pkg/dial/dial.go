@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -37,6 +39,7 @@ type Way struct {
 	resolver *net.Resolver // nil: the machine's
 
 	mu     sync.Mutex
+	trip   time.Duration           // see RoundTrip
 	last   target                  // what worked last; zero: nothing yet
 	failed []target                // what connected and was of no use, the latest last
 	known  map[string][]netip.Addr // the last answer of DNS for each name
@@ -75,10 +78,41 @@ func (w *Way) dial(ctx context.Context) (net.Conn, target, error) {
 	if err != nil {
 		return nil, target{}, err
 	}
+	trip := time.Duration(0)
+	if !t.proxied {
+		trip = RoundTrip(conn)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = t
+	w.last, w.trip = t, trip
 	return conn, t, nil
+}
+
+// RoundTrip is how long the kernel waited for the answer when the latest connection was opened; 0: not known, as where a proxy is
+// in between.
+func (w *Way) RoundTrip() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trip
+}
+
+// RoundTrip is the shortest round trip that the kernel has seen on a TCP connection; 0: not known.
+func RoundTrip(conn net.Conn) (trip time.Duration) {
+	tcp := tcpOf(conn)
+	if tcp == nil {
+		return 0
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		const none = 1<<32 - 1 // what the kernel says as long as it has seen none
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.Min_rtt != none {
+			trip = time.Duration(info.Min_rtt) * time.Microsecond
+		}
+	})
+	return trip
 }
 
 // Proxied says whether the proxy leads to at least one of the addresses.

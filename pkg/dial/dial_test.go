@@ -179,3 +179,14 @@ func TestDialContextEndsWithItsContext(t *testing.T) {
 		t.Errorf("took %s", took)
 	}
 }
+
+func TestTheRoundTripIsKnownOnceThereWasAConnection(t *testing.T) {
+	w := &dial.Way{Addresses: []model.Endpoint{answering(t, "127.0.0.1:0", echo)}}
+	if got := w.RoundTrip(); got != 0 {
+		t.Errorf("before the first connection the round trip is %s, want 0", got)
+	}
+	reach(t, w)
+	if got := w.RoundTrip(); got <= 0 || got > time.Second {
+		t.Errorf("the round trip on this machine is %s", got)
+	}
+}

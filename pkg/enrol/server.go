@@ -82,6 +82,8 @@ type Config struct {
 	Trust    func() []byte // the trust bundle in PEM; empty: not known yet
 	Log      *slog.Logger
 	Boot     *BootConfig // nil: boot reports are not taken
+	// Refused is told of a caller whose credential is of no use, and why; nil: nobody is. It must not block.
+	Refused func(address string, why error)
 }
 
 // Server implements the service. It is safe for concurrent use.
@@ -155,6 +157,9 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 // refuse counts and logs a refusal, and returns what the caller hears of it. Whoever is refused again and again hears only
 // that, and fills no log. It keeps nobody away who has the right credential: that is looked at first.
 func (s *Server) refuse(log *slog.Logger, caller string, err error) error {
+	if code := status.Code(err); s.config.Refused != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
+		s.config.Refused(caller, err)
+	}
 	switch status.Code(err) {
 	case codes.ResourceExhausted:
 		return err

@@ -82,7 +82,7 @@ func tryAnother() *routev3.RetryPolicy {
 
 // edgeAPIServer dials apiservers, the first that is well: one connection for each stream of each tunnel. Where there is but
 // one address nothing is to be chosen, so nothing is asked of it, and it can't be thought dead.
-func edgeAPIServer(name string, at []model.Endpoint) *clusterv3.Cluster {
+func edgeAPIServer(name string, at []model.Endpoint, buffer uint32) *clusterv3.Cluster {
 	var groups [][]*endpointv3.LbEndpoint
 	for _, e := range at {
 		groups = append(groups, endpoints(e))
@@ -92,7 +92,7 @@ func edgeAPIServer(name string, at []model.Endpoint) *clusterv3.Cluster {
 		ConnectTimeout:                durationpb.New(apiserverTimeout),
 		LoadAssignment:                assignment(name, groups...),
 		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: clientKeepalive()},
-		PerConnectionBufferLimitBytes: wrapperspb.UInt32(apiserverBuffer),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(buffer),
 		CircuitBreakers:               breaker(unlimited()),
 	}
 	discoverAll(c, at)

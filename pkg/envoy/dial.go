@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"fmt"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -16,16 +17,22 @@ type EdgeDial struct {
 	Gateways []model.Endpoint
 	// APIServers are preferred, in this order, to those that the Tunnel names.
 	APIServers []model.Endpoint
+	// Near says that the round trip to the gateways is shorter than NearBelow, so that there is no slow uplink in between.
+	Near bool
 }
+
+// NearBelow is a round trip that no slow uplink has, not even an idle one: DSL, cable and radio take 5 ms and more.
+const NearBelow = 2 * time.Millisecond
 
 const (
 	gatewaysField   = "gateways"
 	apiserversField = "apiservers"
+	nearField       = "near"
 	// maxDialled is far more than a machine has addresses for, and keeps what an edge can ask for small.
 	maxDialled = 16
 )
 
-// Metadata writes the addresses into the metadata of the edge's Envoy node, which brings them to the xds-server.
+// Metadata writes it into the metadata of the edge's Envoy node, which brings them to the xds-server.
 func (d EdgeDial) Metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{}
 	for name, endpoints := range map[string][]model.Endpoint{gatewaysField: d.Gateways, apiserversField: d.APIServers} {
@@ -38,14 +45,17 @@ func (d EdgeDial) Metadata() *structpb.Struct {
 		}
 		fields[name] = structpb.NewListValue(list)
 	}
+	if d.Near {
+		fields[nearField] = structpb.NewBoolValue(true)
+	}
 	return ownMetadata(fields)
 }
 
 // ParseEdgeDial is the inverse of Metadata. A node without such metadata, or nil, has the zero value; the error names what is
 // malformed.
 func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
-	var d EdgeDial
 	fields := node.GetMetadata().GetFields()[metadataKey].GetStructValue().GetFields()
+	d := EdgeDial{Near: fields[nearField].GetBoolValue()}
 	for _, list := range []struct {
 		name string
 		into *[]model.Endpoint

@@ -20,6 +20,7 @@ func TestEdgeDialGoesThroughTheNode(t *testing.T) {
 		"nothing":            {},
 		"gateways":           {Gateways: []model.Endpoint{{Host: "gw.example.com", Port: 443}, {Host: "fd00::1", Port: 8443}}},
 		"a local apiserver":  {APIServers: []model.Endpoint{{Host: "127.0.0.1", Port: 6443}}},
+		"near":               {Near: true},
 		"both, out of order": {Gateways: []model.Endpoint{{Host: "b", Port: 2}, {Host: "a", Port: 1}}, APIServers: []model.Endpoint{{Host: "d", Port: 2}, {Host: "c", Port: 1}}},
 	}
 	for name, want := range tests {
@@ -82,7 +83,7 @@ func TestAPIServersAreInTheOrderOfPreference(t *testing.T) {
 			}
 		})
 	}
-	if got := envoy.APIServers(packed(t, envoy.EdgeListeners(inst, wc, "edge-a")[0])); got != nil {
+	if got := envoy.APIServers(packed(t, envoy.EdgeListeners(inst, wc, "edge-a", envoy.EdgeDial{})[0])); got != nil {
 		t.Errorf("a listener is taken for the apiservers %v", got)
 	}
 }
@@ -94,7 +95,7 @@ func TestNothingOfTwoEdgesHasTheSameName(t *testing.T) {
 	for _, node := range []string{"edge-a", "edge-b"} {
 		identity, trust := envoy.SecretNames(model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID})
 		names := []string{identity, trust}
-		for _, l := range envoy.EdgeListeners(inst, wc, node) {
+		for _, l := range envoy.EdgeListeners(inst, wc, node, envoy.EdgeDial{}) {
 			names = append(names, l.GetName())
 		}
 		for _, c := range envoy.EdgeClusters(inst, wc, node, envoy.EdgeDial{}) {

@@ -96,7 +96,7 @@ func gatewayClusters(f model.Fleet) []*clusterv3.Cluster {
 }
 
 func edgeConfig(inst model.Installation, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) *bootstrapv3.Bootstrap {
-	return envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node), envoy.EdgeClusters(inst, wc, node, dial))
+	return envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial), envoy.EdgeClusters(inst, wc, node, dial))
 }
 
 func endpoint(t *testing.T, s string) model.Endpoint {

@@ -14,11 +14,11 @@ import (
 // EdgeListeners are the listeners of one edge, in the order of the installation's gateways: each keeps the tunnels to one
 // gateway, and lets only gateways in. The node is the edge's node name. None changes while others come and go:
 // a listener that is updated would lose its tunnels.
-func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node string) []*listenerv3.Listener {
+func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) []*listenerv3.Listener {
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
-		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc.Limits))
+		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc.Limits, dial.buffers().tunnel))
 	}
 	return listeners
 }
@@ -27,7 +27,7 @@ func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node strin
 // in order. The node is the edge's node name.
 func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) []*clusterv3.Cluster {
 	edge := edgeOf(wc, node)
-	clusters := []*clusterv3.Cluster{edgeAPIServer(apiserverCluster(node), dial.apiservers(wc))}
+	clusters := []*clusterv3.Cluster{edgeAPIServer(apiserverCluster(node), dial.apiservers(wc), dial.buffers().apiserver)}
 	for _, g := range inst.Gateways {
 		clusters = append(clusters, edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g)))
 	}
@@ -38,8 +38,9 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
-func tunnelListener(inst model.Installation, gateway string, edge model.Subject, limits model.Limits) *listenerv3.Listener {
+func tunnelListener(inst model.Installation, gateway string, edge model.Subject, limits model.Limits, buffer uint32) *listenerv3.Listener {
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
+	manager.AccessLog = accessLog(inst.AccessLog, "tunnel")
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
 	manager.Http2ProtocolOptions = edgeHTTP2()
 	manager.HttpFilters = bandwidthLimit(limits, manager.HttpFilters)
@@ -53,7 +54,7 @@ func tunnelListener(inst model.Installation, gateway string, edge model.Subject,
 			ResolverName:  "envoy.resolvers.reverse_connection",
 		}}},
 		ListenerFiltersTimeout:        durationpb.New(0), // an idle tunnel has not begun its TLS, however long it waits
-		PerConnectionBufferLimitBytes: wrapperspb.UInt32(edgeBuffer),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(buffer),
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:            gateway,
 			TransportSocket: serverTLS(edge, exactly(inst.Domain.Gateway()), "h2"),

@@ -106,7 +106,7 @@ func TestBandwidthIsKept(t *testing.T) {
 	s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: c1.ID}
 	dir := envoytest.Dir(t)
 	agent := in.serveAgent(t, dir, envoy.EdgeClusters(in.Installation, c1, s.Node, envoy.EdgeDial{}), s)
-	agent.listen(t, envoy.EdgeListeners(in.Installation, c1, s.Node))
+	agent.listen(t, envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}))
 	envoytest.Start(t, dir, marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})), "--component-log-level", envoy.ComponentLogLevel, "--drain-time-s", "3")
 	works(t, in.getBySNI, in.gateways[0], hostname, "")
 	client := in.client(in.gateways[0], hostname)
@@ -123,7 +123,7 @@ func TestBandwidthIsKept(t *testing.T) {
 		}
 	}
 	c1.Limits.Bandwidth = 0
-	agent.listen(t, envoy.EdgeListeners(in.Installation, c1, s.Node))
+	agent.listen(t, envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}))
 	envoytest.Eventually(t, "the limit is gone", func() error {
 		client.CloseIdleConnections()
 		took, err := timed(down)

@@ -47,15 +47,16 @@ func FormsOf(d model.TunnelDomain, s model.Subject) *Forms {
 	f := &Forms{}
 	name, address := model.Endpoint{Host: anyHost, Port: 1}, model.Endpoint{Host: "192.0.2.1", Port: 1}
 	replicas := []model.Gateway{{Name: "gateway-" + anyName, Peer: name}, {Name: "gateway-" + anyName, Peer: address}}
-	for _, at := range []model.Endpoint{name, address} {
+	for i, at := range []model.Endpoint{name, address, name} {
 		inst := model.Installation{Domain: d, Public: at, Control: at, Gateways: replicas}
+		inst.AccessLog = []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll}[i]
 		if s.Role == model.RoleEdge {
 			wc := model.WorkloadCluster{ID: s.ID, APIServer: at}
-			learn(f, true, anyTunnels(EdgeListeners(inst, wc, s.Node)))
+			learn(f, true, anyTunnels(EdgeListeners(inst, wc, s.Node, EdgeDial{})))
 			learn(f, false, EdgeClusters(inst, wc, s.Node, EdgeDial{}))
 			learn(f, false, EdgeClusters(inst, wc, s.Node, EdgeDial{APIServers: []model.Endpoint{name, {Host: "192.0.2.2", Port: 1}}}))
 			wc.Limits.Bandwidth = 1 << 20
-			learn(f, true, anyTunnels(EdgeListeners(inst, wc, s.Node)))
+			learn(f, true, anyTunnels(EdgeListeners(inst, wc, s.Node, EdgeDial{})))
 			continue
 		}
 		bind := GatewayBind{Public: name, APIServer: name, Connect: name}

@@ -58,7 +58,7 @@ func TestTheFormsAreThoseOfAllThatIsMade(t *testing.T) {
 	for _, dial := range dials {
 		for _, wc := range []model.WorkloadCluster{{APIServer: name}, {APIServer: others[1]}, {APIServer: others[0], Others: append(others, name)}, {APIServer: others[0], Others: others}} {
 			wc.ID, wc.Hostname = ownEdge.ID, "c1.prod.tunnels.example.com"
-			edge = append(edge, messages(envoy.EdgeListeners(ownInstallation(), wc, ownEdge.Node))...)
+			edge = append(edge, messages(envoy.EdgeListeners(ownInstallation(), wc, ownEdge.Node, dial))...)
 			edge = append(edge, messages(envoy.EdgeClusters(ownInstallation(), wc, ownEdge.Node, dial))...)
 		}
 	}
@@ -219,7 +219,7 @@ func TestNothingOfAnotherFormIsTakenByAnEdge(t *testing.T) {
 	forms := envoy.FormsOf(domain, ownEdge)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			l := envoy.EdgeListeners(ownInstallation(), ownCluster(), ownEdge.Node)[0]
+			l := envoy.EdgeListeners(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			c := envoy.EdgeClusters(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			tc.change(t, l, c)
 			said := fmt.Sprint(forms.Check(wrapped(t, l)), forms.Check(wrapped(t, c)))

@@ -22,7 +22,7 @@ func TestReferences(t *testing.T) {
 	}
 	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", Hostname: "c1.prod.tunnels.example.com"}
 	gateway := envoy.GatewayListeners(inst, "gateway-0", envoy.GatewayBind{}, model.Denied{})
-	edge := envoy.EdgeListeners(inst, wc, "edge-a")
+	edge := envoy.EdgeListeners(inst, wc, "edge-a", envoy.EdgeDial{})
 	tests := map[string]struct {
 		in   proto.Message
 		want []string

@@ -27,12 +27,9 @@ const (
 	downloads      = stalledReaders * downloadWindow
 	uploads        = streamsPerTunnel * uploadWindow
 
-	// edgeBuffer, apiserverBuffer and notSentLowWater bound what waits inside an edge in front of a slow uplink: at 2 Mbit/s under four
+	// notSentLowWater, together with farBuffers, bounds what waits inside an edge in front of a slow uplink: at 2 Mbit/s under four
 	// downloads a new request takes 2 s, at 10 Mbit/s 0.4 s, with Envoy's and the kernel's defaults 3 to 8 s at 10 Mbit/s. None works
-	// alone. Each time the buffer is full, all streams stop reading and start again half a buffer later, which costs CPU: hence a
-	// buffer as large as bearable, into which each stream writes little at a time.
-	edgeBuffer      = 64 << 10
-	apiserverBuffer = 16 << 10
+	// alone.
 	notSentLowWater = 16 << 10
 
 	// http2Ping finds a dead tunnel that is in use; Envoy has no other way to, and would keep it for ever. Interval and
@@ -122,6 +119,24 @@ const (
 	// maxConnections is far more than one gateway has: two tunnels each of 10,000 edges, and their clients.
 	maxConnections = 50_000
 )
+
+// buffers are those of an edge, in bytes: of a tunnel, and of a connection to an apiserver, which is how much a stream writes at a time.
+// Each time the tunnel's is full, all of its streams stop reading and start again half a buffer later, which costs CPU.
+type buffers struct{ tunnel, apiserver uint32 }
+
+var (
+	// farBuffers are as large as bearable in front of a slow uplink.
+	farBuffers = buffers{tunnel: 64 << 10, apiserver: 16 << 10}
+	// nearBuffers are nearly as fast as any, and small requests beside a download wait little longer than with farBuffers.
+	nearBuffers = buffers{tunnel: 512 << 10, apiserver: 64 << 10}
+)
+
+func (d EdgeDial) buffers() buffers {
+	if d.Near {
+		return nearBuffers
+	}
+	return farBuffers
+}
 
 // tunnelKeepalive lets the kernel find dead idle tunnels: 5 s + 3 × 2 s.
 func tunnelKeepalive() *corev3.TcpKeepalive { return keepalive(5, 2, 3) }

@@ -43,6 +43,9 @@ func (i Installation) ValidateShared() error {
 	if i.Handshakes < 0 || i.Handshakes > MaxHandshakes {
 		errs = append(errs, fmt.Errorf("tunnels that a gateway opens in a second: %d is not from 1 to %d, or 0 for the default", i.Handshakes, MaxHandshakes))
 	}
+	if i.AccessLog != "" && i.AccessLog != AccessLogFailed && i.AccessLog != AccessLogAll {
+		errs = append(errs, fmt.Errorf("access log: %q is neither %s nor %s, and not empty", i.AccessLog, AccessLogFailed, AccessLogAll))
+	}
 	return errors.Join(errs...)
 }
 

@@ -25,7 +25,19 @@ type Installation struct {
 	Workers  int       // worker threads of each gateway's Envoy; 0: one
 	// Handshakes are how many tunnels each gateway lets be opened in a second; 0: a default.
 	Handshakes int
+	// AccessLog is of which connections gateways and edges write a line when they have ended; empty: of none.
+	AccessLog AccessLog
 }
+
+// AccessLog says of which connections a line is written.
+type AccessLog string
+
+const (
+	// AccessLogFailed are those that failed on our side or in a tunnel.
+	AccessLogFailed AccessLog = "failed"
+	// AccessLogAll are all.
+	AccessLogAll AccessLog = "all"
+)
 
 // Gateway is one replica.
 type Gateway struct {

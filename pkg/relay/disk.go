@@ -76,7 +76,7 @@ func (r *Relay) loadFile(upstream string, k kind, ending string) {
 	s := c.shares[k]
 	s.accepted, s.known, s.whole = got.set, true, true
 	if len(got.refused) > 0 {
-		g := &group{why: newStatus(codes.Aborted, got.why), crashy: true}
+		g := &group{why: detailed(newStatus(codes.Aborted, got.why), k, got.refused, nil), crashy: true}
 		for name, version := range got.refused {
 			g.names = append(g.names, name)
 			s.refused[name] = &refusal{group: g, version: version, instead: got.set[name]}

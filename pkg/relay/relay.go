@@ -62,6 +62,7 @@ type Relay struct {
 	log     *slog.Logger
 	times   times
 	changed chan struct{}
+	answers answers
 	dress   Dress      // nil: none
 	disk    sync.Mutex // held while files are written or erased, before mu
 

@@ -9,6 +9,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // resource is one as it came. It is never changed.
@@ -156,6 +157,7 @@ func (s *share) agree(t *table, name string) {
 
 // refuse gives up changes; Envoy is to have something else instead.
 func (s *share) refuse(changes set, why *statusv1.Status, crashy bool, instead set) {
+	why = detailed(why, s.kind, changes.versions(), timestamppb.Now())
 	g := &group{names: slices.Sorted(maps.Keys(changes)), why: why, crashy: crashy}
 	for _, name := range g.names {
 		s.refused[name] = &refusal{group: g, version: changes[name].version(), instead: instead[name]}
@@ -211,10 +213,7 @@ func join(errs []*statusv1.Status) *statusv1.Status {
 			reasons = append(reasons, reason)
 		}
 	}
-	if len(reasons) == 1 {
-		return errs[0]
-	}
-	return &statusv1.Status{Code: errs[0].GetCode(), Message: bounded(strings.Join(reasons, "; "))}
+	return &statusv1.Status{Code: errs[0].GetCode(), Message: bounded(strings.Join(reasons, "; ")), Details: details(errs)}
 }
 
 // newStatus is what a NACK says.

@@ -32,6 +32,8 @@ type stream struct {
 	end  context.CancelCauseFunc
 	wake chan struct{}
 	out  []*discoveryv3.DeltaDiscoveryRequest // to be sent; the relay's lock guards it
+
+	answers *answers // are counted there
 }
 
 // open begins a stream: it asks for everything, and says what Envoy has accepted, so that only what differs is sent. What
@@ -41,7 +43,7 @@ func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, e
 	if u.Node != nil {
 		node = u.Node()
 	}
-	st := &stream{end: end, wake: make(chan struct{}, 1)}
+	st := &stream{end: end, wake: make(chan struct{}, 1), answers: &c.relay.answers}
 	c.relay.mu.Lock()
 	defer c.relay.mu.Unlock()
 	if c.forgotten {
@@ -110,6 +112,7 @@ func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResp
 
 // answer queues an ACK, or a NACK if there is a reason.
 func (st *stream) answer(k kind, nonce string, why *statusv1.Status) {
+	st.answers.count(why)
 	st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.typeURL(), ResponseNonce: nonce, ErrorDetail: why})
 	poke(st.wake)
 }

@@ -70,7 +70,7 @@ func (g *gatewayAgent) start(t testing.TB) {
 	g.Table = tunnels.New(tunnels.Config{Domain: domain, Log: g.path, Workers: g.workers, Reopen: func(context.Context) error { return nil }, Logger: g.log})
 	table := g.Table
 	stopTable := background(t, table.Run)
-	stopSending := background(t, func(ctx context.Context) error { return SendGateway(ctx, g.conn, table, g.takes.state, g.log) })
+	stopSending := background(t, func(ctx context.Context) error { return SendGateway(ctx, g.conn, table, g.takes.state, nil, g.log) })
 	g.stop = func() { stopSending(); stopTable() }
 }
 
@@ -110,7 +110,7 @@ func (w *world) edge(t testing.TB, s model.Subject, addresses ...string) (stop f
 	t.Helper()
 	conn := w.dial(t, &s, addresses...)
 	return background(t, func(ctx context.Context) error {
-		return SendEdge(ctx, conn, func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, nil, w.log)
+		return SendEdge(ctx, conn, func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, nil, nil, w.log)
 	})
 }
 

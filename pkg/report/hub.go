@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -35,6 +36,7 @@ type Hub struct {
 	open      context.Context
 	close     context.CancelFunc
 	said      *limit.Rates // what was logged about whom
+	watching  sync.Once    // the goroutine that ends the streams of edges
 
 	mu       sync.Mutex
 	ready    time.Time // when the first one was admitted; zero: nobody was
@@ -44,6 +46,7 @@ type Hub struct {
 	edges    map[pair]*edge
 	boots    *boots
 	watchers map[*watcher]bool
+	looks    singleflight.Group // what gateways are asked
 }
 
 // pair is an edge and its tunnel.
@@ -72,8 +75,9 @@ type edge struct {
 // session is the one stream that counts of an edge or a gateway.
 type session struct {
 	subject  model.Subject
-	end      context.CancelCauseFunc
+	end      func(error)
 	reported bool
+	asked    asked
 }
 
 // NewHub returns a hub for a gRPC server whose TLS is certs.ServerTLS.
@@ -111,6 +115,7 @@ func (h *Hub) admitted() {
 func (h *Hub) finish(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	s.drop()
 	if h.sessions[s.subject] != s {
 		return
 	}
@@ -160,6 +165,9 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 	if err := checkEdge(r); err != nil {
 		return err
 	}
+	if r.GetAnswer() != nil {
+		return h.answer(s, r.GetAnswer())
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.current(s); err != nil {
@@ -184,6 +192,9 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if err := checkGateway(r); err != nil {
 		return err
+	}
+	if r.GetAnswer() != nil {
+		return h.answer(s, r.GetAnswer())
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -166,7 +166,7 @@ func TestAnEdgeReportsWhatChanges(t *testing.T) {
 			return &reportv1.EdgeReport{Version: "v1\x00", LastError: last, ApiServer: &reportv1.APIServer{
 				Healthy: true, CertificateNames: []string{"kubernetes", "a b", ""}, CertificateNotAfter: timestamppb.New(start),
 			}}
-		}, changed, w.log)
+		}, changed, nil, w.log)
 	})
 	v.shows(t, idA, "known ; edge-1+")
 	r := v.Tunnel(idA).Edges[0].Report

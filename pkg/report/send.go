@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -21,20 +22,29 @@ const (
 )
 
 // SendEdge reports for one tunnel of an edge until ctx ends (nil) or the server says never again (the error then wraps
-// certs.ErrRefused). current gives the report, changed tells when it is another.
-func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func() *reportv1.EdgeReport, changed <-chan struct{}, log *slog.Logger) error {
+// certs.ErrRefused). current gives the report, changed tells when it is another, dump answers who asks what Envoy runs; nil: nobody does.
+func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func() *reportv1.EdgeReport, changed <-chan struct{}, dump Dump, log *slog.Logger) error {
 	return keep(ctx, log, func(ctx context.Context, patient bool) error {
+		ctx, cancel := context.WithCancel(ctx)
 		stream, err := open(ctx, patient, reportv1.NewReportClient(conn).Edge)
 		if err != nil {
+			cancel()
 			return err
 		}
-		ended := receive(stream.Recv, func(*reportv1.EdgeOrders) {})
+		send := oneByOne(stream.Send)
+		answers := newAnswers(&answers{
+			send: func(a *reportv1.Answer) error { return send(&reportv1.EdgeReport{Answer: a}) },
+			dump: dump, chunk: edgeChunk, pace: edgeInterval,
+		})
+		defer answers.wait()
+		defer cancel()
+		ended := receive(stream.Recv, func(orders *reportv1.EdgeOrders) { answers.take(ctx, orders.GetQuestion()) })
 		var sent *reportv1.EdgeReport
 		for {
 			report := cleanEdge(current()) // so that it is taken, and that what is cut makes no difference
 			if !proto.Equal(report, sent) {
 				sent = report
-				if stream.Send(report) != nil {
+				if send(report) != nil {
 					return <-ended // which has the reason
 				}
 			}
@@ -54,8 +64,8 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func()
 }
 
 // SendGateway reports the table of a gateway until ctx ends, and hands denials to it. It begins when the table knows its
-// tunnels. ready says whether the gateway takes clients, and its channel is closed when that changes.
-func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, ready func() (bool, <-chan struct{}), log *slog.Logger) error {
+// tunnels. ready says whether the gateway takes clients, and its channel is closed when that changes. dump is as of SendEdge.
+func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, ready func() (bool, <-chan struct{}), dump Dump, log *slog.Logger) error {
 	if _, version := table.Snapshot(); version == 0 {
 		table.Changes(ctx, 0)
 	}
@@ -65,11 +75,18 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 			return err
 		}
 		ctx, cancel := context.WithCancel(ctx)
+		send := oneByOne(stream.Send)
+		answers := newAnswers(&answers{
+			send:    func(a *reportv1.Answer) error { return send(&reportv1.GatewayReport{Answer: a}) },
+			measure: table.Measure, dump: dump, chunk: gatewayChunk, pace: gatewayInterval,
+		})
+		defer answers.wait()
 		defer cancel()
 		ended := make(chan error, 1)
 		go func() {
 			ended <- <-receive(stream.Recv, func(orders *reportv1.GatewayOrders) {
 				table.Deny(deniedOf(orders.GetDenied()))
+				answers.take(ctx, orders.GetQuestion())
 			})
 			cancel()
 		}()
@@ -85,12 +102,22 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 				clear(told)
 			}
 			report.Holes = holes(table.Holes(), told)
-			if version = next; ctx.Err() != nil || stream.Send(report) != nil {
+			if version = next; ctx.Err() != nil || send(report) != nil {
 				return <-ended
 			}
 			_ = retry.Sleep(ctx, gatewayInterval) // its end is seen above
 		}
 	})
+}
+
+// oneByOne lets several goroutines send on one stream.
+func oneByOne[M any](send func(*M) error) func(*M) error {
+	var mu sync.Mutex
+	return func(m *M) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return send(m)
+	}
 }
 
 // until returns a context that ends when a channel is closed, too.

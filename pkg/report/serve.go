@@ -30,21 +30,12 @@ const (
 // sayRate is how often the same refusal is logged.
 var sayRate = limit.Rate{Every: time.Hour, Burst: 1}
 
-// Edge implements the service.
-func (h *Hub) Edge(stream grpc.BidiStreamingServer[reportv1.EdgeReport, reportv1.EdgeOrders]) error {
-	c := &conversation[reportv1.EdgeReport]{
-		hub: h, role: model.RoleEdge, pace: edgePace, recv: stream.Recv, take: h.edgeReport,
-		tell: func(model.Denied) error { return nil },
-	}
-	return c.serve(stream.Context())
-}
-
 // Gateway implements the service.
 func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, reportv1.GatewayOrders]) error {
 	c := &conversation[reportv1.GatewayReport]{
 		hub: h, role: model.RoleGateway, pace: gatewayPace, recv: stream.Recv, take: h.gatewayReport,
-		tell: func(d model.Denied) error {
-			return stream.Send(&reportv1.GatewayOrders{Denied: deniedMessage(d)})
+		tell: func(d model.Denied, q *reportv1.Question) error {
+			return stream.Send(&reportv1.GatewayOrders{Denied: deniedMessage(d), Question: q})
 		},
 	}
 	return c.serve(stream.Context())
@@ -57,7 +48,7 @@ type conversation[M any] struct {
 	pace time.Duration
 	recv func() (*M, error)
 	take func(*session, *M) error
-	tell func(model.Denied) error
+	tell func(model.Denied, *reportv1.Question) error // who is denied now, and perhaps a question
 }
 
 // serve serves a stream to its end, and logs a refusal.
@@ -90,10 +81,10 @@ func (c *conversation[M]) converse(ctx context.Context, subject model.Subject) e
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer context.AfterFunc(h.open, func() { end(errShutdown) })()
-	s := &session{subject: subject, end: end}
+	s := &session{subject: subject, end: end, asked: asked{queue: make(chan *question, maxQuestions)}}
 	h.begin(s)
 	defer h.finish(s)
-	if err := c.tell(denied); err != nil {
+	if err := c.tell(denied, nil); err != nil {
 		return err
 	}
 	messages := make(chan *M)
@@ -112,7 +103,11 @@ func (c *conversation[M]) converse(ctx context.Context, subject model.Subject) e
 			if err := h.admission.Admit(subject); err != nil {
 				return err
 			}
-			if err := c.tell(denied); err != nil {
+			if err := c.tell(denied, nil); err != nil {
+				return err
+			}
+		case q := <-s.asked.queue:
+			if err := c.tell(denied, q.Question); err != nil {
 				return err
 			}
 		case <-first.C:

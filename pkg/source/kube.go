@@ -56,6 +56,7 @@ type Kube struct {
 	gatewaySet cache.Cache
 	queue      workqueue.TypedInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
 	read       chan struct{}                       // closed when all objects have been read once
+	figures    *figures
 
 	// Only the one goroutine of Run uses these.
 	names        model.Names
@@ -70,9 +71,12 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	if err := errors.Join(appsv1.AddToScheme(scheme), corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
 	}
+	figures := newFigures()
 	objects, err := cache.New(rest, cache.Options{
-		Scheme:           scheme,
-		DefaultTransform: cache.TransformStripManagedFields(),
+		Scheme: scheme,
+
+		DefaultWatchErrorHandler: figures.watchFailed,
+		DefaultTransform:         cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&clusterv1.Cluster{}: {Transform: stripCluster},
 			&corev1.ConfigMap{}:  only(config.Namespace, v1alpha1.InstallationConfigMapName),
@@ -82,8 +86,10 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		return nil, fmt.Errorf("preparing to watch objects: %w", err)
 	}
 	record, err := cache.New(rest, cache.Options{
-		Scheme:   scheme,
-		ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: only(config.Namespace, v1alpha1.EndedTunnelsConfigMapName)},
+		Scheme: scheme,
+
+		DefaultWatchErrorHandler: figures.watchFailed,
+		ByObject:                 map[client.Object]cache.ByObject{&corev1.ConfigMap{}: only(config.Namespace, v1alpha1.EndedTunnelsConfigMapName)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("preparing to watch the record of ended tunnels: %w", err)
@@ -93,12 +99,14 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	}
 	k := &Kube{
 		KubeConfig: config, objects: objects, record: record, queue: workqueue.NewTyped[model.Key](),
-		read: make(chan struct{}), said: map[model.Key]string{},
+		read: make(chan struct{}), figures: figures, said: map[model.Key]string{},
 	}
 	if config.GatewaySet != "" {
 		followed := only(config.Namespace, config.GatewaySet)
 		followed.Transform = stripGatewaySet
-		k.gatewaySet, err = cache.New(rest, cache.Options{Scheme: scheme, ByObject: map[client.Object]cache.ByObject{&appsv1.StatefulSet{}: followed}})
+		k.gatewaySet, err = cache.New(rest, cache.Options{
+			Scheme: scheme, ByObject: map[client.Object]cache.ByObject{&appsv1.StatefulSet{}: followed}, DefaultWatchErrorHandler: figures.watchFailed,
+		})
 		if err != nil {
 			return nil, fmt.Errorf("preparing to watch the StatefulSet of the gateways: %w", err)
 		}

@@ -29,7 +29,7 @@ func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
 	b.await(t, map[string][]string{"c1": none})
 	b.update(t, tunnel, func() {
 		tunnel.Spec.ExtraNames = []string{"api.example.com"}
-		tunnel.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}, {Address: "a b"}}
+		tunnel.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}, {Address: "no..address"}}
 		tunnel.Spec.RevokedEdges = []string{"edge-stolen"}
 	})
 	b.await(t, map[string][]string{"c1": {"api.example.com"}})
@@ -81,14 +81,14 @@ func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
 	for _, o := range []*v1alpha1.Tunnel{tunnel, broken} {
 		b.update(t, o, func() { o.Spec.RevokedEdges = []string{"edge-stolen"} })
 	}
-	b.update(t, broken, func() { broken.Spec.APIServer.Address = "a b" })
+	b.update(t, broken, func() { broken.Spec.APIServer.Address = "no..address" })
 	b.run(t)
 	b.first(t, map[string][]string{"c1": none})
 	want := map[string][]string{"c1": {"edge-stolen"}, "c2": {"edge-stolen"}}
 	if diff := cmp.Diff(want, b.revoked); diff != "" {
 		t.Errorf("at the start:\n%s", diff)
 	}
-	b.update(t, tunnel, func() { tunnel.Spec.APIServer.Address = "a b" })
+	b.update(t, tunnel, func() { tunnel.Spec.APIServer.Address = "no..address" })
 	b.await(t, map[string][]string{})
 	if diff := cmp.Diff(want, b.revoked); diff != "" {
 		t.Errorf("since its apiserver is no address:\n%s", diff)
@@ -124,7 +124,7 @@ func TestOthersAreLookedAtAgain(t *testing.T) {
 	b.update(t, second, func() { second.Spec.ExtraNames = []string{"api.example.com", "api2.example.com"} })
 	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": none})
 
-	b.update(t, third, func() { third.Spec.ExtraNames = []string{"192.0.2.1", "api3.example.com"} })
+	b.update(t, third, func() { third.Spec.ExtraNames = []string{"control.tunnels.example.com", "api3.example.com"} })
 	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": {"api3.example.com"}})
 }
 

@@ -52,7 +52,7 @@ type socket struct {
 	inode         uint32
 	id            [sockIDSize]byte
 	local, remote netip.AddrPort
-	quiet         time.Duration // for how long it has had no data; 0 where it was not asked for
+	quiet, rtt    time.Duration // for how long it has had no data, and its round-trip time; 0 where they were not asked for
 }
 
 func (s socket) cookie() [8]byte { return [8]byte(s.id[40:48]) }
@@ -80,7 +80,10 @@ func (k *kernel) dump(states uint32) (all []socket, err error) {
 }
 
 // get returns the socket of a connection; errGone if there is none.
-func (k *kernel) get(local, remote netip.AddrPort) (socket, error) {
+func (k *kernel) get(local, remote netip.AddrPort) (socket, error) { return k.lookup(local, remote, 0) }
+
+// lookup is get with more of what the kernel knows, as bits.
+func (k *kernel) lookup(local, remote netip.AddrPort, more byte) (socket, error) {
 	var found []socket
 	// A socket of IPv6 that has a connection of IPv4 is found by its IPv4 addresses.
 	want := socket{family: unix.AF_INET}
@@ -90,7 +93,9 @@ func (k *kernel) get(local, remote netip.AddrPort) (socket, error) {
 	putAddress(want.id[0:2], want.id[4:20], local)
 	putAddress(want.id[2:4], want.id[20:36], remote)
 	putNoCookie(want.id[40:48])
-	err := k.call(unix.SOCK_DIAG_BY_FAMILY, 0, request(want.family, connected, want), func(s socket) {
+	body := request(want.family, connected, want)
+	body[2] = more
+	err := k.call(unix.SOCK_DIAG_BY_FAMILY, 0, body, func(s socket) {
 		// Where there is no connection the kernel returns the socket that listens there.
 		if s.state != stateListen && 1<<s.state&connected != 0 && s.inode != noInode && s.local == local && s.remote == remote {
 			found = append(found, s)
@@ -150,7 +155,8 @@ func parseSocket(m []byte) (socket, bool) {
 	}
 	s.local = address(s.id[0:2], s.id[4:4+size])
 	s.remote = address(s.id[2:4], s.id[20:20+size])
-	s.quiet = quietFor(m[messageSize:])
+	info := tcpInfo(m[messageSize:])
+	s.quiet, s.rtt = quietFor(info), roundTripOf(info)
 	return s, true
 }
 

@@ -53,17 +53,25 @@ func acceptedAt(listeners []netip.AddrPort, local netip.AddrPort) bool {
 	})
 }
 
-// quietFor is for how long a socket has had no data, by the attributes that follow it in the kernel's answer; 0 if they don't say.
-func quietFor(attributes []byte) time.Duration {
+// tcpInfo is the kernel's struct tcp_info of a socket, in the attributes that follow it in the kernel's answer; nil if it was not asked for.
+func tcpInfo(attributes []byte) []byte {
 	for len(attributes) >= unix.SizeofRtAttr {
 		size, kind := int(binary.NativeEndian.Uint16(attributes)), binary.NativeEndian.Uint16(attributes[2:])
 		if size < unix.SizeofRtAttr || size > len(attributes) {
-			return 0
+			return nil
 		}
-		if info := attributes[unix.SizeofRtAttr:size]; kind == diagInfo && len(info) >= lastDataRecvAt+4 {
-			return time.Duration(min(binary.NativeEndian.Uint32(info[lastDataSentAt:]), binary.NativeEndian.Uint32(info[lastDataRecvAt:]))) * time.Millisecond
+		if kind == diagInfo {
+			return attributes[unix.SizeofRtAttr:size]
 		}
 		attributes = attributes[min(len(attributes), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
 	}
-	return 0
+	return nil
+}
+
+// quietFor is for how long a socket has had no data, by its struct tcp_info; 0 if that does not say.
+func quietFor(info []byte) time.Duration {
+	if len(info) < lastDataRecvAt+4 {
+		return 0
+	}
+	return time.Duration(min(binary.NativeEndian.Uint32(info[lastDataSentAt:]), binary.NativeEndian.Uint32(info[lastDataRecvAt:]))) * time.Millisecond
 }

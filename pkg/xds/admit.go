@@ -90,9 +90,9 @@ func (s *Server) deny() {
 		return
 	}
 	s.log.Info("denied changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs))
-	for st := range s.edges {
-		if err := s.admit(st.subject); err != nil {
-			st.end(err)
+	for e := range s.edges {
+		if err := s.admit(e.subject); err != nil {
+			e.end(err)
 		}
 	}
 }

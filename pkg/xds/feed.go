@@ -147,3 +147,16 @@ func (f *feed) since(by *reader) []string {
 	}
 	return all
 }
+
+// number is that of the last change, size how many resources there are.
+func (f *feed) number() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
+}
+
+func (f *feed) size() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.resources)
+}

@@ -25,12 +25,12 @@ const (
 
 // telling are the edges that have not been told yet of a change of the gateways.
 type telling struct {
-	waiting map[*stream]bool
+	waiting map[*edge]bool
 	timer   *time.Timer // for the next of them; nil: nobody waits
 	stopped bool
 }
 
-func newTelling() telling { return telling{waiting: map[*stream]bool{}} }
+func newTelling() telling { return telling{waiting: map[*edge]bool{}} }
 
 func (t *telling) stop() {
 	t.stopped = true
@@ -60,8 +60,8 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 		}
 		st.set(s.gatewayListeners(st))
 	}
-	for st := range s.edges {
-		s.telling.waiting[st] = true
+	for e := range s.edges {
+		s.telling.waiting[e] = true
 	}
 	s.tell()
 	s.publish()
@@ -109,14 +109,12 @@ func (s *Server) tellSome() {
 	t := &s.telling
 	// A map is walked in an order that is random enough.
 	told := 0
-	for st := range t.waiting {
+	for e := range t.waiting {
 		if told++; told > tellAtOnce {
 			break
 		}
-		delete(t.waiting, st)
-		if tunnel := s.tunnels[st.subject.ID]; tunnel != nil {
-			st.set(s.edgeResources(tunnel.cluster, st))
-		}
+		delete(t.waiting, e)
+		e.update()
 	}
 	t.timer = nil
 	if len(t.waiting) == 0 {

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -44,6 +45,7 @@ type Server struct {
 	open      context.Context // ends at shutdown, and with it every stream
 	close     context.CancelFunc
 	said      *limit.Rates // what was logged about whom
+	figures   *figures
 
 	mu       sync.RWMutex
 	inst     model.Installation        // without gateways: they are not known yet
@@ -55,7 +57,7 @@ type Server struct {
 	withheld withheld
 	holders  map[string]model.Key // by Envoy cluster of a tunnel: who published it last
 	tunnels  map[string]*tunnel   // by Tunnel.spec.id
-	edges    map[*stream]bool     // the streams of all edges
+	edges    map[*edge]bool       // the streams of all edges
 	hosts    map[*stream]bool     // the streams of gateways that have said where they listen
 	denials  denials
 }
@@ -63,7 +65,7 @@ type Server struct {
 // tunnel is a tunnel that exists, and the streams of its edges.
 type tunnel struct {
 	cluster model.WorkloadCluster
-	streams map[*stream]bool
+	streams map[*edge]bool
 }
 
 // NewServer returns a server for an installation, which must be valid; it need not have gateways, which SetGateways then names. It
@@ -82,11 +84,12 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		withheld:  newWithheld(),
 		holders:   map[string]model.Key{},
 		tunnels:   map[string]*tunnel{},
-		edges:     map[*stream]bool{},
+		edges:     map[*edge]bool{},
 		hosts:     map[*stream]bool{},
 		denials:   newDenials(),
 		telling:   newTelling(),
 	}
+	s.figures = newFigures(s)
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)
@@ -123,12 +126,16 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ctx, end := s.figures.spans.change(key)
+	defer end()
 	changes := changes{}
+	_, build := traces.Begin(ctx, "build")
 	if cluster == nil {
 		s.remove(key, changes)
 	} else {
 		s.put(*cluster, changes)
 	}
+	build.End()
 	s.send(changes)
 	s.deny()
 }
@@ -140,6 +147,9 @@ func (s *Server) Close() {
 	defer s.mu.Unlock()
 	s.denials.stop()
 	s.telling.stop()
+	for e := range s.edges {
+		e.end(errShutdown)
+	}
 }
 
 // Published says whether there was a Replace, and gateways are known.
@@ -248,12 +258,12 @@ func (s *Server) follow(wc model.WorkloadCluster) {
 	}
 	t, ok := s.tunnels[wc.ID]
 	if !ok {
-		t = &tunnel{streams: map[*stream]bool{}}
+		t = &tunnel{streams: map[*edge]bool{}}
 		s.tunnels[wc.ID] = t
 	}
 	t.cluster = wc
-	for st := range t.streams {
-		st.set(s.edgeResources(wc, st))
+	for e := range t.streams {
+		e.update()
 	}
 }
 
@@ -264,33 +274,7 @@ func (s *Server) end(wc model.WorkloadCluster) {
 		return
 	}
 	delete(s.tunnels, wc.ID)
-	for st := range t.streams {
-		st.end(s.admit(st.subject))
-	}
-}
-
-// send hands changes to the streams of all gateways.
-func (s *Server) send(changes changes) {
-	if len(changes) == 0 {
-		return
-	}
-	set := make(map[string]types.Resource, len(changes))
-	var gone []string
-	for name, r := range changes {
-		if r == nil {
-			gone = append(gone, name)
-		} else {
-			set[name] = r
-		}
-	}
-	if err := s.gateways.update(set, gone); err != nil {
-		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
-	}
-}
-
-// leftOut logs resources that are not published.
-func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
-	for _, err := range errs {
-		s.log.With(where...).Error("resource not published", "type_url", typeURL, "error", err)
+	for e := range t.streams {
+		e.end(s.admit(e.subject))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -37,7 +38,7 @@ var (
 	refusalRate = limit.Rate{Every: time.Minute, Burst: 10}
 )
 
-// stream is one ADS stream. It tells go-control-plane what it may send: the caches are chosen by the certificate, and
+// stream is the ADS stream of a gateway. It tells go-control-plane what it may send: the caches are chosen by the certificate, and
 // nothing in a request can lead to others.
 type stream struct {
 	server  *Server
@@ -45,10 +46,13 @@ type stream struct {
 	log     *slog.Logger
 	end     context.CancelCauseFunc
 	named   bool                            // the node id was checked
-	bind    envoy.GatewayBind               // of a gateway: where it listens
-	dial    envoy.EdgeDial                  // of an edge: whom it dials
-	caches  map[string]*cachev3.LinearCache // by type URL; those that depend on bind or dial are there with the first request
-	reader  *reader                         // of a gateway: of the Envoy clusters that all gateways share
+	bind    envoy.GatewayBind               // where it listens
+	caches  map[string]*cachev3.LinearCache // by type URL; they are there with the first request, which says bind
+	reader  *reader                         // of the Envoy clusters that all gateways share
+
+	progress [2]progress // by order
+	last     uint64      // the number of the last change of those Envoy clusters that was sent
+	told     bool        // something was
 }
 
 // resources are those of one Envoy, by type URL and name.
@@ -57,7 +61,11 @@ type resources map[string]map[string]types.Resource
 // DeltaAggregatedResources implements ADS.
 func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	subject, err := caller(conn.Context(), s.domain, s.now())
-	if err == nil {
+	switch {
+	case err != nil:
+	case subject.Role == model.RoleEdge:
+		err = s.edgeStream(conn, subject)
+	default:
 		err = s.stream(conn, subject)
 	}
 	s.refused(subject, err)
@@ -67,6 +75,7 @@ func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySe
 // refused logs why a stream was refused or cut off: once in a while for each node, because whoever is refused comes back.
 func (s *Server) refused(subject model.Subject, err error) {
 	code := status.Code(err)
+	s.figures.noteEnd(code)
 	switch code {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition:
 	case codes.Unavailable:
@@ -107,23 +116,17 @@ func (s *Server) stream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggrega
 	return err
 }
 
-// newStream registers a stream, so that it follows its tunnel.
+// newStream returns the stream of a gateway that is let in.
 func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (*stream, error) {
 	st := &stream{
 		server: s, subject: subject, end: end,
 		log:    s.log.With("node", subject.Node),
-		caches: map[string]*cachev3.LinearCache{},
+		caches: map[string]*cachev3.LinearCache{}, reader: &reader{},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.admit(subject); err != nil {
 		return nil, err
-	}
-	if subject.Role == model.RoleGateway {
-		st.reader = &reader{}
-	} else {
-		s.edges[st] = true
-		s.tunnels[subject.ID].streams[st] = true
 	}
 	return st, nil
 }
@@ -131,23 +134,18 @@ func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (
 func (s *Server) forget(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.edges, st)
 	delete(s.hosts, st)
-	delete(s.telling.waiting, st)
-	if t, ok := s.tunnels[st.subject.ID]; ok {
-		delete(t.streams, st)
-	}
 }
 
 // edgeResources are all resources of one edge.
-func (s *Server) edgeResources(wc model.WorkloadCluster, st *stream) resources {
+func (s *Server) edgeResources(wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
 	if wc.Prepared {
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
 	}
-	static, node := set(envoy.StaticClusters()), st.subject.Node
-	clusters, errs := check(envoy.EdgeClusters(s.inst, wc, node, st.dial), static, static)
+	static := set(envoy.StaticClusters())
+	clusters, errs := check(envoy.EdgeClusters(s.inst, wc, node, dial), static, static)
 	s.leftOut(resourcev3.ClusterType, errs, "node", node)
-	listeners, errs := check(envoy.EdgeListeners(s.inst, wc, node), nil, namesOf(clusters, static))
+	listeners, errs := check(envoy.EdgeListeners(s.inst, wc, node, dial), nil, namesOf(clusters, static))
 	s.leftOut(resourcev3.ListenerType, errs, "node", node)
 	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
 }
@@ -158,9 +156,6 @@ func (s *Server) gatewayListeners(st *stream) resources {
 	s.leftOut(resourcev3.ListenerType, errs, "node", st.subject.Node)
 	return resources{resourcev3.ListenerType: listeners}
 }
-
-// order is that in which types are sent: listeners refer to Envoy clusters.
-var order = []string{resourcev3.ClusterType, resourcev3.ListenerType}
 
 // make makes the caches of a stream.
 func (st *stream) make(all resources) {
@@ -174,6 +169,7 @@ func (st *stream) set(all resources) {
 	for _, typeURL := range order {
 		r, there := all[typeURL]
 		if cache := st.caches[typeURL]; there && cache != nil {
+			st.progress[slices.Index(order[:], typeURL)].change()
 			cache.SetResources(r)
 		}
 	}
@@ -181,10 +177,8 @@ func (st *stream) set(all resources) {
 
 // OnStreamDeltaRequest implements delta.Callbacks: it looks at each request before anything is done with it.
 func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
-	if detail := r.GetErrorDetail(); detail != nil && st.server.said.Take(st.subject.Node+" resources", refusalRate) == 0 {
-		text := detail.GetMessage()
-		st.log.Error("resources refused", "type_url", r.GetTypeUrl(), "error", text[:min(len(text), maxDetail)])
-	}
+	st.noteAnswer(r)
+	st.server.nack(st.subject, r)
 	// The node is named in the first request only; more often is allowed, but not another.
 	if r.GetNode() != nil || !st.named {
 		if err := checkNode(r.GetNode(), st.subject); err != nil {
@@ -197,6 +191,18 @@ func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryReq
 		}
 	}
 	st.named = true
+	return checkNames(r)
+}
+
+// nack logs that an Envoy refuses resources.
+func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryRequest) {
+	if detail := r.GetErrorDetail(); detail != nil && s.said.Take(subject.Node+" resources", refusalRate) == 0 {
+		text := detail.GetMessage()
+		s.log.Error("resources refused", "node", subject.Node, "type_url", r.GetTypeUrl(), "error", text[:min(len(text), maxDetail)])
+	}
+}
+
+func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
 	for _, name := range r.GetResourceNamesSubscribe() {
 		if name != "*" { // else one stream could have us remember any number of names
 			return status.Error(codes.InvalidArgument, "resources are not served by name, subscribe to all")
@@ -207,32 +213,20 @@ func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryReq
 
 // begin makes what depends on what an agent says of its node.
 func (st *stream) begin(node *corev3.Node) (err error) {
-	if st.subject.Role == model.RoleGateway {
-		st.bind, err = envoy.ParseGatewayBind(node)
-	} else {
-		st.dial, err = envoy.ParseEdgeDial(node)
-	}
-	if err != nil {
+	if st.bind, err = envoy.ParseGatewayBind(node); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := st.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st.subject.Role == model.RoleGateway {
-		st.make(s.gatewayListeners(st))
-		s.hosts[st] = true
-		return nil
-	}
-	if err := s.admit(st.subject); err != nil {
-		return err
-	}
-	st.make(s.edgeResources(s.tunnels[st.subject.ID].cluster, st))
+	st.make(s.gatewayListeners(st))
+	s.hosts[st] = true
 	return nil
 }
 
 // CreateDeltaWatch implements cache.ConfigWatcher.
 func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse) (func(), error) {
-	if st.reader != nil && r.GetTypeUrl() == st.server.gateways.typeURL {
+	if r.GetTypeUrl() == st.server.gateways.typeURL {
 		return st.server.gateways.watch(st.reader, r, sub, to), nil
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
@@ -255,6 +249,7 @@ func (st *stream) OnDeltaStreamClosed(int64, *corev3.Node) {}
 
 // OnStreamDeltaResponse implements delta.Callbacks.
 func (st *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
+	st.noteSent(r)
 	st.log.Debug("resources sent", "type_url", r.GetTypeUrl(), "version", r.GetSystemVersionInfo(),
 		"resources", len(r.GetResources()), "removed", len(r.GetRemovedResources()))
 }

@@ -240,8 +240,27 @@ func showHow(ctx context.Context, l *lab.Lab, s *story) error {
 	if err != nil {
 		return err
 	}
+	if err := showFairlead(ctx, l, s); err != nil {
+		return err
+	}
 	inside := "ip netns exec " + l.Network.Management.Name + " bin/kubectl --kubeconfig "
-	s.show("To look around from another terminal:", inside+l.Dir+"/"+sniCluster.name+".kubeconfig get --raw /version\n"+inside+file+" get tunnels -A -o yaml")
+	s.show("To look around from another terminal:", inside+l.Dir+"/"+sniCluster.name+".kubeconfig get --raw /version\n"+inside+file+" get tunnels -A -o yaml\n"+
+		"ip netns exec "+l.Network.Management.Name+" bin/fairlead check -n "+namespace+" "+connectCluster.name+" --kubeconfig "+file+" "+inspection)
+	return nil
+}
+
+// inspection is how fairlead reaches the xds-server, which has no Pod here.
+var inspection = "--xds-server=" + lab.InspectAddress(0)
+
+// showFairlead shows the fleet, and every hop of the way to one workload cluster.
+func showFairlead(ctx context.Context, l *lab.Lab, s *story) error {
+	for _, args := range [][]string{{"status", "-A"}, {"check", "-n", namespace, sniCluster.name}} {
+		out, err := l.Exec(ctx, append(args, inspection)...)
+		s.show("fairlead "+strings.Join(args, " ")+":", out)
+		if err != nil {
+			return fmt.Errorf("fairlead %s: %w", args[0], err)
+		}
+	}
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *lab.APISer
 	installation := model.Installation{Domain: domain, Public: public, Gateways: []model.Gateway{{Name: "gateway-0"}}}
 	victim := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: apiServer.Endpoint.Addr().String(), Port: apiServer.Endpoint.Port()}}
 	bootstrap := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
-		envoy.EdgeListeners(installation, victim, node), envoy.EdgeClusters(installation, victim, node, envoy.EdgeDial{}))
+		envoy.EdgeListeners(installation, victim, node, envoy.EdgeDial{}), envoy.EdgeClusters(installation, victim, node, envoy.EdgeDial{}))
 	bootstrap.Admin = nil
 	data, err := protojson.Marshal(bootstrap)
 	must(t, err)

@@ -27,12 +27,6 @@ func (w *world) badObjects(t *testing.T) {
 		spec map[string]any
 		says []string
 	}{
-		"a malformed extra name gets a condition that names the field": {
-			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[1]", "Not_A_Name"},
-		},
-		"an extra name that is an IP address gets a condition that names the field": {
-			map[string]any{"extraNames": []any{"192.0.2.7"}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]", "192.0.2.7"},
-		},
 		"an extra name that another Tunnel has gets a condition that names the field and the other": {
 			map[string]any{"extraNames": []any{berlinExtraName}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]", namespace + "/berlin"},
 		},
@@ -44,6 +38,26 @@ func (w *world) badObjects(t *testing.T) {
 			must(t, victim.PatchTunnel(t.Context(), tc.spec))
 			eventually(t, refusedWith(victim, tc.says...))
 			must(t, w.allWork(t.Context()))
+		})
+	}
+	for name, tc := range map[string]struct {
+		spec map[string]any
+		says []string
+	}{
+		"a malformed extra name is refused when it is applied, with the cure": {
+			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{"spec.extraNames[1]", "lower-case DNS name"},
+		},
+		"an extra name that is an IP address is refused when it is applied, with the cure": {
+			map[string]any{"extraNames": []any{"192.0.2.7"}}, []string{"spec.extraNames[0]", "no IP address"},
+		},
+	} {
+		promise.That(t, name, func(t *testing.T) {
+			err := victim.PatchTunnel(t.Context(), tc.spec)
+			for _, text := range tc.says {
+				if err == nil || !strings.Contains(err.Error(), text) {
+					t.Errorf("got %v, want it to say %q", err, text)
+				}
+			}
 		})
 	}
 	promise.That(t, "a corrected object is served again", func(t *testing.T) {

@@ -148,6 +148,11 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 		"--public-address=" + host(l.Network.publicName, PublicPort), "--control-address=" + host(xdsServerName, xdsPort),
 		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.file(name),
 		"--gateway-statefulset=" + gatewaySet, "--gateway-workers=" + strconv.Itoa(l.options.GatewayWorkers),
+		"--inspect-listen=" + InspectAddress(i),
+	}
+	args = append(args, l.metricsFlag(xdsServerMetrics(i))...)
+	if l.options.AccessLog != "" {
+		args = append(args, "--access-log="+l.options.AccessLog)
 	}
 	if l.options.ReplicaAddresses {
 		args = append(args, "--replica-address="+host(replicaName("{i}", l.Network.publicName), PublicPort))

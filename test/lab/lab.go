@@ -39,6 +39,10 @@ type Options struct {
 	// Machines adds Cluster API's kubeadm providers and an infrastructure provider whose machines are network namespaces:
 	// Cluster API makes the workload clusters itself, so the lab has no workload apiservers of its own.
 	Machines bool
+	// Metrics has all programs serve figures: see Lab.Targets.
+	Metrics bool
+	// AccessLog is of which connections gateways and edges write a line: failed or all; empty: none.
+	AccessLog string
 	// LogLevel is that of our own programs; debug by default.
 	LogLevel string
 	// Prepare is called when the management cluster is there with all types and permissions, before any program of

@@ -32,6 +32,7 @@ type LeafSpec struct {
 	Organizations []string
 	Names         []string // DNS names and IP addresses of a server
 	Usage         x509.ExtKeyUsage
+	NotAfter      time.Time // a day from now where it is zero
 }
 
 // NewAuthority makes an authority that lives for a day.
@@ -68,6 +69,9 @@ func (a *Authority) Issue(spec LeafSpec) (KeyPair, error) {
 	template.Subject.Organization = spec.Organizations
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{spec.Usage}
+	if !spec.NotAfter.IsZero() {
+		template.NotAfter = spec.NotAfter
+	}
 	for _, name := range spec.Names {
 		if address := net.ParseIP(name); address != nil {
 			template.IPAddresses = append(template.IPAddresses, address)

@@ -19,8 +19,8 @@ const stopGrace = 5 * time.Second
 
 // Spec is a program to run.
 type Spec struct {
-	Name      string // of the process and of its log
-	Namespace *Namespace
+	Name      string     // of the process and of its log
+	Namespace *Namespace // nil: that of the test
 	Program   string
 	Args      []string
 	Env       []string // added to the lab's own
@@ -43,7 +43,10 @@ func Start(spec Spec) (*Process, error) {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := spec.Namespace.Command(context.Background(), spec.Program, spec.Args...)
+	cmd := exec.CommandContext(context.Background(), spec.Program, spec.Args...)
+	if spec.Namespace != nil {
+		cmd = spec.Namespace.Command(context.Background(), spec.Program, spec.Args...)
+	}
 	cmd.Dir, cmd.Env = spec.Dir, append(os.Environ(), spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -1,4 +1,4 @@
-// Package readme runs every command of the README, as a newcomer would.
+// Package readme runs every command of the README and of the quickstart, as a newcomer would.
 package readme
 
 import (
@@ -19,28 +19,32 @@ func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
 		t.Skip("runs the demo, as root: set E2E_REQUIRED=1")
 	}
 	root := filepath.Join("..", "..")
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	commands := commandsOf(string(text))
-	for _, want := range []string{"make demo", "make test"} {
-		if !slices.Contains(commands, want) {
-			t.Errorf("the README does not name %q: it has %q", want, commands)
+	ran := []string{"make test"} // that is what runs this test
+	for file, wanted := range map[string][]string{"README.md": {"make demo", "make test"}, "docs/quickstart.md": {"make demo"}} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	for _, command := range commands {
-		if command == "make test" {
-			continue // that is what runs this test
-		}
-		t.Run(command, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command)
-			cmd.Dir = root
-			cmd.Env = append(os.Environ(), "DEMO_EXIT=1") // end by itself instead of waiting for Ctrl-C
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%v\n%s", err, out)
+		commands := commandsOf(string(text))
+		for _, want := range wanted {
+			if !slices.Contains(commands, want) {
+				t.Errorf("%s does not name %q: it has %q", file, want, commands)
 			}
-		})
+		}
+		for _, command := range commands {
+			if slices.Contains(ran, command) {
+				continue
+			}
+			ran = append(ran, command)
+			t.Run(command, func(t *testing.T) {
+				cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command)
+				cmd.Dir = root
+				cmd.Env = append(os.Environ(), "DEMO_EXIT=1") // end by itself instead of waiting for Ctrl-C
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
 	}
 }
 

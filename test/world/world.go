@@ -86,6 +86,15 @@ func Hostname(cluster string) string {
 	return name
 }
 
+// HostnameIn is the tunnel hostname of a Cluster in another namespace.
+func HostnameIn(namespace, cluster string) string {
+	name, err := Domain.Hostname(model.Key{Namespace: namespace, Name: cluster})
+	if err != nil {
+		panic(err) // constants of tests
+	}
+	return name
+}
+
 // Path is a way to the member.
 func (m *Member) Path(gateway int, connect bool) traffic.Path {
 	return traffic.Path{

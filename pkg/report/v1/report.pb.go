@@ -82,6 +82,7 @@ type EdgeReport struct {
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // of the edge-agent
 	ApiServer     *APIServer             `protobuf:"bytes,3,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"`
 	LastError     string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"` // the newest trouble, empty when there is none
+	Answer        *Answer                `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`                        // a message with one says nothing else
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -142,6 +143,13 @@ func (x *EdgeReport) GetLastError() string {
 		return x.LastError
 	}
 	return ""
+}
+
+func (x *EdgeReport) GetAnswer() *Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
 }
 
 // APIServer is what an edge sees of the apiserver.
@@ -231,6 +239,7 @@ func (x *APIServer) GetCertificateNotAfter() *timestamppb.Timestamp {
 
 type EdgeOrders struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Question      *Question              `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -265,6 +274,295 @@ func (*EdgeOrders) Descriptor() ([]byte, []int) {
 	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{2}
 }
 
+func (x *EdgeOrders) GetQuestion() *Question {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+// Question is something that a person wants to see, and that nobody keeps. There is one at a time.
+type Question struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // greater than that of the questions before on this stream
+	Tunnels       *TunnelsQuestion       `protobuf:"bytes,2,opt,name=tunnels,proto3" json:"tunnels,omitempty"`
+	Dump          *DumpQuestion          `protobuf:"bytes,3,opt,name=dump,proto3" json:"dump,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Question) Reset() {
+	*x = Question{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Question) ProtoMessage() {}
+
+func (x *Question) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Question.ProtoReflect.Descriptor instead.
+func (*Question) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Question) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Question) GetTunnels() *TunnelsQuestion {
+	if x != nil {
+		return x.Tunnels
+	}
+	return nil
+}
+
+func (x *Question) GetDump() *DumpQuestion {
+	if x != nil {
+		return x.Dump
+	}
+	return nil
+}
+
+// TunnelsQuestion asks a gateway for its tunnels with their round-trip times.
+type TunnelsQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TunnelIds     []string               `protobuf:"bytes,1,rep,name=tunnel_ids,json=tunnelIds,proto3" json:"tunnel_ids,omitempty"` // Tunnel.spec.id; none: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TunnelsQuestion) Reset() {
+	*x = TunnelsQuestion{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TunnelsQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TunnelsQuestion) ProtoMessage() {}
+
+func (x *TunnelsQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TunnelsQuestion.ProtoReflect.Descriptor instead.
+func (*TunnelsQuestion) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TunnelsQuestion) GetTunnelIds() []string {
+	if x != nil {
+		return x.TunnelIds
+	}
+	return nil
+}
+
+// DumpQuestion asks what Envoy runs of that which came on this stream's behalf.
+type DumpQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // of resources; none: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DumpQuestion) Reset() {
+	*x = DumpQuestion{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DumpQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DumpQuestion) ProtoMessage() {}
+
+func (x *DumpQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DumpQuestion.ProtoReflect.Descriptor instead.
+func (*DumpQuestion) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DumpQuestion) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// Answer is a part of what was asked for.
+type Answer struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Number  uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the question
+	Last    bool                   `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`     // no more parts come
+	Error   string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`    // why there is no more than what came
+	Tunnels []*MeasuredTunnel      `protobuf:"bytes,4,rep,name=tunnels,proto3" json:"tunnels,omitempty"`
+	// dump is a part of the gzip stream of {"configs": [...]}: the Envoy clusters and listeners of Envoy's /config_dump.
+	Dump          []byte `protobuf:"bytes,5,opt,name=dump,proto3" json:"dump,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Answer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Answer) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *Answer) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Answer) GetTunnels() []*MeasuredTunnel {
+	if x != nil {
+		return x.Tunnels
+	}
+	return nil
+}
+
+func (x *Answer) GetDump() []byte {
+	if x != nil {
+		return x.Dump
+	}
+	return nil
+}
+
+// MeasuredTunnel is a tunnel that there is now.
+type MeasuredTunnel struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Tunnel          *Tunnel                `protobuf:"bytes,1,opt,name=tunnel,proto3" json:"tunnel,omitempty"`
+	RoundTripMicros uint32                 `protobuf:"varint,2,opt,name=round_trip_micros,json=roundTripMicros,proto3" json:"round_trip_micros,omitempty"` // smoothed, of the TCP connection that carries it; 0: not known
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *MeasuredTunnel) Reset() {
+	*x = MeasuredTunnel{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasuredTunnel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasuredTunnel) ProtoMessage() {}
+
+func (x *MeasuredTunnel) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasuredTunnel.ProtoReflect.Descriptor instead.
+func (*MeasuredTunnel) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *MeasuredTunnel) GetTunnel() *Tunnel {
+	if x != nil {
+		return x.Tunnel
+	}
+	return nil
+}
+
+func (x *MeasuredTunnel) GetRoundTripMicros() uint32 {
+	if x != nil {
+		return x.RoundTripMicros
+	}
+	return 0
+}
+
 type GatewayReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// snapshot says that tunnels are all there are: what was said before counts no more.
@@ -273,13 +571,14 @@ type GatewayReport struct {
 	Closed        []string  `protobuf:"bytes,3,rep,name=closed,proto3" json:"closed,omitempty"`   // keys of those that there were
 	Holes         []*Hole   `protobuf:"bytes,4,rep,name=holes,proto3" json:"holes,omitempty"`     // with snapshot all that there are, else those that changed
 	Ready         bool      `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`    // it takes clients: in every message, as it is now
+	Answer        *Answer   `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"`   // a message with one says nothing else
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewayReport) Reset() {
 	*x = GatewayReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -291,7 +590,7 @@ func (x *GatewayReport) String() string {
 func (*GatewayReport) ProtoMessage() {}
 
 func (x *GatewayReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -304,7 +603,7 @@ func (x *GatewayReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayReport.ProtoReflect.Descriptor instead.
 func (*GatewayReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GatewayReport) GetSnapshot() bool {
@@ -342,6 +641,13 @@ func (x *GatewayReport) GetReady() bool {
 	return false
 }
 
+func (x *GatewayReport) GetAnswer() *Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
 type PeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -350,7 +656,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -362,7 +668,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -375,7 +681,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 // PeersAnswer is what one server knows of the gateways. Others may report to other servers.
@@ -390,7 +696,7 @@ type PeersAnswer struct {
 
 func (x *PeersAnswer) Reset() {
 	*x = PeersAnswer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +708,7 @@ func (x *PeersAnswer) String() string {
 func (*PeersAnswer) ProtoMessage() {}
 
 func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +721,7 @@ func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersAnswer.ProtoReflect.Descriptor instead.
 func (*PeersAnswer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PeersAnswer) GetGateways() []string {
@@ -451,7 +757,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +769,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +782,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Peer) GetGateway() string {
@@ -512,7 +818,7 @@ type Hole struct {
 
 func (x *Hole) Reset() {
 	*x = Hole{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +830,7 @@ func (x *Hole) String() string {
 func (*Hole) ProtoMessage() {}
 
 func (x *Hole) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +843,7 @@ func (x *Hole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hole.ProtoReflect.Descriptor instead.
 func (*Hole) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Hole) GetNode() string {
@@ -575,7 +881,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +893,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +906,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Tunnel) GetKey() string {
@@ -640,15 +946,16 @@ func (x *Tunnel) GetSince() *timestamppb.Timestamp {
 
 type GatewayOrders struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// denied is everything that is let in no more; tunnels of these are cut, now and whenever they appear.
-	Denied        *Denied `protobuf:"bytes,1,opt,name=denied,proto3" json:"denied,omitempty"`
+	// denied is everything that is let in no more; tunnels of these are cut, now and whenever they appear. It is in every message.
+	Denied        *Denied   `protobuf:"bytes,1,opt,name=denied,proto3" json:"denied,omitempty"`
+	Question      *Question `protobuf:"bytes,2,opt,name=question,proto3" json:"question,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewayOrders) Reset() {
 	*x = GatewayOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -660,7 +967,7 @@ func (x *GatewayOrders) String() string {
 func (*GatewayOrders) ProtoMessage() {}
 
 func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -673,12 +980,19 @@ func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayOrders.ProtoReflect.Descriptor instead.
 func (*GatewayOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GatewayOrders) GetDenied() *Denied {
 	if x != nil {
 		return x.Denied
+	}
+	return nil
+}
+
+func (x *GatewayOrders) GetQuestion() *Question {
+	if x != nil {
+		return x.Question
 	}
 	return nil
 }
@@ -693,7 +1007,7 @@ type Denied struct {
 
 func (x *Denied) Reset() {
 	*x = Denied{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +1019,7 @@ func (x *Denied) String() string {
 func (*Denied) ProtoMessage() {}
 
 func (x *Denied) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +1032,7 @@ func (x *Denied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denied.ProtoReflect.Descriptor instead.
 func (*Denied) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Denied) GetEdges() []*Edge {
@@ -746,7 +1060,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +1072,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +1085,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Edge) GetNode() string {
@@ -807,7 +1121,7 @@ type BootReport struct {
 
 func (x *BootReport) Reset() {
 	*x = BootReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +1133,7 @@ func (x *BootReport) String() string {
 func (*BootReport) ProtoMessage() {}
 
 func (x *BootReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +1146,7 @@ func (x *BootReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
 func (*BootReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BootReport) GetBootId() string {
@@ -911,7 +1225,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1237,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1250,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BootPhase) GetName() string {
@@ -983,7 +1297,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1309,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1322,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Machine) GetHostname() string {
@@ -1061,7 +1375,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1387,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1400,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 // Change is one thing that changed. The first is began, then come all that there are, which synced ends. Of a gateway all
@@ -1108,7 +1422,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1434,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1447,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -1249,7 +1563,7 @@ type GatewayState struct {
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1575,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1588,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GatewayState) GetName() string {
@@ -1312,7 +1626,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1638,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1651,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -1389,7 +1703,7 @@ type TunnelCount struct {
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1715,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1728,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -1465,7 +1779,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1791,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1804,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -1525,7 +1839,7 @@ var File_pkg_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x1apkg/report/v1/report.proto\x12\x12fairlead.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x97\x01\n" +
+	"\x1apkg/report/v1/report.proto\x12\x12fairlead.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x01\n" +
 	"\n" +
 	"EdgeReport\x12\x12\n" +
 	"\x04form\x18\x01 \x01(\tR\x04form\x12\x18\n" +
@@ -1533,22 +1847,43 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"api_server\x18\x03 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError\"\xf0\x01\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError\x122\n" +
+	"\x06answer\x18\x05 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\"\xf0\x01\n" +
 	"\tAPIServer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12+\n" +
 	"\x11certificate_names\x18\x05 \x03(\tR\x10certificateNames\x12N\n" +
-	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\"\f\n" +
+	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\"F\n" +
 	"\n" +
-	"EdgeOrders\"\xbf\x01\n" +
+	"EdgeOrders\x128\n" +
+	"\bquestion\x18\x01 \x01(\v2\x1c.fairlead.report.v1.QuestionR\bquestion\"\x97\x01\n" +
+	"\bQuestion\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12=\n" +
+	"\atunnels\x18\x02 \x01(\v2#.fairlead.report.v1.TunnelsQuestionR\atunnels\x124\n" +
+	"\x04dump\x18\x03 \x01(\v2 .fairlead.report.v1.DumpQuestionR\x04dump\"0\n" +
+	"\x0fTunnelsQuestion\x12\x1d\n" +
+	"\n" +
+	"tunnel_ids\x18\x01 \x03(\tR\ttunnelIds\"$\n" +
+	"\fDumpQuestion\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\x9c\x01\n" +
+	"\x06Answer\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12<\n" +
+	"\atunnels\x18\x04 \x03(\v2\".fairlead.report.v1.MeasuredTunnelR\atunnels\x12\x12\n" +
+	"\x04dump\x18\x05 \x01(\fR\x04dump\"p\n" +
+	"\x0eMeasuredTunnel\x122\n" +
+	"\x06tunnel\x18\x01 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
+	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\xf3\x01\n" +
 	"\rGatewayReport\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x124\n" +
 	"\atunnels\x18\x02 \x03(\v2\x1a.fairlead.report.v1.TunnelR\atunnels\x12\x16\n" +
 	"\x06closed\x18\x03 \x03(\tR\x06closed\x12.\n" +
 	"\x05holes\x18\x04 \x03(\v2\x18.fairlead.report.v1.HoleR\x05holes\x12\x14\n" +
-	"\x05ready\x18\x05 \x01(\bR\x05ready\"\x0e\n" +
+	"\x05ready\x18\x05 \x01(\bR\x05ready\x122\n" +
+	"\x06answer\x18\x06 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\"\x0e\n" +
 	"\fPeersRequest\"s\n" +
 	"\vPeersAnswer\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12.\n" +
@@ -1567,9 +1902,10 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x03 \x01(\tR\btunnelId\x12\x16\n" +
 	"\x06worker\x18\x04 \x01(\tR\x06worker\x120\n" +
-	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"C\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"}\n" +
 	"\rGatewayOrders\x122\n" +
-	"\x06denied\x18\x01 \x01(\v2\x1a.fairlead.report.v1.DeniedR\x06denied\"W\n" +
+	"\x06denied\x18\x01 \x01(\v2\x1a.fairlead.report.v1.DeniedR\x06denied\x128\n" +
+	"\bquestion\x18\x02 \x01(\v2\x1c.fairlead.report.v1.QuestionR\bquestion\"W\n" +
 	"\x06Denied\x12.\n" +
 	"\x05edges\x18\x01 \x03(\v2\x18.fairlead.report.v1.EdgeR\x05edges\x12\x1d\n" +
 	"\n" +
@@ -1657,71 +1993,84 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
 	(*APIServer)(nil),             // 2: fairlead.report.v1.APIServer
 	(*EdgeOrders)(nil),            // 3: fairlead.report.v1.EdgeOrders
-	(*GatewayReport)(nil),         // 4: fairlead.report.v1.GatewayReport
-	(*PeersRequest)(nil),          // 5: fairlead.report.v1.PeersRequest
-	(*PeersAnswer)(nil),           // 6: fairlead.report.v1.PeersAnswer
-	(*Peer)(nil),                  // 7: fairlead.report.v1.Peer
-	(*Hole)(nil),                  // 8: fairlead.report.v1.Hole
-	(*Tunnel)(nil),                // 9: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 10: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 11: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 12: fairlead.report.v1.Edge
-	(*BootReport)(nil),            // 13: fairlead.report.v1.BootReport
-	(*BootPhase)(nil),             // 14: fairlead.report.v1.BootPhase
-	(*Machine)(nil),               // 15: fairlead.report.v1.Machine
-	(*WatchRequest)(nil),          // 16: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 17: fairlead.report.v1.Change
-	(*GatewayState)(nil),          // 18: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 19: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 20: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 21: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Question)(nil),              // 4: fairlead.report.v1.Question
+	(*TunnelsQuestion)(nil),       // 5: fairlead.report.v1.TunnelsQuestion
+	(*DumpQuestion)(nil),          // 6: fairlead.report.v1.DumpQuestion
+	(*Answer)(nil),                // 7: fairlead.report.v1.Answer
+	(*MeasuredTunnel)(nil),        // 8: fairlead.report.v1.MeasuredTunnel
+	(*GatewayReport)(nil),         // 9: fairlead.report.v1.GatewayReport
+	(*PeersRequest)(nil),          // 10: fairlead.report.v1.PeersRequest
+	(*PeersAnswer)(nil),           // 11: fairlead.report.v1.PeersAnswer
+	(*Peer)(nil),                  // 12: fairlead.report.v1.Peer
+	(*Hole)(nil),                  // 13: fairlead.report.v1.Hole
+	(*Tunnel)(nil),                // 14: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 15: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 16: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 17: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 18: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 19: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 20: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 21: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 22: fairlead.report.v1.Change
+	(*GatewayState)(nil),          // 23: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 24: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 25: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 26: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
-	22, // 1: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
-	9,  // 2: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
-	8,  // 3: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
-	7,  // 4: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
-	12, // 5: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
-	22, // 6: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	11, // 7: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	12, // 8: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	15, // 9: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
-	0,  // 10: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
-	14, // 11: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
-	0,  // 12: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	22, // 13: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	22, // 14: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	22, // 15: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	18, // 16: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	19, // 17: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	20, // 18: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	21, // 19: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	22, // 20: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	22, // 21: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 22: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	22, // 23: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	13, // 24: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 25: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	4,  // 26: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	5,  // 27: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
-	16, // 28: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 29: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	10, // 30: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	6,  // 31: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
-	17, // 32: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	29, // [29:33] is the sub-list for method output_type
-	25, // [25:29] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	7,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
+	27, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	4,  // 3: fairlead.report.v1.EdgeOrders.question:type_name -> fairlead.report.v1.Question
+	5,  // 4: fairlead.report.v1.Question.tunnels:type_name -> fairlead.report.v1.TunnelsQuestion
+	6,  // 5: fairlead.report.v1.Question.dump:type_name -> fairlead.report.v1.DumpQuestion
+	8,  // 6: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
+	14, // 7: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	14, // 8: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	13, // 9: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
+	7,  // 10: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
+	12, // 11: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
+	17, // 12: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
+	27, // 13: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	16, // 14: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	4,  // 15: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
+	17, // 16: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	20, // 17: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 18: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	19, // 19: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 20: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	27, // 21: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	27, // 22: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	27, // 23: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	23, // 24: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	24, // 25: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	25, // 26: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	26, // 27: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	27, // 28: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	27, // 29: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 30: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	27, // 31: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	18, // 32: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 33: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	9,  // 34: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	10, // 35: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
+	21, // 36: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 37: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	15, // 38: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	11, // 39: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
+	22, // 40: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	37, // [37:41] is the sub-list for method output_type
+	33, // [33:37] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -1729,7 +2078,7 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[16].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[21].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
@@ -1743,7 +2092,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

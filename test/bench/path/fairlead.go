@@ -55,7 +55,8 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	node := model.NewNodeName()
-	edge := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node), envoy.EdgeClusters(inst, wc, node, envoy.EdgeDial{}))
+	dial := envoy.EdgeDial{Near: 2*l.delay < envoy.NearBelow} // as an agent finds out from the round trip
+	edge := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial), envoy.EdgeClusters(inst, wc, node, dial))
 	if err := s.envoy(ctx, p, ca, "edge", edge, model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}); err != nil {
 		return err
 	}

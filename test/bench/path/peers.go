@@ -10,11 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 )
 
-// peers are what others have built for the same, and two proxies that need to dial the apiserver themselves: as far as any can come.
-// HAProxy and the lone Envoy encrypt nothing, and their link is between them and the apiserver.
+// peers are what others have built for the same, and proxies that need to be dialled themselves: as far as any can come. HAProxy and
+// the lone Envoy encrypt nothing, and their link is between them and the apiserver. The pair has a connection with TLS for each of a
+// client's, in which nothing is shared.
 var peers = []way{
 	{"remotedialer", remotedialer},
 	{"konnectivity", konnectivity},
@@ -22,10 +22,11 @@ var peers = []way{
 	{"ssh", ssh},
 	{"haproxy (forward)", haproxy},
 	{"envoy (forward)", forwarder},
+	{"2 envoys (TLS)", pair},
 }
 
 // onlyInFull are those that a quick run measures only where it takes no long time: an old way, and the limits that are no tunnels.
-var onlyInFull = []string{"ssh", "haproxy (forward)", "envoy (forward)"}
+var onlyInFull = []string{"ssh", "haproxy (forward)", "envoy (forward)", "2 envoys (TLS)"}
 
 // peer is a program of tools/bench.
 func (p *place) peer(name string) (string, error) {
@@ -192,33 +193,4 @@ func haproxy(ctx context.Context, p *place, s *subject, l link) error {
 	}
 	s.reach(at[0])
 	return s.start(ctx, at[0], "haproxy", program, "-db", "-f", filepath.Join(s.dir, "haproxy.cfg"))
-}
-
-// forwarder is an Envoy that passes TCP on.
-func forwarder(ctx context.Context, p *place, s *subject, l link) error {
-	at, err := ports(1)
-	if err != nil {
-		return err
-	}
-	to, err := s.over(l, p.at)
-	if err != nil {
-		return err
-	}
-	config := fmt.Sprintf(`static_resources:
-  listeners:
-  - address: {socket_address: {address: 127.0.0.1, port_value: %s}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.tcp_proxy
-        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: t}
-  clusters:
-  - name: t
-    connect_timeout: 5s
-    load_assignment: {cluster_name: t, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}]}]}
-`, port(at[0]), port(to))
-	if err := os.WriteFile(filepath.Join(s.dir, "envoy.yaml"), []byte(config), 0o600); err != nil {
-		return err
-	}
-	s.reach(at[0])
-	return s.start(ctx, at[0], "envoy", filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--use-dynamic-base-id", "--concurrency", strconv.Itoa(1), "-l", "warning")
 }

@@ -1,0 +1,155 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/internal/golden"
+)
+
+// TestFieldsAreWhatTheCodeSays compares the list of fields with the CRD, and that of names on objects of others with the constants.
+func TestFieldsAreWhatTheCodeSays(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_tunnels.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(data, &crd); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("# Fields of a Tunnel\n\n<!-- Written by `make update-golden` from the CRD and the comments in api/v1alpha1: change them there. -->\n")
+	for _, version := range crd.Spec.Versions {
+		schema := version.Schema.OpenAPIV3Schema
+		fmt.Fprintf(&b, "\n`apiVersion: %s/%s`, `kind: %s`. %s\n", crd.Spec.Group, version.Name, crd.Spec.Names.Kind, oneLine(schema.Description))
+		writeRules(&b, "", schema)
+		for _, part := range []string{"spec", "status"} {
+			props := schema.Properties[part]
+			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | says |\n|---|---|---|\n", part, oneLine(props.Description))
+			writeFields(t, &b, part, &props)
+			writeRules(&b, part, &props)
+		}
+	}
+	b.WriteString("\n## Names on objects\n\nLabels, annotations and finalizers of ours:\n\n| name | says |\n|---|---|\n")
+	for _, c := range constants(t, "names.go") {
+		if name, ok := strings.CutPrefix(c.value, "fairlead.dev/"); ok && !strings.HasPrefix(c.name, "Signer") && name != "" {
+			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, cell(c.text))
+		}
+	}
+	golden.CheckFile(t, reference+"fields.md", []byte(b.String()))
+}
+
+// writeFields writes a row for each field below one, those of lists with [] after the list's name.
+func writeFields(t *testing.T, b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		field, at := s.Properties[name], path+"."+name
+		says := cell(oneLine(field.Description))
+		if says == "" {
+			t.Errorf("%s: nobody says what it is", at)
+		}
+		if slices.Contains(s.Required, name) {
+			says += " Required."
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", at, kindOf(&field), says+bounds(&field))
+		switch {
+		case at == "status.conditions": // Kubernetes' own
+		case field.Items != nil && field.Items.Schema != nil:
+			writeFields(t, b, at+"[]", field.Items.Schema)
+		default:
+			writeFields(t, b, at, &field)
+		}
+	}
+}
+
+// kindOf is a field's type in a word or two.
+func kindOf(s *apiextensionsv1.JSONSchemaProps) string {
+	switch {
+	case s.XIntOrString:
+		return "number or quantity"
+	case s.Items != nil && s.Items.Schema != nil:
+		return "list of " + kindOf(s.Items.Schema)
+	case s.Format == "date-time":
+		return "time"
+	case s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil:
+		return "map of " + kindOf(s.AdditionalProperties.Schema)
+	}
+	return s.Type
+}
+
+// bounds are what the apiserver refuses.
+func bounds(s *apiextensionsv1.JSONSchemaProps) string {
+	var all []string
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if len(s.Enum) > 0 {
+		var values []string
+		for _, v := range s.Enum {
+			values = append(values, "`"+strings.Trim(string(v.Raw), `"`)+"`")
+		}
+		add("one of %s", strings.Join(values, ", "))
+	}
+	if s.Default != nil {
+		add("default `%s`", s.Default.Raw)
+	}
+	if s.Minimum != nil {
+		add("at least %v", *s.Minimum)
+	}
+	if s.Maximum != nil {
+		add("at most %v", *s.Maximum)
+	}
+	if s.MaxLength != nil {
+		add("at most %d characters", *s.MaxLength)
+	}
+	if s.MaxItems != nil {
+		add("at most %d entries", *s.MaxItems)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(all, "; ") + ")"
+}
+
+// writeRules writes what is refused beside that, with the message that whoever applies it reads.
+func writeRules(b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaProps) {
+	messages := map[string]bool{}
+	collect(path, s, messages)
+	if path == "" { // those of the object as a whole; the others come with their part
+		messages = map[string]bool{}
+		for _, rule := range s.XValidations {
+			messages[rule.Message] = true
+		}
+	}
+	if len(messages) == 0 {
+		return
+	}
+	b.WriteString("\nRefused at once, with these messages:\n\n")
+	for _, m := range slices.Sorted(maps.Keys(messages)) {
+		fmt.Fprintf(b, "- %s\n", cell(m))
+	}
+}
+
+func collect(path string, s *apiextensionsv1.JSONSchemaProps, into map[string]bool) {
+	for _, rule := range s.XValidations {
+		if rule.Message != "" {
+			into[fmt.Sprintf("`%s`: %s", path, rule.Message)] = true
+		}
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		collect(path+"[]", s.Items.Schema, into)
+	}
+	for name, field := range s.Properties {
+		collect(path+"."+name, &field, into)
+	}
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// cell is text as it may stand in a table, or in a list.
+func cell(text string) string { return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text) }

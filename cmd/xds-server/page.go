@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/check"
+	"github.com/fairlead/fairlead/pkg/fleetview"
+	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/page"
+)
+
+// pageConfig is where the status page is served, if anywhere.
+type pageConfig struct {
+	listen           string // "0": nowhere
+	certificate, key string // files of its serving certificate; needed unless it listens on loopback
+}
+
+func (c *pageConfig) addTo(set *pflag.FlagSet) {
+	set.StringVar(&c.listen, "page-listen", "0", "address of the status page; 0 for none. On loopback (127.0.0.1:9448) for kubectl port-forward, in plain and without a token; elsewhere with TLS and bearer tokens")
+	set.StringVar(&c.certificate, "page-certificate", "", "file with the page's serving certificate, PEM; it is read again when it changes")
+	set.StringVar(&c.key, "page-key", "", "file with the key of --page-certificate")
+}
+
+func (c *pageConfig) complete() error {
+	switch given := c.certificate != "" || c.key != ""; {
+	case c.listen == "0" && given:
+		return errors.New("--page-certificate and --page-key are for a status page, which --page-listen does not ask for")
+	case c.listen == "0":
+		return nil
+	case page.Loopback(c.listen) && given:
+		return errors.New("--page-listen is on loopback, where the page is served in plain: leave --page-certificate and --page-key out")
+	case !page.Loopback(c.listen) && (c.certificate == "" || c.key == ""):
+		return fmt.Errorf("--page-listen %s is not on loopback: give --page-certificate and --page-key, or listen on 127.0.0.1 and reach the page by kubectl port-forward", c.listen)
+	}
+	return nil
+}
+
+// liveTime is how long gateways have to answer.
+const liveTime = 5 * time.Second
+
+// statusPage is the page with what it is served by.
+type statusPage struct {
+	*page.Page
+	listener net.Listener
+	files    *certwatcher.CertWatcher // nil: in plain
+	own      *inspect.Servers         // this server; nil: it serves no inspection
+}
+
+// live is what the gateways tell that report to this server: round-trip times of their tunnels.
+func (p *statusPage) live(ctx context.Context, ids ...string) *fleetview.Live {
+	ctx, cancel := context.WithTimeout(ctx, liveTime)
+	defer cancel()
+	fleet, err := p.own.Fleet(ctx, ids...)
+	if err != nil {
+		return nil // rows then say what the objects say
+	}
+	return fleetview.FromInspect(fleet)
+}
+
+// newPage listens for readers of the status page; the result is nil if there is to be none.
+func (s *server) newPage() (*statusPage, error) {
+	if s.page.listen == "0" {
+		return nil, nil //nolint:nilnil // there is none, and that is no error
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("registering types: %w", err)
+	}
+	objects, err := client.New(s.rest, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("making client of the status page: %w", err)
+	}
+	// By design this server reads no Secret, and reaches no other xds-server: what they could tell is said to be unknown, and what the
+	// controller has gathered from all of them is in the Tunnel.
+	checker := &check.Checker{Objects: objects, Installation: s.namespace}
+	p := &statusPage{}
+	config := page.Config{Domain: s.inst.Domain, Objects: objects, Check: checker.Check, Log: s.log}
+	if s.inspect.listen != "0" {
+		if p.own, err = inspect.Connect(context.Background(), inspect.Options{Addresses: []string{s.inspect.listen}}); err != nil {
+			return nil, err
+		}
+		config.Live = p.live
+	}
+	if !page.Loopback(s.page.listen) {
+		config.Reviewer = page.NewReviews(s.client)
+		if p.files, err = certwatcher.New(s.page.certificate, s.page.key); err != nil {
+			return nil, fmt.Errorf("reading --page-certificate and --page-key: %w", err)
+		}
+	}
+	if p.Page, err = page.New(config); err != nil {
+		return nil, err
+	}
+	if p.listener, err = net.Listen("tcp", s.page.listen); err != nil {
+		return nil, fmt.Errorf("listening for the status page: %w", err)
+	}
+	return p, nil
+}
+
+// servePage serves until ctx ends. What goes wrong is logged and ends the page alone: edges need the server, and not the page.
+func (s *server) servePage(ctx context.Context, p *statusPage) {
+	if p == nil {
+		return
+	}
+	s.log.Info("status page is served", "address", p.listener.Addr().String(), slog.Bool("tokens", p.files != nil))
+	parts, ctx := errgroup.WithContext(ctx)
+	var secure *tls.Config
+	if p.files != nil {
+		secure = &tls.Config{GetCertificate: p.files.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	}
+	parts.Go(func() error { return p.Watch(ctx, s.rest) })
+	parts.Go(func() error { return p.Serve(ctx, p.listener, secure) })
+	if p.files != nil {
+		parts.Go(func() error { return p.files.Start(ctx) })
+	}
+	err := parts.Wait()
+	if p.own != nil {
+		err = errors.Join(err, p.own.Close())
+	}
+	if err != nil {
+		s.log.Error("status page ended", "error", err)
+	}
+}

@@ -1,0 +1,185 @@
+package fairlead_test
+
+import (
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var (
+	docFence   = regexp.MustCompile("(?ms)^[ \t]*```[a-z]*\n(.*?)^[ \t]*```")
+	docSpan    = regexp.MustCompile("`[^`\n]*`")
+	docLink    = regexp.MustCompile(`\]\(([^()\s]+)\)|(?:src|srcset|href)="([^"]+)"`)
+	docHeading = regexp.MustCompile(`(?m)^#{1,6} +(.+?)\s*$`)
+	docMake    = regexp.MustCompile("(?m)^`?(?:[A-Z_]+=\\S+ )*make ([a-z0-9.-]+)")
+	makeTarget = regexp.MustCompile(`(?m)^([a-z0-9.-]+):`)
+	// docStray is what is of use to nobody who has only this repository.
+	docStray = regexp.MustCompile(`(?i)/(?:root|Users|work)/|\bissues? #?\d|\bhelper [A-Z]\b|\b(?:TODO|FIXME|XXX)\b`)
+)
+
+// documents are all Markdown files of the repository, by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{".git", "bin"}, path):
+			return fs.SkipDir
+		case filepath.Ext(path) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		all[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// linksOf are the targets of a document's links and pictures.
+func linksOf(text string) (all []string) {
+	text = docSpan.ReplaceAllString(docFence.ReplaceAllString(text, ""), "")
+	for _, match := range docLink.FindAllStringSubmatch(text, -1) {
+		all = append(all, match[1]+match[2])
+	}
+	return all
+}
+
+// anchorsOf are the fragments by which a document's headings can be linked to, as GitHub makes them.
+func anchorsOf(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, match := range docHeading.FindAllStringSubmatch(docFence.ReplaceAllString(text, ""), -1) {
+		anchor := anchorOf(match[1])
+		for n := 1; all[anchor]; n++ {
+			anchor = fmt.Sprintf("%s-%d", anchorOf(match[1]), n)
+		}
+		all[anchor] = true
+	}
+	return all
+}
+
+func anchorOf(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
+}
+
+// target is where a link in a document leads: a path and an anchor in it. ok is false where it leads out of the repository.
+func target(t *testing.T, from, link string) (path, anchor string, ok bool) {
+	t.Helper()
+	u, err := url.Parse(link)
+	if err != nil {
+		t.Errorf("%s: link %s: %v", from, link, err)
+		return "", "", false
+	}
+	if u.Scheme != "" {
+		return "", "", false
+	}
+	if u.Path == "" {
+		return from, u.Fragment, true
+	}
+	return filepath.Join(filepath.Dir(from), u.Path), u.Fragment, true
+}
+
+func TestDocumentsLinkToWhatIsThere(t *testing.T) {
+	all, looked := documents(t), 0
+	for from, text := range all {
+		for _, link := range linksOf(text) {
+			path, anchor, ok := target(t, from, link)
+			if !ok {
+				continue
+			}
+			looked++
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: link %s: there is no %s", from, link, path)
+			} else if anchor != "" && !anchorsOf(all[path])[anchor] {
+				t.Errorf("%s: link %s: %s has no heading for #%s", from, link, path, anchor)
+			}
+		}
+	}
+	if looked < 100 {
+		t.Errorf("only %d links were found", looked)
+	}
+}
+
+// TestDocumentsAreReached: who begins at docs/README.md comes to every document and every picture, and who begins at README.md comes there.
+func TestDocumentsAreReached(t *testing.T) {
+	all := documents(t)
+	seen := map[string]bool{"README.md": true, "docs/README.md": false}
+	for queue := []string{"README.md", "docs/README.md"}; len(queue) > 0; queue = queue[1:] {
+		from := queue[0]
+		for _, link := range linksOf(all[from]) {
+			path, _, ok := target(t, from, link)
+			if !ok || seen[path] {
+				continue
+			}
+			seen[path] = true
+			if from != "README.md" && all[path] != "" { // of the README only that it leads to the index
+				queue = append(queue, path)
+			}
+		}
+		if from == "README.md" {
+			if !seen["docs/README.md"] {
+				t.Error("README.md does not lead to docs/README.md")
+			}
+			seen = map[string]bool{"docs/README.md": true}
+		}
+	}
+	err := filepath.WalkDir("docs", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && !seen[path] {
+			t.Errorf("%s: nothing that docs/README.md leads to links it", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDocumentsNameWhatMakeHas(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, match := range makeTarget.FindAllStringSubmatch(string(makefile), -1) {
+		targets[match[1]] = true
+	}
+	looked := 0
+	for from, text := range documents(t) {
+		code := strings.Join(append(docFence.FindAllString(text, -1), docSpan.FindAllString(text, -1)...), "\n")
+		for _, match := range docMake.FindAllStringSubmatch(code, -1) {
+			if looked++; !targets[match[1]] {
+				t.Errorf("%s: make %s: the Makefile has no such target", from, match[1])
+			}
+		}
+	}
+	if looked < 20 {
+		t.Errorf("only %d commands were found", looked)
+	}
+}
+
+func TestDocumentsAreForEverybody(t *testing.T) {
+	for from, text := range documents(t) {
+		for _, stray := range docStray.FindAllString(text, -1) {
+			t.Errorf("%s says %q, which means nothing to a reader", from, stray)
+		}
+	}
+}

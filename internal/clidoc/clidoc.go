@@ -1,0 +1,152 @@
+// Package clidoc holds a program's command line and the documents together, for the test of each program: it writes the reference of
+// its commands and flags, and has the program's own parser take every command line of the documents. It runs no command.
+package clidoc
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fairlead/fairlead/internal/golden"
+)
+
+// root is the repository's, from cmd/<program>, where tests of programs run.
+var root = filepath.Join("..", "..")
+
+// Check compares docs/reference/<program>.md with a program's commands (or rewrites it with -update), and fails the test for each
+// command line in a document that the program would refuse. It is to be called from the folder of the program.
+func Check(t *testing.T, program func() *cobra.Command) {
+	t.Helper()
+	name := program().Name()
+	golden.CheckFile(t, filepath.Join(root, "docs", "reference", name+".md"), []byte(reference(program())))
+	for _, file := range documents(t) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range linesOf(string(text)) {
+			args, whole, ok := argumentsOf(name, line)
+			if !ok {
+				continue
+			}
+			if err := parse(program(), args, whole && line.block); err != nil {
+				t.Errorf("%s: `%s`: %v", strings.TrimPrefix(file, root+"/"), line.text, err)
+			}
+		}
+	}
+}
+
+// documents are README.md and everything below docs.
+func documents(t *testing.T) []string {
+	t.Helper()
+	files := []string{filepath.Join(root, "README.md")}
+	for _, pattern := range []string{"*.md", "*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, "docs", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	if len(files) < 10 {
+		t.Fatalf("only %d documents were found", len(files))
+	}
+	return files
+}
+
+// parse has a command take its arguments. What is quoted within a sentence may be a part of a command line only: complete false.
+func parse(program *cobra.Command, args []string, complete bool) error {
+	program.InitDefaultHelpFlag()
+	program.InitDefaultHelpCmd()
+	program.InitDefaultCompletionCmd()
+	cmd, rest, err := program.Find(args)
+	if err != nil {
+		return err
+	}
+	cmd.InitDefaultHelpFlag()
+	if err := cmd.ParseFlags(rest); err != nil {
+		return err
+	}
+	if cmd.HasSubCommands() && cmd.Flags().NArg() > 0 {
+		return fmt.Errorf("%s has no command %s", cmd.CommandPath(), cmd.Flags().Arg(0))
+	}
+	if help, _ := cmd.Flags().GetBool("help"); help || !complete || cmd.Args == nil {
+		return nil
+	}
+	return cmd.Args(cmd, cmd.Flags().Args())
+}
+
+// reference describes all commands of a program.
+func reference(program *cobra.Command) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# `%s`\n\n<!-- Written by `make update-golden` from the program's own help: change it there. -->\n", program.Name())
+	describe(&b, program, program.Name())
+	return b.String()
+}
+
+func describe(b *strings.Builder, cmd *cobra.Command, program string) {
+	if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" {
+		return
+	}
+	if cmd.CommandPath() != program {
+		fmt.Fprintf(b, "\n## %s\n", cmd.CommandPath())
+	}
+	fmt.Fprintf(b, "\n%s.\n", strings.TrimSuffix(cmd.Short, "."))
+	if cmd.Long != "" {
+		fmt.Fprintf(b, "\n```text\n%s\n```\n", strings.Trim(cmd.Long, "\n"))
+	}
+	if !cmd.HasSubCommands() && cmd.CommandPath() != program {
+		fmt.Fprintf(b, "\nUsage: `%s`\n", cmd.UseLine())
+	}
+	if cmd.Example != "" {
+		fmt.Fprintf(b, "\n```sh\n%s\n```\n", outdent(cmd.Example))
+	}
+	describeFlags(b, cmd)
+	for _, sub := range cmd.Commands() {
+		describe(b, sub, program)
+	}
+}
+
+func describeFlags(b *strings.Builder, cmd *cobra.Command) {
+	var rows []string
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		flag := "`--" + f.Name + "`"
+		if f.Shorthand != "" {
+			flag = "`-" + f.Shorthand + "`, " + flag
+		}
+		kind, says := pflag.UnquoteUsage(f)
+		if kind == "" {
+			kind = f.Value.Type()
+		}
+		standard := ""
+		if !slices.Contains([]string{"", "[]", "false"}, f.DefValue) {
+			standard = "`" + f.DefValue + "`"
+		}
+		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s |\n", flag, kind, standard, cell(says)))
+	})
+	if len(rows) > 0 {
+		b.WriteString("\n| flag | takes | default | says |\n|---|---|---|---|\n" + strings.Join(rows, ""))
+	}
+}
+
+// cell is text as it may stand in a table.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(text)
+}
+
+// outdent takes the indentation off that examples have in a terminal.
+func outdent(text string) string {
+	lines := strings.Split(strings.Trim(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(line, "  ")
+	}
+	return strings.Join(lines, "\n")
+}

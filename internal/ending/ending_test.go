@@ -1,0 +1,111 @@
+package ending_test
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/fairlead/fairlead/internal/ending"
+)
+
+// patience is far more than anything here takes.
+const patience = 30 * time.Second
+
+var description = grpc.StreamDesc{StreamName: "Wait", ClientStreams: true, ServerStreams: true}
+
+// wait serves a method whose handler does nothing but to wait for messages, and returns a call of it. A handler of which hide is true does
+// not see what gRPC has for its call.
+func wait(t *testing.T, hide bool, ends chan<- func(error)) grpc.ClientStream {
+	t.Helper()
+	method := description
+	method.Handler = func(_ any, stream grpc.ServerStream) error {
+		ctx := stream.Context()
+		if hide {
+			ctx = grpc.NewContextWithServerTransportStream(ctx, nil)
+		}
+		return ending.Serve(ctx, func(_ context.Context, end func(error)) error {
+			if err := stream.SendMsg(&emptypb.Empty{}); err != nil {
+				return err
+			}
+			ends <- end
+			return stream.RecvMsg(&emptypb.Empty{})
+		})
+	}
+	server := grpc.NewServer()
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: "test", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{method}}, nil)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	call, err := conn.NewStream(ctx, &description, "/test/Wait")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := call.RecvMsg(&emptypb.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	return call
+}
+
+func TestACallIsEndedWhileItsHandlerReceives(t *testing.T) {
+	for name, hide := range map[string]bool{"by gRPC's own way": false, "where that is not there": true} {
+		t.Run(name, func(t *testing.T) {
+			ends := make(chan func(error), 1)
+			call := wait(t, hide, ends)
+			end := <-ends
+			end(status.Error(codes.FailedPrecondition, "it is over"))
+			end(status.Error(codes.Internal, "this comes too late"))
+			err := call.RecvMsg(&emptypb.Empty{})
+			if status.Code(err) != codes.FailedPrecondition || status.Convert(err).Message() != "it is over" {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestACallThatEndsByItself(t *testing.T) {
+	for name, hide := range map[string]bool{"by gRPC's own way": false, "where that is not there": true} {
+		t.Run(name, func(t *testing.T) {
+			ends := make(chan func(error), 1)
+			call := wait(t, hide, ends)
+			if err := call.SendMsg(&emptypb.Empty{}); err != nil {
+				t.Fatal(err)
+			}
+			err := call.RecvMsg(&emptypb.Empty{})
+			(<-ends)(status.Error(codes.Internal, "this comes too late"))
+			if err == nil || err.Error() != "EOF" {
+				t.Errorf("got %v, want EOF", err)
+			}
+		})
+	}
+}
+
+// TestNoMoreGoroutines fails when gRPC has no WriteStatus any more: then each edge has two goroutines more than it needs, and memory for them.
+func TestNoMoreGoroutines(t *testing.T) {
+	ends := make(chan func(error), 1)
+	wait(t, false, ends)
+	<-ends
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	if strings.Contains(string(stacks), "ending.beside") {
+		t.Errorf("the handler does not receive in gRPC's own goroutine:\n%s", stacks)
+	}
+}

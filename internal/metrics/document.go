@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Document is docs/metrics.md.
+func Document() string {
+	var b strings.Builder
+	b.WriteString(introduction)
+	for _, part := range []struct {
+		title, text string
+		all         []Metric
+	}{
+		{"Every program", "", everywhere},
+		{"xds-server", "Each replica counts what it does itself; sums go over all of them. Figures of edges and gateways are on the server that they are connected to.", xdsServer},
+		{"controller", "The one that leads has the figures of the fleet; the others publish fairlead_controller_leader alone of these.", controller},
+		{"Both agents", "", agents},
+		{"gateway-agent", "", gateways},
+		{"edge-agent", "", edges},
+		{"Of Envoy and of libraries", "Agents pass on those statistics of their Envoy that say something and of which there are as many whatever it carries: families that begin with " +
+			"`envoy_server_`, `envoy_listener_`, `envoy_listener_manager_`, `envoy_cluster_manager_`, `envoy_tcp_`, `envoy_http_`, `envoy_reverse_tunnel_`, `envoy_overload_` and a few more, 3000 series at most. " +
+			"Those that rules and dashboard use are listed here, and of what Go, client_golang and controller-runtime publish likewise.", Foreign()},
+	} {
+		fmt.Fprintf(&b, "\n## %s\n\n", part.title)
+		if part.text != "" {
+			fmt.Fprintf(&b, "%s\n\n", part.text)
+		}
+		b.WriteString("| name | type | labels | program | meaning |\n|---|---|---|---|---|\n")
+		for _, m := range part.all {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Kind, strings.Join(m.Labels, ", "), programs(m.Of), meaning(m))
+		}
+	}
+	return b.String()
+}
+
+func programs(of []Program) string {
+	if slices.Equal(of, all) {
+		return "all"
+	}
+	var names []string
+	for _, p := range of {
+		names = append(names, string(p))
+	}
+	return strings.Join(names, ", ")
+}
+
+func meaning(m Metric) string {
+	if m.PerCluster {
+		return m.Help + " Only with `--per-cluster-metrics`."
+	}
+	return m.Help
+}
+
+const introduction = "# Metrics\n\n" + `<!-- Written by ` + "`make update-golden`" + ` from the list in internal/metrics: change it there. -->
+
+Every program serves figures for Prometheus at ` + "`/metrics`" + ` of the address that ` + "`--metrics-listen`" + ` gives; without it none does. It is plain HTTP: there are
+no secrets and no names of workload clusters in it (unless ` + "`--per-cluster-metrics`" + ` asks for them), and a NetworkPolicy says who may connect. See
+[rationale.md](rationale.md#why-are-metrics-served-in-plain-http).
+
+In Kubernetes the component [deploy/monitoring](../deploy/monitoring) turns them on, at port 9090 of each Pod, with PodMonitors, rules and a dashboard:
+
+` + "```yaml" + `
+# kustomization.yaml
+resources: [../kubernetes]
+components: [../monitoring]
+` + "```" + `
+
+An edge stands in another network. What of it matters is known on the management side, from what it reports; who has a Prometheus there scrapes the agent too.
+
+What there may be much of is counted, not listed: no series is of one workload cluster, edge or machine, unless ` + "`--per-cluster-metrics`" + ` of a program says so;
+then there are as many as the program knows workload clusters. Series by gateway and by worker are as many as those.
+
+[Runbooks](runbooks.md) say what alerts mean. Times are in seconds, also Unix times; counters begin at 0 with each start.
+`

@@ -1,0 +1,43 @@
+package metrics
+
+// Foreign are figures that Fairlead does not make, but passes on or relies on in its rules and its dashboard.
+func Foreign() []Metric {
+	return []Metric{
+		{Name: "envoy_server_live", Kind: Gauge, Of: agent, Help: "1 while Envoy takes traffic."},
+		{Name: "envoy_server_uptime", Kind: Gauge, Of: agent, Help: "Seconds since Envoy started."},
+		{Name: "envoy_server_concurrency", Kind: Gauge, Of: agent, Help: "Worker threads."},
+		{Name: "envoy_server_memory_allocated", Kind: Gauge, Of: agent, Help: "Bytes of heap in use; what --envoy-memory bounds."},
+		{Name: "envoy_server_memory_physical_size", Kind: Gauge, Of: agent, Help: "Bytes that the heap has of the machine."},
+		{Name: "envoy_server_total_connections", Kind: Gauge, Of: agent, Help: "Connections of all listeners."},
+		{Name: "envoy_listener_downstream_cx_active", Kind: Gauge, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Open connections of a listener: public, apiserver, connect. A connection that has become a tunnel is not counted."},
+		{Name: "envoy_listener_downstream_cx_total", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Connections that were accepted."},
+		{Name: "envoy_listener_downstream_cx_overflow", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Connections that were refused for a limit."},
+		{Name: "envoy_listener_no_filter_chain_match", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Connections whose SNI nobody is called."},
+		{Name: "envoy_listener_ssl_handshake", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "TLS handshakes of edges."},
+		{Name: "envoy_listener_ssl_connection_error", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "TLS handshakes that failed."},
+		{Name: "envoy_tcp_downstream_cx_total", Kind: Counter, Labels: []string{"envoy_tcp_prefix"}, Of: atGateway, Help: "Connections of clients by SNI (apiserver), and of agents to the control channel (control)."},
+		{Name: "envoy_tcp_downstream_cx_rx_bytes_total", Kind: Counter, Labels: []string{"envoy_tcp_prefix"}, Of: atGateway, Help: "Bytes from those clients."},
+		{Name: "envoy_tcp_downstream_cx_tx_bytes_total", Kind: Counter, Labels: []string{"envoy_tcp_prefix"}, Of: atGateway, Help: "Bytes to those clients."},
+		{Name: "envoy_tcp_downstream_cx_no_route", Kind: Counter, Labels: []string{"envoy_tcp_prefix"}, Of: atGateway, Help: "Connections for a name that no workload cluster has."},
+		{Name: "envoy_http_downstream_cx_rx_bytes_total", Kind: Counter, Labels: []string{"envoy_http_conn_manager_prefix"}, Of: atGateway, Help: "Bytes from clients of the connect listener."},
+		{Name: "envoy_http_downstream_cx_tx_bytes_total", Kind: Counter, Labels: []string{"envoy_http_conn_manager_prefix"}, Of: atGateway, Help: "Bytes to clients of the connect listener."},
+		{Name: "envoy_http_downstream_rq_xx", Kind: Counter, Labels: []string{"envoy_http_conn_manager_prefix", "envoy_response_code_class"}, Of: atGateway, Help: "Answers to CONNECT requests, by class of code."},
+		{Name: "envoy_reverse_tunnel_handshake_accepted", Kind: Counter, Of: atGateway, Help: "Tunnels that edges opened."},
+		{Name: "envoy_reverse_tunnel_handshake_rejected", Kind: Counter, Of: atGateway, Help: "Tunnels that were refused."},
+		{Name: "envoy_reverse_tunnel_handshake_validation_failed", Kind: Counter, Of: atGateway, Help: "Of those the ones whose claims are not those of their certificate."},
+		{Name: "envoy_reverse_tunnel_fallback_no_reverse_socket", Kind: Counter, Of: atGateway, Help: "Times that a request found no idle tunnel: none is there, or all have as many streams as they take."},
+		{Name: "envoy_local_rate_limit_rate_limited", Kind: Counter, Labels: []string{"envoy_local_network_ratelimit_prefix"}, Of: atGateway, Help: "Handshakes of edges that were put off, for --tunnel-rate."},
+		{Name: "envoy_overload_envoy_overload_actions_stop_accepting_connections_active", Kind: Gauge, Of: atGateway, Help: "1 while Envoy accepts no connections, to keep those that it has."},
+		{Name: "envoy_overload_envoy_overload_actions_stop_accepting_requests_active", Kind: Gauge, Of: agent, Help: "1 while Envoy refuses new streams."},
+		{Name: "envoy_cluster_manager_active_clusters", Kind: Gauge, Of: agent, Help: "Envoy clusters: on a gateway one for each name of a workload cluster, and a few."},
+		{Name: "envoy_cluster_manager_cds_update_rejected", Kind: Counter, Of: agent, Help: "Updates of Envoy clusters that Envoy refused."},
+		{Name: "envoy_listener_manager_lds_update_rejected", Kind: Counter, Of: agent, Help: "Updates of listeners that Envoy refused."},
+		{Name: "envoy_control_plane_connected_state", Kind: Gauge, Of: agent, Help: "1 while Envoy is connected to its agent."},
+		{Name: "process_cpu_seconds_total", Kind: Counter, Of: all, Help: "CPU time of the program, without its Envoy."},
+		{Name: "process_resident_memory_bytes", Kind: Gauge, Of: all, Help: "Memory of the program, without its Envoy."},
+		{Name: "go_goroutines", Kind: Gauge, Of: all, Help: "Goroutines."},
+		{Name: "controller_runtime_reconcile_total", Kind: Counter, Labels: []string{"controller", "result"}, Of: leader, Help: "Reconciliations."},
+		{Name: "controller_runtime_reconcile_errors_total", Kind: Counter, Labels: []string{"controller"}, Of: leader, Help: "Reconciliations that failed, and are tried again."},
+		{Name: "workqueue_depth", Kind: Gauge, Labels: []string{"controller", "name", "priority"}, Of: leader, Help: "Objects that have to be looked at."},
+	}
+}

@@ -1,0 +1,85 @@
+package metrics
+
+// quick are the buckets of what takes milliseconds, and of what should and doesn't; seconds.
+var quick = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
+
+// changes are those of a change on its way to an Envoy, which may be away or on the other side of a bad line; seconds.
+var changes = []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
+
+var (
+	all       = []Program{XDSServer, Controller, GatewayAgent, EdgeAgent}
+	server    = []Program{XDSServer}
+	leader    = []Program{Controller}
+	agent     = []Program{GatewayAgent, EdgeAgent}
+	atGateway = []Program{GatewayAgent}
+	atEdge    = []Program{EdgeAgent}
+)
+
+// everywhere is what each program has.
+var everywhere = []Metric{
+	{Name: "fairlead_build_info", Kind: Gauge, Labels: []string{"program", "version"}, Of: all, Help: "Always 1; the version is what the Go toolchain stamped into the program."},
+}
+
+// xdsServer is what an xds-server counts. Every replica counts what it does itself: sums go over all of them.
+var xdsServer = []Metric{
+	{Name: "fairlead_xds_streams", Kind: Gauge, Labels: []string{"role"}, Of: server, Help: "ADS streams that are open: one for each gateway and each enrolment of an edge."},
+	{Name: "fairlead_xds_published", Kind: Gauge, Of: server, Help: "1 as soon as all objects have been read and gateways are known: before that nobody is served."},
+	{Name: "fairlead_xds_gateways", Kind: Gauge, Of: server, Help: "Gateways that the installation has, by the replicas of their StatefulSet."},
+	{Name: "fairlead_xds_tunnels", Kind: Gauge, Labels: []string{"state"}, Of: server, Help: "Workload clusters by whether they are served, prepared (served soon) or withheld (paused, or without what it takes)."},
+	{Name: "fairlead_xds_resources", Kind: Gauge, Labels: []string{"type"}, Of: server, Help: "Resources that all gateways share."},
+	{Name: "fairlead_xds_resources_sent_total", Kind: Counter, Labels: []string{"role", "type"}, Of: server, Help: "Resources that were sent, each time to each Envoy."},
+	{Name: "fairlead_xds_answers_total", Kind: Counter, Labels: []string{"role", "type", "answer"}, Of: server, Help: "Answers of Envoys to what was sent: ack or nack."},
+	{Name: "fairlead_xds_refusing_nodes", Kind: Gauge, Labels: []string{"role"}, Of: server, Help: "Nodes connected here whose last answer about some type was a NACK: they run what they had before."},
+	{Name: "fairlead_xds_waiting_nodes", Kind: Gauge, Labels: []string{"role"}, Of: server, Help: "Nodes connected here that have not answered for 30 s what was sent to them."},
+	{Name: "fairlead_xds_change_ack_seconds", Kind: Histogram, Labels: []string{"role"}, Buckets: changes, Of: server, Help: "Time from when a change of an object was seen to the ACK of an Envoy; the oldest change counts where several go together."},
+	{Name: "fairlead_xds_refused_total", Kind: Counter, Labels: []string{"reason"}, Of: server, Help: "ADS streams that were refused or cut off, by gRPC code."},
+	{Name: "fairlead_xds_denied", Kind: Gauge, Labels: []string{"what"}, Of: server, Help: "Who is let in no more: revoked edges, ended tunnels."},
+	{Name: "fairlead_xds_left_out_total", Kind: Counter, Labels: []string{"type"}, Of: server, Help: "Resources that did not pass the server's own check and were left out, each time they were built."},
+
+	{Name: "fairlead_channel_connections", Kind: Gauge, Labels: []string{"class"}, Of: server, Help: "Connections to the control channel, by what the caller is: strangers show no certificate (yet)."},
+	{Name: "fairlead_channel_turned_away_total", Kind: Counter, Of: server, Help: "Connections that were closed because there were too many, in all or of one address or certificate."},
+	{Name: "fairlead_channel_calls_total", Kind: Counter, Labels: []string{"method", "code"}, Of: server, Help: "Calls that began, by gRPC code: OK were let through to their service; others were refused before, for a certificate that is not accepted, a method that the caller may not call (PermissionDenied, Unauthenticated) or too many calls (ResourceExhausted)."},
+
+	{Name: "fairlead_enrol_requests_total", Kind: Counter, Labels: []string{"request", "result"}, Of: server, Help: "Requests for certificates: by edges and gateways that enrol, and renewals. Refused are wrong, expired or used up credentials; limited are those who came too often; unavailable is everything that passes."},
+	{Name: "fairlead_enrol_seconds", Kind: Histogram, Labels: []string{"request"}, Buckets: quick, Of: server, Help: "How long those requests took to their answer."},
+	{Name: "fairlead_signing_requests_total", Kind: Counter, Labels: []string{"role", "result"}, Of: server, Help: "CertificateSigningRequests made for leaves of a role: signed, denied by the controller, or unanswered."},
+	{Name: "fairlead_signing_seconds", Kind: Histogram, Labels: []string{"role"}, Buckets: quick, Of: server, Help: "Time from a CertificateSigningRequest to its answer."},
+	{Name: "fairlead_boot_reports_total", Kind: Counter, Labels: []string{"state", "result"}, Of: server, Help: "Reports of machines about their boot, by what they say (running, succeeded, failed) and whether they were taken."},
+
+	{Name: "fairlead_report_streams", Kind: Gauge, Labels: []string{"role"}, Of: server, Help: "Edges and gateways that report to this server now."},
+	{Name: "fairlead_report_watchers", Kind: Gauge, Of: server, Help: "Controllers that watch what is reported: 1 where one leads."},
+	{Name: "fairlead_report_edges", Kind: Gauge, Labels: []string{"state"}, Of: server, Help: "Edges that this server remembers: connected, or away (for up to an hour)."},
+	{Name: "fairlead_report_edge_apiservers", Kind: Gauge, Labels: []string{"health"}, Of: server, Help: "Connected edges by how they find their apiserver: healthy, unhealthy or unknown."},
+	{Name: "fairlead_report_troubled_edges", Kind: Gauge, Of: server, Help: "Connected edges that report something wrong: fairlead check says what."},
+	{Name: "fairlead_report_gateway_connected", Kind: Gauge, Labels: []string{"gateway"}, Of: server, Help: "1 on the server that a gateway reports to."},
+	{Name: "fairlead_report_gateway_ready", Kind: Gauge, Labels: []string{"gateway"}, Of: server, Help: "1 if a gateway that reports here takes clients."},
+	{Name: "fairlead_report_gateway_tunnels", Kind: Gauge, Labels: []string{"gateway"}, Of: server, Help: "Live tunnels of a gateway that reports here."},
+	{Name: "fairlead_report_gateway_edges", Kind: Gauge, Labels: []string{"gateway"}, Of: server, Help: "Edges that have tunnels to a gateway that reports here."},
+	{Name: "fairlead_report_edges_without_tunnel", Kind: Gauge, Of: server, Help: "Connected edges of this server that have no tunnel to any of the gateways that report here; meaningful where all gateways do."},
+	{Name: "fairlead_report_boot_machines", Kind: Gauge, Of: server, Help: "Machines whose boot reports this server keeps, of 20,000 at most."},
+	{Name: "fairlead_report_boot_bytes", Kind: Gauge, Of: server, Help: "What those reports take, of 64 MiB at most."},
+
+	{Name: "fairlead_source_synced", Kind: Gauge, Of: server, Help: "1 as soon as all objects of the management cluster have been read once."},
+	{Name: "fairlead_source_watch_errors_total", Kind: Counter, Labels: []string{"resource"}, Of: server, Help: "Watches and lists of the management cluster that failed: while this grows changes are seen late."},
+	{Name: "fairlead_source_queue", Kind: Gauge, Of: server, Help: "Workload clusters that have to be looked at."},
+	{Name: "fairlead_server_leaf_expiry_timestamp_seconds", Kind: Gauge, Of: server, Help: "When the server's own certificate ends (Unix time); absent while it has none."},
+	{Name: "fairlead_server_ca_expiry_timestamp_seconds", Kind: Gauge, Of: server, Help: "When the first CA of the trust bundle ends (Unix time)."},
+}
+
+// controller is what the controllers count; the one that leads has the figures of the fleet.
+var controller = []Metric{
+	{Name: "fairlead_controller_leader", Kind: Gauge, Of: leader, Help: "1 on the replica that leads: it alone writes status and signs."},
+	{Name: "fairlead_controller_tunnels", Kind: Gauge, Of: leader, Help: "Tunnels that there are."},
+	{Name: "fairlead_controller_tunnel_conditions", Kind: Gauge, Labels: []string{"condition", "status", "reason"}, Of: leader, Help: "Tunnels by condition, status and reason."},
+	{Name: "fairlead_controller_edges", Kind: Gauge, Labels: []string{"state"}, Of: leader, Help: "Edges in the status of Tunnels: connected (has tunnels), away, expired (away for longer than its certificate lives), revoked."},
+	{Name: "fairlead_controller_leaf_expiry_timestamp_seconds", Kind: Gauge, Of: leader, Help: "When the next leaf of an edge that is connected ends (Unix time). A leaf of 24 h is renewed 8 h before."},
+	{Name: "fairlead_controller_kubeconfig_writes_total", Kind: Counter, Labels: []string{"result"}, Of: leader, Help: "Kubeconfig Secrets that were written: ok or error."},
+	{Name: "fairlead_controller_status_queue", Kind: Gauge, Labels: []string{"urgency"}, Of: leader, Help: "Tunnels whose status waits to be written, by urgency: worse, flipped, minor, seen."},
+	{Name: "fairlead_controller_status_writes_total", Kind: Counter, Of: leader, Help: "Writes of the live state of Tunnels, of which --status-writes allows so many a second."},
+	{Name: "fairlead_controller_signatures_total", Kind: Counter, Labels: []string{"role", "result"}, Of: leader, Help: "CertificateSigningRequests that were answered: signed, denied, or error (tried again)."},
+	{Name: "fairlead_controller_ca_phase", Kind: Gauge, Labels: []string{"phase"}, Of: leader, Help: "1 for the phase in which the rotation of the CA is: steady, introduce, move, retire."},
+	{Name: "fairlead_controller_ca_expiry_timestamp_seconds", Kind: Gauge, Labels: []string{"ca"}, Of: leader, Help: "When a CA ends (Unix time): the one that signs for edges, and the first of the others in a rotation."},
+	{Name: "fairlead_controller_ca_problem", Kind: Gauge, Of: leader, Help: "1 while something is wrong with the Secret of the CA: fairlead ca status says what. Until then nothing changes."},
+	{Name: "fairlead_controller_tunnel_ready", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: leader, PerCluster: true, Help: "1 if the condition Ready of a Tunnel is True."},
+	{Name: "fairlead_controller_tunnel_edges", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: leader, PerCluster: true, Help: "Edges of a Tunnel that are connected."},
+}

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/fairlead/fairlead/internal/metrics"
+)
+
+const (
+	// statsTime is shorter than Prometheus waits by default, so that the agent's own figures come in any case.
+	statsTime = 5 * time.Second
+	// maxStats is what is read of Envoy's answer, and maxSeries how many series of it are passed on. A gateway has about 150.
+	maxStats  = 8 << 20
+	maxSeries = 3000
+)
+
+// envoyStats are Envoy's statistics that say something and of which there are as many whatever it carries: names as Envoy has them. Those of
+// listeners are by listener, of which a gateway has three; of an edge see byGateway.
+const envoyStats = `^(server\.(live|state|uptime|concurrency|total_connections|memory_(allocated|heap_size|physical_size)|days_until_first_cert_expiring)` +
+	`|listener_manager\.(listener_create_failure|total_listeners_active|total_listeners_draining|lds\.update_(success|rejected|failure))` +
+	`|cluster_manager\.(active_clusters|warming_clusters|cluster_(added|modified|removed)|cds\.update_(success|rejected|failure))` +
+	`|control_plane\.connected_state` +
+	`|listener\.(public|apiserver|connect)\.(downstream_cx_(total|active|overflow|overload_reject|destroy)|downstream_pre_cx_timeout|no_filter_chain_match|ssl\.(handshake|connection_error|fail_verify_[a-z_]+))` +
+	`|tcp\.(apiserver|public|control|gateway)[a-z0-9_-]*\.(downstream_cx_(total|rx_bytes_total|tx_bytes_total|no_route)|idle_timeout|upstream_flush_active)` +
+	`|http\.connect\.(downstream_(cx|rq)_(total|active)|downstream_cx_(rx|tx)_bytes_total|downstream_rq_[245]xx|no_route|rq_reset_after_downstream_response_started)` +
+	`|reverse_tunnel\.(handshake\..*|fallback_no_reverse_socket)|.*handshakes.*|.*tunnels_rbac.*|overload\..*\.(active|pressure|shed_load_count)` +
+	`|main_thread\.watchdog_(miss|mega_miss)|runtime\.(load_error|admin_overrides_active))$`
+
+// tunnelStats are the tunnels of an edge: connections that a listener of their gateway and enrolment has.
+const tunnelStats = `^listener\..*_gateway-[0-9]+\.downstream_cx_active$`
+
+// clusterStats are those of Envoy clusters, of which an edge has one for each gateway and enrolment. The statistics of a gateway's have to be
+// switched on by --cluster-statistics.
+const clusterStats = `^cluster\..*\.(upstream_cx_(active|total|connect_fail|connect_timeout|rx_bytes_total|tx_bytes_total)|upstream_rq_(active|total|pending_overflow)|membership_(healthy|total))$`
+
+// gatherer has what the agent counts, and what its Envoy does.
+func (a *Agent) gatherer() prometheus.Gatherer {
+	return prometheus.Gatherers{a.registry(), prometheus.GathererFunc(a.gatherEnvoy)}
+}
+
+// gatherEnvoy asks Envoy. An Envoy that does not answer is a figure, and no error: the agent's own figures are needed most then.
+func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statsTime)
+	defer cancel()
+	own := &metrics.Set{}
+	families, err := a.config.admin().families(ctx, envoyStats)
+	tunnels := map[string]float64{}
+	if err == nil && a.config.Gateway == nil {
+		var listeners map[string]*dto.MetricFamily
+		listeners, err = a.config.admin().families(ctx, tunnelStats)
+		tunnels = byGateway(listeners)
+	}
+	if err == nil && a.config.PerCluster {
+		var clusters map[string]*dto.MetricFamily
+		clusters, err = a.config.admin().families(ctx, clusterStats)
+		maps.Copy(families, clusters)
+	}
+	kept, dropped := bound(families, maxSeries)
+	own.Look(func(emit metrics.Emit) {
+		emit("fairlead_agent_envoy_scraped", metrics.Bool(err == nil))
+		emit("fairlead_agent_envoy_series_dropped", float64(dropped))
+	}, "fairlead_agent_envoy_scraped", "fairlead_agent_envoy_series_dropped")
+	if a.config.Gateway == nil {
+		own.Look(func(emit metrics.Emit) {
+			for gateway, n := range tunnels {
+				emit("fairlead_edge_tunnels", n, gateway)
+			}
+		}, "fairlead_edge_tunnels")
+	}
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(own); err != nil {
+		return nil, err
+	}
+	ours, err := registry.Gather()
+	return append(ours, kept...), err
+}
+
+// families asks Envoy for the statistics whose names match a regular expression.
+func (a admin) families(ctx context.Context, names string) (map[string]*dto.MetricFamily, error) {
+	response, err := a.open(ctx, http.MethodGet, "/stats/prometheus?filter="+url.QueryEscape(names))
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxStats))
+	if err != nil {
+		return nil, fmt.Errorf("asking Envoy for its statistics: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("asking Envoy for its statistics: status %d: %.100s", response.StatusCode, body)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
+	}
+	return families, nil
+}
+
+// byGateway adds up the tunnels of an edge by gateway, with which the names of their listeners end.
+func byGateway(listeners map[string]*dto.MetricFamily) map[string]float64 {
+	tunnels := map[string]float64{}
+	for _, m := range listeners["envoy_listener_downstream_cx_active"].GetMetric() {
+		for _, l := range m.GetLabel() {
+			gateway := l.GetValue()[strings.LastIndex(l.GetValue(), "_")+1:]
+			if strings.HasPrefix(gateway, "gateway-") {
+				tunnels[gateway] += m.GetGauge().GetValue()
+			}
+		}
+	}
+	return tunnels
+}
+
+// bound drops families, the last by name first, until there are no more series than that.
+func bound(families map[string]*dto.MetricFamily, most int) (kept []*dto.MetricFamily, dropped int) {
+	for _, f := range families {
+		kept = append(kept, f)
+	}
+	slices.SortFunc(kept, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+	n := 0
+	for i, f := range kept {
+		if n += len(f.GetMetric()); n > most {
+			for _, f := range kept[i:] {
+				dropped += len(f.GetMetric())
+			}
+			return kept[:i], dropped
+		}
+	}
+	return kept, 0
+}

@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// inspection serves what the newest server knows, and asks it.
+func (c *control) inspection() *inspect.Servers {
+	c.t.Helper()
+	listener, err := inspect.Listen("127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- inspect.Serve(ctx, listener, inspect.Config{Domain: domain, Hub: c.hub, Published: c.server.Status()})
+	}()
+	c.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			c.t.Error(err)
+		}
+	})
+	servers, err := inspect.Connect(c.t.Context(), inspect.Options{Addresses: []string{listener.Addr().String()}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = servers.Close() })
+	return servers
+}
+
+// node is what the servers say of one node, when it is as wanted.
+func (c *control) node(servers *inspect.Servers, name string, wanted func(inspect.Node) error) (got inspect.Node) {
+	c.t.Helper()
+	eventually.True(c.t, time.Minute, name+" is as it should be", func() error {
+		nodes, err := servers.Nodes(c.t.Context(), name)
+		if err != nil || len(nodes) == 0 {
+			return fmt.Errorf("there are %d, %w", len(nodes), err)
+		}
+		got = nodes[0]
+		return wanted(got)
+	})
+	return got
+}
+
+func synced(n inspect.Node) error {
+	for _, r := range n.Resources {
+		if r.Status != inspect.Synced {
+			return fmt.Errorf("%s is %s: %s", r.Name, r.Status, r.Refusal)
+		}
+	}
+	if !slices.ContainsFunc(n.Resources, func(r inspect.Resource) bool { return r.TypeURL == resourcev3.ListenerType }) {
+		return errors.New("there is no listener yet")
+	}
+	return nil
+}
+
+func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
+	c := newWorld(t)
+	c.serve()
+	g, e := newGateway(c), newEdge(c)
+	// A second enrolment in the same Envoy, of which the first one's installation is to see nothing.
+	second := model.NewID()
+	e.add(second, c.tunnel("c2", second, freePort(t)))
+	g.agent()
+	g.ready()
+	e.agent()
+	e.ready()
+	servers := c.inspection()
+
+	gateway := c.node(servers, name, synced)
+	if gateway.Role != model.RoleGateway || gateway.Version == "" || gateway.Connected.IsZero() {
+		t.Errorf("got %+v", gateway)
+	}
+	var fleet inspect.Fleet
+	eventually.True(t, time.Minute, "the tunnels are known with their round-trip times", func() (err error) {
+		if fleet, err = servers.Fleet(t.Context(), edgeSubject.ID); err != nil || len(fleet.Tunnels) < 2 || len(fleet.Edges) != 1 {
+			return fmt.Errorf("%w, %+v", err, fleet)
+		}
+		return nil
+	})
+	for _, tunnel := range fleet.Tunnels {
+		if tunnel.RTT <= 0 || tunnel.RTT > 10*time.Second || tunnel.Worker == "" || time.Since(tunnel.Since) > time.Hour || tunnel.ID != edgeSubject.ID {
+			t.Errorf("got %+v", tunnel)
+		}
+	}
+	edge := c.node(servers, fleet.Edges[0].Node, synced)
+	if edge.ID != edgeSubject.ID || edge.Role != model.RoleEdge {
+		t.Errorf("got %+v", edge)
+	}
+	c.runsWhatWasSent(servers, gateway)
+	c.runsWhatWasSent(servers, edge)
+	if _, err := servers.Dump(t.Context(), "edge-nobody"); !errors.Is(err, inspect.ErrNotConnected) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// runsWhatWasSent compares what an Envoy runs with what it was sent, and looks for secrets.
+func (c *control) runsWhatWasSent(servers *inspect.Servers, node inspect.Node) {
+	c.t.Helper()
+	dump, err := servers.Dump(c.t.Context(), node.Name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	running := map[string]inspect.Running{}
+	for _, r := range dump.Running {
+		running[r.Name] = r
+		for _, secret := range []string{"PRIVATE KEY", "BEGIN CERTIFICATE", c.token, "private_key\""} {
+			if strings.Contains(string(r.Config), secret) {
+				c.t.Errorf("what %s runs as %s has %q in it", node.Name, r.Name, secret)
+			}
+		}
+	}
+	if len(running) != len(node.Resources) {
+		c.t.Errorf("%s runs %d resources, was sent %d", node.Name, len(running), len(node.Resources))
+	}
+	for _, sent := range node.Resources {
+		r, there := running[sent.Name]
+		if !there || r.Version != sent.Version || r.TypeURL != sent.TypeURL {
+			c.t.Errorf("%s runs %+v of %s, was sent version %s", node.Name, r, sent.Name, sent.Version)
+			continue
+		}
+		if r.Form == "" && sent.TypeURL == resourcev3.ClusterType && !proto.Equal(clusterFrom(c.t, r.Config), unpacked(c.t, sent)) {
+			c.t.Errorf("%s runs another form of %s", node.Name, sent.Name)
+		}
+	}
+}
+
+func clusterFrom(t *testing.T, text json.RawMessage) *clusterv3.Cluster {
+	t.Helper()
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		t.Fatal(err)
+	}
+	delete(fields, "@type")
+	bare, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := &clusterv3.Cluster{}
+	if err := protojson.Unmarshal(bare, cluster); err != nil {
+		t.Fatal(err)
+	}
+	return cluster
+}
+
+func unpacked(t *testing.T, r inspect.Resource) *clusterv3.Cluster {
+	t.Helper()
+	cluster := &clusterv3.Cluster{}
+	if err := r.Config.UnmarshalTo(cluster); err != nil {
+		t.Fatal(err)
+	}
+	return cluster
+}
+
+// An address that is in use is what Envoy itself refuses, whatever we check.
+func TestPeopleSeeWhatAnEnvoyRefuses(t *testing.T) {
+	c := newWorld(t)
+	c.serve()
+	taken, err := net.Listen("tcp", c.bind.Connect.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	g := newGateway(c)
+	g.agent()
+	servers := c.inspection()
+	began := time.Now()
+	node := c.node(servers, name, func(n inspect.Node) error {
+		if i := slices.IndexFunc(n.Resources, func(r inspect.Resource) bool { return r.Status == inspect.Rejected }); i < 0 {
+			return errors.New("nothing is refused")
+		}
+		return nil
+	})
+	for _, r := range node.Resources {
+		switch refused := r.Status == inspect.Rejected; {
+		case r.Name != "connect":
+			if refused {
+				t.Errorf("%s is refused too: %s", r.Name, r.Refusal)
+			}
+		case !strings.Contains(r.Refusal, "cannot bind") || r.Refused != r.Version || r.Since.Before(began.Add(-time.Minute)) || r.Since.After(time.Now().Add(time.Second)):
+			t.Errorf("got %+v", r)
+		}
+	}
+}
+
+func TestPeopleSeeWhichEnvoyDoesNotAnswer(t *testing.T) {
+	c := newWorld(t)
+	c.serve()
+	g := newGateway(c)
+	agent := g.agent()
+	g.ready()
+	servers := c.inspection()
+	c.node(servers, name, synced)
+	if err := agent.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	c.tunnel("c9", model.NewID(), freePort(t))
+	hostname := "c9.prod." + string(domain)
+	c.node(servers, name, func(n inspect.Node) error {
+		i := slices.IndexFunc(n.Resources, func(r inspect.Resource) bool { return r.Name == hostname })
+		if i < 0 || n.Resources[i].Status != inspect.Stale || n.Resources[i].Since.IsZero() {
+			return fmt.Errorf("it is %+v", n.Resources)
+		}
+		return nil
+	})
+	nodes, err := servers.Resources(t.Context(), hostname)
+	if err != nil || len(nodes) != 1 || len(nodes[0].Resources) != 1 || nodes[0].Resources[0].Status != inspect.Stale {
+		t.Errorf("got %+v, %v", nodes, err)
+	}
+	if err := agent.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	c.node(servers, name, synced)
+}

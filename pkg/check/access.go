@@ -1,0 +1,223 @@
+package check
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// requestTime is what Cluster API's probe gives a request.
+	requestTime = 5 * time.Second
+	// maxAnswer bounds what is read of an answer.
+	maxAnswer = 64 << 10
+	userAgent = "fairlead-check"
+)
+
+// client is an HTTP client that does as the kubeconfig says, with connections of its own.
+func (v *visit) client() (*http.Client, string, error) {
+	config := rest.CopyConfig(v.config)
+	config.UserAgent, config.Timeout = userAgent, 0
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if v.Via != "" && address == v.dials {
+			address = v.Via
+		}
+		return v.network.DialContext(ctx, network, address)
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	return httpClient, strings.TrimSuffix(config.Host, "/"), err
+}
+
+// answer is what an apiserver answers.
+type answer struct {
+	code int
+	body []byte
+}
+
+func ask(ctx context.Context, client *http.Client, method, url, body string) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	return answer{response.StatusCode, data}, err
+}
+
+// lookAuthentication asks the apiserver, by the kubeconfig itself, who its user is, and then what Cluster API's own probe asks.
+func lookAuthentication(ctx context.Context, v *visit) finding {
+	if f := v.cannotAsk(); f != nil {
+		return *f
+	}
+	client, server, err := v.client()
+	if err != nil {
+		return broken("the kubeconfig can't be used: "+text(err), "its certificate, key or CA can't be read", v.rewrite(v.secret.Name))
+	}
+	defer client.CloseIdleConnections()
+	const path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+	who, err := ask(ctx, client, http.MethodPost, server+path, `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
+	if err != nil {
+		return v.unanswering(err)
+	}
+	if who.code == http.StatusUnauthorized {
+		return v.unauthorized()
+	}
+	user := "somebody"
+	var review authenticationv1.SelfSubjectReview
+	if who.code < 300 && json.Unmarshal(who.body, &review) == nil && review.Status.UserInfo.Username != "" {
+		user = review.Status.UserInfo.Username
+	}
+	probe, err := ask(ctx, client, http.MethodGet, server+"/", "")
+	switch {
+	case err != nil:
+		return v.unanswering(err)
+	case probe.code == http.StatusForbidden:
+		return broken("the apiserver knows the user as "+user+", and answers GET / with 403", "the user of the kubeconfig has no permissions in the workload cluster: a ClusterRoleBinding is gone",
+			"bind the user there again, for kubeadm: kubectl create clusterrolebinding kubeadm:cluster-admins --clusterrole=cluster-admin --group=kubeadm:cluster-admins, or the group that the client certificate has")
+	case probe.code >= http.StatusInternalServerError:
+		return broken(fmt.Sprintf("the apiserver answers GET / with %d", probe.code), "the apiserver is not well", "see its log on the control-plane machine")
+	case probe.code != http.StatusOK:
+		return broken(fmt.Sprintf("GET / is answered with %d", probe.code), "whoever answers is no apiserver", "see that spec.apiServer of the Tunnel is the apiserver's address")
+	}
+	return ok("the apiserver knows the user as %s, and answers", user)
+}
+
+// cannotAsk says why the kubeconfig can't be tried; nil: it can.
+func (v *visit) cannotAsk() *finding {
+	var f finding
+	switch {
+	case v.cluster == nil:
+		f = skipped("there is no Cluster to look at")
+	case v.secret == nil && v.Secrets == nil, v.secret == nil && !v.broken[HopKubeconfig]:
+		f = unknown("the kubeconfig can't be read from here", "run fairlead check with a user who may read Secrets in namespace "+v.key.Namespace)
+	case v.secret == nil:
+		f = skipped("there is no kubeconfig to try")
+	case v.config == nil:
+		f = unknown("the kubeconfig's user logs in with a plugin or with files, which is not done from here", "try kubectl with that kubeconfig where the plugin is")
+	case len(v.addresses) == 0 && !v.broken[HopName]:
+		f = unknown("the gateways' name does not resolve from here", v.elsewhere())
+	case v.open == 0:
+		f = skipped("no gateway takes connections from here")
+	default:
+		return nil
+	}
+	return &f
+}
+
+// unauthorized is what 401 means.
+func (v *visit) unauthorized() finding {
+	f := broken("the apiserver does not take the credentials of the kubeconfig (401)", "its client certificate is of another CA or has ended, or its token has", v.rewrite(v.secret.Name))
+	if leaves := certificatesOf(v.config.CertData); len(leaves) > 0 && v.now().After(leaves[0].NotAfter) {
+		f.cause = "its client certificate ended at " + utc(leaves[0].NotAfter)
+	}
+	return f
+}
+
+// unanswering says what it means that a request has no answer.
+func (v *visit) unanswering(err error) finding {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	detail := "a request by the kubeconfig has no answer: " + text(err)
+	switch {
+	case errors.As(err, &authority):
+		return broken(detail, "the CA in the kubeconfig is not the one that signed the apiserver's certificate: one of the two was replaced, or the tunnel leads to another workload cluster", v.rewrite(v.secret.Name))
+	case errors.As(err, &name):
+		return broken(detail, "the apiserver's serving certificate has not the name that the kubeconfig verifies", v.otherMode())
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return broken(detail, "the apiserver's serving certificate is not valid now: it has ended, or a clock is wrong", "renew it on the control-plane machine (kubeadm certs renew apiserver), or put the clock right")
+	case isTimeout(err):
+		return broken("a request by the kubeconfig has no answer within "+requestTime.String(), "the way is open and nobody answers at its end: the apiserver hangs, or something on the way swallows what is sent",
+			"see the apiserver on the control-plane machine, and the hop before")
+	// What gateway-agents answer for a workload cluster without tunnels: by CONNECT, and by SNI.
+	case strings.Contains(err.Error(), "Service Unavailable"), strings.Contains(err.Error(), "tls: unrecognized name"):
+		return broken(detail, "the gateway has no tunnel to the workload cluster: it is dark", "see the hops tunnels and edge")
+	case isCut(err):
+		return broken(detail, "the gateway ends the connection: it does not know the name, or has no tunnel to the workload cluster, or the edge does not reach the apiserver", "see the hops route, tunnels and apiserver")
+	case isAlert(err):
+		return broken(detail, "the apiserver refuses the TLS handshake: it does not take the client certificate", v.rewrite(v.secret.Name))
+	}
+	return broken(detail, "the way to the apiserver is cut", "see the hops before")
+}
+
+// otherMode is the cure for a name that a certificate lacks.
+func (v *visit) otherMode() string {
+	return fmt.Sprintf("let every certificate do: kubectl -n %s patch tunnel %s --type=merge -p '{\"spec\":{\"kubeconfig\":{\"mode\":\"connect\"}}}' (auto chooses by itself), or add the name to the apiserver's certificate (kubeadm: certSANs)",
+		v.key.Namespace, v.key.Name)
+}
+
+func isCut(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// isAlert says whether the other end has ended a handshake with an alert.
+func isAlert(err error) bool {
+	var alert tls.AlertError
+	var remote *net.OpError
+	return errors.As(err, &alert) || errors.As(err, &remote) && remote.Op == "remote error"
+}
+
+// lookWatch keeps a watch open for a while: what cuts streams cuts it.
+func lookWatch(ctx context.Context, v *visit) finding {
+	if f := v.cannotAsk(); f != nil {
+		return *f
+	}
+	if v.broken[HopAuthentication] {
+		return skipped("there is no answer to a request yet")
+	}
+	client, server, err := v.client()
+	if err != nil {
+		return skipped("the kubeconfig can't be used")
+	}
+	defer client.CloseIdleConnections()
+	long := v.Watch
+	if long <= 0 {
+		long = defaultWatch
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/api/v1/namespaces?watch=true&resourceVersion=0&timeoutSeconds=60", http.NoBody)
+	if err != nil {
+		return skipped("the kubeconfig can't be used")
+	}
+	opening := time.AfterFunc(requestTime, cancel)
+	response, err := client.Do(request)
+	if !opening.Stop() || err != nil {
+		return broken("a watch does not open", "requests are answered, and streams are not: something on the way holds them back until they end", "see whether a proxy stands between here and the gateway, or between edge and apiserver")
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return broken(fmt.Sprintf("a watch of namespaces is answered with %d", response.StatusCode), "the user of the kubeconfig may not watch", "give it the permissions that Cluster API needs")
+	}
+	began := time.Now()
+	cut := time.AfterFunc(long, cancel)
+	_, err = io.Copy(io.Discard, response.Body)
+	if !cut.Stop() {
+		return ok("a watch stayed open for %s", long)
+	}
+	after := time.Since(began).Round(time.Millisecond)
+	if err == nil {
+		err = io.EOF
+	}
+	return broken(fmt.Sprintf("a watch ended after %s: %s", after, text(err)), "something on the way ends streams: a tunnel that was just lost, or a proxy with a short time limit",
+		"look again; if it stays so, see the hop tunnels, and the time limits of what stands between edge and apiserver")
+}

@@ -1,0 +1,94 @@
+package check
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// lookAPIServer looks at what edges say of the apiserver, and whether its certificate has the name that the kubeconfig verifies.
+func lookAPIServer(_ context.Context, v *visit) finding {
+	if f := v.noWay(); f != nil {
+		return *f
+	}
+	var healthy []string
+	var ill, first *EdgeSight
+	for _, e := range v.edges() {
+		switch {
+		case !e.Connected || e.APIServer == nil:
+		case e.APIServer.Healthy:
+			healthy = append(healthy, e.Node)
+			if first == nil {
+				first = &e
+			}
+		case ill == nil:
+			ill = &e
+		}
+	}
+	switch {
+	case first == nil && ill == nil:
+		return skipped("no edge is connected that could tell")
+	case first == nil:
+		return v.unreachable(ill)
+	}
+	a := first.APIServer
+	if name := v.verified(); name != "" && len(a.CertificateNames) > 0 && !covers(a.CertificateNames, name) {
+		return broken(fmt.Sprintf("the serving certificate of %s has not the name %s that the kubeconfig verifies, but %s", a.Address, name, strings.Join(a.CertificateNames, ", ")),
+			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" needs that name in the certificate (SAN)", v.otherMode())
+	}
+	if !a.CertificateEnd.IsZero() && a.CertificateEnd.Sub(v.now()) < time.Hour {
+		return warning(fmt.Sprintf("the serving certificate of %s ends at %s", a.Address, utc(a.CertificateEnd)), "nobody has renewed it", "renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane")
+	}
+	detail := fmt.Sprintf("%s reaches %s", strings.Join(healthy, ", "), a.Address)
+	if a.Version != "" {
+		detail += ", " + a.Version
+	}
+	if ill != nil {
+		f := v.unreachable(ill)
+		return warning(detail+"; "+f.detail, f.cause, f.cure)
+	}
+	return ok("%s", detail)
+}
+
+// verified is the name that clients of the kubeconfig verify; empty: not known.
+func (v *visit) verified() string {
+	if v.config == nil || v.config.Insecure {
+		return ""
+	}
+	if name := v.config.ServerName; name != "" {
+		return name
+	}
+	return hostOf(v.config.Host)
+}
+
+// covers says whether names of a certificate are good for a host, as crypto/x509 decides it.
+func covers(names []string, host string) bool {
+	return slices.Contains(names, host) || (&x509.Certificate{DNSNames: names}).VerifyHostname(host) == nil
+}
+
+// unreachable says what it means that an edge does not reach the apiserver, by the edge's own words (pkg/probe).
+func (v *visit) unreachable(e *EdgeSight) finding {
+	a := e.APIServer
+	detail := fmt.Sprintf("%s does not find %s well: %s", e.Node, a.Address, a.Message)
+	address := "or put the address right: spec.apiServer of Tunnel " + v.key.Name + " is what edges dial, as seen from their network"
+	switch {
+	case strings.Contains(a.Message, "nothing listens there"):
+		return broken(detail, "the apiserver is down, or listens elsewhere", "start the apiserver on the control-plane machine (crictl ps -a, its log), "+address)
+	case strings.Contains(a.Message, "serving certificate"):
+		return broken(detail, "the apiserver's serving certificate is not valid now: it has ended, or the clock of the edge is wrong", "renew it on the control-plane machine: kubeadm certs renew apiserver, and start the apiserver again; or put the clock right")
+	case strings.Contains(a.Message, "answers /readyz with status"), strings.Contains(a.Message, "it does TLS, but doesn't answer"):
+		return broken(detail, "the apiserver runs and is not ready: what is named there is in the way, or it waits for its etcd", "see the log of the apiserver and of etcd on the control-plane machine")
+	case strings.Contains(a.Message, "DNS"):
+		return broken(detail, "the DNS of the edge's network does not know the apiserver's name", "bring DNS back there, "+address)
+	case strings.Contains(a.Message, "no way there"):
+		return broken(detail, "the edge's machine has no route to the apiserver", "see the network of that machine, "+address)
+	case strings.Contains(a.Message, "is no TLS"), strings.Contains(a.Message, "no apiserver"):
+		return broken(detail, "what answers there is no apiserver", address)
+	case strings.Contains(a.Message, "in time"):
+		return broken(detail, "the apiserver takes connections and says nothing, or packets to it are swallowed: it hangs, its machine does, or a firewall is in the way", "see the apiserver on the control-plane machine, "+address)
+	}
+	return broken(detail, "the edge does not reach the apiserver", "see the apiserver on the control-plane machine, "+address)
+}

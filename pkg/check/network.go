@@ -1,0 +1,194 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// dialTime bounds one TCP connection: Cluster API's probe gives up after 5 s.
+	dialTime = 3 * time.Second
+	// maxAddresses bounds how many addresses of a name are dialled.
+	maxAddresses = 16
+)
+
+// lookName looks up what clients of the kubeconfig dial, from here.
+func lookName(ctx context.Context, v *visit) finding {
+	if v.Via != "" {
+		host, port, err := net.SplitHostPort(v.Via)
+		if err != nil {
+			return broken("--via "+v.Via+" is not host:port", "a mistake in the command", "give host:port")
+		}
+		v.host, v.port = host, port
+	}
+	switch {
+	case v.host == "" && v.cluster == nil:
+		return skipped("there is no Cluster to look at")
+	case v.host == "":
+		return v.nothingToDial()
+	}
+	if address, err := netip.ParseAddr(v.host); err == nil {
+		v.addresses = []netip.Addr{address}
+		return ok("%s is an address, there is nothing to look up", address)
+	}
+	found, err := v.network.Lookup(ctx, v.host)
+	for _, address := range found[:min(len(found), maxAddresses)] {
+		v.addresses = append(v.addresses, address.Unmap())
+	}
+	if err == nil && len(found) > 0 {
+		return ok("%s is %s", v.host, join(v.addresses))
+	}
+	return v.unresolved(err)
+}
+
+func (v *visit) nothingToDial() finding {
+	if v.Secrets == nil {
+		return unknown("what clients dial is in the kubeconfig Secret, which can't be read from here", "run fairlead check with a user who may read Secrets in namespace "+v.key.Namespace)
+	}
+	return skipped("there is no kubeconfig that says what to dial")
+}
+
+// unresolved says what it means that a name has no address here.
+func (v *visit) unresolved(err error) finding {
+	detail := v.host + " does not resolve from here"
+	if inKubernetes(v.host) && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
+		return unknown(detail+": it is a name that only the DNS of the management cluster knows", v.elsewhere())
+	}
+	var dns *net.DNSError
+	switch {
+	case err == nil:
+	case errors.As(err, &dns) && dns.IsNotFound:
+	case errors.As(err, &dns) && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
+		return broken(detail+": the DNS does not answer", "the DNS of this network is down or out of reach", "bring DNS back: the resolver that /etc/resolv.conf names must answer; "+v.orElsewhere())
+	default:
+		return broken(detail+": "+text(err), "the DNS of this network gives no answer that is of use", "see that the resolver that /etc/resolv.conf names works; "+v.orElsewhere())
+	}
+	return broken(detail+": the DNS knows no address of this name", "the record of the gateways is gone from DNS, or was never made",
+		"make "+v.host+" lead to the gateways again (the Service gateway in namespace "+v.installation()+"); "+v.orElsewhere())
+}
+
+// elsewhere is how a hop is tested that can't be from here.
+func (v *visit) elsewhere() string {
+	return "run fairlead check in a Pod of the management cluster, or forward a port (kubectl -n " + v.installation() +
+		" port-forward service/gateway 6443) and give --via=127.0.0.1:6443"
+}
+
+func (v *visit) orElsewhere() string {
+	return "if only this machine can't resolve it, " + v.elsewhere()
+}
+
+// inKubernetes says whether a name is one of a Service or Pod.
+func inKubernetes(host string) bool {
+	host = strings.TrimSuffix(host, ".")
+	return strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".cluster.local")
+}
+
+func join(addresses []netip.Addr) string {
+	var all []string
+	for _, a := range addresses {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, ", ")
+}
+
+// attempt is what became of a TCP connection.
+type attempt struct {
+	address netip.AddrPort
+	err     error
+}
+
+// lookPort connects to each address that clients may dial.
+func lookPort(ctx context.Context, v *visit) finding {
+	if len(v.addresses) == 0 {
+		return skipped("there is no address to dial")
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", cmp.Or(v.port, "443"))
+	if err != nil {
+		return broken("port "+v.port+" is none", "the kubeconfig names a port that is none", "delete the kubeconfig Secret: its provider writes it anew")
+	}
+	attempts := make([]attempt, len(v.addresses))
+	var all sync.WaitGroup
+	for i, address := range v.addresses {
+		attempts[i].address = netip.AddrPortFrom(address, uint16(port))
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, dialTime)
+			defer cancel()
+			conn, err := v.network.DialContext(ctx, "tcp", attempts[i].address.String())
+			attempts[i].err = err
+			if err == nil {
+				_ = conn.Close()
+			}
+		})
+	}
+	all.Wait()
+	return v.dialled(attempts)
+}
+
+func (v *visit) dialled(attempts []attempt) finding {
+	var said, taken []string
+	var first error
+	for _, a := range attempts {
+		if a.err == nil {
+			taken = append(taken, a.address.String())
+			continue
+		}
+		if first == nil {
+			first = a.err
+		}
+		said = append(said, fmt.Sprintf("%s: %s", a.address, dialMeaning(a.err)))
+	}
+	v.open = len(taken)
+	if first == nil {
+		return ok("%s takes connections", strings.Join(taken, ", "))
+	}
+	cause, cure := v.dialCause(first)
+	if len(taken) > 0 {
+		return warning(strings.Join(said, "; ")+"; "+strings.Join(taken, ", ")+" takes connections", cause+"; clients that choose it wait, or fail", cure)
+	}
+	return broken(strings.Join(said, "; "), cause, cure)
+}
+
+// dialMeaning says in a few words what became of a connection.
+func dialMeaning(err error) string {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "no way there"
+	case isTimeout(err):
+		return "no answer"
+	}
+	return text(err)
+}
+
+// dialCause tells a port that nobody serves from packets that nobody answers.
+func (v *visit) dialCause(err error) (cause, cure string) {
+	what, pods := "gateway", "kubectl -n "+v.installation()+" get pods -l app.kubernetes.io/name=gateway shows whether it runs and is ready"
+	if !v.tunnelled() {
+		what, pods = "proxy or server of your own", "see that it runs"
+	}
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there: the " + what + " is down or still starting, or a firewall refuses", pods + ", and let its port be open"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "this machine has no route to the " + what, "see that the address is right and the network leads there; if only this machine is at fault, " + v.elsewhere()
+	case isTimeout(err):
+		return "nobody answers: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the way swallows what is sent", "let TCP to this address and port through; " + pods +
+			"; if only this machine is at fault, " + v.elsewhere()
+	}
+	return "the connection can't be made from here", v.elsewhere()
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}

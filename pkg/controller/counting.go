@@ -1,0 +1,108 @@
+package controller
+
+import (
+	"context"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// counting is a client that counts what is written of what matters to somebody: kubeconfigs, status and signatures.
+type counting struct {
+	client.Client
+	figures *figures
+}
+
+// Patch implements client.Client.
+func (c counting) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+	err := c.Client.Patch(ctx, o, patch, options...)
+	c.count(o, err)
+	return err
+}
+
+// Create implements client.Client.
+func (c counting) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	err := c.Client.Create(ctx, o, options...)
+	c.count(o, err)
+	return err
+}
+
+func (c counting) count(o client.Object, err error) {
+	if _, ok := o.(*corev1.Secret); ok && strings.HasSuffix(o.GetName(), kubeconfig.Suffix) && !conflict(err) {
+		c.figures.kubeconfigs.WithLabelValues(result(err)).Inc()
+	}
+}
+
+func result(err error) string {
+	if err != nil {
+		return "error"
+	}
+	return "ok"
+}
+
+// Status implements client.Client.
+func (c counting) Status() client.SubResourceWriter {
+	return countingStatus{c.Client.Status(), c.figures}
+}
+
+// SubResource implements client.Client.
+func (c counting) SubResource(name string) client.SubResourceClient {
+	return countingSubResource{c.Client.SubResource(name), c.figures}
+}
+
+type countingStatus struct {
+	client.SubResourceWriter
+	figures *figures
+}
+
+// Patch implements client.SubResourceWriter.
+func (c countingStatus) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	err := c.SubResourceWriter.Patch(ctx, o, patch, options...)
+	if _, ok := o.(*v1alpha1.Tunnel); ok && err == nil {
+		c.figures.statusWrites.WithLabelValues().Inc()
+	}
+	return err
+}
+
+// Update implements client.SubResourceWriter.
+func (c countingStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	err := c.SubResourceWriter.Update(ctx, o, options...)
+	c.figures.countAnswer(o, err)
+	return err
+}
+
+type countingSubResource struct {
+	client.SubResourceClient
+	figures *figures
+}
+
+// Update implements client.SubResourceWriter.
+func (c countingSubResource) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	err := c.SubResourceClient.Update(ctx, o, options...)
+	c.figures.countAnswer(o, err)
+	return err
+}
+
+// countAnswer counts the answer to a CertificateSigningRequest, of which an approval is only the beginning.
+func (f *figures) countAnswer(o client.Object, err error) {
+	csr, ok := o.(*certificatesv1.CertificateSigningRequest)
+	if !ok || conflict(err) {
+		return // somebody else has written, and all is looked at again
+	}
+	roles := map[string]model.Role{v1alpha1.SignerEdge: model.RoleEdge, v1alpha1.SignerGateway: model.RoleGateway, v1alpha1.SignerControl: model.RoleControl}
+	role := string(roles[csr.Spec.SignerName])
+	switch {
+	case err != nil:
+		f.signatures.WithLabelValues(role, "error").Inc()
+	case len(csr.Status.Certificate) > 0:
+		f.signatures.WithLabelValues(role, "signed").Inc()
+	case hasCondition(csr, certificatesv1.CertificateDenied):
+		f.signatures.WithLabelValues(role, "denied").Inc()
+	}
+}

@@ -1,0 +1,76 @@
+package controller
+
+import (
+	"log/slog"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// tell makes events of transitions: on the Tunnel of each, and on its Cluster of those that who looks at that needs to know. The same
+// again within minutes is counted and not written anew: client-go's recorder does that.
+func tell(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tunnel, transitions []transition) {
+	cluster, self := clusterOf(tunnel), eventObject(tunnel)
+	for _, t := range transitions {
+		recorder.Eventf(self, nil, t.eventType, t.reason, "Reconcile", "%s", t.message)
+		if cluster != nil && concernsCluster(t) {
+			recorder.Eventf(cluster, self, t.eventType, t.reason, "Reconcile", "%s", t.message)
+		}
+		if t.condition != "" {
+			log.Info("condition changed", "cluster", client.ObjectKeyFromObject(tunnel).String(), "condition", t.condition, "reason", t.reason, "message", t.message)
+		}
+	}
+}
+
+// warn tells of what is no transition of a condition.
+func (r *tunnels) warn(tunnel *v1alpha1.Tunnel, reason, message string) {
+	tell(r.recorder, r.log, tunnel, []transition{{"", corev1.EventTypeWarning, reason, message}})
+}
+
+// concernsCluster says whether a transition is told of the Cluster too: what a person has to do something about, and whether its
+// tunnel is up, with the end of either.
+func concernsCluster(t transition) bool {
+	return t.condition == "" || t.eventType == corev1.EventTypeWarning || slices.Contains([]string{v1alpha1.ConditionTunnelReady, v1alpha1.ConditionReady, v1alpha1.ConditionPaused}, t.condition)
+}
+
+// eventObject names a Tunnel in events: without its resourceVersion, by which client-go would take the same event for another.
+func eventObject(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel", Namespace: tunnel.Namespace, Name: tunnel.Name, UID: tunnel.UID,
+	}
+}
+
+// clusterOf is the Cluster that a Tunnel belongs to, as events name it; nil: it has none.
+func clusterOf(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
+	owner := metav1.GetControllerOf(tunnel)
+	if owner == nil || owner.Kind != "Cluster" {
+		return nil
+	}
+	return &corev1.ObjectReference{
+		APIVersion: clusterv1.GroupVersion.String(), Kind: owner.Kind, Namespace: tunnel.Namespace, Name: owner.Name, UID: owner.UID,
+	}
+}
+
+// edgeEvents are what happened to edges between two states of a Tunnel: that one was revoked, and that its tunnels are cut.
+func edgeEvents(before, after []v1alpha1.EdgeStatus) (all []transition) {
+	for i := range after {
+		edge := &after[i]
+		was := v1alpha1.EdgeStatus{}
+		if j := slices.IndexFunc(before, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID }); j >= 0 {
+			was = before[j]
+		}
+		if edge.RevokedAt != nil && was.RevokedAt == nil {
+			all = append(all, transition{"", corev1.EventTypeNormal, v1alpha1.EventEdgeRevoked, "the edge " + edge.NodeID + " is let in no more"})
+		}
+		if edge.CutAt != nil && was.CutAt == nil {
+			all = append(all, transition{"", corev1.EventTypeNormal, v1alpha1.EventEdgeCut, "all gateways have said that they have no tunnel of the revoked edge " + edge.NodeID + " any more"})
+		}
+	}
+	return all
+}

@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
+)
+
+// TestEventsTellTheStory reads what `kubectl describe` shows, of the Tunnel and of its Cluster.
+func TestEventsTellTheStory(t *testing.T) {
+	m := apiserver(t)
+	ns := kubetest.NewNamespace(t, m)
+	cluster := kubetest.Cluster(ns, "c1")
+	garbage := kubeconfigSecret(t, ns, "c1", originalServer)
+	garbage.Data["value"] = []byte("garbage")
+	create(t, m, cluster, garbage)
+	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
+	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.RevokedEdges = []string{"edge-lost"} })
+	onTunnel, onCluster := &story{"Tunnel", string(tunnel.UID), m}, &story{"Cluster", string(cluster.UID), m}
+	eventually(t, onTunnel.has(t, v1alpha1.ReasonAccepted, v1alpha1.ReasonInvalidKubeconfig))
+	eventually(t, onCluster.has(t, v1alpha1.ReasonInvalidKubeconfig))
+	edit(t, m, garbage, func(s *corev1.Secret) { s.Data = kubeconfigSecret(t, ns, "c1", originalServer).Data })
+	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
+	eventually(t, onTunnel.has(t, v1alpha1.ReasonRewritten))
+	edit(t, m, garbage, func(s *corev1.Secret) { s.Data["value"] = []byte("garbage again") })
+	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
+	settled(t, m, ns)
+	// The same again is counted, and no new object.
+	count := 0
+	for _, e := range onTunnel.events(t, ns) {
+		if e.Reason == v1alpha1.ReasonInvalidKubeconfig {
+			count++
+		}
+		if strings.Contains(e.Message, "garbage") {
+			t.Errorf("an event quotes the Secret: %q", e.Message)
+		}
+	}
+	if count != 1 {
+		t.Errorf("%d events say the same", count)
+	}
+}
+
+// story are the events of an object.
+type story struct {
+	kind, uid string
+	m         *management
+}
+
+func (s *story) events(t *testing.T, namespace string) []corev1.Event {
+	t.Helper()
+	var all corev1.EventList
+	if err := s.m.List(t.Context(), &all, client.InNamespace(namespace)); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all.Items, func(e corev1.Event) bool {
+		return e.InvolvedObject.Kind != s.kind || string(e.InvolvedObject.UID) != s.uid
+	})
+}
+
+func (s *story) has(t *testing.T, reasons ...string) func() error {
+	t.Helper()
+	return func() error {
+		all := s.events(t, "")
+		for _, reason := range reasons {
+			if !slices.ContainsFunc(all, func(e corev1.Event) bool { return e.Reason == reason }) {
+				return fmt.Errorf("no event %s of the %s among %d", reason, s.kind, len(all))
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,46 @@
+package envoy
+
+import (
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	streamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// accessLog writes a line of JSON to Envoy's output when a connection through a tunnel has ended; nil: none is written. A gateway and an edge
+// write about the same connection what each knows. There is nothing in it of what was sent: neither Envoy can read that.
+func accessLog(which model.AccessLog, listener string) []*accesslogv3.AccessLog {
+	if which != model.AccessLogFailed && which != model.AccessLogAll {
+		return nil
+	}
+	fields := map[string]*structpb.Value{}
+	for name, value := range map[string]string{
+		"log": "access", "listener": listener, "time": "%START_TIME%", "duration_ms": "%DURATION%",
+		"client": "%DOWNSTREAM_REMOTE_ADDRESS%", "sni": "%REQUESTED_SERVER_NAME%", "authority": "%REQ(:AUTHORITY)%",
+		// The Envoy cluster is the tunnel hostname, the peer in the tunnel an edge's node id.
+		"tunnel": "%UPSTREAM_CLUSTER%", "edge": "%UPSTREAM_PEER_SUBJECT%", "gateway": "%DOWNSTREAM_PEER_SUBJECT%", "upstream": "%UPSTREAM_HOST%",
+		"bytes_in": "%BYTES_RECEIVED%", "bytes_out": "%BYTES_SENT%", "code": "%RESPONSE_CODE%", "flags": "%RESPONSE_FLAGS%",
+		"details": "%RESPONSE_CODE_DETAILS%", "ended": "%CONNECTION_TERMINATION_DETAILS%",
+		"attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%", "failure": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+	} {
+		fields[name] = structpb.NewStringValue(value)
+	}
+	log := &accesslogv3.AccessLog{
+		Name: "envoy.access_loggers.stdout",
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&streamv3.StdoutAccessLog{
+			AccessLogFormat: &streamv3.StdoutAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
+				Format:          &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: fields}},
+				OmitEmptyValues: true,
+			}},
+		})},
+	}
+	if which == model.AccessLogFailed {
+		log.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+			// What our side or the tunnel did wrong. A client that goes away, or an apiserver that closes, is no failure.
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UH", "UF", "UO", "NR", "NC", "URX", "LR", "UR", "UC", "UT", "LH", "DPE", "UPE", "UMSDR", "OM"}},
+		}}
+	}
+	return []*accesslogv3.AccessLog{log}
+}

@@ -1,0 +1,141 @@
+// The page of one Cluster: the hops on the way to it, and what its objects say.
+
+import { announce, badge, h, icon, prose, setText, words } from "./dom.js";
+import { absolute, millis, parse, relative } from "./time.js";
+
+const edgeStates = { connected: "ok", away: "warning", expired: "warning", revoked: "skipped", unknown: "unknown" };
+
+export class ClusterView {
+  constructor(namespace, name) {
+    this.namespace = namespace;
+    this.name = name;
+    this.build();
+  }
+
+  build() {
+    this.back = h("a", { class: "back", href: "./", "data-nav": true }, icon("back"), "Fleet");
+    this.state = h("div", { class: "verdict", role: "status" }, h("p", null, "Reading its objects…"));
+    this.hops = h("ol", { class: "hops", "aria-busy": "true" }, h("li", { class: "hop waiting" }, h("p", null, "Looking at each hop. This takes a few seconds.")));
+    this.checked = h("p", { class: "fine" });
+    this.facts = h("dl", { class: "facts" });
+    this.notes = h("ul", { class: "notes" });
+    this.edges = h("tbody");
+    this.conditions = h("tbody");
+    const columns = (...titles) => h("thead", null, h("tr", null, titles.map((t) => h("th", { scope: "col" }, t))));
+    this.notesSection = section("Warnings", "notes", this.notes);
+    this.element = h("section", { class: "cluster-view", "aria-labelledby": "cluster-title" },
+      this.back,
+      h("div", { class: "heading" }, h("h1", { id: "cluster-title", tabindex: "-1" }, this.name), h("p", { class: "count" }, `in namespace ${this.namespace}`)),
+      this.state,
+      h("div", { class: "columns" },
+        h("div", null,
+          section("Hops", "hops", this.hops, this.checked)),
+        h("div", null,
+          section("Facts", "facts", this.facts), this.notesSection)),
+      section("Edges", "edges", scroller("Edges", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Edges"), columns("State", "Host", "Node", "Tunnels", "Round trip", "Apiserver", "Certificate", "Last seen", "Version"), this.edges))),
+      section("Conditions", "conditions", scroller("Conditions", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Conditions"), columns("Condition", "Status", "Reason", "Since", "Message"), this.conditions))));
+  }
+
+  /** Takes what the objects say. */
+  objects(details) {
+    const row = details.row;
+    if (details.domain) setText(document.getElementById("domain"), details.domain);
+    if (!row) {
+      this.state.replaceChildren(badge("unknown", details.found ? "No tunnel" : "Not found"), h("p", null, details.found ? "This Cluster has not opted in: label it fairlead.dev/tunnel=enabled." : "There is no Cluster and no Tunnel of this name."));
+    } else {
+      const first = row.warnings?.[0];
+      this.verdict(row.health, first ? first.text : "Clients reach its apiserver.");
+    }
+    this.drawFacts(row || {}, details);
+    const warnings = row?.warnings || [];
+    this.notesSection.hidden = warnings.length < 2; // the first is above, beside the state
+    this.notes.replaceChildren(...warnings.map((w) => h("li", null, badge(w.weight), h("span", null, prose(w.text), w.since ? [" ", time(parse(w.since), "fine")] : ""))));
+    this.drawEdges(row?.edges || []);
+    this.drawConditions(row?.conditions || []);
+  }
+
+  verdict(health, text) {
+    const before = this.health;
+    this.health = health;
+    this.state.className = `verdict ${health}`;
+    this.state.replaceChildren(badge(health), h("p", null, prose(text)));
+    if (before && before !== health) announce(`${this.name} is now ${words[health]}: ${text}`);
+  }
+
+  drawFacts(row, details) {
+    const tunnels = (row.gateways || []).map((g) => `${g.name}: ${g.tunnels}${g.workersWithout ? `, ${g.workersWithout} workers without` : ""}${g.rttMillis ? `, ${millis(g.rttMillis)}` : ""}`);
+    const facts = [
+      ["Mode", row.mode], ["Hostname", code(row.hostname)],
+      ["Further names", (row.names || []).filter((n) => n !== row.hostname).map(code)],
+      ["Kubeconfig leads to", code(row.server)], ["By proxy", code(row.proxyURL)], ["Apiserver", code(details.endpoint)],
+      ["Edges", row.edgesLetIn === undefined ? "" : `${row.edgesConnected} of ${row.edgesLetIn} connected`],
+      ["Tunnels", tunnels.map((t) => h("div", null, t))],
+      ["Round trip", millis(row.rttMillis)],
+      ["Certificates end", (row.expiries || []).map((e) => h("div", null, time(parse(e.notAfter)), h("span", { class: "fine" }, ` ${e.of}`)))],
+      ["Last change", row.lastChange ? time(parse(row.lastChange)) : ""],
+      ["Created", row.created ? time(parse(row.created)) : ""],
+      ["Flags", [row.paused && "paused", row.deleting && "being deleted"].filter(Boolean).join(", ")],
+    ];
+    this.facts.replaceChildren(...facts.filter(([, value]) => value && (!Array.isArray(value) || value.length)).flatMap(([term, value]) => [h("dt", null, term), h("dd", null, value)]));
+  }
+
+  drawEdges(edges) {
+    this.edges.replaceChildren(...(edges.length ? edges.map((e) => h("tr", null,
+      h("td", null, badge(edgeStates[e.state] || "unknown", e.state)),
+      h("td", null, e.host || "–"),
+      h("th", { scope: "row", class: "mono" }, e.node),
+      h("td", null, (e.gateways || []).map((g) => h("div", null, `${g.name}: ${g.tunnels}`)), e.gateways?.length ? "" : "none"),
+      h("td", { class: "numeric" }, (e.gateways || []).map((g) => h("div", null, millis(g.rttMillis) || "–")), e.gateways?.length ? "" : "–"),
+      h("td", null, e.apiServer || "–", e.apiServerNote ? h("div", { class: "fine" }, e.apiServerNote) : "", e.lastError ? h("div", { class: "fine" }, e.lastError) : ""),
+      h("td", null, time(parse(e.notAfter))),
+      h("td", null, e.lastSeen ? time(parse(e.lastSeen)) : "–"),
+      h("td", null, e.version || "–"))) : [h("tr", null, h("td", { colspan: "9", class: "fine" }, "No edge has enrolled."))]));
+  }
+
+  drawConditions(conditions) {
+    this.conditions.replaceChildren(...(conditions.length ? conditions.map((c) => h("tr", null,
+      h("th", { scope: "row" }, c.type),
+      h("td", null, badge({ True: "ok", False: "broken" }[c.status] || "unknown", c.status)),
+      h("td", null, c.reason),
+      h("td", null, c.lastTransitionTime ? time(parse(c.lastTransitionTime)) : "–"),
+      h("td", { class: "message" }, c.message || ""))) : [h("tr", null, h("td", { colspan: "5", class: "fine" }, "None yet."))]));
+  }
+
+  /** Takes what a look at the hops has found. */
+  checkedHops(report) {
+    this.hops.setAttribute("aria-busy", "false");
+    this.hops.replaceChildren(...report.hops.map((hop) => {
+      const first = hop.id === report.first;
+      return h("li", { class: `hop ${hop.status}${first ? " first" : ""}`, "data-id": hop.id },
+        h("div", { class: "line" }, h("span", { class: "title" }, hop.title), badge(hop.status, hop.status === "unknown" ? "Not tested from here" : null), first ? h("span", { class: "decides" }, report.status === "broken" ? "First that is broken" : "Decides") : ""),
+        hop.detail ? h("p", { class: "detail" }, prose(hop.detail)) : "",
+        hop.cause ? h("p", { class: "cause" }, h("b", null, "Likely cause: "), prose(hop.cause)) : "",
+        hop.cure ? h("p", { class: "cure" }, h("b", null, hop.status === "unknown" ? "From where: " : "Cure: "), prose(hop.cure)) : "");
+    }));
+    const unknown = report.hops.filter((hop) => hop.status === "unknown").length;
+    this.checked.replaceChildren("Looked at from an xds-server ", time(parse(report.at)), `, in ${report.seconds.toFixed(1)} s.`,
+      ...(unknown ? [` What can't be tested from here is tested by `, h("code", null, `fairlead check -n ${this.namespace} ${this.name}`), "."] : []));
+    if (this.first !== undefined && this.first !== report.first) announce(report.first ? `First hop that is not well: ${report.hops.find((hop) => hop.id === report.first)?.title}` : "All hops are well");
+    this.first = report.first || "";
+  }
+
+  tick() {
+    for (const element of this.element.querySelectorAll("time[data-unix]")) setText(element, relative(Number(element.dataset.unix)));
+  }
+}
+
+function section(title, id, ...content) {
+  return h("section", { class: `part part-${id}`, "aria-labelledby": `part-${id}` }, h("h2", { id: `part-${id}` }, title), ...content);
+}
+
+function scroller(label, table) {
+  return h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": `${label}, as a table` }, table);
+}
+
+function time(unix, kind) {
+  return unix ? h("time", { datetime: new Date(unix * 1000).toISOString(), title: absolute(unix), "data-unix": String(unix), class: kind }, relative(unix)) : "–";
+}
+
+function code(text) {
+  return text ? h("code", null, text) : "";
+}

@@ -1,0 +1,182 @@
+package report
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.rules.gateways = []string{"gateway-0", "gateway-1"}
+	p := w.place(t)
+	g := w.gateway(t, "gateway-0", p.address)
+	g.eventOf(t, 1, "tunnel_setup", 1000, "edge-1", idA)
+	g.opens(t, 1001, "edge-2", idB)
+	var look Look
+	eventually.True(t, patience, "the gateway answers", func() error {
+		look = p.hub.Look(t.Context(), nil, true)
+		if one := find(look, "gateway-0"); one == nil || len(one.Tunnels) != 2 || one.Problem != nil {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	one := find(look, "gateway-0")
+	i := slices.IndexFunc(one.Tunnels, func(m *reportv1.MeasuredTunnel) bool { return m.GetTunnel().GetNode() == "edge-1" })
+	if !one.Installed || !one.Connected || i < 0 || one.Tunnels[i].GetTunnel().GetWorker() != "worker_1" || one.Tunnels[i].GetTunnel().GetSince().AsTime().Year() != 2026 {
+		t.Errorf("got %+v", one)
+	}
+	if other := find(look, "gateway-1"); other == nil || other.Connected || !other.Since.IsZero() || !other.Installed {
+		t.Errorf("of a gateway that has never reported: %+v", other)
+	}
+	if some := find(p.hub.Look(t.Context(), []string{idB}, true), "gateway-0"); len(some.Tunnels) != 1 || some.Tunnels[0].GetTunnel().GetTunnelId() != idB {
+		t.Errorf("of one id: %v", some.Tunnels)
+	}
+}
+
+func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	s := gatewayOf("gateway-0")
+	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := &reportv1.GatewayReport{Snapshot: true, Tunnels: []*reportv1.Tunnel{{Key: "a", Node: "edge-1", TunnelId: idA}}}
+	if err := stream.Send(report); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, patience, "it is there", func() error {
+		if one := find(p.hub.Look(t.Context(), nil, false), "gateway-0"); one == nil || len(one.Tunnels) != 1 {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	began := time.Now()
+	one := find(p.hub.Look(t.Context(), nil, true), "gateway-0")
+	if took := time.Since(began); took > 5*liveTime {
+		t.Errorf("it took %s", took)
+	}
+	if len(one.Tunnels) != 1 || one.Problem == nil || one.Tunnels[0].GetTunnel().GetWorker() != "" {
+		t.Errorf("got %+v", one)
+	}
+	// It is not let down for good: what it says later counts, and late answers don't.
+	if err := stream.Send(&reportv1.GatewayReport{Answer: &reportv1.Answer{Number: 1, Last: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reportv1.GatewayReport{Tunnels: []*reportv1.Tunnel{{Key: "b", Node: "edge-1", TunnelId: idA}}, Ready: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, patience, "it says more", func() error {
+		if one := find(p.hub.Look(t.Context(), nil, false), "gateway-0"); len(one.Tunnels) != 2 || !one.Ready {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+}
+
+func find(l Look, gateway string) *GatewayLook {
+	i := slices.IndexFunc(l.Gateways, func(g GatewayLook) bool { return g.Name == gateway })
+	if i < 0 {
+		return nil
+	}
+	return &l.Gateways[i]
+}
+
+// dumper is an edge whose Envoy runs something.
+func (w *world) dumper(t *testing.T, p *place, node string, dump Dump) {
+	t.Helper()
+	s := edgeOf(node, idA)
+	conn := w.dial(t, &s, p.address)
+	background(t, func(ctx context.Context) error {
+		return SendEdge(ctx, conn, func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, nil, dump, w.log)
+	})
+	eventually.True(t, patience, "the edge reports", func() error {
+		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges, func(e *reportv1.EdgeState) bool { return e.GetNode() == node && e.GetConnected() }) {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+}
+
+func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	// What gzip can't pack, so that it comes in several parts.
+	big := make([]byte, 3*edgeChunk)
+	for i := range big {
+		big[i] = byte(i * i * 7919 >> 5)
+	}
+	w.dumper(t, p, "edge-1", func(_ context.Context, names []string, to io.Writer) error {
+		if _, err := io.WriteString(to, strings.Join(names, ",")); err != nil {
+			return err
+		}
+		_, err := to.Write(big)
+		return err
+	})
+	w.dumper(t, p, "edge-2", func(context.Context, []string, io.Writer) error { return errors.New("its Envoy\x00 does not run") })
+	var got bytes.Buffer
+	if err := p.hub.Dump(t.Context(), "edge-1", []string{"a", "b"}, func(part []byte) error { _, err := got.Write(part); return err }); err != nil {
+		t.Fatal(err)
+	}
+	unpacked, err := gzip.NewReader(&got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := io.ReadAll(unpacked); err != nil || string(all) != "a,b"+string(big) {
+		t.Errorf("got %d bytes, %v", len(all), err)
+	}
+	none := func([]byte) error { return nil }
+	if err := p.hub.Dump(t.Context(), "edge-2", nil, none); err == nil || !strings.Contains(err.Error(), "its Envoy  does not run") {
+		t.Errorf("got %v", err)
+	}
+	if err := p.hub.Dump(t.Context(), "edge-3", nil, none); status.Code(err) != codes.NotFound {
+		t.Errorf("got %v", err)
+	}
+}
+
+// An edge that says far more than it may only spoils its own answer.
+func TestAnAnswerIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	s := edgeOf("edge-1", idA)
+	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Edge(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reportv1.EdgeReport{Form: "Process"}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		orders, err := stream.Recv()
+		for err == nil {
+			err = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{Number: orders.GetQuestion().GetNumber(), Dump: make([]byte, maxReport-100)}})
+		}
+	}()
+	eventually.True(t, patience, "the edge reports", func() error {
+		err := p.hub.Dump(t.Context(), "edge-1", nil, func([]byte) error { return nil })
+		if status.Code(err) != codes.ResourceExhausted {
+			return err
+		}
+		return nil
+	})
+	if look := p.hub.Look(t.Context(), nil, false); len(look.Edges) != 1 || !look.Edges[0].GetConnected() || look.Edges[0].GetReport().GetForm() != "Process" {
+		t.Errorf("got %v", look.Edges)
+	}
+}

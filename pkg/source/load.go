@@ -1,0 +1,266 @@
+package source
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// settingsName is the ConfigMap of deploy/kubernetes with what differs between installations.
+const settingsName = "fairlead-settings"
+
+// Loaded is what Load has read.
+type Loaded struct {
+	Fleet model.Fleet
+	// Assumed says what was not in the input, and what was taken instead.
+	Assumed []string
+}
+
+// loader collects what documents say.
+type loader struct {
+	file     file
+	fleet    *document // that file is of; nil: none
+	origins  []origin  // of each candidate
+	settings map[string]string
+	set      *appsv1.StatefulSet
+	setDoc   document
+	clusters map[model.Key]*clusterv1.Cluster
+	tunnels  map[model.Key]*v1alpha1.Tunnel
+	docs     map[string]document // by kind and key
+	assumed  []string
+	errs     []error
+}
+
+// origin is where a candidate was written, and what its fields are called there.
+type origin struct {
+	of     func(field string) document
+	rename func(field string) string
+}
+
+// Load reads a fleet as users have it: in the form of Parse, or as Kubernetes objects (Cluster and Tunnel; the ConfigMap
+// fairlead-settings and the StatefulSet of the gateways say what the installation is), in any number of documents. Other objects are
+// passed over. What objects leave open is assumed, and said. As with Parse all has to be good; each error names file, line and field.
+func Load(inputs []Input) (Loaded, error) {
+	l := &loader{clusters: map[model.Key]*clusterv1.Cluster{}, tunnels: map[model.Key]*v1alpha1.Tunnel{}, docs: map[string]document{}}
+	for _, in := range inputs {
+		all, err := documents(in)
+		if err != nil {
+			l.errs = append(l.errs, err)
+		}
+		for _, d := range all {
+			l.add(d)
+		}
+	}
+	if len(l.errs) > 0 {
+		return Loaded{}, errors.Join(l.errs...)
+	}
+	installation := l.installation()
+	candidates := l.candidates()
+	if len(candidates) == 0 && l.fleet == nil && len(l.errs) == 0 {
+		l.errs = append(l.errs, errors.New("there is neither a fleet nor a Cluster with a tunnel in the input: give YAML of a Cluster with the label fairlead.dev/tunnel: enabled, or of its Tunnel"))
+	}
+	if len(l.errs) > 0 {
+		return Loaded{}, errors.Join(l.errs...)
+	}
+	fleet := model.Fleet{Installation: installation}
+	for i, r := range Build(installation.Domain, &model.Names{}, candidates) {
+		for _, e := range problems(r) {
+			l.errs = append(l.errs, l.origins[i].problem(candidates[i].Key, e))
+		}
+		fleet.Clusters = append(fleet.Clusters, r.Cluster)
+	}
+	if len(l.errs) > 0 {
+		return Loaded{}, errors.Join(l.errs...)
+	}
+	return Loaded{fleet, l.assumed}, nil
+}
+
+func (o origin) problem(key model.Key, err error) error {
+	var field *model.FieldError
+	if !errors.As(err, &field) {
+		return fmt.Errorf("%s: %s: %w", o.of("").name, key, err)
+	}
+	return o.of(field.Field).problem(field, o.rename(field.Field))
+}
+
+// add takes one document.
+func (l *loader) add(d document) {
+	key := model.Key{Namespace: cmp.Or(d.head.Metadata.Namespace, metav1.NamespaceDefault), Name: d.head.Metadata.Name}
+	group, _, _ := strings.Cut(d.head.APIVersion, "/")
+	var err error
+	switch {
+	case d.head.Kind == "":
+		err = l.addFleet(d)
+	case d.head.Kind == "Cluster" && group == clusterv1.GroupVersion.Group:
+		err = addObject(d, key, l.clusters, false, l.docs) // of whatever version: what is read is the same in all
+	case d.head.Kind == "Tunnel" && group == v1alpha1.GroupVersion.Group:
+		err = addObject(d, key, l.tunnels, true, l.docs)
+	case d.head.Kind == "ConfigMap" && key.Name == settingsName:
+		var settings corev1.ConfigMap
+		err = d.decode(&settings, false)
+		l.settings, l.docs["settings"] = settings.Data, d
+	case d.head.Kind == "StatefulSet" && key.Name == gatewaySetName:
+		l.set, l.setDoc = &appsv1.StatefulSet{}, d
+		err = d.decode(l.set, false)
+	}
+	if err != nil {
+		l.errs = append(l.errs, err)
+	}
+}
+
+// addObject reads one object, which must be there once.
+func addObject[T any](d document, key model.Key, all map[model.Key]*T, strictly bool, docs map[string]document) error {
+	name := d.head.Kind + " " + key.String()
+	if key.Name == "" {
+		return d.fault("metadata.name", errors.New("is empty: give the object a name"))
+	}
+	if other, twice := docs[name]; twice {
+		return d.fault("metadata.name", fmt.Errorf("the %s is in %s:%d already: remove one of them", name, other.name, other.node.Line))
+	}
+	o := new(T)
+	docs[name], all[key] = d, o
+	return d.decode(o, strictly)
+}
+
+// addFleet takes a document in the form of Parse. The installation may be in one of them, and workload clusters in each.
+func (l *loader) addFleet(d document) error {
+	var f file
+	if err := d.decode(&f, true); err != nil {
+		return err
+	}
+	if err := checkAddresses(d, f); err != nil {
+		return err
+	}
+	for i := range f.Clusters {
+		l.origins = append(l.origins, origin{func(string) document { return d }, func(field string) string { return inFleet(field, i) }})
+	}
+	clusters := append(l.file.Clusters, f.Clusters...)
+	switch {
+	case f.Domain == "" && l.fleet != nil: // more workload clusters
+	case l.fleet != nil && l.file.Domain != "":
+		return d.fault("domain", fmt.Errorf("the installation is in %s:%d already: leave it out here", l.fleet.name, lineOf(l.fleet.node, "domain")))
+	default:
+		l.file, l.fleet = f, &d
+	}
+	l.file.Clusters = clusters
+	return nil
+}
+
+// checkAddresses finds addresses that are none, so that the line can be named.
+func checkAddresses(d document, f file) error {
+	var errs []error
+	check := func(field, value string) {
+		if _, bad := parseAddress(value, nil); len(bad) > 0 {
+			errs = append(errs, d.fault(field, fmt.Errorf("%w: give host:port", bad[0])))
+		}
+	}
+	check("public", f.Public)
+	check("control", f.Control)
+	for i, g := range f.Gateways {
+		check(fmt.Sprintf("gateways[%d].peer", i), g.Peer)
+		check(fmt.Sprintf("gateways[%d].public", i), g.Public)
+	}
+	for i, c := range f.Clusters {
+		check(fmt.Sprintf("clusters[%d].apiServer", i), c.APIServer)
+		for j, other := range c.Others {
+			check(fmt.Sprintf("clusters[%d].others[%d]", i, j), other)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// inFleet is what a field of a Tunnel is called in a fleet.
+func inFleet(field string, i int) string {
+	for _, r := range [][2]string{{"spec.apiServer.others", "others"}, {"spec.revokedEdges", "revoked"}, {"metadata.", ""}, {"spec.", ""}} {
+		if rest, ok := strings.CutPrefix(field, r[0]); ok {
+			field = r[1] + rest
+			break
+		}
+	}
+	return fmt.Sprintf("clusters[%d].%s", i, field)
+}
+
+// candidates are those of the fleet, then those of objects in the order of their keys.
+func (l *loader) candidates() []model.Candidate {
+	all, errs := l.file.candidates()
+	l.errs = append(l.errs, errs...)
+	keys := map[model.Key]bool{}
+	for key, c := range l.clusters {
+		if _, has := l.tunnels[key]; has || c.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled {
+			keys[key] = true
+		}
+	}
+	for key := range l.tunnels {
+		keys[key] = true
+	}
+	sorted := make([]model.Key, 0, len(keys))
+	for key := range keys {
+		sorted = append(sorted, key)
+	}
+	slices.SortFunc(sorted, func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
+	for _, key := range sorted {
+		if slices.ContainsFunc(all, func(c model.Candidate) bool { return c.Key == key }) {
+			l.errs = append(l.errs, l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is in a fleet already: remove one of them", key)))
+			continue
+		}
+		if c, ok := l.candidate(key); ok {
+			all = append(all, c)
+			l.origins = append(l.origins, origin{func(field string) document { return l.objectWith(key, field) }, func(field string) string { return l.inObjects(key, field) }})
+		}
+	}
+	return all
+}
+
+// inObjects is what a field that the model names is called in objects: the address may come from the Cluster's endpoint.
+func (l *loader) inObjects(key model.Key, field string) string {
+	if field == "spec.apiServer" && l.objectWith(key, field).head.Kind == "Cluster" {
+		return "spec.controlPlaneEndpoint"
+	}
+	return field
+}
+
+// objectWith is the document of a Tunnel, or of its Cluster if only that is there or the field is of that.
+func (l *loader) objectWith(key model.Key, field string) document {
+	tunnel, ok := l.docs["Tunnel "+key.String()]
+	cluster, has := l.docs["Cluster "+key.String()]
+	if !ok || has && (field == "metadata.name" || field == "spec.apiServer" && !hasField(tunnel.node, "spec", "apiServer", "address")) {
+		return cluster
+	}
+	return tunnel
+}
+
+// candidate unites the objects of a key as the controller would.
+func (l *loader) candidate(key model.Key) (model.Candidate, bool) {
+	cluster, tunnel := l.clusters[key], l.tunnels[key]
+	if cluster == nil {
+		l.assumed = append(l.assumed, fmt.Sprintf("no endpoint for %s, for there is no Cluster of that name: its edges dial what its Tunnel says, or else 127.0.0.1:6443", key))
+		cluster = &clusterv1.Cluster{}
+	}
+	if tunnel == nil {
+		tunnel = &v1alpha1.Tunnel{}
+	}
+	cluster.Namespace, cluster.Name, cluster.UID = key.Namespace, key.Name, "cluster"
+	tunnel.Namespace, tunnel.Name = key.Namespace, key.Name
+	tunnel.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster"))}
+	if tunnel.Spec.ID == "" {
+		sum := sha256.Sum256([]byte(key.String()))
+		tunnel.Spec.ID = strings.ToLower(base32.StdEncoding.EncodeToString(sum[:15]))
+		l.assumed = append(l.assumed, fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.Spec.ID, key))
+	}
+	if !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		l.assumed = append(l.assumed, fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode))
+	}
+	return Candidate(cluster, tunnel)
+}

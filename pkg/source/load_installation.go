@@ -1,0 +1,59 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// installation is what the fleet says, or the objects of an installation, or else an example.
+func (l *loader) installation() model.Installation {
+	if l.fleet != nil && l.file.Domain != "" || l.fleet != nil && l.settings == nil {
+		inst, errs := l.file.installation()
+		for _, err := range errs {
+			l.errs = append(l.errs, l.fleet.fault("", err))
+		}
+		return inst
+	}
+	inst := model.Installation{Domain: "tunnels.example.com", Public: model.Endpoint{Host: "gateway.example.com", Port: 443}, Control: model.Endpoint{Host: "xds-server.fairlead-system.svc", Port: 18000}}
+	if l.settings == nil {
+		l.assumed = append(l.assumed, "tunnel domain tunnels.example.com and the public address gateway.example.com:443, for there is no ConfigMap "+settingsName)
+	} else {
+		l.applySettings(&inst)
+	}
+	if l.set == nil {
+		inst.Gateways = []model.Gateway{{Name: "gateway-0"}}
+		l.assumed = append(l.assumed, "one gateway, gateway-0, for there is no StatefulSet "+gatewaySetName)
+	} else {
+		var err error
+		if inst.Gateways, err = Gateways(l.set, model.ReplicaAddress(l.settings["REPLICA_ADDRESS"])); err != nil {
+			l.errs = append(l.errs, l.setDoc.fault("", err))
+		}
+	}
+	if len(l.errs) == 0 {
+		if err := inst.Validate(); err != nil {
+			l.errs = append(l.errs, fmt.Errorf("checking installation: %w", err))
+		}
+	}
+	return inst
+}
+
+func (l *loader) applySettings(inst *model.Installation) {
+	d := l.docs["settings"]
+	inst.Domain = model.TunnelDomain(l.settings["TUNNEL_DOMAIN"])
+	if err := inst.Domain.Validate(); err != nil {
+		l.errs = append(l.errs, d.fault("data.TUNNEL_DOMAIN", err))
+	}
+	public, err := model.ParseEndpoint(l.settings["PUBLIC_ADDRESS"])
+	if err != nil {
+		l.errs = append(l.errs, d.fault("data.PUBLIC_ADDRESS", err))
+	}
+	inst.Public = public
+	if workers := l.settings["GATEWAY_WORKERS"]; workers != "" {
+		if inst.Workers, err = strconv.Atoi(workers); err != nil {
+			l.errs = append(l.errs, d.fault("data.GATEWAY_WORKERS", errors.New("is no number")))
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package xds
+
+import (
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+)
+
+// send hands changes to the streams of all gateways.
+func (s *Server) send(changes changes) {
+	if len(changes) == 0 {
+		return
+	}
+	set := make(map[string]types.Resource, len(changes))
+	var gone []string
+	for name, r := range changes {
+		if r == nil {
+			gone = append(gone, name)
+		} else {
+			set[name] = r
+		}
+	}
+	s.figures.marks.begin()
+	defer func() { s.figures.marks.end(s.gateways.number()) }()
+	if err := s.gateways.update(set, gone); err != nil {
+		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
+	}
+}
+
+// leftOut logs resources that are not published.
+func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
+	s.figures.leftOut.WithLabelValues(typeName(typeURL)).Add(float64(len(errs)))
+	for _, err := range errs {
+		s.log.With(where...).Error("resource not published", "type_url", typeURL, "error", err)
+	}
+}

@@ -1,0 +1,59 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+)
+
+// controllerMetrics is where the first controller serves figures, in any case.
+const controllerMetrics = "127.0.0.1:8082"
+
+// Target is a program that serves figures.
+type Target struct {
+	Job, Name string     // the program, and which one it is
+	Namespace *Namespace // in which its address is
+	Address   string
+}
+
+// Targets are all programs that serve figures, with these edges, in a lab with Options.Metrics.
+func (l *Lab) Targets(edges ...*Agent) []Target {
+	all := []Target{{Job: "controller", Name: "controller", Namespace: l.Network.Management, Address: controllerMetrics}}
+	for i := range l.XDSServers {
+		all = append(all, Target{Job: "xds-server", Name: xdsServer(i), Namespace: l.Network.Management, Address: xdsServerMetrics(i)})
+	}
+	for _, g := range l.Gateways {
+		all = append(all, g.target("gateway-agent"))
+	}
+	for _, e := range edges {
+		all = append(all, e.target("edge-agent"))
+	}
+	return all
+}
+
+func (a *Agent) target(job string) Target {
+	p := a.Process()
+	return Target{Job: job, Name: p.Name, Namespace: p.Namespace, Address: metricsBeside(a.Health)}
+}
+
+func (l *Lab) metricsFlag(address string) []string {
+	if !l.options.Metrics {
+		return nil
+	}
+	return []string{"--metrics-listen=" + address}
+}
+
+func xdsServerMetrics(i int) string { return host("127.0.0.1", 9480+i) }
+
+// metricsBeside is the address for figures of whoever has this one for its health: agents share network namespaces.
+func metricsBeside(health string) string {
+	address, port, err := net.SplitHostPort(health)
+	if err != nil {
+		return "0"
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return "0"
+	}
+	return fmt.Sprintf("%s:%d", address, n+1500)
+}

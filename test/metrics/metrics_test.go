@@ -1,0 +1,227 @@
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/fairlead/fairlead/deploy/monitoring"
+	listed "github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// maxSeries is how many series one program may have in an installation with one workload cluster: what grows with workload clusters would be
+// seen here by its labels.
+const maxSeries = 1500
+
+// TestMetrics has a real Prometheus scrape an installation that runs.
+func TestMetrics(t *testing.T) {
+	proof.Need(t)
+	l, err := lab.New(t.Context(), lab.Options{Lean: true, Gateways: 2, XDSServers: 2, TunnelDomain: string(world.Domain), LogLevel: "info", Metrics: true, AccessLog: "all"})
+	s := world.New(t, proof.Start(t, l, err))
+	m := s.Member(t, "bergen", nil)
+	edge := s.Edge(t, lab.EdgeSpec{Name: "edge"}, m)
+	w := watch(t, s, edge)
+	eventually(t, w.up)
+	eventually(t, m.Condition("Ready", "True"))
+	that(t, "every program serves what the list says, and nothing else of ours", func(t *testing.T) { w.compare(t) })
+	that(t, "no series is of one workload cluster, edge or tunnel", func(t *testing.T) { w.anonymous(t, m) })
+	that(t, "every query of the dashboard has an answer", func(t *testing.T) {
+		queries, err := monitoring.Queries()
+		must(t, err)
+		for _, q := range queries {
+			if err := lab.Wait(t.Context(), time.Minute, w.answers(q.Expr)); err != nil {
+				t.Errorf("%s: %v", q.Panel, err)
+			}
+		}
+		measured("dashboard_queries", float64(len(queries)))
+	})
+	that(t, "every rule is evaluated, and no alert fires while nothing is wrong", func(t *testing.T) { w.quiet(t) })
+	that(t, "gateways and edges write a line of JSON when a connection ends", func(t *testing.T) {
+		eventually(t, accessLogged(s, m))
+	})
+	that(t, "an edge tells of its workload clusters when it is asked to", func(t *testing.T) {
+		second := s.Edge(t, lab.EdgeSpec{Name: "edge-2", Flags: []string{"--per-cluster-metrics"}}, m)
+		w.targets["edge-2"] = s.Targets(second)[len(s.Targets())]
+		eventually(t, func(ctx context.Context) error {
+			families, err := w.families(ctx, "edge-2")
+			if err == nil && families["fairlead_edge_apiserver_healthy"] == nil {
+				err = fmt.Errorf("there is none among %d families", len(families))
+			}
+			return err
+		})
+	})
+	that(t, "an alert is on its way when no controller leads", func(t *testing.T) {
+		s.Controller.Stop()
+		eventually(t, w.answers(`ALERTS{alertname="FairleadNoLeader"}`))
+	})
+}
+
+// up is the condition that all targets are scraped.
+func (w *watcher) up(ctx context.Context) error {
+	up, err := w.query(ctx, "up == 1")
+	if err == nil && len(up) != len(w.targets) {
+		err = fmt.Errorf("%d of %d targets are up", len(up), len(w.targets))
+	}
+	return err
+}
+
+// families is what a target serves.
+func (w *watcher) families(ctx context.Context, name string) (map[string]*dto.MetricFamily, error) {
+	answer, err := w.scrape(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	if dir := os.Getenv("METRICS_DUMP"); dir != "" {
+		if err := os.WriteFile(dir+"/"+name+".txt", body, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(strings.NewReader(string(body)))
+}
+
+// compare compares what programs serve with the list. What happens on one server alone need not be on the other.
+func (w *watcher) compare(t *testing.T) {
+	served := map[listed.Program]map[string]*dto.MetricFamily{}
+	for name, target := range w.targets {
+		families, err := w.families(t.Context(), name)
+		must(t, err)
+		n := 0
+		for _, f := range families {
+			n += len(f.GetMetric())
+		}
+		if n > maxSeries {
+			t.Errorf("%s has %d series", name, n)
+		}
+		measured("series_"+target.Job, float64(n))
+		program := listed.Program(target.Job)
+		if served[program] == nil {
+			served[program] = map[string]*dto.MetricFamily{}
+		}
+		maps.Copy(served[program], families)
+	}
+	known := map[string]listed.Metric{}
+	for _, m := range slices.Concat(listed.All(), listed.Foreign()) {
+		known[m.Name] = m
+		for _, program := range m.Of {
+			f := served[program][m.Name]
+			switch {
+			case m.PerCluster && f == nil:
+			case m.PerCluster || f == nil:
+				t.Errorf("%s of %s: served is %v, only for each workload cluster is %v", m.Name, program, f != nil, m.PerCluster)
+			case !strings.EqualFold(f.GetType().String(), string(m.Kind)):
+				t.Errorf("%s of %s is a %s, the list says %s", m.Name, program, f.GetType(), m.Kind)
+			default:
+				w.labels(t, m, f)
+			}
+		}
+	}
+	for program, families := range served {
+		for name := range families {
+			if m := known[name]; strings.HasPrefix(name, "fairlead_") && !slices.Contains(m.Of, program) {
+				t.Errorf("%s serves %s, of which the list does not know", program, name)
+			}
+		}
+	}
+}
+
+func (*watcher) labels(t *testing.T, m listed.Metric, f *dto.MetricFamily) {
+	t.Helper()
+	var got []string
+	for _, l := range f.GetMetric()[0].GetLabel() {
+		got = append(got, l.GetName())
+	}
+	if want := slices.Sorted(slices.Values(m.Labels)); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("%s has the labels %v, the list says %v", m.Name, got, want)
+	}
+}
+
+// anonymous says that no label has a name of a workload cluster.
+func (w *watcher) anonymous(t *testing.T, m *world.Member) {
+	tunnel, err := m.Tunnel(t.Context())
+	must(t, err)
+	forbidden := []string{m.Name, m.Hostname, tunnel.Spec.ID}
+	for _, e := range tunnel.Status.Edges {
+		forbidden = append(forbidden, strings.TrimPrefix(e.NodeID, "CN="), e.NodeID)
+	}
+	for name := range w.targets {
+		families, err := w.families(t.Context(), name)
+		must(t, err)
+		for _, f := range families {
+			for _, series := range f.GetMetric() {
+				for _, l := range series.GetLabel() {
+					if slices.ContainsFunc(forbidden, func(word string) bool { return word != "" && strings.Contains(l.GetValue(), word) }) {
+						t.Errorf("%s serves %s of %s=%s", name, f.GetName(), l.GetName(), l.GetValue())
+					}
+				}
+			}
+		}
+	}
+}
+
+// answers is the condition that an expression has a value.
+func (w *watcher) answers(expression string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		samples, err := w.query(ctx, expression)
+		if err == nil && len(samples) == 0 {
+			err = fmt.Errorf("%s has no value", expression)
+		}
+		return err
+	}
+}
+
+// quiet says that all rules are evaluated and none fires, and that what is recorded has a value.
+func (w *watcher) quiet(t *testing.T) {
+	body, err := w.get(t.Context(), "/api/v1/rules", nil)
+	must(t, err)
+	var answer struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct {
+					Name, Health, LastError, State, Type string
+				}
+			}
+		}
+	}
+	must(t, json.Unmarshal(body, &answer))
+	n := 0
+	for _, g := range answer.Data.Groups {
+		for _, r := range g.Rules {
+			n++
+			if r.Health != "ok" || r.State == "firing" {
+				t.Errorf("%s is %s, %s: %s", r.Name, r.Health, r.State, r.LastError)
+			}
+			if r.Type == "recording" {
+				if err := lab.Wait(t.Context(), time.Minute, w.answers(r.Name)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	groups, err := monitoring.Rules()
+	must(t, err)
+	for _, g := range groups {
+		n -= len(g.Rules)
+	}
+	if n != 0 {
+		t.Errorf("Prometheus has %d rules more than the file", n)
+	}
+}

@@ -1,0 +1,195 @@
+// Package page_test shows the status page of a real xds-server, which reads a real kube-apiserver with the permissions that are deployed,
+// to a real browser.
+package page_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/browser"
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/kubetest"
+)
+
+// patience is for a machine that has much else to do.
+const patience = 90 * time.Second
+
+// kube is installed with the permissions of the xds-server, and those that a page with tokens needs.
+var kube = kubetest.Server{CRDs: true, Prepare: func(ctx context.Context, config *rest.Config) error {
+	admin, err := kubetest.NewClient(config)
+	if err != nil {
+		return err
+	}
+	return kubetest.Deploy(ctx, admin, "namespace.yaml", "xds-server.yaml", "page-tokens/page.yaml")
+}}
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(kube.Run(m))
+}
+
+func TestTheFleetIsShownAsItIs(t *testing.T) {
+	b := browser.Start(t)
+	w := newWorld(t)
+	namespace := kubetest.NewNamespace(t, w.admin)
+	for i := range 30 {
+		w.tunnel(t, namespace, fmt.Sprintf("shop-%02d", i))
+	}
+	address := w.start(t, "--page-listen", "127.0.0.1:0")
+	url := "http://" + address + "/"
+	tab := b.Open(t, url+"?namespace="+namespace, browser.Options{})
+	tab.Until(t, patience, `document.querySelectorAll("table.fleet tbody tr").length === 30`)
+	const row = `[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("a").textContent === "shop-07")`
+	tab.Until(t, patience, row+`.innerText.includes("OK") && `+row+`.innerText.includes("1 / 1")`)
+
+	// What the controller writes is on the page within seconds.
+	began := time.Now()
+	w.patch(t, namespace, "shop-07", "the cable was cut")
+	tab.Until(t, patience, row+`.innerText.includes("the cable was cut")`)
+	t.Logf("from a change in the management cluster to the table: %s at most", time.Since(began).Round(time.Millisecond))
+
+	tab.Eval(t, row+`.querySelector("a").click()`, nil)
+	tab.Until(t, patience, `document.querySelectorAll(".hop[data-id]").length >= 10`)
+	for id, want := range map[string]string{"cluster": "OK", "kubeconfig": "Not tested from here", "authentication": "", "tunnels": "Broken"} {
+		var text string
+		tab.Eval(t, fmt.Sprintf(`document.querySelector(".hop[data-id=%s]").innerText`, id), &text)
+		if !strings.Contains(text, want) {
+			t.Errorf("hop %s: %q, want %q in it", id, text, want)
+		}
+	}
+	tab.Until(t, patience, `document.querySelector(".verdict").innerText.includes("the cable was cut")`)
+	w.patch(t, namespace, "shop-07", "")
+	tab.Until(t, patience, `document.querySelector(".verdict").innerText.includes("OK")`)
+
+	tab.Eval(t, `document.querySelector(".back").click()`, nil)
+	tab.Until(t, patience, row+`.innerText.includes("OK")`)
+	w.remove(t, namespace, "shop-07")
+	tab.Until(t, patience, `!`+row+` && document.querySelectorAll("table.fleet tbody tr").length === 29`)
+	for _, problem := range tab.Problems() {
+		t.Errorf("the browser complains: %s", problem)
+	}
+}
+
+func TestBeyondLoopbackTheManagementClusterDecidesWhoReads(t *testing.T) {
+	b := browser.Start(t)
+	w := newWorld(t)
+	namespace := kubetest.NewNamespace(t, w.admin)
+	w.tunnel(t, namespace, "shop")
+	certificate, key := selfSigned(t)
+	address := w.start(t, "--page-listen", "0.0.0.0:0", "--page-certificate", certificate, "--page-key", key)
+	address = "127.0.0.1" + address[strings.LastIndex(address, ":"):]
+	reader, stranger := w.account(t, "reader"), w.account(t, "stranger")
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "page-reader"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fairlead-page-reader"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "reader", Namespace: "fairlead-system"}},
+	}
+	if err := w.admin.Create(t.Context(), binding); err != nil {
+		t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
+	get := func(token string) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/api/fleet", http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		response, err := c.Do(r)
+		if err == nil {
+			err = response.Body.Close()
+		}
+		return response, err
+	}
+	for token, want := range map[string]int{"": 401, "nonsense": 401, stranger: 403, reader: 200} {
+		eventually.True(t, patience, fmt.Sprint("an answer of ", want), func() error {
+			response, err := get(token)
+			if err == nil && (response.StatusCode != want || response.ProtoMajor != 2) {
+				err = fmt.Errorf("%s %s", response.Proto, response.Status)
+			}
+			return err
+		})
+	}
+	tab := b.Open(t, "https://"+address+"/", browser.Options{Insecure: true, Headers: map[string]string{"Authorization": "Bearer " + reader}})
+	tab.Until(t, patience, `document.querySelectorAll("table.fleet tbody tr").length > 0 && document.getElementById("connection").textContent === "Live"`)
+	if log := w.log(t); strings.Contains(log, reader) || strings.Contains(log, stranger) {
+		t.Error("a token is in the log")
+	}
+}
+
+// A large fleet costs memory only where the page is on. It takes minutes, so it runs where PAGE_FULL is set.
+func TestTenThousandClustersInARealServer(t *testing.T) {
+	if os.Getenv("PAGE_FULL") == "" {
+		t.Skip("PAGE_FULL is not set")
+	}
+	b := browser.Start(t)
+	w := newWorld(t)
+	namespace := kubetest.NewNamespace(t, w.admin)
+	w.tunnels(t, namespace, 10_000)
+	w.start(t)
+	w.settled(t)
+	off := w.memory(t)
+	w.stop()
+	address := w.start(t, "--page-listen", "127.0.0.1:0")
+	tab := b.Open(t, "http://"+address+"/?namespace="+namespace, browser.Options{})
+	tab.Until(t, 2*patience, `document.getElementById("count").textContent.startsWith("10,000 ")`)
+	on := w.memory(t)
+	t.Logf("10,000 Clusters: the xds-server has %d MB without the page and %d MB with it", off>>20, on>>20)
+	if on-off > 400<<20 {
+		t.Errorf("the page takes %d MB", (on-off)>>20)
+	}
+}
+
+// account is the token of a ServiceAccount.
+func (w *world) account(t *testing.T, name string) string {
+	t.Helper()
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: name}}
+	if err := w.admin.Create(t.Context(), sa); err != nil {
+		t.Fatal(err)
+	}
+	request := &authenticationv1.TokenRequest{}
+	if err := w.admin.SubResource("token").Create(t.Context(), sa, request); err != nil {
+		t.Fatal(err)
+	}
+	return request.Status.Token
+}
+
+// patch has a Tunnel say what is wrong; nothing, if the message is empty.
+func (w *world) patch(t *testing.T, namespace, name, message string) {
+	t.Helper()
+	tunnel := &v1alpha1.Tunnel{}
+	if err := w.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, tunnel); err != nil {
+		t.Fatal(err)
+	}
+	w.status(tunnel, message)
+	if err := w.admin.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) remove(t *testing.T, namespace, name string) {
+	t.Helper()
+	for _, o := range []client.Object{&v1alpha1.Tunnel{}, kubetest.Cluster(namespace, name)} {
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		if err := w.admin.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package page_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/kubetest"
+)
+
+// world is a management cluster and an xds-server.
+type world struct {
+	admin      client.WithWatch
+	config     *rest.Config
+	kubeconfig string
+	program    string
+	stop       func()
+	process    *os.Process
+	output     *output
+}
+
+// output is what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	config := kube.Config(t)
+	config.QPS = -1
+	admin, err := kubetest.NewClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{admin: admin, config: config, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), program: filepath.Join(t.TempDir(), "xds-server")}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", w.program, "../../cmd/xds-server").CombinedOutput(); err != nil {
+		t.Fatalf("building xds-server: %v\n%s", err, out)
+	}
+	k := clientcmdapi.NewConfig()
+	k.Clusters["m"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	k.AuthInfos["x"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
+		Impersonate: "system:serviceaccount:fairlead-system:xds-server", ImpersonateGroups: []string{"system:serviceaccounts", "system:authenticated"},
+	}
+	k.Contexts["c"] = &clientcmdapi.Context{Cluster: "m", AuthInfo: "x"}
+	k.CurrentContext = "c"
+	if err := clientcmd.WriteToFile(*k, w.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+var served = regexp.MustCompile(`status page is served.*address[":= ]+([^ ",]+)`)
+
+// start starts an xds-server and returns where it says that its page is, if it has one.
+func (w *world) start(t *testing.T, args ...string) (address string) {
+	t.Helper()
+	args = append([]string{
+		"--listen", "127.0.0.1:0", "--health-listen", "0", "--inspect-listen", "0", "--kubeconfig", w.kubeconfig, "--state-dir", t.TempDir(),
+		"--tunnel-domain", "tunnels.example.com", "--public-address", "gw.example.com:443", "--control-address", "control.example.com:18000", "--gateway", "gateway-0",
+	}, args...)
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, w.program, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = patience
+	w.output = &output{}
+	cmd.Stdout, cmd.Stderr = w.output, w.output
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.process = cmd.Process
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("xds-server: %v\n%s", err, w.output)
+		}
+	})
+	t.Cleanup(w.stop)
+	if !slices.Contains(args, "--page-listen") {
+		return ""
+	}
+	eventually.True(t, patience, "the page is served", func() error {
+		if found := served.FindStringSubmatch(w.output.String()); found != nil {
+			address = found[1]
+			return nil
+		}
+		return fmt.Errorf("the log is %s", w.output)
+	})
+	return address
+}
+
+func (w *world) log(t *testing.T) string {
+	t.Helper()
+	return w.output.String()
+}
+
+// settled waits until the server has read all objects.
+func (w *world) settled(t *testing.T) {
+	t.Helper()
+	eventually.True(t, 2*patience, "all objects are read", func() error {
+		if !strings.Contains(w.output.String(), "all objects read") {
+			return fmt.Errorf("the log is %s", w.output)
+		}
+		return nil
+	})
+}
+
+// memory is what the server has in memory, in bytes: its resident set.
+func (w *world) memory(t *testing.T) int64 {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(data)
+	kb, err := strconv.ParseInt(string(found[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kb << 10
+}
+
+// tunnel makes a Cluster, and its Tunnel as the controller would have it when all is well.
+func (w *world) tunnel(t *testing.T, namespace, name string) {
+	t.Helper()
+	if err := w.make(t.Context(), namespace, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) make(ctx context.Context, namespace, name string) error {
+	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	tunnel.Spec.ID = strings.ReplaceAll(fmt.Sprintf("%020s", strings.ReplaceAll(name, "-", "")), " ", "0")
+	if err := errors.Join(w.admin.Create(ctx, kubetest.Cluster(namespace, name)), w.admin.Create(ctx, tunnel)); err != nil {
+		return err
+	}
+	w.status(tunnel, "")
+	return w.admin.Status().Update(ctx, tunnel)
+}
+
+// tunnels makes many of them, several at the same time.
+func (w *world) tunnels(t *testing.T, namespace string, n int) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(8)
+	for i := range n {
+		group.Go(func() error { return w.make(t.Context(), namespace, fmt.Sprintf("shop-%05d", i)) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// status is what the controller would write: all is well, or no gateway has a tunnel.
+func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
+	now := metav1.Now()
+	edge := v1alpha1.EdgeStatus{
+		NodeID: "CN=node-" + tunnel.Name, Host: "machine-1", EnrolledAt: now, CertificateNotAfter: metav1.NewTime(now.Add(24 * time.Hour)), LastSeen: &now,
+		Version: "v0.7.0", APIServer: &v1alpha1.EdgeAPIServerStatus{Address: "192.0.2.10:6443", Healthy: true, Version: "v1.37.1"},
+		Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2}},
+	}
+	s := v1alpha1.TunnelStatus{ID: tunnel.Spec.ID, Hostname: fmt.Sprintf("%s.%s.tunnels.example.com", tunnel.Name, tunnel.Namespace)}
+	s.Names = []string{s.Hostname}
+	s.Kubeconfig = v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://192.0.2.10:6443", ProxyURL: "http://127.0.0.1:1"}
+	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: kind, Message: "all is well", LastTransitionTime: now, ObservedGeneration: tunnel.Generation}
+		if message != "" && (kind == v1alpha1.ConditionTunnelReady || kind == v1alpha1.ConditionReady) {
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, message
+		}
+		s.Conditions = append(s.Conditions, c)
+	}
+	if message != "" {
+		edge.Gateways = nil
+	}
+	s.Edges = []v1alpha1.EdgeStatus{edge}
+	tunnel.Status = s
+}
+
+// selfSigned is a serving certificate for loopback, in files.
+func selfSigned(t *testing.T) (certificate, key string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certificate, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certificate, key
+}

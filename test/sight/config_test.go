@@ -1,0 +1,86 @@
+package sight
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// syncRow is a row of what `fairlead config sync` prints.
+type syncRow struct{ Node, Role, Cluster, Type, Status, Message string }
+
+// sync is what `fairlead config sync` says, with its exit code.
+func (s *sight) sync(ctx context.Context) ([]syncRow, int, error) {
+	out, code, err := s.run(ctx, "config", "sync", "-o", "json", s.inspection())
+	if err != nil {
+		return nil, 0, err
+	}
+	var got struct{ Nodes []syncRow }
+	if err := json.Unmarshal(out, &got); err != nil {
+		return nil, 0, fmt.Errorf("reading what config sync says: %w: %s", err, out)
+	}
+	return got.Nodes, code, nil
+}
+
+// synced is the condition that every Envoy has what it was sent.
+func (s *sight) synced(ctx context.Context) error {
+	rows, code, err := s.sync(ctx)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(rows, func(r syncRow) bool { return r.Status != "SYNCED" }); i >= 0 || code != 0 {
+		return fmt.Errorf("exit code %d, the first is %+v", code, rows[max(i, 0)])
+	}
+	return nil
+}
+
+// proveConfig looks at what the Envoys of a room and of the gateways have.
+func (r *room) proveConfig(t *testing.T) {
+	s := r.world
+	that(t, "config sync says of every gateway and edge that it has what it was sent", func(t *testing.T) {
+		must(t, lab.Wait(t.Context(), cureTime, s.synced))
+		rows, _, err := s.sync(t.Context())
+		must(t, err)
+		for _, want := range []string{"gateway cds", "gateway lds", "edge cds", "edge lds"} {
+			if !slices.ContainsFunc(rows, func(row syncRow) bool { return row.Role+" "+row.Type == want }) {
+				t.Errorf("there is no %s in %+v", want, rows)
+			}
+		}
+		for _, row := range rows {
+			if row.Type == "cds" {
+				out, code, err := s.run(t.Context(), "config", "dump", row.Node, "--diff", s.inspection())
+				if err != nil || code != 0 || !strings.Contains(string(out), "run as they were sent") {
+					t.Errorf("%s: exit code %d, %v\n%s", row.Node, code, err, out)
+				}
+			}
+		}
+	})
+	that(t, "config why follows a hostname from the objects to every gateway", func(t *testing.T) {
+		must(t, lab.Wait(t.Context(), cureTime, func(ctx context.Context) error {
+			out, code, err := s.run(ctx, "config", "why", world.HostnameIn(r.Namespace, r.Name), s.inspection())
+			if err == nil && (code != 0 || !strings.Contains(string(out), "every gateway leads this name to "+r.Namespace+"/"+r.Name)) {
+				err = fmt.Errorf("exit code %d\n%s", code, out)
+			}
+			return err
+		}))
+	})
+	that(t, "config sync says which Envoy gets no changes", func(t *testing.T) {
+		g := s.Gateways[0]
+		g.Hold() // its Envoy goes on
+		must(t, lab.Wait(t.Context(), nameTime, func(ctx context.Context) error {
+			rows, code, err := s.sync(ctx)
+			if err == nil && (code != 1 || len(rows) == 0 || rows[0].Node != "gateway-0" || rows[0].Status != "STALE") {
+				err = fmt.Errorf("exit code %d, %+v", code, rows)
+			}
+			return err
+		}))
+		g.Resume()
+		must(t, lab.Wait(t.Context(), cureTime, s.synced))
+	})
+}

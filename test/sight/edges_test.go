@@ -1,0 +1,213 @@
+package sight
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/check"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// edgeFaults are those of an edge and its machine.
+var edgeFaults = []fault{
+	{
+		ID: "edge-dead", Title: "the edge's process is dead", Hop: check.HopTunnels, Cause: "the process edge-agent or its machine is down", Cure: "see that edge-agent runs", Short: true,
+		Do: "start edge-agent on its machine again",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			world.StopEdge(t, r.edge)
+			return func(*testing.T) { r.edge.Resume() }
+		},
+	},
+	{
+		ID: "edge-black-hole", Title: "the network of the edge swallows everything", Hop: check.HopTunnels, Cause: "its network or --proxy does not let it out", Cure: "TCP to the gateways' public port",
+		Do: "let TCP to the gateways' public port through",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			must(t, r.site.Unplug(t.Context()))
+			return func(t *testing.T) { must(t, r.site.Plug(t.Context())) }
+		},
+	},
+	{
+		ID: "wrong-proxy", Title: "the edge is given a proxy that is none", Hop: check.HopHandshake, Status: check.Warning, Cause: "a wrong --proxy", Cure: "what its log says",
+		Do: "put `--proxy` of edge-agent right",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			usual := r.edge.Process().Spec
+			r.restartEdge(t, func(s *lab.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") })
+			return func(t *testing.T) { r.restartEdge(t, func(s *lab.Spec) { *s = usual }) }
+		},
+	},
+	{
+		ID: "edge-agent-dead", Title: "the edge's agent is dead, and its Envoy goes on", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down", Cure: "see that edge-agent runs", Short: true,
+		Do: "start edge-agent on its machine again",
+		inject: func(_ *testing.T, r *room) func(*testing.T) {
+			r.edge.Hold()
+			return func(*testing.T) { r.edge.Resume() }
+		},
+	},
+	{
+		ID: "edge-clock", Title: "the clock of the edge's machine is wrong by days", Hop: check.HopHandshake, Cause: "its clock is wrong", Cure: "put the clock of that machine right",
+		Do: "put the clock of that machine right",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			clocks, err := builtClocks()
+			must(t, err)
+			usual := r.edge.Process().Spec
+			r.restartEdge(t, func(s *lab.Spec) { s.Program, s.Env = wrongProgram(s, clocks), clocks.Env(-72*time.Hour) })
+			return func(t *testing.T) { r.restartEdge(t, func(s *lab.Spec) { *s = usual }) }
+		},
+	},
+	{
+		ID: "edge-revoked", Title: "the only edge is revoked", Hop: check.HopEdge, Cause: "somebody has revoked it", Cure: "enrol another", Short: true,
+		Do: "enrol another edge with the newest bootstrap file and an empty state folder",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			tunnel, err := r.Tunnel(t.Context())
+			must(t, err)
+			node := ""
+			for _, e := range tunnel.Status.Edges {
+				if len(e.Gateways) > 0 {
+					node, _ = model.ParseNodeID(e.NodeID)
+				}
+			}
+			_, _, err = r.world.run(t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node)
+			must(t, err)
+			return func(t *testing.T) { world.StopEdge(t, r.edge); r.enrol(t) }
+		},
+	},
+	{
+		ID: "no-edge", Title: "nobody has started an edge", Hop: check.HopEdge, Cause: "no edge-agent runs with this Cluster's", Cure: "run edge-agent",
+		Do:   "run edge-agent with the bootstrap file",
+		of:   func(r *room) *lab.Cluster { return r.sibling("lonely") },
+		well: func(r *room) func(context.Context) error { return r.enrolled("lonely") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			c := r.bare(t, "lonely", "")
+			return func(t *testing.T) { r.enrolSibling(t, c) }
+		},
+	},
+	{
+		ID: "token-used-up", Title: "the token in the edge's bootstrap file is used up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired, or is used up", Cure: "take the newest file from the Secret",
+		Do:   "give edge-agent the newest bootstrap file",
+		of:   func(r *room) *lab.Cluster { return r.sibling("late") },
+		well: func(r *room) func(context.Context) error { return r.enrolled("late") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			return r.oldToken(t, "late", func(s *v1alpha1.TokenStatus) { s.Uses = s.MaxUses })
+		},
+	},
+	{
+		ID: "token-expired", Title: "the token in the edge's bootstrap file has expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired, or is used up", Cure: "take the newest file from the Secret",
+		Do:   "give edge-agent the newest bootstrap file",
+		of:   func(r *room) *lab.Cluster { return r.sibling("later") },
+		well: func(r *room) func(context.Context) error { return r.enrolled("later") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			return r.oldToken(t, "later", func(s *v1alpha1.TokenStatus) { s.ExpiresAt.Time = time.Now().Add(-time.Minute) })
+		},
+	},
+}
+
+// builtClocks builds the programs with wrong clocks once.
+var builtClocks = sync.OnceValues(func() (*lab.Clocks, error) { return lab.NewClocks(context.Background()) })
+
+// wrongProgram is the build of a program whose clock can be wrong.
+func wrongProgram(s *lab.Spec, clocks *lab.Clocks) string { return clocks.Program("edge-agent") }
+
+// restartEdge starts the edge again with something changed.
+func (r *room) restartEdge(t *testing.T, change func(*lab.Spec)) {
+	t.Helper()
+	world.StopEdge(t, r.edge)
+	r.edge.Change(change)
+	r.edge.Resume()
+}
+
+// oldToken starts an edge of a further Cluster with a bootstrap file whose token is of no use any more.
+func (r *room) oldToken(t *testing.T, name string, spoil func(*v1alpha1.TokenStatus)) func(*testing.T) {
+	t.Helper()
+	c := r.bare(t, name, "")
+	old, err := c.Bootstrap(t.Context())
+	must(t, err)
+	eventually(t, func(ctx context.Context) error { // the controller may write too
+		tunnel, err := c.Tunnel(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range tunnel.Status.Tokens {
+			spoil(&tunnel.Status.Tokens[i])
+		}
+		return r.world.Management.Client.Status().Update(ctx, tunnel)
+	})
+	edge, err := r.world.RunEdge(lab.EdgeSpec{Name: "edge-" + name + "-old", Bootstraps: [][]byte{old}, Site: r.site.Namespace})
+	must(t, err)
+	return func(t *testing.T) { edge.Hold(); r.enrolSibling(t, c) }
+}
+
+// apiServerFaults are those of a workload cluster's apiserver.
+var apiServerFaults = []fault{
+	{
+		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down", Cure: "start the apiserver", Short: true,
+		Do: "start the apiserver",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			r.api.Process.Kill()
+			return func(t *testing.T) { must(t, r.world.Up(t.Context(), r.api.APIServer)) }
+		},
+	},
+	{
+		ID: "apiserver-mute", Title: "the apiserver takes connections and says nothing", Hop: check.HopAPIServer, Cause: "says nothing", Cure: "see the apiserver on the control-plane machine",
+		Do: "look at the apiserver and its machine: it hangs",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			must(t, r.api.Process.Freeze())
+			return func(t *testing.T) { must(t, r.api.Process.Thaw()) }
+		},
+	},
+	{
+		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is down", Hop: check.HopAPIServer, Cause: "the apiserver runs and is not ready", Cure: "of etcd",
+		Do: "look at the apiserver's log and at etcd",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			r.api.Etcd.Kill()
+			return func(t *testing.T) {
+				etcd, err := r.world.Lab.Restart(r.api.Etcd)
+				must(t, err)
+				r.api.Etcd = etcd
+			}
+		},
+	},
+	{
+		ID: "apiserver-certificate-expired", Title: "the apiserver's serving certificate has expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew apiserver",
+		Do: "renew the certificate, and start the apiserver again",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			reissue := func(end time.Time) {
+				r.api.Process.Kill()
+				must(t, r.api.Reissue(end))
+				must(t, r.world.Up(t.Context(), r.api.APIServer))
+			}
+			reissue(time.Now().Add(-time.Minute))
+			return func(*testing.T) { reissue(time.Time{}) }
+		},
+	},
+	{
+		ID: "apiserver-address-wrong", Title: "the Tunnel has a wrong address of the apiserver", Hop: check.HopAPIServer, Cause: "listens elsewhere", Cure: "spec.apiServer of Tunnel",
+		Do: "put `spec.apiServer` of the Tunnel right",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			port := int64(r.api.Endpoint.Port())
+			address := func(port int64) map[string]any {
+				return map[string]any{"apiServer": map[string]any{"address": r.api.Endpoint.Addr().String(), "port": port}}
+			}
+			must(t, r.PatchTunnel(t.Context(), address(port+1)))
+			return func(t *testing.T) { must(t, r.PatchTunnel(t.Context(), address(port))) }
+		},
+	},
+	{
+		ID: "san-missing", Title: "mode sni, and the serving certificate has not the name", Hop: check.HopAPIServer, Cause: "mode sni needs that name in the certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
+		Do:   "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
+		of:   func(r *room) *lab.Cluster { return r.sibling("nameless") },
+		well: func(r *room) func(context.Context) error { return r.enrolled("nameless") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			c := r.bare(t, "nameless", v1alpha1.KubeconfigModeSNI)
+			r.enrolSibling(t, c)
+			return func(t *testing.T) {
+				must(t, c.PatchTunnel(t.Context(), map[string]any{"kubeconfig": map[string]any{"mode": "connect"}}))
+			}
+		},
+	},
+}

@@ -1,0 +1,196 @@
+package sight
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/check"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// objectFaults are those of one Cluster's objects.
+var objectFaults = []fault{
+	{
+		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "another name or namespace is meant", Cure: "lists all that there are",
+		Do:     "give the name, the namespace (`-n`) or the management cluster (`--context`) that is meant",
+		of:     func(r *room) *lab.Cluster { return r.sibling("osol") },
+		inject: func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} }, // the cure is to type it again
+	},
+	{
+		ID: "rbac-user", Title: "whoever checks may not read Clusters (RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "let the user get, list and watch",
+		Do: "let that user get, list and watch Clusters and Tunnels in the namespace",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			r.flags = r.limited(t)
+			return func(t *testing.T) { r.permit(t); r.flags = nil }
+		},
+	},
+	{
+		ID: "label-missing", Title: "the label that asks for a tunnel is missing", Hop: check.HopCluster, Cause: "nobody has asked for a tunnel", Cure: "label cluster",
+		Do: "`kubectl label cluster <name> fairlead.dev/tunnel=enabled`; where there was a tunnel before, edges enrol anew",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			must(t, r.Patch(t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}}))
+			return func(t *testing.T) {
+				must(t, r.Patch(t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}}))
+				r.renew(t)
+			}
+		},
+	},
+	{
+		ID: "paused", Title: "the Cluster is paused", Hop: check.HopCluster, Status: check.Warning, Cause: "somebody has paused the Cluster", Cure: `{"spec":{"paused":false}}`, Short: true,
+		Do: "set `spec.paused` of the Cluster to false when the reason for it is over",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			must(t, r.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
+			return func(t *testing.T) {
+				must(t, r.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": false}}))
+			}
+		},
+	},
+	{
+		ID: "extra-name-taken", Title: "an extra name is another Cluster's", Hop: check.HopTunnel, Status: check.Warning, Cause: "another Tunnel has it", Cure: "take the name out of spec.extraNames", Short: true,
+		Do: "take the name out of `spec.extraNames` of one of the two Tunnels",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			rival := r.bare(t, "rival", "")
+			must(t, rival.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"api.shops.example.test"}}))
+			eventually(t, func(ctx context.Context) error { return serves(ctx, rival, "api.shops.example.test") })
+			must(t, r.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"api.shops.example.test"}}))
+			return func(t *testing.T) { must(t, r.PatchTunnel(t.Context(), map[string]any{})); r.remove(t, rival) }
+		},
+	},
+	{
+		ID: "hostname-taken", Title: "two Clusters have one hostname", Hop: check.HopTunnel, Cause: "two Clusters claim one hostname", Cure: "rename or delete one of the two",
+		Do:   "rename or delete one of the two Clusters",
+		of:   func(r *room) *lab.Cluster { return r.sibling("twin.one") },
+		well: func(r *room) func(context.Context) error { return r.hopIs(r.sibling("twin.one"), check.HopTunnel) },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			first := r.bare(t, "twin--one", "")
+			eventually(t, func(ctx context.Context) error { return serves(ctx, first, world.HostnameIn(r.Namespace, "twin--one")) })
+			r.bare(t, "twin.one", "")
+			return func(t *testing.T) { r.remove(t, first) }
+		},
+	},
+	{
+		ID: "secret-deleted", Title: "the kubeconfig Secret is deleted, and its provider has not written it again", Hop: check.HopKubeconfig, Cause: "somebody has deleted it", Cure: "writes it anew", Short: true,
+		Do:     "let the control-plane provider write it again: see its log if it does not",
+		inject: func(t *testing.T, r *room) func(*testing.T) { r.deleteKubeconfig(t); return r.provide },
+	},
+	{
+		ID: "secret-garbage", Title: "the kubeconfig Secret holds something else", Hop: check.HopKubeconfig, Cause: "somebody has written something else into it", Cure: "delete it",
+		Do: "delete the Secret: its provider writes it anew",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			secret, err := r.Secret(t.Context(), "-kubeconfig")
+			must(t, err)
+			secret.Data["value"] = []byte("no: kubeconfig")
+			must(t, r.world.Management.Client.Update(t.Context(), secret))
+			return r.provideAnew
+		},
+	},
+	{
+		ID: "wrong-ca", Title: "the kubeconfig has another CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it", Short: true,
+		Do: "delete the Secret: its provider writes it anew",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			other, err := lab.NewAuthority("kubernetes")
+			must(t, err)
+			r.edit(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = other.CertPEM })
+			return r.provideAnew
+		},
+	},
+	{
+		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has expired", Hop: check.HopKubeconfig, Cause: "nobody has renewed it", Cure: "delete secret", Short: true,
+		Do: "delete the Secret: its provider writes it anew, with a new certificate",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Now().Add(-time.Minute), "system:masters")
+			})
+			return r.provideAnew
+		},
+	},
+	{
+		ID: "client-certificate-foreign", Title: "the kubeconfig's client certificate is of another CA", Hop: check.HopAuthentication, Cause: "is of another CA", Cure: "delete it", Short: true,
+		Do: "delete the Secret: its provider writes it anew",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			other, err := lab.NewAuthority("kubernetes")
+			must(t, err)
+			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.ClientCertificateData, u.ClientKeyData = r.client(t, other, time.Time{}, "system:masters")
+			})
+			return r.provideAnew
+		},
+	},
+	{
+		ID: "apiserver-403", Title: "the kubeconfig's user may do nothing in the workload cluster (403)", Hop: check.HopAuthentication, Cause: "has no permissions in the workload cluster", Cure: "kubectl create clusterrolebinding kubeadm:cluster-admins",
+		Do: "bind the user's group to `cluster-admin` in the workload cluster again",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Time{}, "kubeadm:cluster-admins")
+			})
+			return func(t *testing.T) {
+				admin, err := lab.Kubeconfig(r.name, r.api.URL(), r.api.CA.CertPEM, clientcmdapi.AuthInfo{ClientCertificateData: r.api.Admin.CertPEM, ClientKeyData: r.api.Admin.KeyPEM})
+				must(t, err)
+				_, err = r.kubectl(t, admin, "create", "clusterrolebinding", "kubeadm:cluster-admins", "--clusterrole=cluster-admin", "--group=kubeadm:cluster-admins")
+				must(t, err)
+			}
+		},
+	},
+	{
+		ID: "quota", Title: "a ResourceQuota allows no further Secret", Hop: check.HopEdge, Cause: "ResourceQuota full", Cure: "raise the quota",
+		Do:   "raise the quota; the controller tries again by itself",
+		of:   func(r *room) *lab.Cluster { return r.sibling("crowd") },
+		well: func(r *room) func(context.Context) error { return r.enrolled("crowd") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			c := r.bare(t, "crowd", "")
+			_, err := c.Bootstrap(t.Context())
+			must(t, err)
+			quota := r.fullQuota(t)
+			secret, err := c.Secret(t.Context(), v1alpha1.BootstrapSecretSuffix)
+			must(t, err)
+			must(t, r.world.Management.Client.Delete(t.Context(), secret))
+			return func(t *testing.T) {
+				must(t, r.world.Management.Client.Get(t.Context(), keyOf(quota), quota))
+				quota.Spec.Hard[corev1.ResourceSecrets] = resource.MustParse("100")
+				must(t, r.world.Management.Client.Update(t.Context(), quota))
+				quota.Status.Hard = quota.Spec.Hard // the controller of quotas, which does not run here
+				must(t, r.world.Management.Client.Status().Update(t.Context(), quota))
+				r.enrolSibling(t, c)
+			}
+		},
+	},
+	{
+		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning, Cause: "somebody has deleted the Cluster", Cure: "who still holds a finalizer",
+		Do:   "wait for those who hold a finalizer",
+		of:   func(r *room) *lab.Cluster { return r.sibling("goes") },
+		well: func(r *room) func(context.Context) error { return r.gone("goes") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			c := r.bare(t, "goes", "")
+			r.enrolSibling(t, c)
+			eventually(t, r.hopIs(c, check.HopWatch))
+			must(t, c.Patch(t.Context(), map[string]any{"metadata": map[string]any{"finalizers": []any{"example.test/holds"}}}))
+			must(t, c.Delete(t.Context()))
+			return func(t *testing.T) {
+				must(t, c.Patch(t.Context(), map[string]any{"metadata": map[string]any{"finalizers": nil}}))
+			}
+		},
+	},
+}
+
+// fullQuota makes a ResourceQuota that allows no further Secret. The controller that counts is not part of an apiserver.
+func (r *room) fullQuota(t *testing.T) *corev1.ResourceQuota {
+	t.Helper()
+	var secrets corev1.SecretList
+	must(t, r.world.Management.Client.List(t.Context(), &secrets, inNamespace(r.Namespace)))
+	n := resource.MustParse(fmt.Sprint(len(secrets.Items)))
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: "full"}}
+	quota.Spec.Hard = corev1.ResourceList{corev1.ResourceSecrets: n}
+	must(t, r.world.Management.Client.Create(t.Context(), quota))
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{corev1.ResourceSecrets: n}}
+	must(t, r.world.Management.Client.Status().Update(t.Context(), quota))
+	return quota
+}

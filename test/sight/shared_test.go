@@ -1,0 +1,249 @@
+package sight
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/check"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// gatewayFaults are those of what all workload clusters share: names, gateways, xds-servers.
+var gatewayFaults = []fault{
+	{
+		ID: "dns-gone", Title: "the name of the gateways is gone from DNS", Hop: check.HopName, Cause: "is gone from DNS", Cure: "lead to the gateways again", Short: true,
+		Do: "make the record again",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			usual := r.world.Network.Management.Addresses(lab.GatewayName)
+			must(t, r.world.Network.Management.SetHost(lab.GatewayName))
+			return func(t *testing.T) { must(t, r.world.Network.Management.SetHost(lab.GatewayName, usual...)) }
+		},
+	},
+	{
+		ID: "gateway-port-closed", Title: "nothing listens on the gateways' port", Hop: check.HopPort, Cause: "nothing listens there", Cure: "shows whether it runs and is ready", Short: true,
+		Do: "bring the gateways back: their Pods, their Service",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			return r.world.stopGateways(t, r.world.Gateways...)
+		},
+	},
+	{
+		ID: "one-gateway-down", Title: "one of two gateways is down", Hop: check.HopPort, Status: check.Warning, Cause: "nothing listens there", Cure: "shows whether it runs and is ready",
+		Do: "bring that gateway back",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			return r.world.stopGateways(t, r.world.Gateways[1])
+		},
+	},
+	{
+		ID: "gateway-black-hole", Title: "packets to the gateways are swallowed", Hop: check.HopPort, Cause: "swallows what is sent", Cure: "let TCP to this address and port through",
+		Do: "let TCP through: firewalls, NetworkPolicies, routes",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			var back []func(context.Context) error
+			for i := range r.world.Gateways {
+				one, err := r.world.LoseGateway(t.Context(), i)
+				must(t, err)
+				back = append(back, one)
+			}
+			return func(t *testing.T) {
+				for _, b := range back {
+					must(t, b(t.Context()))
+				}
+			}
+		},
+	},
+	{
+		ID: "gateway-stale", Title: "the agent of one gateway is down, so that its Envoy gets no changes", Hop: check.HopRoute, Status: check.Warning, Cause: "no change comes to it", Cure: "agent runs and reaches an xds-server", Short: true,
+		Do: "bring the gateway's agent back, and its way to the xds-servers",
+		inject: func(_ *testing.T, r *room) func(*testing.T) {
+			r.world.Gateways[0].Hold() // its Envoy goes on
+			return func(*testing.T) { r.world.Gateways[0].Resume() }
+		},
+	},
+	{
+		ID: "nack", Title: "Envoy refuses what an xds-server sends (NACK)", Hop: check.HopRoute, Cause: "refuses what the xds-server sends", Cure: "rollout undo deployment/xds-server",
+		Do: "take the newest change of the xds-servers back, or upgrade the gateways",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			usual := r.world.XDSServers[0].Process().Program
+			// A number that our agents let through, as they do all numbers, and Envoy does not.
+			faulty, err := r.world.BuildFaulty(t.Context(), "xds-server", "pkg/envoy/cluster.go", "durationpb.New(tunnelConnectTimeout)", "durationpb.New(0*tunnelConnectTimeout)")
+			must(t, err)
+			r.world.xdsServers(t, func(s *lab.Spec) { s.Program = faulty })
+			return func(t *testing.T) { r.world.xdsServers(t, func(s *lab.Spec) { s.Program = usual }) }
+		},
+	},
+	{
+		ID: "worker-without-tunnel", Title: "workers of a gateway have no tunnel: it has more than the xds-servers know", Hop: check.HopTunnels, Status: check.Warning, Cause: "are on other workers", Cure: "--gateway-workers",
+		Do: "give the xds-servers the `--gateway-workers` that the gateways have as `--workers`",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			g := r.world.Gateways[1]
+			usual := g.Process().Spec
+			restart := func(change func(*lab.Spec)) {
+				world.StopEdge(t, g)
+				g.Change(change)
+				g.Resume()
+			}
+			restart(func(s *lab.Spec) { s.Args = append(slices.Clone(s.Args), "--workers="+tooMany) })
+			return func(*testing.T) { restart(func(s *lab.Spec) { *s = usual }) }
+		},
+	},
+	{
+		ID: "xds-server-down", Title: "one of two xds-servers is down", Hop: check.HopServers, Status: check.Warning, Cause: "that xds-server does not run", Cure: "get pods -l app.kubernetes.io/name=xds-server",
+		Do: "bring that xds-server back",
+		inject: func(_ *testing.T, r *room) func(*testing.T) {
+			r.world.XDSServers[1].Hold()
+			return func(*testing.T) { r.world.XDSServers[1].Resume() }
+		},
+	},
+	{
+		ID: "xds-servers-down", Title: "all xds-servers are down", Hop: check.HopServers, Cause: "no xds-server runs", Cure: "get pods -l app.kubernetes.io/name=xds-server",
+		Do: "bring the xds-servers back",
+		inject: func(_ *testing.T, r *room) func(*testing.T) {
+			for _, x := range r.world.XDSServers {
+				x.Hold()
+			}
+			return func(*testing.T) {
+				for _, x := range r.world.XDSServers {
+					x.Resume()
+				}
+			}
+		},
+	},
+}
+
+// controllerFaults are those of the controller and its webhook.
+var controllerFaults = []fault{
+	{
+		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed or repaired", Cure: "start the controller again", Short: true,
+		Do: "bring the controller back",
+		inject: func(_ *testing.T, r *room) func(*testing.T) {
+			r.world.Controller.Hold()
+			return func(*testing.T) { r.world.Controller.Resume() }
+		},
+	},
+	{
+		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is down", Hop: check.HopKubeconfig, Cause: "somebody has edited Secret", Cure: "start the controller again", Short: true,
+		Do: "bring the controller back: it writes the Secret again",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			r.world.Controller.Hold()
+			r.edit(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server, c.ProxyURL = r.api.URL(), "" })
+			return func(*testing.T) { r.world.Controller.Resume() }
+		},
+	},
+	{
+		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is down", Hop: check.HopEdge, Cause: "somebody has deleted the bootstrap Secret", Cure: "start the controller again",
+		Do:   "bring the controller back: it makes the Secret again",
+		of:   func(r *room) *lab.Cluster { return r.sibling("newcomer") },
+		well: func(r *room) func(context.Context) error { return r.enrolled("newcomer") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			c := r.bare(t, "newcomer", "")
+			_, err := c.WaitKubeconfig(t.Context())
+			must(t, err)
+			r.world.Controller.Hold()
+			secret, err := c.Secret(t.Context(), "-edge-bootstrap")
+			must(t, err)
+			must(t, r.world.Management.Client.Delete(t.Context(), secret))
+			return func(t *testing.T) { r.world.Controller.Resume(); r.enrolSibling(t, c) }
+		},
+	},
+	{
+		ID: "webhook-down", Title: "the webhook is down", Hop: check.HopServers, Status: check.Warning, Cause: "the webhook does not answer", Cure: "Service fairlead-webhook",
+		Do: "bring the Service `fairlead-webhook` and the controller behind it back",
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			usual := r.world.Controller.Process().Spec
+			r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) {
+				s.Args = append(slices.DeleteFunc(slices.Clone(s.Args), func(a string) bool { return strings.HasPrefix(a, "--webhook-listen=") }), "--webhook-listen=0")
+			})
+			return func(t *testing.T) {
+				r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) { *s = usual })
+			}
+		},
+	},
+	{
+		ID: "rbac-controller", Title: "the controller may not write Secrets (RBAC)", Hop: check.HopKubeconfig, Cause: "may not patch Secrets", Cure: "apply the permissions of deploy/kubernetes again",
+		Do:   "apply the permissions of `deploy/kubernetes` again",
+		of:   func(r *room) *lab.Cluster { return r.sibling("barred") },
+		well: func(r *room) func(context.Context) error { return r.enrolled("barred") },
+		inject: func(t *testing.T, r *room) func(*testing.T) {
+			usual := r.world.withoutPatch(t)
+			c := r.bare(t, "barred", "")
+			return func(t *testing.T) {
+				role := &rbacv1.ClusterRole{}
+				must(t, r.world.Management.Client.Get(t.Context(), client.ObjectKey{Name: usual.Name}, role))
+				role.Rules = usual.Rules
+				must(t, r.world.Management.Client.Update(t.Context(), role))
+				r.enrolSibling(t, c)
+			}
+		},
+	},
+	{
+		ID: "edge-certificate-ended", Title: "the edge was away until its certificate ended", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "bring the edge back",
+		Do:     "bring the edge back: it renews by its key",
+		of:     func(r *room) *lab.Cluster { return r.sibling("sleeper") },
+		well:   func(r *room) func(context.Context) error { return r.enrolled("sleeper") },
+		inject: func(t *testing.T, r *room) func(*testing.T) { return r.sleeps(t) },
+	},
+}
+
+// stopGateways ends gateways with their Envoys, and returns what starts them again.
+func (s *sight) stopGateways(t *testing.T, all ...*lab.Agent) func(*testing.T) {
+	t.Helper()
+	for _, g := range all {
+		world.StopEdge(t, g)
+	}
+	return func(*testing.T) {
+		for _, g := range all {
+			g.Resume()
+		}
+	}
+}
+
+// tooMany is more workers than an edge has tunnels to a gateway: for each of two it keeps two at each of two addresses.
+const tooMany = "12"
+
+// xdsServers starts all xds-servers again with something changed, one after the other.
+func (s *sight) xdsServers(t *testing.T, change func(*lab.Spec)) {
+	t.Helper()
+	for _, x := range s.XDSServers {
+		s.Restart(t, x, s.XDSServerReady, change)
+	}
+}
+
+// withoutPatch takes the permission to patch Secrets from the controller, and returns the ClusterRole as it was.
+func (s *sight) withoutPatch(t *testing.T) *rbacv1.ClusterRole {
+	t.Helper()
+	role := &rbacv1.ClusterRole{}
+	must(t, s.Management.Client.Get(t.Context(), client.ObjectKey{Name: "fairlead-controller"}, role))
+	usual := role.DeepCopy()
+	for i := range role.Rules {
+		if slices.Contains(role.Rules[i].Resources, "secrets") {
+			role.Rules[i].Verbs = slices.DeleteFunc(slices.Clone(role.Rules[i].Verbs), func(v string) bool { return v == "patch" })
+		}
+	}
+	must(t, s.Management.Client.Update(t.Context(), role))
+	return usual
+}
+
+// sleeps enrols an edge of a further Cluster for a short time, and stops it until its certificate has ended.
+func (r *room) sleeps(t *testing.T) func(*testing.T) {
+	t.Helper()
+	usual := r.world.Controller.Process().Spec
+	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) {
+		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime=30s")
+	})
+	c := r.bare(t, "sleeper", "")
+	file, err := c.Bootstrap(t.Context())
+	must(t, err)
+	edge, err := r.world.RunEdge(lab.EdgeSpec{Name: "edge-sleeper", Bootstraps: [][]byte{file}, Site: r.site.Namespace})
+	must(t, err)
+	eventually(t, r.world.Says("edge-sleeper", "new certificate"))
+	world.StopEdge(t, edge)
+	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) { *s = usual })
+	t.Cleanup(func() { world.StopEdge(t, edge) })
+	return func(*testing.T) { edge.Resume() }
+}

@@ -1,0 +1,42 @@
+package sight
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// TestFaults injects faults, and has check find them: those of one room beside those of the others, then those of what all share one after the
+// other.
+func TestFaults(t *testing.T) {
+	rooms := map[string][]fault{"oslo": objectFaults, "bergen": edgeFaults, "tromso": apiServerFaults}
+	names := []string{"oslo", "bergen", "tromso"}
+	if testing.Short() {
+		names = names[:1]
+		rooms["oslo"] = slices.Concat(objectFaults, edgeFaults, apiServerFaults)
+	}
+	s := newSight(t, names...)
+	for _, r := range s.rooms {
+		that(t, "check finds nothing in "+r.name+" while nothing is broken", func(t *testing.T) {
+			if err := lab.Wait(t.Context(), cureTime, r.green); err != nil {
+				r.tell(t, r.Cluster)
+				t.Fatal(err)
+			}
+		})
+	}
+	s.rooms[0].proveConfig(t)
+	t.Run("rooms", func(t *testing.T) {
+		for _, r := range s.rooms {
+			t.Run(r.name, func(t *testing.T) {
+				t.Parallel()
+				for _, f := range rooms[r.name] {
+					r.prove(t, f)
+				}
+			})
+		}
+	})
+	for _, f := range slices.Concat(gatewayFaults, controllerFaults) {
+		s.rooms[0].prove(t, f)
+	}
+}
