@@ -37,7 +37,6 @@ func main() { command.Main(run) }
 
 // run is the whole program; the result is its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	tuneMemory()
 	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
 

@@ -3,8 +3,6 @@ package ending_test
 import (
 	"context"
 	"net"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,17 +20,12 @@ const patience = 30 * time.Second
 
 var description = grpc.StreamDesc{StreamName: "Wait", ClientStreams: true, ServerStreams: true}
 
-// wait serves a method whose handler does nothing but to wait for messages, and returns a call of it. A handler of which hide is true does
-// not see what gRPC has for its call.
-func wait(t *testing.T, hide bool, ends chan<- func(error)) grpc.ClientStream {
+// wait serves a method whose handler does nothing but to wait for messages, and returns a call of it.
+func wait(t *testing.T, ends chan<- func(error)) grpc.ClientStream {
 	t.Helper()
 	method := description
 	method.Handler = func(_ any, stream grpc.ServerStream) error {
-		ctx := stream.Context()
-		if hide {
-			ctx = grpc.NewContextWithServerTransportStream(ctx, nil)
-		}
-		return ending.Serve(ctx, func(_ context.Context, end func(error)) error {
+		return ending.Serve(stream.Context(), func(_ context.Context, end func(error)) error {
 			if err := stream.SendMsg(&emptypb.Empty{}); err != nil {
 				return err
 			}
@@ -66,46 +59,26 @@ func wait(t *testing.T, hide bool, ends chan<- func(error)) grpc.ClientStream {
 }
 
 func TestACallIsEndedWhileItsHandlerReceives(t *testing.T) {
-	for name, hide := range map[string]bool{"by gRPC's own way": false, "where that is not there": true} {
-		t.Run(name, func(t *testing.T) {
-			ends := make(chan func(error), 1)
-			call := wait(t, hide, ends)
-			end := <-ends
-			end(status.Error(codes.FailedPrecondition, "it is over"))
-			end(status.Error(codes.Internal, "this comes too late"))
-			err := call.RecvMsg(&emptypb.Empty{})
-			if status.Code(err) != codes.FailedPrecondition || status.Convert(err).Message() != "it is over" {
-				t.Errorf("got %v", err)
-			}
-		})
+	ends := make(chan func(error), 1)
+	call := wait(t, ends)
+	end := <-ends
+	end(status.Error(codes.FailedPrecondition, "it is over"))
+	end(status.Error(codes.Internal, "this comes too late"))
+	err := call.RecvMsg(&emptypb.Empty{})
+	if status.Code(err) != codes.FailedPrecondition || status.Convert(err).Message() != "it is over" {
+		t.Errorf("got %v", err)
 	}
 }
 
 func TestACallThatEndsByItself(t *testing.T) {
-	for name, hide := range map[string]bool{"by gRPC's own way": false, "where that is not there": true} {
-		t.Run(name, func(t *testing.T) {
-			ends := make(chan func(error), 1)
-			call := wait(t, hide, ends)
-			if err := call.SendMsg(&emptypb.Empty{}); err != nil {
-				t.Fatal(err)
-			}
-			err := call.RecvMsg(&emptypb.Empty{})
-			(<-ends)(status.Error(codes.Internal, "this comes too late"))
-			if err == nil || err.Error() != "EOF" {
-				t.Errorf("got %v, want EOF", err)
-			}
-		})
-	}
-}
-
-// TestNoMoreGoroutines fails when gRPC has no WriteStatus any more: then each edge has two goroutines more than it needs, and memory for them.
-func TestNoMoreGoroutines(t *testing.T) {
 	ends := make(chan func(error), 1)
-	wait(t, false, ends)
-	<-ends
-	stacks := make([]byte, 1<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
-	if strings.Contains(string(stacks), "ending.beside") {
-		t.Errorf("the handler does not receive in gRPC's own goroutine:\n%s", stacks)
+	call := wait(t, ends)
+	if err := call.SendMsg(&emptypb.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	err := call.RecvMsg(&emptypb.Empty{})
+	(<-ends)(status.Error(codes.Internal, "this comes too late"))
+	if err == nil || err.Error() != "EOF" {
+		t.Errorf("got %v, want EOF", err)
 	}
 }

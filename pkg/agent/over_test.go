@@ -32,7 +32,8 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	c.save(store, identity)
 	edge := c.edgeRole(c.token)
 	m := &membership{
-		role: edge, store: store, relay: r, sds: newSecretServer(), status: newStatus(Config{}), log: log,
+		figures: newFigures(),
+		role:    edge, store: store, relay: r, sds: newSecretServer(), status: newStatus(Config{}), log: log,
 		subjects: make(chan model.Subject, 1), identities: &identities{role: edge, store: store, log: log},
 	}
 	edge.sight = newSight(m.status, log)
@@ -110,7 +111,7 @@ func TestNoTunnelsAreLeftOfAnEnvoyThatEnded(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{log: log, relay: r, table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})}
+	a := &Agent{log: log, figures: newFigures(), relay: r, table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})}
 	a.envoyEnded("killed", 1)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("its log is there still: %v", err)

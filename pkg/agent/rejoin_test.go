@@ -22,7 +22,7 @@ func (c *control) edge() Edge {
 // loaded is an agent that has read a state folder, and runs nothing.
 func loaded(t *testing.T, stateDir string, edges ...Edge) *Agent {
 	t.Helper()
-	a := &Agent{config: Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge}, log: slog.New(slog.DiscardHandler), sds: newSecretServer()}
+	a := &Agent{config: Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge}, log: slog.New(slog.DiscardHandler), sds: newSecretServer(), figures: newFigures()}
 	if err := errors.Join(a.makeSubfolders(), a.load()); err != nil {
 		t.Fatal(err)
 	}

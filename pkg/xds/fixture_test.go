@@ -29,7 +29,7 @@ import (
 
 const (
 	domain   = model.TunnelDomain("tunnels.example.com")
-	patience = 10 * time.Second // for what must happen
+	patience = 30 * time.Second // for what must happen
 	pause    = 100 * time.Millisecond
 )
 

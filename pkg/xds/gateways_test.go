@@ -156,7 +156,7 @@ func TestManyEdgesAreToldAFewAtATime(t *testing.T) {
 			t.Fatalf("sent %v", got)
 		}
 	}
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > 15*time.Second {
 		t.Errorf("all were told within %s", took)
 	}
 	// What changes meanwhile is told them too, and nothing twice.
