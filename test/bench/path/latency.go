@@ -20,7 +20,7 @@ func latency(ctx context.Context, p *place, log *record.Log, options record.Opti
 		return err
 	}
 	defer closeAll(subjects)
-	span := time.Duration(options.Rounds(3, 1)) * time.Second
+	span := time.Duration(options.Rounds(2, 1)) * time.Second
 	units := map[string]string{"p99 under bulk/idle": "× idle"}
 	for _, load := range []string{"idle", "bulk"} {
 		for name, unit := range latencyUnits {
@@ -29,7 +29,7 @@ func latency(ctx context.Context, p *place, log *record.Log, options record.Opti
 	}
 	units["p50 idle over direct"] = "ms"
 	floor := 0.0
-	all, err := alternate(ctx, options, subjects, options.Rounds(9, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
+	all, err := alternate(ctx, options, subjects, options.Rounds(5, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
 		idle, err := quantiles(ctx, p, s, span)
 		if err != nil {
 			return nil, err
@@ -106,8 +106,8 @@ func connections(ctx context.Context, p *place, log *record.Log, options record.
 		return err
 	}
 	defer closeAll(subjects)
-	span := time.Duration(options.Rounds(3, 1)) * time.Second
-	all, err := alternate(ctx, options, subjects, options.Rounds(9, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
+	span := time.Duration(options.Rounds(2, 1)) * time.Second
+	all, err := alternate(ctx, options, subjects, options.Rounds(5, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
 		return dials(ctx, p, s, span)
 	})
 	if err != nil {

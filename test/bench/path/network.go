@@ -40,9 +40,9 @@ func roundTrips(ctx context.Context, p *place, log *record.Log, options record.O
 	}
 	for _, ms := range trips {
 		l := link{delay: time.Duration(ms) * time.Millisecond / 2}
-		err := each(ctx, p, log, options, l, options.Rounds(5, 1), map[string]string{"throughput by round trip": "MB/s", "p50 by round trip": "ms"},
+		err := each(ctx, p, log, options, l, options.Rounds(3, 1), map[string]string{"throughput by round trip": "MB/s", "p50 by round trip": "ms"},
 			map[string]string{"round trip (ms)": strconv.Itoa(ms)}, func(ctx context.Context, s *subject) (map[string]float64, error) {
-				figures, err := download(ctx, p, s, 1, time.Duration(options.Rounds(4, 2))*time.Second)
+				figures, err := download(ctx, p, s, 1, time.Duration(options.Rounds(3, 2))*time.Second)
 				if err != nil {
 					return nil, err
 				}
@@ -92,7 +92,7 @@ func fresh(ctx context.Context, p *place, s *subject) (map[string]float64, error
 		return nil, err
 	}
 	var took []float64
-	for range 5 {
+	for range 3 {
 		begin := time.Now()
 		if err := once(ctx, s, config); err != nil {
 			return nil, err
@@ -104,7 +104,7 @@ func fresh(ctx context.Context, p *place, s *subject) (map[string]float64, error
 
 // idle counts what goes between an edge and a gateway when nobody has a connection.
 func idle(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	span := time.Duration(options.Rounds(300, 30)) * time.Second
+	span := time.Duration(options.Rounds(180, 30)) * time.Second
 	subjects, err := beginAll(ctx, p, options, link{delay: time.Microsecond}, ways(options)[1:2])
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ func stalledReaders(ctx context.Context, p *place, log *record.Log, options reco
 	}
 	span := time.Duration(options.Rounds(2, 1)) * time.Second
 	for _, n := range counts {
-		err := each(ctx, p, log, options, link{}, options.Rounds(5, 1), map[string]string{"p50 beside stalled": "ms", "p99 beside stalled": "ms", "p99 stalled/before": "× before", "memory per stalled reader": "MB"},
+		err := each(ctx, p, log, options, link{}, options.Rounds(3, 1), map[string]string{"p50 beside stalled": "ms", "p99 beside stalled": "ms", "p99 stalled/before": "× before", "memory per stalled reader": "MB"},
 			map[string]string{"stalled readers": strconv.Itoa(n)}, func(ctx context.Context, s *subject) (map[string]float64, error) {
 				return beside(ctx, p, s, n, span)
 			})
