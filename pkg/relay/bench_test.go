@@ -13,9 +13,9 @@ import (
 
 const benchClusters = 10_000
 
-// heavy are Envoy clusters of the size that those of a gateway have.
-func heavy() map[string]types.Resource {
-	all := make([]types.ResourceWithName, benchClusters)
+// heavy are n Envoy clusters of the size that those of a gateway have.
+func heavy(n int) map[string]types.Resource {
+	all := make([]types.ResourceWithName, n)
 	for i := range all {
 		c := cluster(fmt.Sprintf("cluster-%05d.prod.tunnels.example.com", i), 1)
 		c.AltStatName = strings.Repeat("x", 1900) + c.Name
@@ -35,7 +35,7 @@ func heap() float64 {
 
 // BenchmarkFirst is a gateway that gets 10,000 Envoy clusters for the first time, from the connect to Envoy's ACK.
 func BenchmarkFirst(b *testing.B) {
-	s := newServer(b, heavy(), nil)
+	s := newServer(b, heavy(benchClusters), nil)
 	for b.Loop() {
 		bed := newBed(b, b.TempDir())
 		bed.follow(b, "gateway-0", s, nil)
@@ -70,7 +70,7 @@ func BenchmarkFromDisk(b *testing.B) {
 
 func fill(b *testing.B, dir string) {
 	b.Helper()
-	s := newServer(b, heavy(), nil)
+	s := newServer(b, heavy(benchClusters), nil)
 	bed := newBed(b, dir)
 	bed.follow(b, "gateway-0", s, nil)
 	e := bed.envoy(b, nil)
@@ -81,9 +81,9 @@ func fill(b *testing.B, dir string) {
 	s.grpc.Stop()
 }
 
-// BenchmarkChange is one of 10,000 Envoy clusters that changes, until Envoy has it.
+// BenchmarkChange is one of 10,000 Envoy clusters that changes, until Envoy has it. Its writing to disk is part of it.
 func BenchmarkChange(b *testing.B) {
-	s := newServer(b, heavy(), nil)
+	s := newServer(b, heavy(benchClusters), nil)
 	bed := newBed(b, b.TempDir())
 	bed.follow(b, "gateway-0", s, nil)
 	e := bed.envoy(b, nil)

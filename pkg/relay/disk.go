@@ -2,7 +2,6 @@ package relay
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -10,8 +9,6 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
-
-	"github.com/fairlead/fairlead/internal/disk"
 )
 
 // Endings of files, after the name of the upstream and of the type. Of each type there are two generations.
@@ -61,19 +58,25 @@ func (r *Relay) loadFile(upstream string, k kind, ending string) {
 	path := r.file(upstream, k, ending)
 	data, err := read(path)
 	var got content
+	whole := 0
 	if err == nil {
-		got, err = decode(data, upstream, k)
+		got, whole, err = decode(data, upstream, k)
 	}
 	if err != nil {
 		r.putAside(path, err)
 		return
 	}
 	c := r.contribution(upstream)
+	s := c.shares[k]
+	torn := whole < len(data)
+	if torn {
+		r.log.Info("the last change of a cache of resources was not written to its end, left out", "path", path)
+	}
 	if ending == goodEnding {
-		c.good[k] = got.set
+		c.good[k], s.goodUnwritten = got.set, torn
 		return
 	}
-	s := c.shares[k]
+	s.unwritten = torn
 	s.accepted, s.known, s.whole = got.set, true, true
 	if len(got.refused) > 0 {
 		g := &group{why: detailed(newStatus(codes.Aborted, got.why), k, got.refused, nil), crashy: true}
@@ -137,12 +140,4 @@ func (r *Relay) erase(upstream string) {
 			}
 		}
 	}
-}
-
-// replace writes a file through one of a fixed name: a crash leaves one at most.
-func replace(path string, data []byte) error {
-	if err := disk.ReplaceBy(path+temporaryEnding, path, data); err != nil {
-		return fmt.Errorf("writing cache of resources: %w", err)
-	}
-	return nil
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/eventually"
@@ -47,7 +49,7 @@ func TestAFileThatIsNotUsableIsPutAside(t *testing.T) {
 		"only begun":  rewrite(func(data []byte) []byte { return data[:30] }),
 		"one bit off": rewrite(func(data []byte) []byte { data[len(data)/2] ^= 1; return data }),
 		"of a later format": rewrite(func(data []byte) []byte {
-			return bytes.Replace(data, []byte("resources 1"), []byte("resources 2"), 1)
+			return bytes.Replace(data, []byte("resources 2"), []byte("resources 3"), 1)
 		}),
 		"of something else": rewrite(func([]byte) []byte { return []byte("{}") }),
 		"of another upstream": func(t *testing.T, path string) {
@@ -179,6 +181,68 @@ func TestADiskThatCanNotBeWritten(t *testing.T) {
 			expect(t, "lines of error", bed.log.count("level=ERROR"), 1)
 		})
 	}
+}
+
+// TestALargeCacheIsExtended has one of many Envoy clusters change: that must not cost writing them all, and be there after a restart. What a
+// crash leaves of it must not cost the others.
+func TestALargeCacheIsExtended(t *testing.T) {
+	const many, large = 300, 300 << 10
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.clusters.cache")
+	s := newServer(t, heavy(many), nil)
+	bed := newBed(t, dir)
+	bed.follow(t, "a", s, nil)
+	e := bed.envoy(t, nil)
+	e.subscribe(t, cds)
+	names := slices.Sorted(maps.Keys(heavy(many)))
+	e.until(t, cds, names...)
+	bed.file(t, "a.clusters.cache", "cluster-00000")
+	first := size(t, path)
+	if first < large {
+		t.Fatalf("%d bytes are no large cache", first)
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.set(t, cluster("another", 1))
+	e.until(t, cds, append(slices.Clone(names), "another")...)
+	bed.file(t, "a.clusters.cache", "another")
+	bed.stop()
+	after, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more := after.Size() - first; !os.SameFile(before, after) || more <= 0 || more > 1000 {
+		t.Errorf("one change wrote %d bytes, in the same file: %v", more, os.SameFile(before, after))
+	}
+	s.grpc.Stop()
+
+	bed = newBed(t, dir)
+	e = bed.envoy(t, nil)
+	e.subscribe(t, cds)
+	e.until(t, cds, append(slices.Clone(names), "another")...)
+	bed.stop()
+
+	if err := os.Truncate(path, size(t, path)-1); err != nil {
+		t.Fatal(err)
+	}
+	bed = newBed(t, dir)
+	e = bed.envoy(t, nil)
+	e.subscribe(t, cds)
+	e.next(t)
+	expect(t, "Envoy clusters", len(e.have[cds]), many)
+	expect(t, "log lines", bed.log.count("not written to its end", path), 1)
+	expect(t, "log lines of errors", bed.log.count("level=ERROR"), 0)
+}
+
+func size(t testing.TB, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
 }
 
 func TestAFolderThatCanNotBeMade(t *testing.T) {

@@ -2,12 +2,13 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"time"
 )
 
 // restFactor is how much longer than a write the rest after it is, so that a gateway whose Envoy clusters change all the
-// time writes its 20 MB for a twentieth of the time. It ends after times.maxRest, however slow the disk is.
+// time writes for a twentieth of the time. It ends after times.maxRest, however slow the disk is.
 const restFactor = 20
 
 // keep writes what Envoy has accepted, and finds out what is good, until ctx ends. Then it writes the last.
@@ -74,6 +75,7 @@ func (c *contribution) write() bool {
 // write writes a generation if it has changed.
 func (s *share) write(ending string) error {
 	r := s.of.relay
+	f := s.files[ending]
 	r.mu.Lock()
 	flag, held := &s.unwritten, s.accepted
 	if ending == goodEnding {
@@ -84,7 +86,7 @@ func (s *share) write(ending string) error {
 		return nil
 	}
 	*flag = false
-	out := content{upstream: s.of.name, kind: s.kind, set: maps.Clone(held), refused: map[string]string{}}
+	out := content{upstream: s.of.name, kind: s.kind, refused: map[string]string{}}
 	if ending == acceptedEnding {
 		for name, refusal := range s.refused {
 			if refusal.crashy {
@@ -92,15 +94,25 @@ func (s *share) write(ending string) error {
 			}
 		}
 	}
+	anew := f.anew()
+	if anew {
+		out.set = maps.Clone(held)
+	} else {
+		out.set = f.differs(held)
+	}
 	r.mu.Unlock()
-	data, err := out.encode()
-	if err == nil {
-		err = replace(r.file(s.of.name, s.kind, ending), data)
+	path := r.file(s.of.name, s.kind, ending)
+	var err error
+	if anew {
+		err = f.replace(path, out)
+	} else {
+		err = f.extend(path, out)
 	}
 	if err != nil {
 		r.mu.Lock()
 		*flag = true
 		r.mu.Unlock()
+		return fmt.Errorf("writing cache of resources: %w", err)
 	}
-	return err
+	return nil
 }

@@ -64,6 +64,7 @@ type share struct {
 
 	unwritten     bool // accepted or what is refused for good differs from what is on disk
 	goodUnwritten bool
+	files         map[string]*file // by ending
 }
 
 // refusal is a version of one resource that Envoy does not get.
@@ -90,7 +91,7 @@ type pending struct {
 func newShare(c *contribution, k kind) *share {
 	return &share{
 		of: c, kind: k, offered: set{}, accepted: set{}, refused: map[string]*refusal{},
-		pending: pending{waiting: map[string]string{}},
+		pending: pending{waiting: map[string]string{}}, files: map[string]*file{acceptedEnding: {}, goodEnding: {}},
 	}
 }
 

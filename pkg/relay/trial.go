@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/disk"
 )
 
 const (
@@ -144,7 +146,7 @@ func (r *Relay) record() {
 	path := filepath.Join(r.dir, trialsFile)
 	var err error
 	if count > 0 {
-		err = replace(path, encodeTrials(count))
+		err = disk.ReplaceBy(path+temporaryEnding, path, encodeTrials(count))
 	} else if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
