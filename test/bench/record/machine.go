@@ -21,6 +21,8 @@ type Machine struct {
 	Go       string `json:"go"`
 	Envoy    string `json:"envoy"`
 	Commit   string `json:"commit"` // with "+" if the tree had changes
+
+	Stolen float64 `json:"stolen,omitempty"` // percent of the cores' time that a hypervisor gave to others during the run
 }
 
 // Facts looks at this machine and at the repository that the process was started in.
@@ -46,6 +48,27 @@ func Facts() Machine {
 		m.Envoy = parts[len(parts)-4]
 	}
 	return m
+}
+
+// coreTime is what the cores have spent since the start of the machine, in ticks, and how much of it a hypervisor gave to others; proc(5).
+func coreTime() (all, stolen float64) {
+	const ofHost = 7 // user, nice, system, idle, iowait, irq, softirq, steal
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0
+	}
+	first, _, _ := strings.Cut(string(data), "\n")
+	for i, text := range strings.Fields(strings.TrimPrefix(first, "cpu")) {
+		ticks, err := strconv.ParseFloat(text, 64)
+		if err != nil || i > ofHost {
+			break
+		}
+		all += ticks
+		if i == ofHost {
+			stolen = ticks
+		}
+	}
+	return all, stolen
 }
 
 // field is what the first line of a file that begins with a name has behind its colon.

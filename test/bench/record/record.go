@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,8 @@ type line struct {
 // Log adds results to the file of one suite. It is for one goroutine.
 type Log struct {
 	suite, run string
+	machine    Machine
+	all, taken float64 // time of the cores at the beginning
 	file       *os.File
 	failed     error
 }
@@ -64,7 +67,8 @@ func New(dir, suite string) (*Log, error) {
 		return nil, err
 	}
 	machine := Facts()
-	log := &Log{suite: suite, run: machine.Date}
+	log := &Log{suite: suite, run: machine.Date, machine: machine}
+	log.all, log.taken = coreTime()
 	if log.file, err = os.Create(path); err != nil {
 		return nil, err
 	}
@@ -78,7 +82,7 @@ func New(dir, suite string) (*Log, error) {
 		}
 		log.write(line{Result: r})
 	}
-	log.write(line{Machine: &machine, Result: Result{Suite: suite, Run: log.run}})
+	log.facts()
 	return log, log.failed
 }
 
@@ -99,8 +103,17 @@ func (l *Log) write(entry line) {
 	l.failed = cmp.Or(l.failed, err)
 }
 
+// facts writes what is known of the machine; of two lines about a run the later counts.
+func (l *Log) facts() {
+	l.write(line{Machine: &l.machine, Result: Result{Suite: l.suite, Run: l.run}})
+}
+
 // Close returns the first error of all that were written.
 func (l *Log) Close() error {
+	if all, taken := coreTime(); all > l.all {
+		l.machine.Stolen = math.Round(1000*(taken-l.taken)/(all-l.all)) / 10
+		l.facts()
+	}
 	if err := errors.Join(l.failed, l.file.Close()); err != nil {
 		return fmt.Errorf("recording results of %s: %w", l.suite, err)
 	}

@@ -104,8 +104,8 @@ func facts(file record.File) string {
 	said := map[string]bool{}
 	for _, r := range file.Results {
 		m := file.Machines[r.Run]
-		line := fmt.Sprintf("- %s: %s, %d cores, %.0f GB, Linux %s, Go %s, Envoy %s, commit %s\n",
-			m.Date, m.CPU, m.Cores, float64(m.MemoryMB)/1024, m.Kernel, strings.TrimPrefix(m.Go, "go"), m.Envoy, m.Commit)
+		line := fmt.Sprintf("- %s: %s, %d cores, %.0f GB, Linux %s, Go %s, Envoy %s, commit %s; %.0f %% of the cores' time taken by the hypervisor\n",
+			m.Date, m.CPU, m.Cores, float64(m.MemoryMB)/1024, m.Kernel, strings.TrimPrefix(m.Go, "go"), m.Envoy, m.Commit, m.Stolen)
 		if !said[line] {
 			said[line] = true
 			out.WriteString(line)
