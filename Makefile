@@ -25,7 +25,7 @@ help: ## print this help
 .PHONY: build
 build: ## build the programs into bin/
 	@mkdir -p bin
-	go build -o bin/ $(addprefix ./cmd/,$(BINARIES))
+	go build -ldflags=-w -o bin/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: build-race
 build-race: ## build them with the race detector, for the tests, into bin/race/
@@ -47,12 +47,17 @@ demo: tools build ## show Cluster API managing two workload clusters that it can
 ##### test
 
 .PHONY: test
-test: test-parts verify-main-short verify-identity-short verify-kubeconfigs-short verify-fleet-short verify-sight-short test-metrics test-readme ## all tests, of the long proofs the short forms: what CI and the README run
+test: test-parts verify-short ## all tests, of the long proofs the short forms: what CI and the README run
 
 # Tests mostly wait, so these run side by side, the longest first; what the proofs after them need is built on the way.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e.test identity.test kubeconfigs.test fleet.test sight.test
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test sight.test
+
+# Each has networks of its own. More than two at a time would make each other late.
+.PHONY: verify-short
+verify-short: ## of each proof the short form, and the commands of the README
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short test-metrics test-readme
 
 .PHONY: test-rest
 test-rest: ## of test-unit what no other part runs in whole
@@ -94,12 +99,17 @@ verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; it
 	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/e2e.test -test.v -test.timeout=15m
 
 .PHONY: verify-main-short
-verify-main-short: e2e.test ## the part of it that takes 90 seconds
-	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/e2e.test -test.v -test.short -test.timeout=10m
+verify-main-short: e2e-short.test ## the part of it that takes 90 seconds, without the race detector
+	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/e2e.test -test.v -test.short -test.timeout=10m
 
 .PHONY: e2e.test
 e2e.test: tools build-race
 	CGO_ENABLED=1 go test -race -c -o bin/race/e2e.test ./test/e2e
+
+.PHONY: e2e-short.test
+e2e-short.test: tools build
+	@mkdir -p bin/test
+	go test -c -ldflags=-w -o bin/test/e2e.test ./test/e2e
 
 .PHONY: verify-identity
 verify-identity: identity.test ## proof of how edges come to be trusted, stay so and are thrown out (10 min, as root)
@@ -112,7 +122,7 @@ verify-identity-short: identity.test ## the part of it that takes two minutes
 .PHONY: identity.test
 identity.test: tools build
 	@mkdir -p bin/test
-	go test -c -o bin/test/identity.test ./test/identity
+	go test -c -ldflags=-w -o bin/test/identity.test ./test/identity
 
 .PHONY: verify-kubeconfigs
 verify-kubeconfigs: kubeconfigs.test ## proof with real Cluster API: it makes, keeps, moves and removes clusters through tunnels (10 min, as root)
@@ -125,7 +135,7 @@ verify-kubeconfigs-short: kubeconfigs.test ## the part of it that takes 90 secon
 .PHONY: kubeconfigs.test
 kubeconfigs.test: tools build
 	@mkdir -p bin/test
-	go test -c -o bin/test/kubeconfigs.test ./test/kubeconfigs
+	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
 
 .PHONY: verify-fleet
 verify-fleet: fleet.test ## proof of many gateways, workers and servers together (10 min, as root)
@@ -139,7 +149,7 @@ verify-fleet-short: fleet.test ## the part of it that takes a minute
 .PHONY: fleet.test
 fleet.test: tools build
 	@mkdir -p bin/test
-	go test -c -o bin/test/fleet.test ./test/fleet
+	go test -c -ldflags=-w -o bin/test/fleet.test ./test/fleet
 
 .PHONY: test-page
 test-page: tools ## the status page of a real xds-server in a real browser (PAGE_FULL=1: with 10,000 real Clusters too)
@@ -166,7 +176,7 @@ test-metrics: tools build ## a real Prometheus scrapes an installation: every fi
 .PHONY: sight.test
 sight.test: tools build
 	@mkdir -p bin/test
-	go test -c -o bin/test/sight.test ./test/sight
+	go test -c -ldflags=-w -o bin/test/sight.test ./test/sight
 
 .PHONY: test-readme
 test-readme: tools build ## run every command of the README and of the quickstart, as root
