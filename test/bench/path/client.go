@@ -26,7 +26,7 @@ func newClient(p *place, s *subject) (*client, error) {
 	return &client{&http.Transport{
 		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return s.dial(ctx) },
 		TLSClientConfig:     config,
-		TLSHandshakeTimeout: patience,
+		TLSHandshakeTimeout: patience, ResponseHeaderTimeout: patience,
 		MaxIdleConnsPerHost: 1 << 12,
 		ReadBufferSize:      64 << 10,
 	}}, nil
