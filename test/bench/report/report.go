@@ -104,8 +104,8 @@ func facts(file record.File) string {
 	said := map[string]bool{}
 	for _, r := range file.Results {
 		m := file.Machines[r.Run]
-		line := fmt.Sprintf("- %s: %s, %d cores, %.0f GB, Linux %s, Go %s, Envoy %s, commit %s; %.0f %% of the cores' time taken by the hypervisor\n",
-			m.Date, m.CPU, m.Cores, float64(m.MemoryMB)/1024, m.Kernel, strings.TrimPrefix(m.Go, "go"), m.Envoy, m.Commit, m.Stolen)
+		line := fmt.Sprintf("- %s: %s, %d cores, %.0f GB, Linux %s, Go %s, Envoy %s, commit %s%s\n",
+			m.Date, m.CPU, m.Cores, float64(m.MemoryMB)/1024, m.Kernel, strings.TrimPrefix(m.Go, "go"), m.Envoy, m.Commit, stolen(m))
 		if !said[line] {
 			said[line] = true
 			out.WriteString(line)
@@ -115,4 +115,12 @@ func facts(file record.File) string {
 		return "Not measured yet.\n"
 	}
 	return out.String()
+}
+
+// stolen says what a hypervisor has given of the cores' time to others, if it is known and something.
+func stolen(m record.Machine) string {
+	if m.Stolen == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; a hypervisor gave %.1f %% of the cores' time to others", m.Stolen)
 }
