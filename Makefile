@@ -152,8 +152,8 @@ fleet.test: tools build
 	go test -c -ldflags=-w -o bin/test/fleet.test ./test/fleet
 
 .PHONY: test-page
-test-page: tools ## the status page of a real xds-server in a real browser (PAGE_FULL=1: with 10,000 real Clusters too)
-	$(REQUIRED) go test -count=1 -timeout=20m ./pkg/page ./test/page
+test-page: tools build ## the status page of a real xds-server in a real browser (PAGE_FULL=1: with 10,000 real Clusters too)
+	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m ./pkg/page ./test/page
 
 .PHONY: page-screenshots
 page-screenshots: ## take the pictures of docs/page.md anew

@@ -1,82 +1,67 @@
-// Package browser drives a real headless Chromium for tests, by the Chrome DevTools Protocol over a pipe. In go addresses,
-// keys and expressions; out come values, screenshots, the tree that screen readers see, and everything that the browser complained about.
-// It knows nothing of the pages that it opens.
+// Package browser starts the Chromium that tools/install provides, for tests that drive it by chromedp. In go addresses and chromedp's
+// actions; out come their values, and everything that the browser complained about. It knows nothing of the pages that it opens.
 package browser
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/chromedp/cdproto/audits"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/fairlead/fairlead/internal/eventually"
 )
 
-const (
-	startTime = 60 * time.Second
-	callTime  = 60 * time.Second
-	stopTime  = 10 * time.Second
-)
+// callTime bounds one action, such as to evaluate an expression or to open an address, on a machine that is busy.
+const callTime = 60 * time.Second
 
-// Browser is one Chromium. It is safe for concurrent use.
+// Browser is one Chromium for all tests of a program. It starts with the first page that a test opens, and is safe for concurrent use. Its zero
+// value is good.
 type Browser struct {
-	to      io.WriteCloser
-	writing sync.Mutex
-
-	mu      sync.Mutex
-	last    int
-	waiting map[int]chan message
-	tabs    map[string]*Tab // by session
-	ended   chan struct{}   // closed when nothing comes any more
+	start sync.Once
+	ctx   context.Context
+	stop  func()
+	err   error
 }
 
-// message is one of the protocol: a call, its answer, or an event.
-type message struct {
-	ID      int             `json:"id,omitempty"`
-	Session string          `json:"sessionId,omitempty"`
-	Method  string          `json:"method,omitempty"`
-	Params  json.RawMessage `json:"params,omitempty"`
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *struct {
-		Code    int    `json:"code"`
-		Message string `json:"message"`
-	} `json:"error,omitempty"`
-}
-
-// Start starts a Chromium, which ends with the test. Where there is none the test is skipped, or fails if REAL_PARTS_REQUIRED is set.
-// With -short it is skipped.
-func Start(t testing.TB) *Browser {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real browser, which -short leaves out")
+// Stop ends the browser. It is for TestMain, after all tests.
+func (b *Browser) Stop() {
+	if b.stop != nil {
+		b.stop()
 	}
+}
+
+// begin starts the program.
+func (b *Browser) begin() {
 	program, err := find()
 	if err != nil {
-		if os.Getenv("REAL_PARTS_REQUIRED") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		b.err = err
+		return
 	}
-	b, stop, err := start(program, t.TempDir())
+	home, err := os.MkdirTemp("", "browser-")
 	if err != nil {
-		t.Fatal(err)
+		b.err = err
+		return
 	}
-	t.Cleanup(stop)
-	ctx, cancel := context.WithTimeout(t.Context(), startTime)
-	defer cancel()
-	var version struct{ Product string }
-	if err := b.call(ctx, "", "Browser.getVersion", nil, &version); err != nil {
-		t.Fatalf("starting %s: %v", program, err)
+	allocator, end := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], // which have no sandbox for root alone
+		chromedp.ExecPath(program), chromedp.Env("HOME="+home), chromedp.DisableGPU,
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("font-render-hinting", "none"))...)
+	b.ctx, _ = chromedp.NewContext(allocator)
+	b.stop = func() {
+		end()
+		_ = os.RemoveAll(home)
 	}
-	t.Logf("browser: %s", version.Product)
-	return b
+	b.err = chromedp.Do(b.ctx)
 }
 
 // find is $CHROMIUM, or the first of the usual names.
@@ -89,117 +74,122 @@ func find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", errors.New("no Chromium: run `make tools` as root on Debian, or install one and name it in $CHROMIUM")
+	return "", errMissing
 }
 
-// start runs a Chromium that is spoken to through its file descriptors 3 and 4.
-func start(program, profile string) (b *Browser, stop func(), err error) {
-	theirIn, ourOut, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	ourIn, theirOut, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	args := []string{
-		"--headless=new", "--remote-debugging-pipe", "--user-data-dir=" + filepath.Join(profile, "profile"),
-		"--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--mute-audio",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-default-apps", "--hide-scrollbars",
-		"--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--font-render-hinting=none", "about:blank",
-	}
-	if os.Geteuid() == 0 {
-		args = append([]string{"--no-sandbox"}, args...) // Chromium has no sandbox for root
-	}
-	// Not of the test's context: the browser is asked to end first.
-	cmd := exec.Command(program, args...) //nolint:noctx // see above
-	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
-	cmd.Env = append(os.Environ(), "HOME="+profile)
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		return nil, nil, fmt.Errorf("starting %s: %w", program, err)
-	}
-	_, _ = theirIn.Close(), theirOut.Close()
-	b = &Browser{to: ourOut, waiting: map[int]chan message{}, tabs: map[string]*Tab{}, ended: make(chan struct{})}
-	go b.read(ourIn)
-	return b, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
-		defer cancel()
-		_ = b.call(ctx, "", "Browser.close", nil, nil)
-		select {
-		case <-b.ended:
-		case <-ctx.Done():
-			_ = cmd.Process.Kill()
-		}
-		_, _, _ = ourOut.Close(), cmd.Wait(), ourIn.Close()
-	}, nil
+var errMissing = errors.New("no Chromium: run `make tools` as root on Debian, or install one and name it in $CHROMIUM")
+
+// Tab is one open page, with storage of its own.
+type Tab struct {
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string
 }
 
-// read hands answers and events to those they are for. Messages end with a zero byte.
-func (b *Browser) read(from io.Reader) {
-	defer close(b.ended)
-	reader := bufio.NewReaderSize(from, 1<<20)
-	for {
-		line, err := reader.ReadBytes(0)
-		if err != nil {
-			return
-		}
-		var m message
-		if json.Unmarshal(line[:len(line)-1], &m) != nil {
-			continue
-		}
-		b.mu.Lock()
-		answer, tab := b.waiting[m.ID], b.tabs[m.Session]
-		delete(b.waiting, m.ID)
-		b.mu.Unlock()
-		switch {
-		case m.ID != 0 && answer != nil:
-			answer <- m
-		case m.Method != "" && tab != nil:
-			tab.event(m)
-		}
+// Open opens a page in a new tab of 1360 × 900, which is closed with the test, after it has been set up by actions. Where there is no Chromium the test is
+// skipped, or fails if REAL_PARTS_REQUIRED is set.
+func (b *Browser) Open(t testing.TB, url string, setup ...chromedp.Action[chromedp.Void]) *Tab {
+	t.Helper()
+	b.start.Do(b.begin)
+	switch {
+	case errors.Is(b.err, errMissing) && os.Getenv("REAL_PARTS_REQUIRED") == "":
+		t.Skip(b.err)
+	case b.err != nil:
+		t.Fatalf("starting a browser: %v", b.err)
 	}
-}
-
-// call asks the browser, or one of its tabs by its session.
-func (b *Browser) call(ctx context.Context, session, method string, params, result any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	answer := make(chan message, 1)
-	b.mu.Lock()
-	b.last++
-	m := message{ID: b.last, Session: session, Method: method}
-	b.waiting[m.ID] = answer
-	b.mu.Unlock()
-	if params != nil {
-		var err error
-		if m.Params, err = json.Marshal(params); err != nil {
-			return err
-		}
+	tab := &Tab{}
+	var cancel context.CancelFunc
+	tab.ctx, cancel = chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(tab.listen))
+	t.Cleanup(cancel)
+	if err := chromedp.Do(tab.ctx); err != nil { // its context must outlive what is bounded below
+		t.Fatalf("opening a tab: %v", err)
 	}
-	line, err := json.Marshal(m)
-	if err != nil {
+	Run(t, tab, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, audits.Enable, cdp.Empty{})
 		return err
-	}
-	b.writing.Lock()
-	_, err = b.to.Write(append(line, 0))
-	b.writing.Unlock()
+	}))
+	Run(t, tab, chromedp.Steps(append([]chromedp.Action[chromedp.Void]{chromedp.EmulateViewport(1360, 900)}, setup...)...))
+	Run(t, tab, chromedp.Navigate(url))
+	return tab
+}
+
+// Run does one of chromedp's actions in a tab.
+func Run[T any](t testing.TB, tab *Tab, action chromedp.Action[T]) T {
+	t.Helper()
+	value, err := run(tab, action)
 	if err != nil {
-		return fmt.Errorf("%s: %w", method, err)
+		t.Fatal(err)
 	}
-	select {
-	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", method, ctx.Err())
-	case <-b.ended:
-		return fmt.Errorf("%s: the browser has ended", method)
-	case m = <-answer:
+	return value
+}
+
+func run[T any](tab *Tab, action chromedp.Action[T]) (T, error) {
+	ctx, cancel := context.WithTimeout(tab.ctx, callTime)
+	defer cancel()
+	return chromedp.Run(ctx, action)
+}
+
+// Eval evaluates a JavaScript expression, waits if it is a promise, and reads its value.
+func Eval[T any](t testing.TB, tab *Tab, expression string) T {
+	t.Helper()
+	value, err := run(tab, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		t.Fatalf("%s: %v", expression, err)
 	}
-	if m.Error != nil {
-		return fmt.Errorf("%s: %s", method, m.Error.Message)
+	return value
+}
+
+// Until waits until an expression is true.
+func (tab *Tab) Until(t testing.TB, patience time.Duration, expression string) {
+	t.Helper()
+	eventually.True(t, patience, expression, func() error {
+		is, err := run(tab, chromedp.Evaluate[bool]("Boolean("+expression+")"))
+		if err == nil && !is {
+			text, _ := run(tab, chromedp.Evaluate[string]("(document.body ? document.body.innerText : '').slice(0, 600)"))
+			err = fmt.Errorf("it is not so; the page says: %s", text)
+		}
+		return err
+	})
+}
+
+// listen notes what the browser complains about.
+func (tab *Tab) listen(event any) {
+	var problem string
+	switch e := event.(type) {
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == "error" || e.Type == "warning" || e.Type == "assert" {
+			problem = "console." + string(e.Type) + ":"
+			for _, a := range e.Args {
+				problem += fmt.Sprintf(" %s%s", a.Value, a.Description)
+			}
+		}
+	case *runtime.EventExceptionThrown:
+		problem = "exception: " + e.ExceptionDetails.Text
+		if e.ExceptionDetails.Exception != nil {
+			problem += " " + e.ExceptionDetails.Exception.Description
+		}
+	case *log.EventEntryAdded:
+		if e.Entry.Level == "error" || e.Entry.Level == "warning" {
+			problem = fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL)
+		}
+	case *audits.EventIssueAdded:
+		if strings.Contains(string(e.Issue.Code), "ContentSecurityPolicy") {
+			problem = fmt.Sprintf("content security policy: %+v", e.Issue.Details)
+		}
 	}
-	if result == nil {
-		return nil
+	tab.mu.Lock()
+	defer tab.mu.Unlock()
+	if problem != "" && len(tab.problems) < 100 {
+		tab.problems = append(tab.problems, problem)
 	}
-	return json.Unmarshal(m.Result, result)
+}
+
+// Problems are exceptions, errors and warnings in the console, and violations of the content security policy since the last call.
+func (tab *Tab) Problems() []string {
+	tab.mu.Lock()
+	defer tab.mu.Unlock()
+	all := tab.problems
+	tab.problems = nil
+	return all
 }

@@ -4,9 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/performance"
+	"github.com/chromedp/chromedp"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/browser"
@@ -15,6 +20,26 @@ import (
 
 // patience is for a machine that has much else to do.
 const patience = 60 * time.Second
+
+// shared is the browser of all tests here: each has tabs of its own.
+var shared browser.Browser
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	shared.Stop()
+	os.Exit(code)
+}
+
+// chromium is the browser, for a test that begins with it, and runs beside others: what people see takes time more than work. With -short it is
+// skipped.
+func chromium(t *testing.T) *browser.Browser {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a real browser, which -short leaves out")
+	}
+	t.Parallel()
+	return &shared
+}
 
 // serve serves a page on loopback until the test ends.
 func serve(t *testing.T, p *page.Page) (url string) {
@@ -59,22 +84,32 @@ func noProblems(t *testing.T, tab *browser.Tab) {
 const tableIsThere = `document.querySelectorAll("table.fleet tbody tr").length > 0`
 
 // number evaluates an expression that is a number.
-func number(t *testing.T, tab *browser.Tab, expression string) (n float64) {
+func number(t *testing.T, tab *browser.Tab, expression string) float64 {
 	t.Helper()
-	tab.Eval(t, expression, &n)
-	return n
+	return browser.Eval[float64](t, tab, expression)
 }
 
-func str(t *testing.T, tab *browser.Tab, expression string) (s string) {
+func str(t *testing.T, tab *browser.Tab, expression string) string {
 	t.Helper()
-	tab.Eval(t, "String("+expression+")", &s)
-	return s
+	return browser.Eval[string](t, tab, "String("+expression+")")
+}
+
+// do evaluates an expression for what it does.
+func do(t *testing.T, tab *browser.Tab, expression string) {
+	t.Helper()
+	browser.Eval[chromedp.Void](t, tab, expression)
+}
+
+// visit opens another address in a tab.
+func visit(t *testing.T, tab *browser.Tab, url string) {
+	t.Helper()
+	browser.Run(t, tab, chromedp.Navigate(url))
 }
 
 func TestTenThousandRowsAreQuick(t *testing.T) {
-	b := browser.Start(t)
+	b := chromium(t)
 	url := serve(t, newPage(t, newFleet(10_000), page.Config{Check: report}))
-	tab := b.Open(t, url, browser.Options{})
+	tab := b.Open(t, url)
 	tab.Until(t, patience, `performance.getEntriesByName("fleet-loaded").length`)
 	loaded := number(t, tab, `performance.getEntriesByName("fleet-loaded")[0].startTime`)
 	size := number(t, tab, `performance.getEntriesByType("resource").find((r) => r.name.endsWith("/api/fleet")).encodedBodySize`)
@@ -90,9 +125,8 @@ func TestTenThousandRowsAreQuick(t *testing.T) {
 		}
 		return times.sort((a, b) => a - b);
 	})()`
-	var times []float64
 	before := cpu(t, tab)
-	tab.Eval(t, measured, &times)
+	times := browser.Eval[[]float64](t, tab, measured)
 	each := 1000 * (cpu(t, tab) - before) / float64(len(times))
 	t.Logf("10,000 rows: %.0f ms until they are there, %.0f kB on the way; from a key to the filtered table %.0f ms in the median, %.0f ms at most, of which %.0f ms CPU on the average",
 		loaded, size/1000, times[len(times)/2], times[len(times)-1], each)
@@ -100,7 +134,7 @@ func TestTenThousandRowsAreQuick(t *testing.T) {
 	if each > 400 || times[len(times)/2] > 10_000 || loaded > 60_000 || size > 1_000_000 {
 		t.Errorf("too slow or too large")
 	}
-	tab.Eval(t, `document.getElementById("q").value = "407", document.getElementById("q").dispatchEvent(new Event("input"))`, nil)
+	do(t, tab, `document.getElementById("q").value = "407", document.getElementById("q").dispatchEvent(new Event("input"))`)
 	tab.Until(t, patience, `document.getElementById("count").textContent.endsWith(" of 10,000 Clusters")`)
 	if got := number(t, tab, `document.querySelectorAll("table.fleet tbody tr").length`); got != 100 {
 		t.Errorf("%v rows are drawn, want 100", got)
@@ -111,15 +145,14 @@ func TestTenThousandRowsAreQuick(t *testing.T) {
 // cpu is the CPU time that the page's main thread has taken, in s.
 func cpu(t *testing.T, tab *browser.Tab) float64 {
 	t.Helper()
-	var answer struct {
-		Metrics []struct {
-			Name  string
-			Value float64
+	metrics := browser.Run(t, tab, func(ctx context.Context, tab *chromedp.Target) ([]*performance.Metric, error) {
+		if _, err := cdp.Call(ctx, tab, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks}); err != nil {
+			return nil, err
 		}
-	}
-	tab.Call(t, "Performance.enable", map[string]string{"timeDomain": "threadTicks"}, nil)
-	tab.Call(t, "Performance.getMetrics", nil, &answer)
-	for _, m := range answer.Metrics {
+		answer, err := cdp.Call(ctx, tab, performance.GetMetrics, cdp.Empty{})
+		return answer.Metrics, err
+	})
+	for _, m := range metrics {
 		if m.Name == "TaskDuration" {
 			return m.Value
 		}
@@ -129,9 +162,9 @@ func cpu(t *testing.T, tab *browser.Tab) float64 {
 }
 
 func TestFiltersAreInTheAddress(t *testing.T) {
-	b := browser.Start(t)
+	b := chromium(t)
 	url := serve(t, newPage(t, newFleet(1200), page.Config{Check: report}))
-	tab := b.Open(t, url+"?q=store&namespace=lyon-3&health=broken,warning&mode=connect&sort=name&order=desc", browser.Options{})
+	tab := b.Open(t, url+"?q=store&namespace=lyon-3&health=broken,warning&mode=connect&sort=name&order=desc")
 	tab.Until(t, patience, tableIsThere)
 	for expression, want := range map[string]string{
 		`document.getElementById("q").value`:         "store",
@@ -146,21 +179,21 @@ func TestFiltersAreInTheAddress(t *testing.T) {
 			t.Errorf("%s: %s, want %s", expression, got, want)
 		}
 	}
-	tab.Eval(t, `document.querySelector("[data-health=broken]").click()`, nil)
+	do(t, tab, `document.querySelector("[data-health=broken]").click()`)
 	if got := str(t, tab, "location.search"); !strings.Contains(got, "health=warning&") {
 		t.Errorf("address %s", got)
 	}
-	tab.Eval(t, "history.back()", nil)
+	do(t, tab, "history.back()")
 	tab.Until(t, patience, `document.querySelector("[data-health=broken]").ariaPressed === "true"`)
-	tab.Eval(t, `[...document.querySelectorAll("button")].find((b) => b.textContent === "Clear filters").click()`, nil)
+	do(t, tab, `[...document.querySelectorAll("button")].find((b) => b.textContent === "Clear filters").click()`)
 	tab.Until(t, patience, `location.search === "" && document.getElementById("count").textContent === "1,200 Clusters"`)
-	tab.Eval(t, `[...document.querySelectorAll(".pager a")].find((a) => a.textContent === "Last").click()`, nil)
+	do(t, tab, `[...document.querySelectorAll(".pager a")].find((a) => a.textContent === "Last").click()`)
 	tab.Until(t, patience, `location.search === "?page=12" && document.querySelector("[aria-current=page]").textContent === "1,101–1,200 of 1,200"`)
 	noProblems(t, tab)
 }
 
 func TestAHostileNameStaysText(t *testing.T) {
-	b := browser.Start(t)
+	b := chromium(t)
 	fleet := newFleet(3)
 	const evil = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>"'` + "`" + `<b>x`
 	key := fleet.first(func(*v1alpha1.Tunnel) bool { return true })
@@ -170,24 +203,24 @@ func TestAHostileNameStaysText(t *testing.T) {
 		return broken(t, evil)
 	})
 	url := serve(t, newPage(t, fleet, page.Config{Check: report}))
-	tab := b.Open(t, url, browser.Options{})
+	tab := b.Open(t, url)
 	tab.Until(t, patience, tableIsThere)
 	const clean = `document.querySelectorAll("main img, main script, main b:not(.hop b), main [onerror], a[href^=javascript]").length === 0 && !document.title.includes("owned")`
 	if got := str(t, tab, clean+` && document.body.innerText.includes("<img src=x onerror=")`); got != "true" {
 		t.Error("the table has an element that a message made")
 	}
-	tab.Go(t, url+"cluster?namespace="+key.Namespace+"&name="+key.Name)
+	visit(t, tab, url+"cluster?namespace="+key.Namespace+"&name="+key.Name)
 	tab.Until(t, patience, `document.querySelectorAll(".hop").length > 3 && document.body.innerText.includes("onerror=")`)
 	if got := str(t, tab, clean); got != "true" {
 		t.Error("the page of the Cluster has an element that a message made")
 	}
-	tab.Go(t, url+"cluster?namespace=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&name=%3Cimg%20src%3Dx%3E")
+	visit(t, tab, url+"cluster?namespace=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&name=%3Cimg%20src%3Dx%3E")
 	tab.Until(t, patience, `document.querySelector("h1")?.textContent === "<img src=x>"`)
 	noProblems(t, tab)
 	// The test can fail: what the policy forbids is seen as a violation.
-	tab.Go(t, url)
+	visit(t, tab, url)
 	tab.Until(t, patience, tableIsThere)
-	tab.Eval(t, `(() => { const s = document.createElement("img"); s.src = "data:image/png;base64,AAAA"; document.body.append(s); })()`, nil)
+	do(t, tab, `(() => { const s = document.createElement("img"); s.src = "data:image/png;base64,AAAA"; document.body.append(s); })()`)
 	tab.Until(t, patience, `document.images.length === 1 && document.images[0].complete`)
 	if len(tab.Problems()) == 0 {
 		t.Error("a violation of the policy goes unseen")
@@ -195,14 +228,14 @@ func TestAHostileNameStaysText(t *testing.T) {
 }
 
 func TestTheTableIsLiveAndComesBack(t *testing.T) {
-	b := browser.Start(t)
+	b := chromium(t)
 	fleet := newFleet(60)
 	p := newPage(t, fleet, page.Config{Check: report})
 	url, stop := serveAt(t, p, "127.0.0.1:0")
-	tab := b.Open(t, url, browser.Options{})
+	tab := b.Open(t, url)
 	tab.Until(t, patience, tableIsThere+` && document.getElementById("connection").textContent === "Live"`)
-	tab.Eval(t, `window.stays = document.querySelector("table.fleet"); window.shift = 0;
-		new PerformanceObserver((list) => { for (const e of list.getEntries()) if (!e.hadRecentInput) window.shift += e.value; }).observe({type: "layout-shift", buffered: true})`, nil)
+	do(t, tab, `window.stays = document.querySelector("table.fleet"); window.shift = 0;
+		new PerformanceObserver((list) => { for (const e of list.getEntries()) if (!e.hadRecentInput) window.shift += e.value; }).observe({type: "layout-shift", buffered: true})`)
 	key := fleet.first(func(t *v1alpha1.Tunnel) bool { return !isBroken(t) && t.Status.Hostname != "" })
 	row := fmt.Sprintf(`[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("a").textContent === %q)`, key.Name)
 	fleet.change(key, func(t *v1alpha1.Tunnel) *v1alpha1.Tunnel { return broken(t, "the cable was cut") })

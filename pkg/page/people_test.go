@@ -2,6 +2,7 @@ package page_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -13,19 +14,79 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
 	"github.com/fairlead/fairlead/internal/browser"
 	"github.com/fairlead/fairlead/pkg/check"
 	"github.com/fairlead/fairlead/pkg/page"
 )
 
+// press presses keys, one after the other, with Shift or without. A key that the page takes for itself types nothing, as at a keyboard: so what a
+// key types comes with the key, and not as chromedp.KeyEvent has it, after it.
+func press(t *testing.T, tab *browser.Tab, keys string, modifiers ...chromedp.Modifier) {
+	t.Helper()
+	browser.Run(t, tab, chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
+		for _, key := range keys {
+			events := kb.Encode(key) // down, what it types if anything, up
+			down, up := events[0], events[len(events)-1]
+			down.Type, down.Text = input.DispatchKeyEventTypeKeyDown, events[len(events)-2].Text
+			for _, event := range []*input.DispatchKeyEventParams{down, up} {
+				chromedp.KeyModifiers(modifiers...)(event)
+				if _, err := cdp.Call(ctx, tab, input.DispatchKeyEvent, *event); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
+}
+
+// scheme is what prefers-color-scheme says: light or dark.
+func scheme(colours string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
+		_, err := cdp.Call(ctx, tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}}})
+		return err
+	})
+}
+
+// node is one of the tree that screen readers see.
+type node struct{ Role, Name string }
+
+// accessible are all nodes of that tree that are not left out of it, in the order of the document.
+func accessible(t *testing.T, tab *browser.Tab) (all []node) {
+	t.Helper()
+	tree := browser.Run(t, tab, func(ctx context.Context, tab *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
+		return cdp.Call(ctx, tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	})
+	for _, n := range tree.Nodes {
+		if !n.Ignored {
+			all = append(all, node{said(n.Role), said(n.Name)})
+		}
+	}
+	return all
+}
+
+// said is a text of the accessibility tree; empty: there is none.
+func said(v *accessibility.Value) (text string) {
+	if v != nil {
+		_ = json.Unmarshal(v.Value, &text)
+	}
+	return text
+}
+
 // A person without a mouse: from the address to a Cluster's page and back.
 func TestByKeysAlone(t *testing.T) {
-	b := browser.Start(t)
+	b := chromium(t)
 	url := serve(t, newPage(t, newFleet(250), page.Config{Check: report}))
-	tab := b.Open(t, url, browser.Options{})
+	tab := b.Open(t, url)
 	tab.Until(t, patience, tableIsThere)
 	const focus = `(document.activeElement.getAttribute("aria-label") || document.activeElement.id || document.activeElement.textContent).trim()`
-	tab.Press(t, "Tab")
+	press(t, tab, kb.Tab)
 	if got := str(t, tab, focus); got != "Skip to content" {
 		t.Errorf("first is %q", got)
 	}
@@ -35,7 +96,7 @@ func TestByKeysAlone(t *testing.T) {
 	}
 	var walk []string
 	for range 30 {
-		tab.Press(t, "Tab")
+		press(t, tab, kb.Tab)
 		walk = append(walk, str(t, tab, focus))
 	}
 	for _, want := range []string{"Fairlead", "theme", "q", "namespace", "mode", "warnings", "Table of Clusters", "State", "Next"} {
@@ -46,32 +107,33 @@ func TestByKeysAlone(t *testing.T) {
 	if n := slices.IndexFunc(walk, func(s string) bool { return strings.HasPrefix(s, "store-") }); n < 0 || strings.HasPrefix(walk[n+1], "store-") {
 		t.Errorf("the rows are not one stop: %q", walk)
 	}
-	tab.Eval(t, `document.querySelector("main").focus()`, nil)
-	tab.Press(t, "/")
-	tab.Type(t, "lyon")
+	do(t, tab, `document.querySelector("main").focus()`)
+	press(t, tab, "/")
+	press(t, tab, "lyon")
 	tab.Until(t, patience, `location.search === "?q=lyon" && document.activeElement.id === "q"`)
-	tab.Eval(t, `document.querySelector("tbody a[tabindex='0']").focus()`, nil)
-	tab.Press(t, "ArrowDown", "ArrowDown", "ArrowUp", "End", "Home", "ArrowDown")
+	do(t, tab, `document.querySelector("tbody a[tabindex='0']").focus()`)
+	press(t, tab, kb.ArrowDown+kb.ArrowDown+kb.ArrowUp+kb.End+kb.Home+kb.ArrowDown)
 	second := str(t, tab, `document.querySelectorAll("tbody a")[1].textContent`)
 	if got := str(t, tab, focus); got != second {
 		t.Errorf("arrows lead to %q, want %q", got, second)
 	}
-	tab.Press(t, "Enter")
+	press(t, tab, kb.Enter)
 	tab.Until(t, patience, fmt.Sprintf(`document.title === %q && document.activeElement.id === "cluster-title"`, second+" – Fairlead"))
 	tab.Until(t, patience, `document.querySelectorAll(".hop").length > 3`)
-	tab.Press(t, "Shift+Tab", "Enter")
+	press(t, tab, kb.Tab, chromedp.ModifierShift)
+	press(t, tab, kb.Enter)
 	tab.Until(t, patience, fmt.Sprintf(`location.search === "?q=lyon" && document.activeElement.textContent === %q`, second))
 	noProblems(t, tab)
 }
 
 func TestScreenReadersAreToldEverything(t *testing.T) {
-	b := browser.Start(t)
+	b := chromium(t)
 	fleet := newFleet(60)
 	url := serve(t, newPage(t, fleet, page.Config{Check: report}))
-	tab := b.Open(t, url, browser.Options{})
+	tab := b.Open(t, url)
 	tab.Until(t, patience, tableIsThere)
-	nodes := tab.Accessible(t)
-	for _, want := range []browser.Node{
+	nodes := accessible(t, tab)
+	for _, want := range []node{
 		{Role: "RootWebArea", Name: "Fleet – Fairlead"},
 		{Role: "main"},
 		{Role: "banner"},
@@ -88,7 +150,7 @@ func TestScreenReadersAreToldEverything(t *testing.T) {
 		{Role: "status"},
 		{Role: "log"},
 	} {
-		if !slices.ContainsFunc(nodes, func(n browser.Node) bool {
+		if !slices.ContainsFunc(nodes, func(n node) bool {
 			return n.Role == want.Role && (want.Name == "" || strings.HasPrefix(n.Name, want.Name))
 		}) {
 			t.Errorf("no %s %q", want.Role, want.Name)
@@ -103,22 +165,22 @@ func TestScreenReadersAreToldEverything(t *testing.T) {
 		t.Errorf("%v rows have a heading, want 60", rows)
 	}
 	key := fleet.first(isBroken)
-	tab.Go(t, url+"cluster?namespace="+key.Namespace+"&name="+key.Name)
+	visit(t, tab, url+"cluster?namespace="+key.Namespace+"&name="+key.Name)
 	tab.Until(t, patience, `document.querySelectorAll(".hop").length > 3`)
-	nodes = tab.Accessible(t)
+	nodes = accessible(t, tab)
 	for _, want := range []string{"Hops", "Facts", "Edges", "Conditions", key.Name} {
-		if !slices.ContainsFunc(nodes, func(n browser.Node) bool { return n.Role == "heading" && n.Name == want }) {
+		if !slices.ContainsFunc(nodes, func(n node) bool { return n.Role == "heading" && n.Name == want }) {
 			t.Errorf("no heading %q", want)
 		}
 	}
 	noProblems(t, tab)
-	for _, dark := range []bool{false, true} {
-		tab.Scheme(t, dark)
+	for _, colours := range []string{"light", "dark"} {
+		browser.Run(t, tab, scheme(colours))
 		for _, at := range []string{url, url + "cluster?namespace=" + key.Namespace + "&name=" + key.Name} {
-			tab.Go(t, at)
+			visit(t, tab, at)
 			tab.Until(t, patience, `document.querySelectorAll(".hop.broken, tbody tr").length > 3`)
 			if low := str(t, tab, contrast); low != "" {
-				t.Errorf("dark %v, %s: contrast is too low: %s", dark, at, low)
+				t.Errorf("%s, %s: contrast is too low: %s", colours, at, low)
 			}
 		}
 	}
@@ -141,18 +203,18 @@ const contrast = `(() => {
 })()`
 
 func TestTheThemeIsRemembered(t *testing.T) {
-	b := browser.Start(t)
+	b := chromium(t)
 	url := serve(t, newPage(t, newFleet(5), page.Config{}))
-	tab := b.Open(t, url, browser.Options{Dark: true})
+	tab := b.Open(t, url, scheme("dark"))
 	const ground = `getComputedStyle(document.body).backgroundColor`
 	tab.Until(t, patience, tableIsThere)
 	dark := str(t, tab, ground)
-	tab.Scheme(t, false)
+	browser.Run(t, tab, scheme("light"))
 	if light := str(t, tab, ground); light == dark {
 		t.Error("light and dark are the same")
 	}
-	tab.Eval(t, `(() => { const s = document.getElementById("theme"); s.value = "dark"; s.dispatchEvent(new Event("change")); })()`, nil)
-	tab.Go(t, url)
+	do(t, tab, `(() => { const s = document.getElementById("theme"); s.value = "dark"; s.dispatchEvent(new Event("change")); })()`)
+	visit(t, tab, url)
 	tab.Until(t, patience, tableIsThere)
 	if got := str(t, tab, ground+` + document.getElementById("theme").value`); got != dark+"dark" {
 		t.Errorf("after it was opened again: %s, want %s", got, dark+"dark")
@@ -181,23 +243,24 @@ func TestScreenshots(t *testing.T) {
 	if folder == "" {
 		t.Skip("PAGE_SCREENSHOTS names no folder")
 	}
-	b := browser.Start(t)
+	b := chromium(t)
 	fleet := newFleet(10_000)
 	checker := &check.Checker{Objects: fleet, Network: network{}}
 	url := serve(t, newPage(t, fleet, page.Config{Check: checker.Check, Timing: page.Timing{Check: time.Minute}}))
 	key := fleet.first(isBroken)
 	for name, o := range map[string]struct {
-		path    string
-		options browser.Options
+		path          string
+		width, height int64
+		colours       string
 	}{
-		"page-light":   {"", browser.Options{Width: 1280, Height: 760}},
-		"page-dark":    {"?health=broken,warning,waiting&sort=name", browser.Options{Width: 1280, Height: 760, Dark: true}},
-		"page-cluster": {"cluster?namespace=" + key.Namespace + "&name=" + key.Name, browser.Options{Width: 1280, Height: 1240}},
-		"page-narrow":  {"", browser.Options{Width: 420, Height: 760}},
+		"page-light":   {"", 1280, 760, "light"},
+		"page-dark":    {"?health=broken,warning,waiting&sort=name", 1280, 760, "dark"},
+		"page-cluster": {"cluster?namespace=" + key.Namespace + "&name=" + key.Name, 1280, 1240, "light"},
+		"page-narrow":  {"", 420, 760, "light"},
 	} {
-		tab := b.Open(t, url+o.path, o.options)
+		tab := b.Open(t, url+o.path, chromedp.EmulateViewport(o.width, o.height), scheme(o.colours))
 		tab.Until(t, patience, `(document.querySelectorAll(".hop").length > 3 || `+tableIsThere+`) && document.getElementById("connection").textContent === "Live"`)
-		if err := os.WriteFile(filepath.Join(folder, name+".png"), tab.Screenshot(t), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name+".png"), browser.Run(t, tab, chromedp.CaptureScreenshot()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -71,10 +71,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{admin: admin, config: config, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), program: filepath.Join(t.TempDir(), "xds-server")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", w.program, "../../cmd/xds-server").CombinedOutput(); err != nil {
-		t.Fatalf("building xds-server: %v\n%s", err, out)
-	}
+	w := &world{admin: admin, config: config, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), program: program(t)}
 	k := clientcmdapi.NewConfig()
 	k.Clusters["m"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
 	k.AuthInfos["x"] = &clientcmdapi.AuthInfo{
@@ -87,6 +84,19 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// program is the xds-server that make has built; one that is built here, where a test is run without it.
+func program(t *testing.T) string {
+	t.Helper()
+	if built := os.Getenv("FAIRLEAD_BIN"); built != "" {
+		return filepath.Join(built, "xds-server")
+	}
+	path := filepath.Join(t.TempDir(), "xds-server")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../../cmd/xds-server").CombinedOutput(); err != nil {
+		t.Fatalf("building xds-server: %v\n%s", err, out)
+	}
+	return path
 }
 
 var served = regexp.MustCompile(`status page is served.*address[":= ]+([^ ",]+)`)
