@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 const (
@@ -33,26 +36,56 @@ func lookName(ctx context.Context, v *visit) finding {
 	switch {
 	case v.host == "" && v.cluster == nil:
 		return skipped("there is no Cluster to look at")
-	case v.host == "":
+	case v.host == "" && !v.readRecord():
 		return v.nothingToDial()
 	}
 	if address, err := netip.ParseAddr(v.host); err == nil {
 		v.addresses = []netip.Addr{address}
-		return ok("%s is an address, there is nothing to look up", address)
+		return ok("%s is an address, there is nothing to look up%s", address, v.onRecord())
 	}
 	found, err := v.network.Lookup(ctx, v.host)
 	for _, address := range found[:min(len(found), maxAddresses)] {
 		v.addresses = append(v.addresses, address.Unmap())
 	}
 	if err == nil && len(found) > 0 {
-		return ok("%s is %s", v.host, join(v.addresses))
+		return ok("%s is %s%s", v.host, join(v.addresses), v.onRecord())
 	}
 	return v.unresolved(err)
 }
 
+// lead keeps what clients of a kubeconfig dial.
+func (v *visit) lead(way kubeconfig.Way) {
+	v.proxied = way.ProxyURL != ""
+	if u, err := url.Parse(cmp.Or(way.ProxyURL, way.Server)); err == nil {
+		v.host, v.port = strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
+		if v.port == "" {
+			v.port = map[string]string{"http": "80", "socks5": "1080"}[u.Scheme]
+		}
+	}
+	v.dials = net.JoinHostPort(v.host, cmp.Or(v.port, "443"))
+}
+
+// readRecord takes what clients dial from the Tunnel's status where the kubeconfig can't be read, and says whether it is there.
+func (v *visit) readRecord() bool {
+	if v.tunnel == nil || v.secret != nil || v.broken[HopKubeconfig] {
+		return false
+	}
+	record := v.tunnel.Status.Kubeconfig
+	v.lead(kubeconfig.Way{Server: record.Server, ProxyURL: record.ProxyURL})
+	return v.host != ""
+}
+
+// onRecord says where the address comes from, if not from the kubeconfig or the command.
+func (v *visit) onRecord() string {
+	if v.secret != nil || v.Via != "" {
+		return ""
+	}
+	return " (by the Tunnel's status)"
+}
+
 func (v *visit) nothingToDial() finding {
-	if v.Secrets == nil {
-		return unknown("what clients dial is in the kubeconfig Secret, which can't be read from here", "run fairlead check with a user who may read Secrets in namespace "+v.key.Namespace)
+	if v.secret == nil && !v.broken[HopKubeconfig] {
+		return unknown("what clients dial is in the kubeconfig Secret, which can't be read from here, and not in the Tunnel's status", "run fairlead check with a user who may read Secrets in namespace "+v.key.Namespace)
 	}
 	return skipped("there is no kubeconfig that says what to dial")
 }

@@ -2,14 +2,10 @@ package check
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"net"
-	"net/url"
-	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -273,15 +269,7 @@ func until(user *clientcmdapi.AuthInfo, now time.Time) string {
 // use keeps what later hops need of a kubeconfig. One whose user runs programs or reads files is not used: whoever writes the Secret
 // would decide what happens on this machine.
 func (v *visit) use(config *clientcmdapi.Config, user *clientcmdapi.AuthInfo, way kubeconfig.Way) {
-	address := cmp.Or(way.ProxyURL, way.Server)
-	v.proxied = way.ProxyURL != ""
-	if u, err := url.Parse(address); err == nil {
-		v.host, v.port = strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
-		if v.port == "" {
-			v.port = map[string]string{"http": "80", "socks5": "1080"}[u.Scheme]
-		}
-	}
-	v.dials = net.JoinHostPort(v.host, cmp.Or(v.port, "443"))
+	v.lead(way)
 	if user == nil || user.Exec != nil || user.AuthProvider != nil || user.ClientCertificate != "" || user.ClientKey != "" || user.TokenFile != "" {
 		return
 	}

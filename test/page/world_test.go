@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,7 @@ type world struct {
 	config     *rest.Config
 	kubeconfig string
 	program    string
+	gateway    string // where clients of kubeconfigs are led: something listens there
 	stop       func()
 	process    *os.Process
 	output     *output
@@ -71,7 +73,12 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{admin: admin, config: config, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), program: program(t)}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	w := &world{admin: admin, config: config, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), program: program(t), gateway: listener.Addr().String()}
 	k := clientcmdapi.NewConfig()
 	k.Clusters["m"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
 	k.AuthInfos["x"] = &clientcmdapi.AuthInfo{
@@ -212,7 +219,7 @@ func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
 	}
 	s := v1alpha1.TunnelStatus{ID: tunnel.Spec.ID, Hostname: fmt.Sprintf("%s.%s.tunnels.example.com", tunnel.Name, tunnel.Namespace)}
 	s.Names = []string{s.Hostname}
-	s.Kubeconfig = v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://192.0.2.10:6443", ProxyURL: "http://127.0.0.1:1"}
+	s.Kubeconfig = v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://192.0.2.10:6443", ProxyURL: "http://" + w.gateway}
 	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
 		c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: kind, Message: "all is well", LastTransitionTime: now, ObservedGeneration: tunnel.Generation}
 		if message != "" && (kind == v1alpha1.ConditionTunnelReady || kind == v1alpha1.ConditionReady) {
