@@ -259,3 +259,23 @@ func TestTheTableIsLiveAndComesBack(t *testing.T) {
 	second.Changed(t.Context(), fleet, key)
 	tab.Until(t, patience, `!`+row+` && window.stays.isConnected`)
 }
+
+func TestWhoIsRefusedIsToldWhyAndComesInWhenThereIsAPlace(t *testing.T) {
+	b := chromium(t)
+	p := newPage(t, newFleet(40), page.Config{Check: report})
+	url, d := serve(t, p), document(t, p)
+	leave := crowd(t, url, d.Rows, 0)
+	tab := b.Open(t, fmt.Sprintf("%scluster?namespace=%s&name=%s", url, d.Rows[20][0], d.Rows[20][1]))
+	const notice = `document.getElementById("refusal").innerText`
+	tab.Until(t, patience, notice+`.includes("the pages of 16 Clusters are open") && document.getElementById("connection").textContent === "Refused, trying again"`)
+	if got := str(t, tab, `document.querySelector(".verdict").innerText`); !strings.Contains(got, "Nothing of this Cluster is read yet") {
+		t.Errorf("instead of its state it says %q", got)
+	}
+	leave[0]()
+	tab.Until(t, patience, `document.querySelectorAll(".hop[data-id]").length > 3 && `+notice+` === "" && document.getElementById("connection").textContent === "Live"`)
+	for _, problem := range tab.Problems() {
+		if !strings.Contains(problem, "503") { // the browser tells of each answer that is an error
+			t.Errorf("the browser complains: %s", problem)
+		}
+	}
+}

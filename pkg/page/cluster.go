@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,7 +55,8 @@ func (p *Page) streamCluster(w http.ResponseWriter, r *http.Request) {
 	}
 	c, leave, err := p.attend(key)
 	if err != nil {
-		w.Header().Set("Retry-After", "15")
+		// A place is free as soon as somebody closes a page; those who wait ask no more often than a page is made new.
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(p.Timing.Check.Seconds()))))
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}

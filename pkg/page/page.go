@@ -117,11 +117,11 @@ func New(c Config) (*Page, error) {
 func (p *Page) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path := range p.files {
-		mux.HandleFunc("GET "+path, bounded(p.requests, p.serveFile))
+		mux.HandleFunc("GET "+path, bounded(p.requests, "requests", p.serveFile))
 	}
-	mux.HandleFunc("GET /api/fleet", bounded(p.requests, p.serveFleet))
-	mux.HandleFunc("GET /api/fleet/events", bounded(p.streams, p.streamFleet))
-	mux.HandleFunc("GET /api/cluster/events", bounded(p.streams, p.streamCluster))
+	mux.HandleFunc("GET /api/fleet", bounded(p.requests, "requests", p.serveFleet))
+	mux.HandleFunc("GET /api/fleet/events", bounded(p.streams, "open pages", p.streamFleet))
+	mux.HandleFunc("GET /api/cluster/events", bounded(p.streams, "open pages", p.streamCluster))
 	var handler http.Handler = mux
 	if p.Reviewer != nil {
 		handler = reviewed(p.Reviewer, p.Log, handler)
@@ -131,8 +131,8 @@ func (p *Page) Handler() http.Handler {
 	return secured(ownOnly(handler))
 }
 
-// bounded answers with 503 where there is no place.
-func bounded(places chan struct{}, next http.HandlerFunc) http.HandlerFunc {
+// bounded answers with 503 where there is no place for one more of what.
+func bounded(places chan struct{}, what string, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case places <- struct{}{}:
@@ -140,7 +140,7 @@ func bounded(places chan struct{}, next http.HandlerFunc) http.HandlerFunc {
 			next(w, r)
 		default:
 			w.Header().Set("Retry-After", "5")
-			http.Error(w, "too many readers at the moment", http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("it has %d %s already, which is as many as it serves at the same time", cap(places), what), http.StatusServiceUnavailable)
 		}
 	}
 }

@@ -165,17 +165,14 @@ func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
 	})
 }
 
-func TestReadersAreBoundedAndLeaveNothingBehind(t *testing.T) {
-	fleet := newFleet(40)
-	p := newPage(t, fleet, page.Config{Check: report})
-	url := serve(t, p)
-	d := document(t, p)
-	var open []context.CancelFunc
-	statuses := map[int]int{}
-	for i := range 20 { // of 16 Clusters that may be open at the same time
+// crowd opens the pages of as many Clusters as may be open at the same time, and then of more, which are refused.
+func crowd(t *testing.T, url string, d [][]any, more int) (leave []context.CancelFunc) {
+	t.Helper()
+	const most = 16
+	for i := range most + more {
 		ctx, cancel := context.WithCancel(t.Context())
-		open = append(open, cancel)
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%sapi/cluster/events?namespace=%s&name=%s", url, d.Rows[i][0], d.Rows[i][1]), http.NoBody)
+		leave = append(leave, cancel)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%sapi/cluster/events?namespace=%s&name=%s", url, d[i][0], d[i][1]), http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,12 +181,23 @@ func TestReadersAreBoundedAndLeaveNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = response.Body.Close() })
-		statuses[response.StatusCode]++
+		if i < most {
+			if response.StatusCode != http.StatusOK {
+				t.Fatalf("reader %d: %s", i+1, response.Status)
+			}
+			continue
+		}
+		why, err := io.ReadAll(response.Body)
+		if again := response.Header.Get("Retry-After"); err != nil || response.StatusCode != http.StatusServiceUnavailable || again != "1" || !strings.Contains(string(why), "16 Clusters") {
+			t.Errorf("reader %d: %s, again after %q s: %s, %v", i+1, response.Status, again, why, err)
+		}
 	}
-	if statuses[200] != 16 || statuses[503] != 4 {
-		t.Errorf("answers %v, want 16 of 200 and 4 of 503", statuses)
-	}
-	for _, cancel := range open {
+	return leave
+}
+
+func TestReadersAreBoundedAndLeaveNothingBehind(t *testing.T) {
+	p := newPage(t, newFleet(40), page.Config{Check: report})
+	for _, cancel := range crowd(t, serve(t, p), document(t, p).Rows, 4) {
 		cancel()
 	}
 	eventually.True(t, patience, "nobody is looked at any more", func() error {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,7 +18,8 @@ import (
 const lookTime = 2 * time.Minute
 
 // errTooMany says that the pages of too many Clusters are open at the same time.
-var errTooMany = errors.New("the pages of too many Clusters are open at the moment")
+var errTooMany = fmt.Errorf("the pages of %d Clusters are open at this server already, which is as many as it looks at: close the page of another Cluster, "+
+	"or run fairlead check", maxWatched)
 
 // kinds of events about a Cluster.
 const (

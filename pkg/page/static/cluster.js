@@ -101,6 +101,13 @@ export class ClusterView {
       h("td", { class: "message" }, c.message || ""))) : [h("tr", null, h("td", { colspan: "5", class: "fine" }, "None yet."))]));
   }
 
+  /** The server has no place for this page at the moment: what has come stays, and what has not is not waited for in these words. */
+  refused() {
+    if (this.health) return;
+    this.state.replaceChildren(badge("waiting"), h("p", null, "Nothing of this Cluster is read yet."));
+    this.hops.replaceChildren();
+  }
+
   /** Takes what a look at the hops has found. */
   checkedHops(report) {
     this.hops.setAttribute("aria-busy", "false");

@@ -10,6 +10,7 @@ import { serverTime } from "./time.js";
 const store = new Store();
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");
+const refusal = document.getElementById("refusal");
 const fleet = new FleetView(store, (query, push) => {
   const url = `./${formatQuery(query)}`;
   if (push) history.pushState(null, "", url);
@@ -23,9 +24,14 @@ let scrolled = 0;
 let fleetURL = "./";
 
 const objectName = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
-const states = { live: "Live", connecting: "Connecting", lost: "No connection, trying again" };
+const states = { live: "Live", connecting: "Connecting", lost: "No connection, trying again", refused: "Refused, trying again" };
 
-function connected(state) {
+/** Shows how the way to the server is. Why it refuses stays to be read while the page tries again. */
+function connected(state, reason) {
+  if (state === "refused") setText(refusal, `The xds-server does not serve this page now: ${reason}. This page tries again by itself.`);
+  else if (state !== "connecting") refusal.replaceChildren();
+  else if (refusal.textContent) return;
+  if (state === "refused") cluster?.refused();
   if (connection.dataset.state === state) return;
   connection.dataset.state = state;
   setText(connection, states[state]);
@@ -61,6 +67,7 @@ async function follow() {
 }
 
 function resume() {
+  refusal.replaceChildren();
   stream?.close();
   stream = new Stream((id) => `api/fleet/events?since=${encodeURIComponent(id || store.cursor)}`, {
     rows: (delta) => {
@@ -72,6 +79,7 @@ function resume() {
 }
 
 function openCluster(namespace, name) {
+  refusal.replaceChildren();
   stream?.close();
   cluster = new ClusterView(namespace, name);
   const mine = cluster;

@@ -1,14 +1,15 @@
 // Server-sent events that come back by themselves. A browser's EventSource does so after most failures, with Last-Event-ID; it
-// gives up when a server answers with an error, and does not see a way that is dead. Both are seen to here.
+// gives up when a server answers with an error, without telling which, and does not see a way that is dead. All of it is seen to here.
 
 import { serverTime } from "./time.js";
 
 const silence = 45_000; // ms; the server sends something every 15 s
 const hiddenFor = 60_000; // a tab that nobody looks at for so long costs the server nothing
+const patience = 10_000; // ms for an answer to the question why there is no stream
 
 export class Stream {
   /**
-   * url(): where to read from now. events: a function for each kind. state(name): "live", "connecting" or "lost".
+   * url(): where to read from now. events: a function for each kind. state(name, reason): "live", "connecting", "lost", or "refused" and why.
    */
   constructor(url, events, state) {
     Object.assign(this, { url, events, state, attempt: 0, closed: false, id: "" });
@@ -30,7 +31,7 @@ export class Stream {
     source.onerror = () => {
       if (this.source !== source) return;
       this.state("connecting");
-      if (source.readyState === EventSource.CLOSED) this.again();
+      if (source.readyState === EventSource.CLOSED) this.ask(source);
     };
     for (const [kind, handle] of Object.entries({ beat: (data) => serverTime(data.now), ...this.events })) {
       source.addEventListener(kind, (event) => {
@@ -53,11 +54,30 @@ export class Stream {
     this.watchdog = setTimeout(() => this.again(), silence);
   }
 
-  again() {
+  /** Asks why a stream was not opened, and tries again when the server says. */
+  async ask(source) {
+    let reason = "";
+    let seconds = 0;
+    try {
+      const response = await fetch(this.url(this.id), { credentials: "same-origin", signal: AbortSignal.timeout(patience) });
+      if (response.ok) await response.body.cancel(); // there is a place by now
+      else {
+        reason = (await response.text()).trim() || response.statusText || `HTTP status ${response.status}`;
+        seconds = Number(response.headers.get("Retry-After")) || 0;
+      }
+    } catch {
+      // Nobody answers.
+    }
+    if (this.source === source) this.again(reason, seconds);
+  }
+
+  again(reason = "", seconds = 0) {
     this.stop();
-    this.state(this.attempt > 2 ? "lost" : "connecting");
+    if (reason) this.state("refused", reason);
+    else this.state(this.attempt > 2 ? "lost" : "connecting");
     const most = Math.min(30_000, 1000 * 2 ** this.attempt++);
-    this.retry = setTimeout(() => this.open(), most * (0.5 + Math.random() / 2));
+    const wait = Math.max(most * (0.5 + Math.random() / 2), Math.min(seconds, 300) * 1000 * (1 + Math.random() / 2));
+    this.retry = setTimeout(() => this.open(), wait);
   }
 
   stop() {
