@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -44,6 +45,7 @@ type flags struct {
 	healthListen, metricsListen        string
 	webhookListen                      string
 	logging                            logging.Flags
+	traces                             traces.Flags
 }
 
 func rootCommand() *cobra.Command {
@@ -82,6 +84,7 @@ func rootCommand() *cobra.Command {
 	set.StringVar(&f.webhookListen, "webhook-listen", ":9443", "address of the webhook that has kubeconfigs written the right way at once, HTTPS; 0 for none")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
 	f.logging.AddTo(set)
+	f.traces.AddTo(set)
 	return cmd
 }
 
@@ -97,6 +100,11 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	f.config.Now, f.config.Metrics = f.clock.Now, registerer{ctrlmetrics.Registry}
 	f.config.Metrics.MustRegister(metrics.Build(metrics.Controller))
 	kubelog.SetLogger(log)
+	stop, err := f.traces.Start(ctx, "controller", log)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	config, err := f.restConfig()
 	if err != nil {
 		return err
@@ -148,6 +156,7 @@ func (f *flags) restConfig() (*rest.Config, error) {
 	}
 	config.UserAgent = "fairlead-controller"
 	config.Wrap(f.clock.Wrap)
+	config.Wrap(traces.Transport)
 	// The apiserver's own fairness limits clients; a limit here would only delay the first round after a start.
 	config.QPS = -1
 	return config, nil

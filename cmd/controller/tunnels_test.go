@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,9 +23,13 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/tracetest"
 )
 
 var management = kubetest.Server{CRDs: true}
+
+// credential is what a kubeconfig in these tests has.
+const credential = "what-only-the-kubeconfig-may-have"
 
 func TestMain(m *testing.M) { os.Exit(management.Run(m)) }
 
@@ -60,6 +67,7 @@ func TestWithoutTunnelsTheProgramWritesKubeconfigsAlone(t *testing.T) {
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"}}
 	provided := clientcmdapi.NewConfig()
 	provided.Clusters["c1"] = &clientcmdapi.Cluster{Server: "https://192.0.2.10:6443"}
+	provided.AuthInfos["c1"] = &clientcmdapi.AuthInfo{Token: credential}
 	data, err := clientcmd.Write(*provided)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +84,8 @@ func TestWithoutTunnelsTheProgramWritesKubeconfigsAlone(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	var stderr bytes.Buffer
-	args := []string{"--tunnels=false", "--health-listen=0", "--webhook-listen=0", "--kubeconfig=" + kubeconfigFile(t, config)}
+	collector := tracetest.Start(t)
+	args := []string{"--tunnels=false", "--health-listen=0", "--webhook-listen=0", "--kubeconfig=" + kubeconfigFile(t, config), "--otlp-endpoint=" + collector.Endpoint}
 	go func() { ended <- run(ctx, args, &stderr, &stderr) }()
 
 	kubetest.Eventually(t, "writing the kubeconfig", func() error { return proxied(t.Context(), api, secret) })
@@ -110,6 +119,31 @@ func TestWithoutTunnelsTheProgramWritesKubeconfigsAlone(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 	checkNothingElse(t, api, ns)
+	checkSpans(t, collector, ns)
+}
+
+// checkSpans looks for the way of a kubeconfig to the apiserver, and for what may not be told.
+func checkSpans(t *testing.T, c *tracetest.Collector, namespace string) {
+	t.Helper()
+	var steps []string
+	for _, reconcile := range c.Find("reconcile", "fairlead.controller", "kubeconfig", "fairlead.namespace", namespace, "fairlead.name", "c1") {
+		for _, write := range c.Below(reconcile, "write kubeconfig") {
+			for _, patch := range c.Below(write, "HTTP PATCH") {
+				steps = append(steps, fmt.Sprint(
+					tracetest.Attribute(reconcile, "fairlead.result"), " ", tracetest.Attribute(write, "fairlead.name"), " ",
+					strings.Contains(tracetest.Attribute(patch, "url.full"), "/namespaces/"+namespace+"/secrets/c1-kubeconfig"), " ", tracetest.Attribute(patch, "http.response.status_code")))
+			}
+		}
+	}
+	if !slices.Contains(steps, "again c1-kubeconfig true 200") && !slices.Contains(steps, "done c1-kubeconfig true 200") {
+		t.Errorf("the kubeconfig was written %v", steps)
+	}
+	// Neither what it wrote nor what it was answered; nor is a watch, or a lease, a span.
+	for _, not := range []string{credential, base64.StdEncoding.EncodeToString([]byte(credential))[:16], "proxy.example.org", "watch=true"} {
+		if c.Has(not) {
+			t.Errorf("%q was sent to the collector", not)
+		}
+	}
 }
 
 func proxied(ctx context.Context, api client.Client, secret *corev1.Secret) error {

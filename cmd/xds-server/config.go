@@ -55,15 +55,15 @@ func rootCommand() *cobra.Command {
 			if err := f.complete(); err != nil {
 				return err
 			}
-			s, err := newServer(f.config, log)
-			if err != nil {
-				return err
-			}
 			stop, err := f.traces.Start(cmd.Context(), "xds-server", log)
 			if err != nil {
 				return err
 			}
 			defer stop()
+			s, err := newServer(f.config, log)
+			if err != nil {
+				return err
+			}
 			return s.run(cmd.Context())
 		},
 	}
@@ -186,5 +186,6 @@ func (f *flags) readKubeconfig() (err error) {
 	// The apiserver's own fairness limits clients. The default here, 5 requests a second, would make edges that enrol
 	// together wait until nobody listens any more.
 	f.rest.QPS = -1
+	f.rest.Wrap(traces.Transport)
 	return nil
 }

@@ -50,6 +50,7 @@ type management struct {
 	client.Client
 	config         *rest.Config
 	xdsServer      model.Endpoint // which the controller asks; zero: none
+	inspect, otlp  string         // where the server serves inspection, and sends traces
 	stopController func()
 }
 
@@ -64,7 +65,7 @@ func newManagement(t *testing.T) *management {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &management{Client: admin, config: config}
+	return &management{Client: admin, config: config, inspect: "0"}
 }
 
 // startController runs the real controller, until stopController is called or the test ends.

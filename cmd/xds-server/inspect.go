@@ -6,9 +6,12 @@ import (
 	"net"
 	"time"
 
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/spf13/pflag"
 
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/inspect"
+	inspectv1 "github.com/fairlead/fairlead/pkg/inspect/v1"
 	"github.com/fairlead/fairlead/pkg/report"
 )
 
@@ -28,7 +31,11 @@ func (c *inspectConfig) complete() error {
 
 // serveInspection serves inspection until ctx ends.
 func (s *server) serveInspection(ctx context.Context, listener net.Listener, hub *report.Hub) error {
-	return inspect.Serve(ctx, listener, inspect.Config{Domain: s.inst.Domain, Hub: hub, Published: s.ads.Status(), Refusals: &s.refusals})
+	return inspect.Serve(ctx, listener, inspect.Config{
+		Domain: s.inst.Domain, Hub: hub, Published: s.ads.Status(), Refusals: &s.refusals,
+		Calls: traces.Calls(traces.Trusted, statusv3.ClientStatusDiscoveryService_FetchClientStatus_FullMethodName, inspectv1.Inspect_Fleet_FullMethodName,
+			inspectv1.Inspect_Resources_FullMethodName, inspectv1.Inspect_Dump_FullMethodName),
+	})
 }
 
 // noteRefusal remembers, for those who look, who was refused.

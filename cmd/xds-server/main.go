@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/channel"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -132,7 +133,9 @@ func (s *server) channel() (*channel.Channel, *report.Hub) {
 		},
 		Closing: func() { s.ads.Close(); hub.Close() },
 		Refused: s.noteRefusal(inspect.AboutHandshake),
-		Log:     s.log,
+		Calls: traces.Calls(traces.Strangers, enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
+			enrolv1.Enrolment_Renew_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName, reportv1.Report_Peers_FullMethodName),
+		Log: s.log,
 	})
 	s.ads.Register(c)
 	reportv1.RegisterReportServer(c, hub)

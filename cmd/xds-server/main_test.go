@@ -24,6 +24,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/tracetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -40,6 +41,7 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 	}
 	args := arguments(map[string]string{
 		"--listen": at.String(), "--health-listen": health.String(), "--kubeconfig": m.kubeconfig(t), "--state-dir": t.TempDir(),
+		"--inspect-listen": m.inspect, "--otlp-endpoint": m.otlp,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var out, log bytes.Buffer // log: read only after the program has ended
@@ -113,6 +115,8 @@ func (m *management) secret(t *testing.T, namespace, name string) map[string][]b
 // With a real kube-apiserver, the permissions that are deployed, and the real controller.
 func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	m := newManagement(t)
+	collector := tracetest.Start(t)
+	m.inspect, m.otlp = freePort(t).String(), collector.Endpoint
 	at, stop := start(t, m)
 	cluster := kubetest.Cluster("default", "c1")
 	if err := m.Create(t.Context(), cluster); err != nil {
@@ -145,6 +149,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	if _, _, err := service.EnrolGateway(t.Context(), "gateway-0", enrol.GatewayCredential{Token: token}); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("a gateway with the token of an edge: %v", err)
 	}
+	inspected(t, m.inspect, node)
 	renewed, _, err := service.Renew(t.Context(), edge)
 	if err != nil || renewed.Leaf().Subject.CommonName != edge.Leaf().Subject.CommonName {
 		t.Errorf("renewing: %v", err)
@@ -167,4 +172,5 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 		return nil
 	})
 	stop()
+	checkSpans(t, collector, token, credential.Token)
 }

@@ -1,5 +1,6 @@
 // Package traces sends spans of the control plane to an OpenTelemetry collector, where one is named, and costs nothing where none is. What a
-// program does goes in, OTLP over gRPC comes out. There are no secrets in spans: names of objects and nodes, codes and times.
+// program does goes in, OTLP over gRPC comes out. There are no secrets in spans: names of objects and nodes, codes and times. How many
+// traces are kept is said by OpenTelemetry's own variables, OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG.
 package traces
 
 import (
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -18,11 +20,11 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/fairlead/fairlead/internal/redact"
 	"github.com/fairlead/fairlead/internal/version"
 )
 
@@ -33,7 +35,12 @@ const (
 	maxQueue = 4096
 	// endpointVariable is what OpenTelemetry's own programs read.
 	endpointVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	// maxError is how much is sent of an error.
+	maxError = 1 << 10
 )
+
+// started says that spans are sent.
+var started atomic.Bool
 
 // Flags are the flags of a program that has spans.
 type Flags struct{ Endpoint string }
@@ -64,8 +71,9 @@ func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (sto
 			attribute.String("service.version", version.Get()))),
 	)
 	otel.SetTracerProvider(provider)
-	otel.SetTextMapPropagator(propagation.TraceContext{})
+	started.Store(true)
 	return func() {
+		started.Store(false)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -76,17 +84,20 @@ func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (sto
 
 // Begin begins a span. Pairs are attributes: a name and its value, each time.
 func Begin(ctx context.Context, name string, pairs ...string) (context.Context, trace.Span) {
-	var attributes []attribute.KeyValue
-	for i := 0; i+1 < len(pairs); i += 2 {
-		attributes = append(attributes, attribute.String("fairlead."+pairs[i], pairs[i+1]))
+	ctx, span := otel.Tracer("github.com/fairlead/fairlead").Start(ctx, name)
+	if span.IsRecording() {
+		for i := 0; i+1 < len(pairs); i += 2 {
+			span.SetAttributes(attribute.String("fairlead."+pairs[i], pairs[i+1]))
+		}
 	}
-	return otel.Tracer("github.com/fairlead/fairlead").Start(ctx, name, trace.WithAttributes(attributes...))
+	return ctx, span
 }
 
-// End ends a span with what came of it.
+// End ends a span with what came of it. An error is told without what looks like a secret, though none should be in one.
 func End(span trace.Span, err error) {
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+	if err != nil && span.IsRecording() {
+		text := redact.Text(err.Error())
+		span.SetStatus(codes.Error, strings.ToValidUTF8(text[:min(len(text), maxError)], ""))
 	}
 	span.End()
 }

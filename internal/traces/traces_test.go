@@ -4,70 +4,108 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
-	"sync"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/internal/traces"
+	"github.com/fairlead/fairlead/internal/tracetest"
 )
 
-// collector is a real OTLP receiver.
-type collector struct {
-	collectorv1.UnimplementedTraceServiceServer
+var quiet = slog.New(slog.DiscardHandler)
 
-	mu    sync.Mutex
-	spans map[string]*tracev1.Span
-}
-
-// Export implements the service.
-func (c *collector) Export(_ context.Context, r *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, resource := range r.GetResourceSpans() {
-		for _, scope := range resource.GetScopeSpans() {
-			for _, span := range scope.GetSpans() {
-				c.spans[span.GetName()] = span
-			}
-		}
+func start(t *testing.T, c *tracetest.Collector) (stop func()) {
+	t.Helper()
+	stop, err := traces.Flags{Endpoint: c.Endpoint}.Start(t.Context(), "xds-server", quiet)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return &collectorv1.ExportTraceServiceResponse{}, nil
+	return stop
 }
 
 func TestSpansArriveAtACollector(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, server := &collector{spans: map[string]*tracev1.Span{}}, grpc.NewServer()
-	collectorv1.RegisterTraceServiceServer(server, c)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-	stop, err := traces.Flags{Endpoint: "http://" + listener.Addr().String()}.Start(t.Context(), "xds-server", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := tracetest.Start(t)
+	stop := start(t, c)
 	ctx, parent := traces.Begin(t.Context(), "enrol", "request", "edge")
 	_, child := traces.Begin(ctx, "sign")
-	traces.End(child, errors.New("nobody answers"))
+	traces.End(child, errors.New("nobody answers, password: hunter2"))
 	traces.End(parent, nil)
 	stop()
-	enrol, sign := c.spans["enrol"], c.spans["sign"]
-	if enrol == nil || sign == nil || string(sign.GetParentSpanId()) != string(enrol.GetSpanId()) || string(sign.GetTraceId()) != string(enrol.GetTraceId()) {
-		t.Fatalf("got %v", c.spans)
+	enrol := c.Find("enrol", "fairlead.request", "edge")
+	if len(enrol) != 1 {
+		t.Fatalf("got %v", enrol)
 	}
-	if sign.GetStatus().GetCode() != tracev1.Status_STATUS_CODE_ERROR || enrol.GetAttributes()[0].GetKey() != "fairlead.request" {
-		t.Errorf("got %v", c.spans)
+	sign := c.Below(enrol[0], "sign")
+	if len(sign) != 1 || sign[0].GetStatus().GetCode() != tracev1.Status_STATUS_CODE_ERROR || !strings.Contains(sign[0].GetStatus().GetMessage(), "nobody answers") {
+		t.Errorf("got %v", sign)
+	}
+	if c.Has("hunter2") {
+		t.Error("a password was sent")
+	}
+}
+
+// What is asked of another program by HTTP goes on in the same trace there, and is no span where it belongs to none.
+func TestATraceGoesOnOverHTTP(t *testing.T) {
+	c := tracetest.Start(t)
+	stop := start(t, c)
+	server := httptest.NewServer(traces.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) }), "webhook"))
+	defer server.Close()
+	ask := func(ctx context.Context) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/x", strings.NewReader("a body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer a-header")
+		response, err := (&http.Client{Transport: traces.Transport(http.DefaultTransport)}).Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+	}
+	ctx, parent := traces.Begin(t.Context(), "reconcile")
+	ask(ctx)
+	traces.End(parent, nil)
+	ask(t.Context())
+	stop()
+	asked := c.Below(c.Find("reconcile")[0], "HTTP POST")
+	if len(asked) != 1 || len(c.Find("HTTP POST")) != 1 || len(c.Below(asked[0], "webhook")) != 1 {
+		t.Errorf("asked %v, answered %v", c.Find("HTTP POST"), c.Find("webhook"))
+	}
+	for _, secret := range []string{"a body", "a-header", "fine"} {
+		if c.Has(secret) {
+			t.Errorf("%q was sent", secret)
+		}
+	}
+}
+
+func TestHowManyAreKeptIsSaidByTheEnvironment(t *testing.T) {
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
+	c := tracetest.Start(t)
+	stop := start(t, c)
+	_, span := traces.Begin(t.Context(), "enrol")
+	traces.End(span, nil)
+	stop()
+	if c.Has("enrol") {
+		t.Error("a span was sent")
 	}
 }
 
 func TestEndpointsAreChecked(t *testing.T) {
 	for _, bad := range []string{"localhost:4317", "ftp://h:1", "http://", "http://h:1/path"} {
-		if _, err := (traces.Flags{Endpoint: bad}).Start(t.Context(), "x", slog.New(slog.DiscardHandler)); err == nil {
+		if _, err := (traces.Flags{Endpoint: bad}).Start(t.Context(), "x", quiet); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
+	}
+}
+
+// BenchmarkOff is what a span costs where nobody wants any.
+func BenchmarkOff(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		_, span := traces.Begin(b.Context(), "reconcile", "controller", "tunnel", "namespace", "prod", "name", "c1")
+		traces.End(span, nil)
 	}
 }

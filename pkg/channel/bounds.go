@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
 
 	"github.com/fairlead/fairlead/internal/limit"
 )
@@ -57,7 +58,7 @@ var perClass = [classes]struct {
 }
 
 // newServer returns the gRPC server of a class.
-func newServer(class int, rules rules) *grpc.Server {
+func newServer(class int, rules rules, calls stats.Handler) *grpc.Server {
 	bounds := perClass[class]
 	options := []grpc.ServerOption{
 		grpc.Creds(done{}),
@@ -73,6 +74,9 @@ func newServer(class int, rules rules) *grpc.Server {
 	if class != insiders {
 		options = append(options, grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 			grpc.ReadBufferSize(readBuffer), grpc.WriteBufferSize(writeBuffer))
+	}
+	if calls != nil {
+		options = append(options, grpc.StatsHandler(calls))
 	}
 	return grpc.NewServer(options...)
 }

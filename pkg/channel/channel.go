@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -39,7 +40,9 @@ type Config struct {
 	Closing func()
 	// Refused is told of a caller with whom the TLS handshake has failed, and why; nil: nobody is. It must not block.
 	Refused func(address string, why error)
-	Log     *slog.Logger
+	// Calls is told of each call that is let in, as of all that goes on in it; nil: nobody is.
+	Calls stats.Handler
+	Log   *slog.Logger
 }
 
 // Channel serves services on one listener. Connections that begin with a PROXY header (version 1 or 2) have come through
@@ -60,7 +63,7 @@ func newChannel(config Config, b bounds) *Channel {
 	c := &Channel{door: newDoor(config, b), closing: config.Closing, figures: rules.figures}
 	c.door.figures = rules.figures
 	for class := range c.servers {
-		c.servers[class] = newServer(class, rules)
+		c.servers[class] = newServer(class, rules, config.Calls)
 	}
 	return c
 }

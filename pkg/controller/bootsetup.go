@@ -46,7 +46,7 @@ func (p parts) setupBoots(mgr ctrl.Manager, view *report.View) error {
 			return nil
 		})).
 		WithOptions(options(bootWorkers, "cluster", p.log)).
-		Complete(r)
+		Complete(traced{"boot", r})
 }
 
 // clusterOfMachine leads from a Machine to its Cluster.

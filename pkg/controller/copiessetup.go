@@ -48,7 +48,7 @@ func (p parts) setupCopies(mgr ctrl.Manager) error {
 	for _, suffix := range append([]string{kubeconfig.Suffix}, userCASuffixes...) {
 		build = build.Watches(&corev1.Secret{}, byName(suffix))
 	}
-	return build.WithOptions(options(copyWorkers, "tunnel", p.log)).Complete(r)
+	return build.WithOptions(options(copyWorkers, "tunnel", p.log)).Complete(traced{"copies", r})
 }
 
 // copyNamespaces are the other namespaces that a Tunnel wants copies in.

@@ -21,22 +21,32 @@ type counting struct {
 
 // Patch implements client.Client.
 func (c counting) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+	ctx, end := writing(ctx, o)
 	err := c.Client.Patch(ctx, o, patch, options...)
+	end(err)
 	c.count(o, err)
 	return err
 }
 
 // Create implements client.Client.
 func (c counting) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	ctx, end := writing(ctx, o)
 	err := c.Client.Create(ctx, o, options...)
+	end(err)
 	c.count(o, err)
 	return err
 }
 
 func (c counting) count(o client.Object, err error) {
-	if _, ok := o.(*corev1.Secret); ok && strings.HasSuffix(o.GetName(), kubeconfig.Suffix) && !conflict(err) {
+	if isKubeconfig(o) && !conflict(err) {
 		c.figures.kubeconfigs.WithLabelValues(result(err)).Inc()
 	}
+}
+
+// isKubeconfig says whether an object is the kubeconfig Secret of a Cluster.
+func isKubeconfig(o client.Object) bool {
+	_, ok := o.(*corev1.Secret)
+	return ok && strings.HasSuffix(o.GetName(), kubeconfig.Suffix)
 }
 
 func result(err error) string {

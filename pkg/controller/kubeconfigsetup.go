@@ -77,7 +77,7 @@ func (r *kubeconfigs) setup(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Kind[client.Object](credentials, secretMetadata(), handler.EnqueueRequestsFromMapFunc(r.usersOf))).
 		WatchesRawSource(source.Func(r.begin)).
 		WithOptions(options(kubeconfigWorkers, "cluster", r.log)).
-		Complete(r)
+		Complete(traced{"kubeconfig", r})
 }
 
 // usersOf leads from a Secret with credentials to the Tunnels that name it.

@@ -15,6 +15,7 @@ import (
 	metrics "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -77,7 +78,9 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(kubetest.Impersonate(config, controllerUser), ctrl.Options{
+	own := kubetest.Impersonate(config, controllerUser)
+	own.Wrap(traces.Transport)
+	mgr, err := ctrl.NewManager(own, ctrl.Options{
 		Scheme: scheme, Cache: CacheOptions(testConfig()), Metrics: metrics.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "fairlead-controller", LeaderElectionNamespace: testConfig().Namespace,
 	})

@@ -155,7 +155,7 @@ func (r *tunnels) setup(mgr ctrl.Manager) error {
 		})).
 		WithOptions(options(tunnelWorkers, "cluster", r.log))
 	if r.config.NoTunnels { // nobody enrols
-		return build.Complete(r)
+		return build.Complete(traced{"tunnel", r})
 	}
 	bootstraps, err := secretCache(mgr, cache.ByObject{Label: mustSelect(v1alpha1.BootstrapLabel)})
 	if err != nil {
@@ -165,7 +165,7 @@ func (r *tunnels) setup(mgr ctrl.Manager) error {
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel), builder.WithPredicates(named(r.config.Namespace, v1alpha1.InstallationConfigMapName))).
 		WatchesRawSource(source.Kind[client.Object](bootstraps, secretMetadata(), byName(v1alpha1.BootstrapSecretSuffix))).
 		WatchesRawSource(source.Kind[client.Object](bootstraps, secretMetadata(), byName(v1alpha1.BootReportSecretSuffix))).
-		Complete(r)
+		Complete(traced{"tunnel", r})
 }
 
 func (r *liveStatus) setup(mgr ctrl.Manager, changed workqueue.TypedInterface[string]) error {
@@ -180,7 +180,7 @@ func (r *liveStatus) setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 			return nil
 		})).
 		WithOptions(options(liveWorkers, "cluster", r.log)).
-		Complete(r)
+		Complete(traced{"live", r})
 }
 
 // moreThanLiveChanged says that something else of a Tunnel has changed than its live state, which changes often.
@@ -216,7 +216,7 @@ func (r *signer) setup(mgr ctrl.Manager) error {
 			return ok && open(csr)
 		}))).
 		WithOptions(options(signerWorkers, "request", r.log)).
-		Complete(r)
+		Complete(traced{"signer", r})
 }
 
 func (r *installation) setup(mgr ctrl.Manager) error {
@@ -240,7 +240,7 @@ func (r *installation) setup(mgr ctrl.Manager) error {
 			return nil
 		})).
 		WithOptions(options(1, "configmap", r.log)).
-		Complete(r)
+		Complete(traced{"installation", r})
 }
 
 // options gives each object its own retries, so that one that fails never delays another.

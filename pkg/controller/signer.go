@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -159,7 +160,9 @@ func (r *signer) approve(ctx context.Context, csr *certificatesv1.CertificateSig
 }
 
 // sign issues the leaf. All that it says comes from the request that was checked, nothing from the CSR but its key.
-func (r *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *issuer, wanted request) error {
+func (r *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *issuer, wanted request) (err error) {
+	ctx, span := traces.Begin(ctx, "sign", "role", string(wanted.subject.Role), "node", wanted.subject.Node)
+	defer func() { endSpan(span, err) }()
 	chain, err := ca.Issue(wanted.key, certs.Leaf{
 		CommonName: wanted.subject.Node,
 		DNSNames:   r.config.Domain.DNSNames(wanted.subject),

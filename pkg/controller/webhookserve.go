@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/traces"
 )
 
 const (
@@ -59,7 +60,7 @@ func (p parts) setupWebhook(mgr ctrl.Manager) error {
 	server := webhook.NewServer(webhook.Options{Host: host, Port: port, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
 		c.MinVersion, c.GetCertificate = tls.VersionTLS13, source.certificate
 	}}})
-	server.Register(webhookPath, &webhook.Admission{Handler: hook})
+	server.Register(webhookPath, traces.Handler(&webhook.Admission{Handler: hook}, "admit kubeconfig"))
 	keeper := &webhookKeeper{
 		client: p.client, live: p.live, watched: watched, key: source.key, log: p.log, now: p.now,
 		times: servingTimes{life: webhookLifetime, settle: webhookSettle},
@@ -179,7 +180,7 @@ func (k *webhookKeeper) setup(mgr ctrl.Manager, watched cache.Cache) error {
 			return nil
 		})).
 		WithOptions(options(1, "secret", k.log)).
-		Complete(k)
+		Complete(traced{"webhook", k})
 }
 
 // Reconcile makes one step.

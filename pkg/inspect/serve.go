@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -50,7 +51,8 @@ type Config struct {
 	Domain    model.TunnelDomain
 	Hub       *report.Hub
 	Published Published
-	Refusals  *Refusals // nil: none are kept
+	Refusals  *Refusals     // nil: none are kept
+	Calls     stats.Handler // is told of each call; nil: nobody is
 }
 
 // Listen listens at a loopback address, and returns nil for "0". Any other address is refused: there is no password.
@@ -90,7 +92,7 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 		return nil
 	}
 	busy := make(chan struct{}, maxBusy)
-	server := grpc.NewServer(
+	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
 		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
@@ -113,7 +115,11 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 			defer done()
 			return handle(service, &boundStream{stream, ctx})
 		}),
-	)
+	}
+	if config.Calls != nil {
+		options = append(options, grpc.StatsHandler(config.Calls))
+	}
+	server := grpc.NewServer(options...)
 	inspectv1.RegisterInspectServer(server, &service{config: config})
 	statusv3.RegisterClientStatusDiscoveryServiceServer(server, config.Published)
 	reflection.Register(server)
