@@ -1,13 +1,11 @@
 package report
 
 import (
-	"context"
 	"errors"
-	"slices"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -27,27 +25,14 @@ var (
 	errUnknown  = errors.New("this agent does not know the question")
 )
 
-// question is one that an agent has been asked. What comes in answer is kept until who asked takes it, so that nobody who is slow holds
-// the agent's stream.
-type question struct {
-	*reportv1.Question
-	most int // bytes of the answer
-
-	mu    sync.Mutex
-	parts []*reportv1.Answer
-	size  int
-	ended error         // nil: not yet, or by the last part
-	wake  chan struct{} // holds one if there is something new
-}
-
-// asked are the questions that wait for their answers, of one session. The hub's lock guards it.
+// asked is what is to be said on a session, and the questions that wait for their answers. The hub's lock guards it.
 type asked struct {
 	last    uint64
 	open    map[uint64]*question
-	queue   chan *question                 // to be sent, of a gateway; nil: an edge's
-	tell    func(*reportv1.Question) error // of an edge
-	telling bool                           // there is a goroutine that does, which only those edges have that are asked something
-	next    []*question                    // for it
+	send    func(*reportv1.Question) error
+	sending bool        // there is a goroutine that does, which only those sessions have on which there is something to be said
+	next    []*question // for it
+	denied  bool        // who is denied, likewise: every message to a gateway says it
 }
 
 // ask has a question sent on a session, and returns nil and why if that can't be.
@@ -64,7 +49,7 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	if s == nil {
 		return nil, nil, errAway
 	}
-	if len(s.asked.open) >= maxQuestions {
+	if max(len(s.asked.open), len(s.asked.next)) >= maxQuestions { // what was given up may still be to be sent
 		return nil, nil, errBusy
 	}
 	for _, other := range s.asked.open {
@@ -78,10 +63,9 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	if s.asked.open == nil {
 		s.asked.open = map[uint64]*question{}
 	}
-	if !h.put(s, a) {
-		return nil, nil, errBusy // what was given up is still to be sent
-	}
 	s.asked.open[q.GetNumber()] = a
+	s.asked.next = append(s.asked.next, a)
+	h.say(s)
 	return a, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -89,41 +73,39 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	}, nil
 }
 
-// put has a question sent.
-func (h *Hub) put(s *session, q *question) bool {
-	a := &s.asked
-	if a.queue == nil {
-		if len(a.next) >= maxQuestions {
-			return false
-		}
-		if a.next = append(a.next, q); !a.telling {
-			a.telling = true
-			go h.tell(a)
-		}
-		return true
-	}
-	select {
-	case a.queue <- q:
-		return true
-	default:
-		return false
+// order tells a gateway who is denied.
+func (h *Hub) order(s *session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.asked.denied = true
+	h.say(s)
+}
+
+// say says what is to be said on a session, unless somebody does.
+func (h *Hub) say(s *session) {
+	if !s.asked.sending {
+		s.asked.sending = true
+		go h.sayAll(&s.asked)
 	}
 }
 
-// tell asks an edge until there is no more to ask.
-func (h *Hub) tell(a *asked) {
+// sayAll ends when there is no more to be said. After the end of the stream nothing is.
+func (h *Hub) sayAll(a *asked) {
 	for {
 		h.mu.Lock()
-		if len(a.next) == 0 {
-			a.telling, a.next = false, nil
+		if len(a.next) == 0 && !a.denied {
+			a.sending, a.next = false, nil
 			h.mu.Unlock()
 			return
 		}
-		q := a.next[0]
-		a.next = a.next[1:]
+		var q *reportv1.Question
+		if len(a.next) > 0 {
+			q, a.next = a.next[0].Question, a.next[1:]
+		}
+		a.denied = false // before that is read which is sent
 		h.mu.Unlock()
-		if err := a.tell(q.Question); err != nil {
-			return // the stream has ended
+		if a.send(q) != nil {
+			return
 		}
 	}
 }
@@ -141,11 +123,7 @@ func (h *Hub) answer(s *session, a *reportv1.Answer) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	size := len(a.GetDump())
-	for _, t := range a.GetTunnels() {
-		size += len(t.GetTunnel().GetKey()) + len(t.GetTunnel().GetNode()) + len(t.GetTunnel().GetTunnelId()) + len(t.GetTunnel().GetWorker()) + 64
-	}
-	if q.size += size; q.size > q.most {
+	if q.size += proto.Size(a); q.size > q.most {
 		q.parts, q.ended = nil, errTooLarge
 		delete(s.asked.open, a.GetNumber())
 	} else {
@@ -166,55 +144,5 @@ func (s *session) drop() {
 		q.mu.Unlock()
 		poke(q.wake)
 		delete(s.asked.open, number)
-	}
-}
-
-// next waits for a part of the answer.
-func (q *question) next(ctx context.Context) (*reportv1.Answer, error) {
-	for {
-		q.mu.Lock()
-		if len(q.parts) > 0 {
-			part := q.parts[0]
-			q.parts = slices.Delete(q.parts, 0, 1)
-			q.mu.Unlock()
-			return part, nil
-		}
-		ended := q.ended
-		q.mu.Unlock()
-		if ended != nil {
-			return nil, ended
-		}
-		select {
-		case <-q.wake:
-		case <-ctx.Done():
-			return nil, status.Error(codes.DeadlineExceeded, "its agent has not answered in time")
-		}
-	}
-}
-
-// all hands on every part of an answer, until the last.
-func (q *question) all(ctx context.Context, take func(*reportv1.Answer) error) error {
-	for {
-		part, err := q.next(ctx)
-		if err != nil {
-			return err
-		}
-		if err := take(part); err != nil {
-			return err
-		}
-		if said := text(part.GetError(), maxText); said != "" {
-			return status.Error(codes.Unavailable, "its agent says: "+said)
-		}
-		if part.GetLast() {
-			return nil
-		}
-	}
-}
-
-// poke signals a channel of capacity 1.
-func poke(to chan struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
 	}
 }

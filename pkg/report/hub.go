@@ -36,7 +36,7 @@ type Hub struct {
 	open      context.Context
 	close     context.CancelFunc
 	said      *limit.Rates // what was logged about whom
-	watching  sync.Once    // the goroutine that ends the streams of edges
+	watching  sync.Once    // the goroutine that looks who is denied
 
 	mu       sync.Mutex
 	ready    time.Time // when the first one was admitted; zero: nobody was

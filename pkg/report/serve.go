@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/ending"
 	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -32,33 +34,115 @@ var sayRate = limit.Rate{Every: time.Hour, Burst: 1}
 
 // Gateway implements the service.
 func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, reportv1.GatewayOrders]) error {
-	c := &conversation[reportv1.GatewayReport]{
-		hub: h, role: model.RoleGateway, pace: gatewayPace, recv: stream.Recv, take: h.gatewayReport,
-		tell: func(d model.Denied, q *reportv1.Question) error {
-			return stream.Send(&reportv1.GatewayOrders{Denied: deniedMessage(d), Question: q})
-		},
-	}
-	return c.serve(stream.Context())
+	c := &conversation[reportv1.GatewayReport]{hub: h, role: model.RoleGateway, pace: gatewayPace, recv: stream.Recv, take: h.gatewayReport}
+	return c.serve(stream.Context(), func(q *reportv1.Question) error {
+		denied, _ := h.admission.Denied() // the newest: one sender after the other
+		return stream.Send(&reportv1.GatewayOrders{Denied: deniedMessage(denied), Question: q})
+	})
 }
 
-// conversation is one stream of an edge or a gateway.
+// Edge implements the service.
+func (h *Hub) Edge(stream grpc.BidiStreamingServer[reportv1.EdgeReport, reportv1.EdgeOrders]) error {
+	c := &conversation[reportv1.EdgeReport]{hub: h, role: model.RoleEdge, pace: edgePace, recv: stream.Recv, take: h.edgeReport}
+	return c.serve(stream.Context(), func(q *reportv1.Question) error { return stream.Send(&reportv1.EdgeOrders{Question: q}) })
+}
+
+// conversation is one stream of an edge or a gateway. There are thousands of them, on which something is said once in a while, so each has one
+// goroutine alone, which reads; what is to be said is said by another one that lives as long as that takes.
 type conversation[M any] struct {
 	hub  *Hub
 	role model.Role
 	pace time.Duration
 	recv func() (*M, error)
 	take func(*session, *M) error
-	tell func(model.Denied, *reportv1.Question) error // who is denied now, and perhaps a question
 }
 
-// serve serves a stream to its end, and logs a refusal.
-func (c *conversation[M]) serve(ctx context.Context) error {
+// serve serves a stream to its end, and logs a refusal. send sends orders, with a question or without; it is never called twice at a time.
+func (c *conversation[M]) serve(ctx context.Context, send func(*reportv1.Question) error) error {
 	subject, err := caller(ctx, c.hub.domain, c.role, c.hub.now())
 	if err == nil {
-		err = c.converse(ctx, subject)
+		err = ending.Serve(ctx, func(ctx context.Context, end func(error)) error {
+			return c.converse(ctx, &session{subject: subject, end: end, asked: asked{send: send}})
+		})
 	}
 	c.hub.refused(subject, err)
 	return err
+}
+
+func (c *conversation[M]) converse(ctx context.Context, s *session) error {
+	h := c.hub
+	// Before anything of it is known: one that is not admitted must not end another stream.
+	if err := h.admission.Admit(s.subject); err != nil {
+		return err
+	}
+	h.watching.Do(func() {
+		_, changed := h.admission.Denied()
+		go h.watchDenied(changed)
+	})
+	h.begin(s)
+	defer h.finish(s)
+	// Whoever was revoked or shut out since then was not told by those who look at all.
+	if err := h.admission.Admit(s.subject); err != nil {
+		return err
+	}
+	if h.open.Err() != nil {
+		return errShutdown
+	}
+	if c.role == model.RoleGateway {
+		h.order(s)
+	}
+	first := time.AfterFunc(firstTime, func() { s.end(status.Error(codes.DeadlineExceeded, "nothing was reported")) })
+	defer first.Stop()
+	for {
+		m, err := c.recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		first.Stop()
+		if err := c.take(s, m); err != nil {
+			return err
+		}
+		if err := retry.Sleep(ctx, c.pace); err != nil {
+			return status.FromContextError(err).Err()
+		}
+	}
+}
+
+// watchDenied ends the streams of those who are let in no more, tells gateways whom to deny, and ends all streams when the hub is closed. One
+// goroutine does so for all of them. changed is closed when somebody else is denied than when the first stream began.
+func (h *Hub) watchDenied(changed <-chan struct{}) {
+	for {
+		select {
+		case <-changed:
+		case <-h.open.Done():
+			h.endAll(func(*session) error { return errShutdown })
+			return
+		}
+		_, changed = h.admission.Denied()
+		for _, s := range h.endAll(func(s *session) error { return h.admission.Admit(s.subject) }) {
+			if s.subject.Role == model.RoleGateway {
+				h.order(s)
+			}
+		}
+	}
+}
+
+// endAll ends the streams for which there is an error, and returns the others.
+func (h *Hub) endAll(why func(*session) error) (others []*session) {
+	h.mu.Lock()
+	all := slices.Collect(maps.Values(h.sessions))
+	h.mu.Unlock()
+	for _, s := range all {
+		if err := why(s); err != nil {
+			s.end(err)
+		} else {
+			others = append(others, s)
+		}
+	}
+	return others
 }
 
 // refused logs an error that says that a caller does what it may not do: once in a while for each, because who is refused comes
@@ -68,74 +152,5 @@ func (h *Hub) refused(subject model.Subject, err error) {
 	code := status.Code(err)
 	if slices.Contains(refusals, code) && h.said.Take(string(subject.Role)+" "+subject.Node+" "+code.String(), sayRate) == 0 {
 		h.log.Warn("report refused", "role", subject.Role, "node", subject.Node, "error", err)
-	}
-}
-
-func (c *conversation[M]) converse(ctx context.Context, subject model.Subject) error {
-	h := c.hub
-	// Before anything of it is known: one that is not admitted must not end another stream.
-	denied, changed := h.admission.Denied()
-	if err := h.admission.Admit(subject); err != nil {
-		return err
-	}
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	defer context.AfterFunc(h.open, func() { end(errShutdown) })()
-	s := &session{subject: subject, end: end, asked: asked{queue: make(chan *question, maxQuestions)}}
-	h.begin(s)
-	defer h.finish(s)
-	if err := c.tell(denied, nil); err != nil {
-		return err
-	}
-	messages := make(chan *M)
-	go c.read(ctx, end, messages)
-	first := time.NewTimer(firstTime)
-	defer first.Stop()
-	for {
-		select {
-		case m := <-messages:
-			first.Stop()
-			if err := c.take(s, m); err != nil {
-				return err
-			}
-		case <-changed:
-			denied, changed = h.admission.Denied()
-			if err := h.admission.Admit(subject); err != nil {
-				return err
-			}
-			if err := c.tell(denied, nil); err != nil {
-				return err
-			}
-		case q := <-s.asked.queue:
-			if err := c.tell(denied, q.Question); err != nil {
-				return err
-			}
-		case <-first.C:
-			return status.Error(codes.DeadlineExceeded, "nothing was reported")
-		case <-ctx.Done():
-			if err := context.Cause(ctx); !errors.Is(err, io.EOF) { // the caller has ended it
-				return err
-			}
-			return nil
-		}
-	}
-}
-
-// read hands on what comes, at a bounded rate, until the stream ends.
-func (c *conversation[M]) read(ctx context.Context, end context.CancelCauseFunc, messages chan<- *M) {
-	for {
-		m, err := c.recv()
-		if err != nil {
-			end(err)
-			return
-		}
-		select {
-		case messages <- m:
-		case <-ctx.Done():
-			return
-		}
-		if retry.Sleep(ctx, c.pace) != nil {
-			return
-		}
 	}
 }
