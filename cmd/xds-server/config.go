@@ -20,6 +20,7 @@ type config struct {
 	inst                 model.Installation
 	listen, healthListen string
 	metricsListen        string
+	perCluster           bool // series for each workload cluster
 	namespace            string
 	gatewayUser          string
 	gatewaySet           string               // the StatefulSet of the gateways; empty: inst names them
@@ -76,6 +77,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	set.StringVar(&f.listen, "listen", ":18000", "address for gateways and, through them, edges")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz, plain HTTP; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics for Prometheus, plain HTTP; 0 for none")
+	set.BoolVar(&f.perCluster, "per-cluster-metrics", false, "publish series for each workload cluster too")
 	set.StringVar(&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)")
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
 	set.StringVar(&f.control, "control-address", "", "host:port at which gateways reach the xds-servers (required)")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -51,6 +52,7 @@ type management struct {
 	config         *rest.Config
 	xdsServer      model.Endpoint // which the controller asks; zero: none
 	inspect, otlp  string         // where the server serves inspection, and sends traces
+	metrics        string         // where it serves figures, with those of each workload cluster; empty: nowhere
 	stopController func()
 }
 
@@ -131,17 +133,34 @@ func freePort(t *testing.T) model.Endpoint {
 // get asks a health check.
 func get(t *testing.T, at model.Endpoint, path string) error {
 	t.Helper()
+	_, err := body(t, at, path)
+	return err
+}
+
+// scrapedOf says that lines are in what Prometheus gets.
+func scrapedOf(t *testing.T, at model.Endpoint, lines ...string) {
+	t.Helper()
+	text, err := body(t, at, "/metrics")
+	for _, line := range lines {
+		if err != nil || !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("%s is not in what is served, %v", line, err)
+		}
+	}
+}
+
+func body(t *testing.T, at model.Endpoint, path string) (string, error) {
+	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at.String()+path, http.NoBody)
 	if err != nil {
-		return err
+		return "", err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return err
+		return "", err
 	}
-	body, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if response.StatusCode != http.StatusOK {
-		err = errors.Join(err, fmt.Errorf("%s: %s", response.Status, body))
+		err = errors.Join(err, fmt.Errorf("%s: %s", response.Status, text))
 	}
-	return errors.Join(err, response.Body.Close())
+	return string(text), errors.Join(err, response.Body.Close())
 }

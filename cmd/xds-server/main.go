@@ -103,7 +103,7 @@ func (s *server) run(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 	c, hub := s.channel()
-	registry := s.registry(c.Metrics(), hub.Metrics())
+	registry := s.registry(c, hub)
 	s.log.Info("xds-server starts", "tunnel_domain", string(s.inst.Domain), "address", listener.Addr().String())
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return s.kube.Run(ctx) })

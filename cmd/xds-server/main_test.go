@@ -41,8 +41,11 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 	}
 	args := arguments(map[string]string{
 		"--listen": at.String(), "--health-listen": health.String(), "--kubeconfig": m.kubeconfig(t), "--state-dir": t.TempDir(),
-		"--inspect-listen": m.inspect, "--otlp-endpoint": m.otlp,
+		"--inspect-listen": m.inspect, "--otlp-endpoint": m.otlp, "--metrics-listen": m.metrics,
 	})
+	if m.metrics != "" {
+		args = append(args, "--per-cluster-metrics")
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var out, log bytes.Buffer // log: read only after the program has ended
 	ended := make(chan int, 1)
@@ -116,7 +119,8 @@ func (m *management) secret(t *testing.T, namespace, name string) map[string][]b
 func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	m := newManagement(t)
 	collector := tracetest.Start(t)
-	m.inspect, m.otlp = freePort(t).String(), collector.Endpoint
+	scraped := freePort(t)
+	m.inspect, m.otlp, m.metrics = freePort(t).String(), collector.Endpoint, scraped.String()
 	at, stop := start(t, m)
 	cluster := kubetest.Cluster("default", "c1")
 	if err := m.Create(t.Context(), cluster); err != nil {
@@ -150,6 +154,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 		t.Errorf("a gateway with the token of an edge: %v", err)
 	}
 	inspected(t, m.inspect, node)
+	scrapedOf(t, scraped, `fairlead_xds_cluster_info{name="c1",namespace="default",tunnel_id="`+m.tunnel(t, "c1").Spec.ID+`"} 1`, `fairlead_report_cluster_tunnels{name="c1",namespace="default"} 0`)
 	renewed, _, err := service.Renew(t.Context(), edge)
 	if err != nil || renewed.Leaf().Subject.CommonName != edge.Leaf().Subject.CommonName {
 		t.Errorf("renewing: %v", err)

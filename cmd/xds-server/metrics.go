@@ -13,9 +13,11 @@ import (
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/channel"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 )
 
 // figures are those of the program that no package counts for itself: what came of requests.
@@ -54,11 +56,14 @@ func newFigures() *figures {
 }
 
 // registry has all that this program publishes.
-func (s *server) registry(parts ...prometheus.Collector) *prometheus.Registry {
+func (s *server) registry(c *channel.Channel, hub *report.Hub) *prometheus.Registry {
 	r := metrics.NewRegistry(metrics.XDSServer)
 	own := &metrics.Set{}
 	own.Look(s.certificates, "fairlead_server_leaf_expiry_timestamp_seconds", "fairlead_server_ca_expiry_timestamp_seconds")
-	r.MustRegister(append(parts, own, s.figures, s.ads.Metrics(), s.kube.Metrics())...)
+	r.MustRegister(own, s.figures, s.ads.Metrics(), s.kube.Metrics(), c.Metrics(), hub.Metrics())
+	if s.perCluster {
+		r.MustRegister(s.ads.ClusterMetrics(), hub.ClusterMetrics(s.ads.Keys))
+	}
 	return r
 }
 

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-
 	"github.com/fairlead/fairlead/internal/tracetest"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"

@@ -49,7 +49,7 @@ func programs(of []Program) string {
 
 func meaning(m Metric) string {
 	if m.PerCluster {
-		return m.Help + " Only with `--per-cluster-metrics`."
+		return m.Help + " Only with `--per-cluster-metrics`: a series for each workload cluster at most."
 	}
 	return m.Help
 }

@@ -35,6 +35,8 @@ var xdsServer = []Metric{
 	{Name: "fairlead_xds_refused_total", Kind: Counter, Labels: []string{"reason"}, Of: server, Help: "ADS streams that were refused or cut off, by gRPC code."},
 	{Name: "fairlead_xds_denied", Kind: Gauge, Labels: []string{"what"}, Of: server, Help: "Who is let in no more: revoked edges, ended tunnels."},
 	{Name: "fairlead_xds_left_out_total", Kind: Counter, Labels: []string{"type"}, Of: server, Help: "Resources that did not pass the server's own check and were left out, each time they were built."},
+	{Name: "fairlead_xds_cluster_info", Kind: Gauge, Labels: []string{"namespace", "name", "tunnel_id"}, Of: server, PerCluster: true, Help: "Always 1, of each workload cluster that is served: gives a name to what gateways and edges have by tunnel_id."},
+	{Name: "fairlead_xds_cluster_refused_since_timestamp_seconds", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: server, PerCluster: true, Help: "Since when an Envoy that is connected here refuses (NACK) something of a workload cluster (Unix time), the first of them; absent while none does."},
 
 	{Name: "fairlead_channel_connections", Kind: Gauge, Labels: []string{"class"}, Of: server, Help: "Connections to the control channel, by what the caller is: strangers show no certificate (yet)."},
 	{Name: "fairlead_channel_turned_away_total", Kind: Counter, Of: server, Help: "Connections that were closed because there were too many, in all or of one address or certificate."},
@@ -56,6 +58,9 @@ var xdsServer = []Metric{
 	{Name: "fairlead_report_gateway_tunnels", Kind: Gauge, Labels: []string{"gateway"}, Of: server, Help: "Live tunnels of a gateway that reports here."},
 	{Name: "fairlead_report_gateway_edges", Kind: Gauge, Labels: []string{"gateway"}, Of: server, Help: "Edges that have tunnels to a gateway that reports here."},
 	{Name: "fairlead_report_edges_without_tunnel", Kind: Gauge, Of: server, Help: "Connected edges of this server that have no tunnel to any of the gateways that report here; meaningful where all gateways do."},
+	{Name: "fairlead_report_cluster_tunnels", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: server, PerCluster: true, Help: "Live tunnels of a workload cluster to the gateways that report here; 0 over all servers: it has none."},
+	{Name: "fairlead_report_cluster_edges", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: server, PerCluster: true, Help: "Connected edges of a workload cluster that report here."},
+	{Name: "fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: server, PerCluster: true, Help: "When the serving certificate of a workload cluster's apiserver ends (Unix time), the first that connected edges report here; absent while none is known."},
 	{Name: "fairlead_report_boot_machines", Kind: Gauge, Of: server, Help: "Machines whose boot reports this server keeps, of 20,000 at most."},
 	{Name: "fairlead_report_boot_bytes", Kind: Gauge, Of: server, Help: "What those reports take, of 64 MiB at most."},
 
@@ -82,4 +87,5 @@ var controller = []Metric{
 	{Name: "fairlead_controller_ca_problem", Kind: Gauge, Of: leader, Help: "1 while something is wrong with the Secret of the CA: fairlead ca status says what. Until then nothing changes."},
 	{Name: "fairlead_controller_tunnel_ready", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: leader, PerCluster: true, Help: "1 if the condition Ready of a Tunnel is True."},
 	{Name: "fairlead_controller_tunnel_edges", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: leader, PerCluster: true, Help: "Edges of a Tunnel that are connected."},
+	{Name: "fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: leader, PerCluster: true, Help: "When the first leaf of a Tunnel's connected edges ends (Unix time); absent while none is."},
 }

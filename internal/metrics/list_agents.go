@@ -32,6 +32,7 @@ var gateways = []Metric{
 	{Name: "fairlead_gateway_missed_tunnels", Kind: Gauge, Of: atGateway, Help: "Tunnels that the kernel knows and the agent's table does not."},
 	{Name: "fairlead_gateway_bad_events_total", Kind: Counter, Of: atGateway, Help: "Lines of Envoy's log of tunnels that could not be read."},
 	{Name: "fairlead_gateway_cluster_tunnels", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "Live tunnels of a workload cluster."},
+	{Name: "fairlead_gateway_cluster_round_trip_seconds", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "The longest round trip of a workload cluster's tunnels, as the kernel has it now: where a load balancer ends connections of edges, that to it; absent while none is known."},
 }
 
 // edges is what an edge-agent counts besides.

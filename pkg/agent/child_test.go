@@ -24,6 +24,7 @@ const childVariable = "AGENT_TEST_CHILD"
 // child is what the agent in a process of its own is told.
 type child struct {
 	StateDir, RuntimeDir, Envoy, EnvoyLog, HealthListen string
+	MetricsListen                                       string // with series for each workload cluster
 	Concurrency                                         int
 	Memory                                              uint64
 	External                                            bool
@@ -69,6 +70,7 @@ func runChild(settings string) error {
 	config := Config{
 		StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, Envoy: c.Envoy, EnvoyLog: c.EnvoyLog, HealthListen: c.HealthListen,
 		Concurrency: c.Concurrency, Memory: c.Memory, External: c.External, DrainTimeout: c.Drain,
+		MetricsListen: c.MetricsListen, PerCluster: c.MetricsListen != "",
 	}
 	adoptTime = cmp.Or(c.Adopt, adoptTime)
 	if c.Gateway {

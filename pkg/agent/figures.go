@@ -40,7 +40,7 @@ func (a *Agent) registry() *prometheus.Registry {
 		own.Look(a.lookAtTunnels, "fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters",
 			"fairlead_gateway_dark_workload_clusters", "fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes",
 			"fairlead_gateway_moved_total", "fairlead_gateway_given_up_total", "fairlead_gateway_missed_tunnels", "fairlead_gateway_bad_events_total",
-			"fairlead_gateway_cluster_tunnels")
+			"fairlead_gateway_cluster_tunnels", "fairlead_gateway_cluster_round_trip_seconds")
 	} else {
 		own.Look(a.lookAtAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", "fairlead_edge_apiserver_healthy")
 	}
@@ -148,6 +148,23 @@ func (a *Agent) lookAtTunnels(emit metrics.Emit) {
 	}
 	for id, n := range ids {
 		emit("fairlead_gateway_cluster_tunnels", float64(n), id)
+	}
+	if a.config.PerCluster {
+		a.lookAtRoundTrips(emit)
+	}
+}
+
+// lookAtRoundTrips says how far the workload clusters are, as far as the kernel answers.
+func (a *Agent) lookAtRoundTrips(emit metrics.Emit) {
+	all, _ := a.table.Measure(nil) // of those that could not be asked for it says 0
+	longest := make(map[string]time.Duration, len(all))
+	for _, m := range all {
+		longest[m.ID] = max(longest[m.ID], m.RTT)
+	}
+	for id, trip := range longest {
+		if trip > 0 {
+			emit("fairlead_gateway_cluster_round_trip_seconds", trip.Seconds(), id)
+		}
 	}
 }
 

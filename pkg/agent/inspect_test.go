@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +15,9 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	promodel "github.com/prometheus/common/model"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -81,6 +85,7 @@ func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
 	// A second enrolment in the same Envoy, of which the first one's installation is to see nothing.
 	second := model.NewID()
 	e.add(second, c.tunnel("c2", second, freePort(t)))
+	g.child.MetricsListen = freePort(t).String()
 	g.agent()
 	g.ready()
 	e.agent()
@@ -103,6 +108,7 @@ func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
 			t.Errorf("got %+v", tunnel)
 		}
 	}
+	perCluster(t, g.child.MetricsListen)
 	edge := c.node(servers, fleet.Edges[0].Node, synced)
 	if edge.ID != edgeSubject.ID || edge.Role != model.RoleEdge {
 		t.Errorf("got %+v", edge)
@@ -112,6 +118,43 @@ func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
 	if _, err := servers.Dump(t.Context(), "edge-nobody"); !errors.Is(err, inspect.ErrNotConnected) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// perCluster looks for the series of a workload cluster at a gateway: its tunnels, and how far it is.
+func perCluster(t *testing.T, address string) {
+	t.Helper()
+	eventually.True(t, time.Minute, "a scrape has them", func() error {
+		families, err := scrape(t.Context(), address)
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{"fairlead_gateway_cluster_tunnels", "fairlead_gateway_cluster_round_trip_seconds"} {
+			var found float64
+			for _, series := range families[name].GetMetric() {
+				if series.GetLabel()[0].GetValue() == edgeSubject.ID {
+					found = series.GetGauge().GetValue()
+				}
+			}
+			if found <= 0 || found >= 10 {
+				return fmt.Errorf("%s is %v", name, found)
+			}
+		}
+		return nil
+	})
+}
+
+func scrape(ctx context.Context, address string) (map[string]*dto.MetricFamily, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	parser := expfmt.NewTextParser(promodel.UTF8Validation)
+	return parser.TextToMetricFamilies(response.Body)
 }
 
 // runsWhatWasSent compares what an Envoy runs with what it was sent, and looks for secrets.

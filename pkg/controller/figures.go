@@ -50,7 +50,8 @@ func newFigures(mgr ctrl.Manager, config Config) *figures {
 	}
 	f.Look(f.look, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions", "fairlead_controller_edges",
 		"fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue", "fairlead_controller_ca_phase",
-		"fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem", "fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges")
+		"fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem", "fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
+		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds")
 	return f
 }
 
@@ -117,7 +118,7 @@ func (f *figures) lookAtTunnels(ctx context.Context, emit metrics.Emit) {
 		for _, c := range t.Status.Conditions {
 			counts[condition{c.Type, c.Reason, c.Status}]++
 		}
-		connected := 0
+		connected, next := 0, time.Time{}
 		for j := range t.Status.Edges {
 			e := &t.Status.Edges[j]
 			state := stateOf(e, now)
@@ -126,13 +127,19 @@ func (f *figures) lookAtTunnels(ctx context.Context, emit metrics.Emit) {
 				continue
 			}
 			connected++
-			if end := e.CertificateNotAfter.Time; first.IsZero() || end.Before(first) {
-				first = end
+			if end := e.CertificateNotAfter.Time; next.IsZero() || end.Before(next) {
+				next = end
 			}
+		}
+		if first.IsZero() || !next.IsZero() && next.Before(first) {
+			first = next
 		}
 		if f.config.PerCluster {
 			emit("fairlead_controller_tunnel_ready", metrics.Bool(apimeta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady)), t.Namespace, t.Name)
 			emit("fairlead_controller_tunnel_edges", float64(connected), t.Namespace, t.Name)
+			if !next.IsZero() {
+				emit("fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", float64(next.Unix()), t.Namespace, t.Name)
+			}
 		}
 	}
 	emit("fairlead_controller_tunnels", float64(len(tunnels.Items)))

@@ -110,6 +110,12 @@ func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
 		t.Errorf("got %v", state)
 	}
 	b.becomes(t, "gateway-0", two.Hostname, adminv3.ClientResourceStatus_ACKED)
+	const seen, refusals = "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds"
+	own := figuresOf(t, b.ClusterMetrics(), seen, "namespace", "prod", "name", "c1", "tunnel_id", one.ID)
+	c1, all := figuresOf(t, b.ClusterMetrics(), refusals, "namespace", "prod", "name", "c1"), figuresOf(t, b.ClusterMetrics(), refusals)
+	if own != 1 || c1 != float64(since.Unix()) || all != c1 {
+		t.Errorf("there is %v of it, refused since %v, all together %v", own, c1, all)
+	}
 
 	// It stays refused while others are accepted, until there is another version of it.
 	two.Limits.Connections = 9

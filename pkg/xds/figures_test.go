@@ -17,8 +17,13 @@ import (
 // figure is the sum of a figure's series that have these labels: name and value, each time.
 func (b *bed) figure(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
+	return figuresOf(t, b.Metrics(), name, labels...)
+}
+
+func figuresOf(t *testing.T, all prometheus.Collector, name string, labels ...string) float64 {
+	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(b.Metrics())
+	r.MustRegister(all)
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

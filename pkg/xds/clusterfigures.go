@@ -1,0 +1,76 @@
+package xds
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// ClusterMetrics returns what the server knows of each workload cluster: as many series as there are, so it is for those who want that.
+func (s *Server) ClusterMetrics() prometheus.Collector {
+	set := &metrics.Set{}
+	set.Look(s.lookAtClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
+	return set
+}
+
+// Keys are the workload clusters that are served, by Tunnel.spec.id.
+func (s *Server) Keys() map[string]model.Key {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make(map[string]model.Key, len(s.clusters))
+	for key := range s.clusters {
+		all[s.clusters[key].ID] = key
+	}
+	return all
+}
+
+func (s *Server) lookAtClusters(emit metrics.Emit) {
+	for id, key := range s.Keys() {
+		emit("fairlead_xds_cluster_info", 1, key.Namespace, key.Name, id)
+	}
+	for key, since := range s.refusedSince() {
+		emit("fairlead_xds_cluster_refused_since_timestamp_seconds", float64(since.Unix()), key.Namespace, key.Name)
+	}
+}
+
+// refusedSince are the workload clusters of which an Envoy refuses something.
+func (s *Server) refusedSince() map[model.Key]time.Time {
+	first := map[model.Key]time.Time{}
+	note := func(key model.Key, since time.Time) {
+		if _, served := s.clusters[key]; !served {
+			return
+		}
+		if before, had := first[key]; !had || since.Before(before) {
+			first[key] = since
+		}
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for st := range s.hosts {
+		for i := range st.progress {
+			st.progress[i].sight.eachRefused(func(name string, since time.Time) { note(s.holders[name], since) })
+		}
+	}
+	for e := range s.edges {
+		for i := range e.progress {
+			e.progress[i].sight.eachRefused(func(_ string, since time.Time) {
+				if t := s.tunnels[e.subject.ID]; t != nil {
+					note(t.cluster.Key, since)
+				}
+			})
+		}
+	}
+	return first
+}
+
+// eachRefused calls a function with the names of what is refused now.
+func (s *sight) eachRefused(do func(name string, since time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, group := range s.refusals {
+		do(name, group.since)
+	}
+}
