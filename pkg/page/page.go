@@ -75,6 +75,7 @@ type Page struct {
 	streams   chan struct{}
 	making    sync.Mutex     // while a row is made
 	following atomic.Int32   // readers of the table
+	first     chan struct{}  // holds one: somebody has begun to read the table, and nobody did before
 	looking   sync.WaitGroup // those who look at Clusters whose pages are open
 
 	mu      sync.Mutex
@@ -109,7 +110,7 @@ func New(c Config) (*Page, error) {
 	}
 	return &Page{
 		Config: c, fleet: newFleet(), files: files, watched: map[model.Key]*watched{},
-		requests: make(chan struct{}, maxRequests), streams: make(chan struct{}, maxStreams),
+		requests: make(chan struct{}, maxRequests), streams: make(chan struct{}, maxStreams), first: make(chan struct{}, 1),
 	}, nil
 }
 

@@ -81,8 +81,13 @@ func (p *Page) streamFleet(w http.ResponseWriter, r *http.Request) {
 	if s.begin() != nil {
 		return
 	}
-	p.following.Add(1)
 	defer p.following.Add(-1)
+	if p.following.Add(1) == 1 {
+		select {
+		case p.first <- struct{}{}:
+		default:
+		}
+	}
 	cursor := lastSeen(r)
 	ticker := time.NewTicker(p.Timing.Beat)
 	defer ticker.Stop()

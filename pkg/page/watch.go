@@ -74,7 +74,7 @@ func enqueue(queue workqueue.TypedInterface[model.Key], object any) {
 	}
 }
 
-// follow makes rows until ctx ends: all of them first, and again every minute.
+// follow makes rows until ctx ends: all of them first, and again with every renewTime.
 func (p *Page) follow(ctx context.Context, objects client.Reader, queue workqueue.TypedInterface[model.Key]) {
 	p.renew(ctx, objects)
 	p.mu.Lock()
@@ -83,10 +83,7 @@ func (p *Page) follow(ctx context.Context, objects client.Reader, queue workqueu
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	parts.Go(func() {
-		for wait(ctx, renewTime) {
-			p.measure(ctx)
-			p.renew(ctx, objects)
-		}
+		p.keep(ctx, objects)
 		queue.ShutDown()
 	})
 	for {
@@ -100,11 +97,31 @@ func (p *Page) follow(ctx context.Context, objects client.Reader, queue workqueu
 	}
 }
 
-// measure asks for what is known of live tunnels, if somebody looks at the table.
-func (p *Page) measure(ctx context.Context) {
-	if p.Live == nil || p.following.Load() == 0 {
-		return
+// keep makes all rows anew from time to time, and when somebody begins to look who would wait for round-trip times otherwise.
+func (p *Page) keep(ctx context.Context, objects client.Reader) {
+	ticker := time.NewTicker(renewTime)
+	defer ticker.Stop()
+	var measured time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-p.first:
+			if time.Since(measured) < renewTime {
+				continue // readers who come and go cost no more than one who stays
+			}
+		}
+		if p.Live != nil && p.following.Load() > 0 {
+			p.measure(ctx)
+			measured = time.Now()
+		}
+		p.renew(ctx, objects)
 	}
+}
+
+// measure asks for what is known of live tunnels.
+func (p *Page) measure(ctx context.Context) {
 	live := p.Live(ctx)
 	p.mu.Lock()
 	p.live = live

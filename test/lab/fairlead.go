@@ -154,6 +154,9 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 	if l.options.AccessLog != "" {
 		args = append(args, "--access-log="+l.options.AccessLog)
 	}
+	if l.options.Pages {
+		args = append(args, "--page-listen="+PageAddress(i))
+	}
 	if l.options.ReplicaAddresses {
 		args = append(args, "--replica-address="+host(replicaName("{i}", l.Network.publicName), PublicPort))
 	}

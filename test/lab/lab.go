@@ -41,6 +41,8 @@ type Options struct {
 	Machines bool
 	// Metrics has all programs serve figures: see Lab.Targets.
 	Metrics bool
+	// Pages has the xds-servers serve the status page: see PageAddress.
+	Pages bool
 	// AccessLog is of which connections gateways and edges write a line: failed or all; empty: none.
 	AccessLog string
 	// LogLevel is that of our own programs; debug by default.

@@ -78,3 +78,6 @@ func (l *Lab) Restart(p *Process) (*Process, error) {
 
 // InspectAddress is where an xds-server of the lab serves inspection, in the management network.
 func InspectAddress(i int) string { return host("127.0.0.1", 9460+i) }
+
+// PageAddress is where an xds-server of a lab with pages serves the status page, in the management network.
+func PageAddress(i int) string { return host("127.0.0.1", 9440+i) }

@@ -20,4 +20,8 @@ var (
 
 var proof = promise.Proof{Name: "verify sight", Parallel: 4}
 
-func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }
+func TestMain(m *testing.M) {
+	code := proof.Main(m)
+	chromium.Stop()
+	os.Exit(code)
+}

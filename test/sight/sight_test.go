@@ -26,6 +26,7 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	s.rooms[0].proveConfig(t)
+	s.rooms[0].provePage(t)
 	t.Run("rooms", func(t *testing.T) {
 		for _, r := range s.rooms {
 			t.Run(r.name, func(t *testing.T) {

@@ -54,7 +54,7 @@ func newSight(t *testing.T, rooms ...string) *sight {
 	t.Helper()
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{
-		Lean: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers, TunnelDomain: string(world.Domain), LogLevel: "info",
+		Lean: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers, TunnelDomain: string(world.Domain), LogLevel: "info", Pages: true,
 	})
 	s := &sight{World: world.New(t, proof.Start(t, l, err))}
 	var group errgroup.Group

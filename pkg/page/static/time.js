@@ -37,5 +37,6 @@ export function parse(text) {
 /** A round-trip time. */
 export function millis(ms) {
   if (!ms) return "";
+  if (ms < 0.1) return "< 0.1 ms";
   return `${ms < 10 ? Number(ms.toFixed(1)) : Math.round(ms)} ms`;
 }

@@ -1,0 +1,81 @@
+package sight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/fairlead/fairlead/internal/browser"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// chromium is the browser of all tests here.
+var chromium browser.Browser
+
+// page is where the status page of an xds-server can be opened, as by kubectl port-forward.
+func (s *sight) page(t *testing.T, i int) string {
+	t.Helper()
+	target := &url.URL{Scheme: "http", Host: lab.PageAddress(i)}
+	server := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: &http.Transport{DialContext: s.Network.Management.DialContext},
+	})
+	t.Cleanup(func() {
+		server.CloseClientConnections() // of streams, which do not end by themselves
+		server.Close()
+	})
+	return server.URL + "/"
+}
+
+// roundTrip is how a round-trip time is shown.
+var roundTrip = regexp.MustCompile(`^(< 0\.1|[0-9]+(\.[0-9])?) ms$`)
+
+// provePage looks at what the status page shows of gateways that live.
+func (r *room) provePage(t *testing.T) {
+	that(t, "the status page shows round-trip times that gateways have measured, and finds the gateways' name and port by itself", func(t *testing.T) {
+		// Each server knows the times of those gateways that report to it.
+		var tabs []*browser.Tab
+		for i := range r.world.XDSServers {
+			tabs = append(tabs, chromium.Open(t, r.world.page(t, i)+"?namespace="+r.Namespace))
+		}
+		row := fmt.Sprintf(`[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("a").textContent === %q)`, r.Name)
+		var tab *browser.Tab
+		must(t, lab.Wait(t.Context(), nameTime, func(context.Context) error {
+			for _, one := range tabs {
+				if shown := browser.Eval[string](t, one, row+`?.querySelector("td.c-rtt").textContent ?? ""`); roundTrip.MatchString(shown) {
+					tab = one
+					t.Logf("in the table: %s", shown)
+					return nil
+				}
+			}
+			return errors.New("no server shows a round-trip time")
+		}))
+		browser.Eval[chromedp.Void](t, tab, row+`.querySelector("a").click()`)
+		// The table of edges has it of each gateway that reports here, and the facts the median.
+		tab.Until(t, nameTime, `[...document.querySelectorAll(".part-edges td.numeric div")].some((e) => e.textContent.endsWith(" ms"))`)
+		for what, where := range map[string]string{
+			"facts": `[...document.querySelectorAll(".part-facts dt")].find((e) => e.textContent === "Round trip")?.nextSibling.textContent ?? ""`,
+			"edges": `[...document.querySelectorAll(".part-edges td.numeric div")].map((e) => e.textContent).find((s) => s !== "–") ?? ""`,
+		} {
+			if shown := browser.Eval[string](t, tab, where); !roundTrip.MatchString(shown) {
+				t.Errorf("the %s show %q, want a round-trip time", what, shown)
+			}
+		}
+		// Without the Secret, and so by the Tunnel's status.
+		tab.Until(t, nameTime, `document.querySelector(".hop[data-id=port]")`)
+		for id, want := range map[string]string{"name": lab.GatewayName + " is ", "port": " takes connections"} {
+			tab.Until(t, nameTime, fmt.Sprintf(`document.querySelector(".hop.ok[data-id=%s]")?.innerText.includes(%q)`, id, want))
+		}
+		for _, problem := range tab.Problems() {
+			t.Errorf("the browser complains: %s", problem)
+		}
+	})
+}
