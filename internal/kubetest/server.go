@@ -79,6 +79,10 @@ func (s *Server) Config(t testing.TB) *rest.Config {
 	return rest.CopyConfig(config)
 }
 
+// Etcd is the URL of the etcd in which the server keeps its objects, for a test that needs more of them than requests make soon. The server must
+// have been started.
+func (s *Server) Etcd() string { return s.environment.ControlPlane.Etcd.URL.String() }
+
 func (s *Server) begin(ctx context.Context) (*rest.Config, error) {
 	root, err := inRepository("")
 	if err != nil {

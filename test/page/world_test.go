@@ -10,8 +10,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +25,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -178,33 +179,32 @@ func (w *world) memory(t *testing.T) int64 {
 	return kb << 10
 }
 
+// read reads a stream until the test ends, as one reader more.
+func (w *world) read(t *testing.T, url string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", url, response.Status)
+	}
+	go func() { _, _ = io.Copy(io.Discard, response.Body) }()
+}
+
 // tunnel makes a Cluster, and its Tunnel as the controller would have it when all is well.
 func (w *world) tunnel(t *testing.T, namespace, name string) {
 	t.Helper()
-	if err := w.make(t.Context(), namespace, name); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (w *world) make(ctx context.Context, namespace, name string) error {
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	tunnel.Spec.ID = strings.ReplaceAll(fmt.Sprintf("%020s", strings.ReplaceAll(name, "-", "")), " ", "0")
-	if err := errors.Join(w.admin.Create(ctx, kubetest.Cluster(namespace, name)), w.admin.Create(ctx, tunnel)); err != nil {
-		return err
-	}
+	err := errors.Join(w.admin.Create(t.Context(), kubetest.Cluster(namespace, name)), w.admin.Create(t.Context(), tunnel))
 	w.status(tunnel, "")
-	return w.admin.Status().Update(ctx, tunnel)
-}
-
-// tunnels makes many of them, several at the same time.
-func (w *world) tunnels(t *testing.T, namespace string, n int) {
-	t.Helper()
-	var group errgroup.Group
-	group.SetLimit(8)
-	for i := range n {
-		group.Go(func() error { return w.make(t.Context(), namespace, fmt.Sprintf("shop-%05d", i)) })
-	}
-	if err := group.Wait(); err != nil {
+	if err = errors.Join(err, w.admin.Status().Update(t.Context(), tunnel)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,0 +1,97 @@
+package page_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/uuid"
+)
+
+// tunnels makes a Cluster with its Tunnel, and copies of what the apiserver has stored of them beside them in etcd: by requests 10,000 take the
+// apiserver minutes.
+func (w *world) tunnels(t *testing.T, namespace string, n int) {
+	t.Helper()
+	const first = "shop-00000"
+	w.tunnel(t, namespace, first)
+	var group errgroup.Group
+	group.SetLimit(4)
+	for _, kind := range []string{"cluster.x-k8s.io/clusters", "fairlead.dev/tunnels"} {
+		prefix := "/registry/" + kind + "/" + namespace + "/"
+		model := stored(t, prefix+first)
+		const batch = 100 // etcd takes 128 changes at once
+		for from := 1; from < n; from += batch {
+			group.Go(func() error {
+				copies := map[string][]byte{}
+				for i := from; i < min(from+batch, n); i++ {
+					name := fmt.Sprintf("shop-%05d", i)
+					copies[prefix+name] = renamed(model, first, name)
+				}
+				return store(t.Context(), copies)
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var uid = regexp.MustCompile(`"uid":"[^"]*"`)
+
+// renamed is an object as it would be under another name.
+func renamed(object []byte, from, to string) []byte {
+	object = uid.ReplaceAll(object, fmt.Appendf(nil, `"uid":"%s"`, uuid.NewUUID()))
+	object = bytes.ReplaceAll(object, []byte(from), []byte(to))
+	return bytes.ReplaceAll(object, []byte(strings.ReplaceAll(from, "-", "")), []byte(strings.ReplaceAll(to, "-", "")))
+}
+
+// stored is what etcd has under a key.
+func stored(t *testing.T, key string) []byte {
+	t.Helper()
+	var answer struct{ KVs []struct{ Value []byte } }
+	if err := etcd(t.Context(), "range", map[string]any{"key": []byte(key)}, &answer); err != nil || len(answer.KVs) != 1 {
+		t.Fatalf("reading %s of etcd: %d found, %v", key, len(answer.KVs), err)
+	}
+	return answer.KVs[0].Value
+}
+
+// store puts values into etcd.
+func store(ctx context.Context, values map[string][]byte) error {
+	var changes []map[string]any
+	for key, value := range values {
+		changes = append(changes, map[string]any{"requestPut": map[string][]byte{"key": []byte(key), "value": value}})
+	}
+	return etcd(ctx, "txn", map[string]any{"success": changes}, &struct{}{})
+}
+
+// etcd asks the management cluster's etcd by its JSON gateway.
+func etcd(ctx context.Context, method string, question, answer any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, kube.Etcd()+"/v3/kv/"+method, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("etcd: %s: %.300s", response.Status, data)
+	}
+	return json.Unmarshal(data, answer)
+}
