@@ -153,7 +153,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	if _, _, err := service.EnrolGateway(t.Context(), "gateway-0", enrol.GatewayCredential{Token: token}); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("a gateway with the token of an edge: %v", err)
 	}
-	inspected(t, m.inspect, node)
+	seenByGRPCURL(t, m.inspect, node)
 	scrapedOf(t, scraped, `fairlead_xds_cluster_info{name="c1",namespace="default",tunnel_id="`+m.tunnel(t, "c1").Spec.ID+`"} 1`, `fairlead_report_cluster_tunnels{name="c1",namespace="default"} 0`)
 	renewed, _, err := service.Renew(t.Context(), edge)
 	if err != nil || renewed.Leaf().Subject.CommonName != edge.Leaf().Subject.CommonName {

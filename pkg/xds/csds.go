@@ -79,7 +79,7 @@ func (s *Status) respond(r *statusv3.ClientStatusRequest) (*statusv3.ClientStatu
 		if !matches(node) {
 			continue
 		}
-		config := &statusv3.ClientConfig{Node: node, GenericXdsConfigs: n.configs(nil, !r.GetExcludeResourceContents())}
+		config := clientConfig(node, n.configs(nil, !r.GetExcludeResourceContents()))
 		if size += proto.Size(config); size > maxStatus {
 			return nil, errStatusTooLarge
 		}
@@ -95,11 +95,16 @@ func (s *Status) Resources(names []string, contents bool, take func(*statusv3.Cl
 		if len(configs) == 0 && n.subject.Role != model.RoleGateway {
 			continue
 		}
-		if err := take(&statusv3.ClientConfig{Node: n.describe(), GenericXdsConfigs: configs}); err != nil {
+		if err := take(clientConfig(n.describe(), configs)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// clientConfig is what is told of a node. By the scope clients that expect one program alone, as grpcdebug, tell nodes from each other.
+func clientConfig(node *corev3.Node, configs []*statusv3.ClientConfig_GenericXdsConfig) *statusv3.ClientConfig {
+	return &statusv3.ClientConfig{Node: node, ClientScope: node.GetId(), GenericXdsConfigs: configs}
 }
 
 // node is a gateway or an edge with a stream.

@@ -1,6 +1,6 @@
 // Command install puts the real parts that Fairlead runs with and is tested with into bin/: the official Envoy, and
 // kube-apiserver, kube-controller-manager, etcd, kubectl, kubeadm, clusterctl, Cluster API's managers, its AWS provider's way with
-// kubeconfigs, the stand-ins for a kubelet and for a machine, and Prometheus, built from their Go modules; kubeadm and kube-apiserver also with
+// kubeconfigs, the stand-ins for a kubelet and for a machine, grpcurl, and Prometheus, built from their Go modules; kubeadm and kube-apiserver also with
 // the number of the next release.
 //
 //	go run . [-root DIR] [PART ...]     without a PART: all of them

