@@ -133,6 +133,9 @@ func (n noServers) Sight(context.Context, string, []string) (check.Sight, error)
 	return check.Sight{}, n.err
 }
 
+// Look implements check.Servers.
+func (n noServers) Look(context.Context, string) ([]check.EdgeLook, error) { return nil, n.err }
+
 // marks are the signs of what hops come to.
 var marks = map[check.Status]cell{
 	check.OK: {"✓", moodGood}, check.Warning: {"!", moodWarning}, check.Broken: {"✗", moodBad}, check.Unknown: {"?", moodFaint}, check.Skipped: {"-", moodFaint},

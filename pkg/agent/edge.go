@@ -141,5 +141,5 @@ func (e *edgeRole) over() { e.sight.look(nil) }
 
 // report implements role.
 func (e *edgeRole) report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
-	return report.SendEdge(ctx, conn, e.status.report, e.status.changed, dump, e.log)
+	return report.SendEdge(ctx, conn, report.EdgeSource{Report: e.status.report, Changed: e.status.changed, Dump: dump, See: e.sight.see}, e.log)
 }

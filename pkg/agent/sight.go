@@ -2,14 +2,18 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/probe"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 const (
@@ -17,9 +21,12 @@ const (
 	// the edges of a cluster do not come together.
 	lookHealthy   = 30 * time.Second
 	lookUnhealthy = 4 * time.Second
-	// lookTime bounds one look at all of them.
-	lookTime = 15 * time.Second
+	// lookApart is how old a look may be for those who ask for one, however many they are.
+	lookApart = time.Second
 )
+
+// errNoSight says that there is no apiserver to look at.
+var errNoSight = errors.New("its Envoy was given no apiserver to dial")
 
 // sight looks at the apiservers that Envoy was given.
 type sight struct {
@@ -27,8 +34,18 @@ type sight struct {
 	log    *slog.Logger
 	wake   chan struct{}
 
+	looking singleflight.Group // one look at a time
+
 	mu         sync.Mutex
 	apiservers []model.Endpoint
+	last       *seen
+}
+
+// seen is a look that is over.
+type seen struct {
+	probe.Result
+	apiservers []model.Endpoint
+	at         time.Time
 }
 
 func newSight(s *status, log *slog.Logger) *sight {
@@ -41,9 +58,13 @@ func (s *sight) look(apiservers []model.Endpoint) {
 	same := slices.Equal(s.apiservers, apiservers)
 	s.apiservers = apiservers
 	s.mu.Unlock()
-	if same {
-		return
+	if !same {
+		s.rouse()
 	}
+}
+
+// rouse ends the pause of run.
+func (s *sight) rouse() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -53,28 +74,60 @@ func (s *sight) look(apiservers []model.Endpoint) {
 // run looks until ctx ends.
 func (s *sight) run(ctx context.Context) error {
 	for healthy, known := false, false; ctx.Err() == nil; {
-		s.mu.Lock()
-		apiservers := s.apiservers
-		s.mu.Unlock()
-		if len(apiservers) == 0 {
+		switch result, err := s.now(ctx); {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
 			healthy, known = false, false
-		} else {
-			result := s.once(ctx, apiservers)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if !s.looksAt(apiservers) {
-				continue // there are others meanwhile
-			}
+		case !s.looksAt(result.apiservers):
+			continue // there are others meanwhile
+		default:
 			if result.Healthy != healthy || !known {
 				s.log.Info("looked at the apiserver", "address", result.Address, "healthy", result.Healthy, "message", result.Message)
 			}
 			healthy, known = result.Healthy, true
-			s.status.saw(result)
+			s.status.saw(result.Result)
 		}
 		s.pause(ctx, healthy)
 	}
 	return nil
+}
+
+// now looks. Those who ask at the same time, or soon after, get the same look.
+func (s *sight) now(ctx context.Context) (seen, error) {
+	done := s.looking.DoChan("", func() (any, error) {
+		s.mu.Lock()
+		apiservers, last := s.apiservers, s.last
+		s.mu.Unlock()
+		switch {
+		case len(apiservers) == 0:
+			return seen{}, errNoSight
+		case last != nil && time.Since(last.at) < lookApart && slices.Equal(last.apiservers, apiservers):
+			return *last, nil
+		}
+		// For all who ask; a look is short.
+		last = &seen{Result: probe.APIServers(context.WithoutCancel(ctx), apiservers), apiservers: apiservers, at: time.Now()}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.last = last
+		return *last, nil
+	})
+	select {
+	case r := <-done:
+		return r.Val.(seen), r.Err
+	case <-ctx.Done():
+		return seen{}, ctx.Err()
+	}
+}
+
+// see looks for somebody who asks, and has run say what is new.
+func (s *sight) see(ctx context.Context) (*reportv1.APIServer, error) {
+	result, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.rouse()
+	return apiServerOf(&result.Result), nil
 }
 
 // looks says whether there is anything to look at: Envoy was given a tunnel.
@@ -88,12 +141,6 @@ func (s *sight) looksAt(apiservers []model.Endpoint) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Equal(s.apiservers, apiservers)
-}
-
-func (s *sight) once(ctx context.Context, apiservers []model.Endpoint) probe.Result {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	return probe.APIServers(ctx, apiservers)
 }
 
 func (s *sight) pause(ctx context.Context, healthy bool) {

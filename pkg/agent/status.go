@@ -168,13 +168,17 @@ func (s *status) report() *reportv1.EdgeReport {
 	defer s.mu.Unlock()
 	r := &reportv1.EdgeReport{Form: s.form, Version: version.Get(), LastError: s.newest()}
 	if s.sight != nil {
-		r.ApiServer = &reportv1.APIServer{
-			Address: s.sight.Address, Healthy: s.sight.Healthy, Message: s.sight.Message,
-			Version: s.sight.Version, CertificateNames: s.sight.CertificateNames,
-		}
-		if !s.sight.CertificateNotAfter.IsZero() {
-			r.ApiServer.CertificateNotAfter = timestamppb.New(s.sight.CertificateNotAfter)
-		}
+		r.ApiServer = apiServerOf(s.sight)
 	}
 	return r
+}
+
+func apiServerOf(result *probe.Result) *reportv1.APIServer {
+	a := &reportv1.APIServer{
+		Address: result.Address, Healthy: result.Healthy, Message: result.Message, Version: result.Version, CertificateNames: result.CertificateNames,
+	}
+	if !result.CertificateNotAfter.IsZero() {
+		a.CertificateNotAfter = timestamppb.New(result.CertificateNotAfter)
+	}
+	return a
 }

@@ -115,6 +115,8 @@ func (v *visit) cannotAsk() *finding {
 		f = unknown("the kubeconfig's user logs in with a plugin or with files, which is not done from here", "try kubectl with that kubeconfig where the plugin is")
 	case len(v.addresses) == 0 && !v.broken[HopName]:
 		f = unknown("the gateways' name does not resolve from here", v.elsewhere())
+	case v.unreached:
+		f = skipped("the edges have just seen that there is no apiserver to answer")
 	case v.open == 0:
 		f = skipped("no gateway takes connections from here")
 	default:

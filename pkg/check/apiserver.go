@@ -9,16 +9,67 @@ import (
 	"time"
 )
 
-// lookAPIServer looks at what edges say of the apiserver, and whether its certificate has the name that the kubeconfig verifies.
-func lookAPIServer(_ context.Context, v *visit) finding {
+// lookAPIServer has the edges look at the apiserver, and looks whether its certificate has the name that the kubeconfig verifies.
+func lookAPIServer(ctx context.Context, v *visit) finding {
 	if f := v.noWay(); f != nil {
 		return *f
 	}
+	edges, late := v.atAPIServer(ctx)
+	f := v.judgeAPIServer(edges)
+	if late != "" {
+		f.detail += "; " + late
+	}
+	return f
+}
+
+// atAPIServer are the edges that are connected, with what they see of the apiserver now; if none of them looks now, with what they have reported.
+// late says so.
+func (v *visit) atAPIServer(ctx context.Context) (all []EdgeSight, late string) {
+	for _, e := range v.edges() {
+		if e.Connected {
+			all = append(all, e)
+		}
+	}
+	if v.sight == nil || v.blind != "" {
+		return all, "as the controller has noted"
+	}
+	if len(all) == 0 {
+		return nil, ""
+	}
+	looks, err := v.Servers.Look(ctx, v.tunnel.Spec.ID)
+	var fresh []EdgeSight
+	var others, nodes []string
+	reached := false
+	for _, e := range all {
+		nodes = append(nodes, e.Node)
+		look := EdgeLook{Problem: "no xds-server that answers has it now"}
+		if at := slices.IndexFunc(looks, func(l EdgeLook) bool { return l.Node == e.Node }); at >= 0 {
+			look = looks[at]
+		} else if err != nil {
+			look.Problem = text(err)
+		}
+		if look.APIServer == nil {
+			others = append(others, fmt.Sprintf("%s has not looked now (%s): that is as it has reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)))
+			continue
+		}
+		e.APIServer = look.APIServer
+		fresh = append(fresh, e)
+		reached = reached || !e.APIServer.CertificateEnd.IsZero()
+	}
+	v.unreached = len(others) == 0 && !reached && len(v.silent(nodes)) == 0
+	if len(fresh) > 0 {
+		all = fresh
+	}
+	return all, strings.Join(others, "; ")
+}
+
+// judgeAPIServer says what it means what edges see of the apiserver.
+func (v *visit) judgeAPIServer(edges []EdgeSight) finding {
 	var healthy []string
 	var ill, first *EdgeSight
-	for _, e := range v.edges() {
+	for _, e := range edges {
 		switch {
-		case !e.Connected || e.APIServer == nil:
+		case e.APIServer == nil:
 		case e.APIServer.Healthy:
 			healthy = append(healthy, e.Node)
 			if first == nil {

@@ -72,7 +72,7 @@ func Hops() []Hop {
 		{HopTunnels, "tunnels on each gateway", lookTunnels, network},
 		{HopEdge, "edge enrolled", lookEdge, objects},
 		{HopHandshake, "handshake of the edge", lookHandshake, objects},
-		{HopAPIServer, "edge to apiserver", lookAPIServer, objects},
+		{HopAPIServer, "edge to apiserver", lookAPIServer, long},
 		{HopAuthentication, "authentication", lookAuthentication, long},
 		{HopWatch, "a watch that stays open", lookWatch, long},
 		{HopServers, "Fairlead's own servers", lookServers, network},

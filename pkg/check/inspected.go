@@ -49,6 +49,19 @@ func (i Inspected) Sight(ctx context.Context, id string, names []string) (Sight,
 	return s, nil
 }
 
+// Look implements Servers.
+func (i Inspected) Look(ctx context.Context, id string) (all []EdgeLook, err error) {
+	looks, err := i.Servers.Look(ctx, id)
+	for _, l := range looks {
+		one := EdgeLook{Node: l.Node, Problem: l.Problem}
+		if l.APIServer != nil {
+			one.APIServer = apiServerOf(l.APIServer)
+		}
+		all = append(all, one)
+	}
+	return all, err
+}
+
 func gatewaysOf(fleet inspect.Fleet, nodes []inspect.Node, names []string) (all []GatewaySight) {
 	for _, g := range fleet.Gateways {
 		one := GatewaySight{Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Since: g.Since}
@@ -87,7 +100,7 @@ func routesOf(node inspect.Node, names []string) (all []RouteSight) {
 }
 
 func edgeOf(e inspect.Edge) EdgeSight {
-	one := EdgeSight{Node: e.Node, Connected: e.Connected, Since: e.Since, LastError: e.Report.GetLastError()}
+	one := EdgeSight{Node: e.Node, Connected: e.Connected, Since: e.Since, LastError: e.Report.GetLastError(), Age: e.Age}
 	if a := e.Report.GetApiServer(); a != nil {
 		one.APIServer = apiServerOf(a)
 	}

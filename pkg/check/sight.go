@@ -10,6 +10,16 @@ type Servers interface {
 	// Sight is what they know of the tunnel with an id, and of the Envoy clusters with these names. The error says that none could be asked;
 	// one of several that could not is in the Sight.
 	Sight(ctx context.Context, id string, names []string) (Sight, error)
+	// Look has the edges of that tunnel look at their apiserver now, and returns what those saw that are connected. The error says that
+	// none could be asked.
+	Look(ctx context.Context, id string) ([]EdgeLook, error)
+}
+
+// EdgeLook is what an edge sees of its apiserver now.
+type EdgeLook struct {
+	Node      string
+	APIServer *APIServerSight // nil: Problem says why
+	Problem   string
 }
 
 // Sight is what all xds-servers together know of one workload cluster.
@@ -91,7 +101,8 @@ type EdgeSight struct {
 	Since     time.Time // of Connected
 	LastError string    // what the edge itself complains of
 
-	APIServer *APIServerSight
+	APIServer *APIServerSight // as it has reported last
+	Age       time.Duration   // of that: it reports what changes; 0: not known
 }
 
 // APIServerSight is the apiserver as an edge sees it.

@@ -49,6 +49,7 @@ type visit struct {
 	broken     map[ID]bool
 	sight      *Sight
 	blind      string // why there is no sight
+	unreached  bool   // all edges have just seen that nobody answers at the apiserver
 	controller *leader
 }
 

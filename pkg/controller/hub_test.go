@@ -119,7 +119,7 @@ func TestWhatIsReportedBecomesStatus(t *testing.T) {
 	edge, gateway := model.Subject{Role: model.RoleEdge, Node: testNode, ID: id}, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
 	go func() {
 		current := &reportv1.EdgeReport{Form: "Process", Version: "v9", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"}}
-		_ = report.SendEdge(ctx, w.connect(w.config.XDSServer, edge), func() *reportv1.EdgeReport { return current }, nil, nil, slog.New(slog.DiscardHandler))
+		_ = report.SendEdge(ctx, w.connect(w.config.XDSServer, edge), report.EdgeSource{Report: func() *reportv1.EdgeReport { return current }}, slog.New(slog.DiscardHandler))
 	}()
 	stream, err := reportv1.NewReportClient(w.connect(w.config.XDSServer, gateway)).Gateway(ctx)
 	if err != nil {

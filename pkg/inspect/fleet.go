@@ -93,6 +93,9 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 			one := Edge{
 				Node: e.GetNode(), ID: e.GetTunnelId(), Server: c.name, Connected: e.GetConnected(), Since: timeOf(e.GetSince()), Report: e.GetReport(),
 			}
+			if reported := timeOf(e.GetReported()); !reported.IsZero() {
+				one.Age = timeOf(a.GetServer().GetNow()).Sub(reported)
+			}
 			ref := model.EdgeRef{Node: one.Node, ID: one.ID}
 			if other, had := edges[ref]; !had || !later(other.Connected, other.Since, one.Connected, one.Since) {
 				edges[ref] = one

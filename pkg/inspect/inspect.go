@@ -66,6 +66,7 @@ type Edge struct {
 	Connected bool
 	Since     time.Time // when Connected became what it is
 	Report    *reportv1.EdgeReport
+	Age       time.Duration // of Report: an edge reports what changes; 0: not known
 }
 
 // Hole is an edge that has no tunnel on some workers of a gateway, though it has others.

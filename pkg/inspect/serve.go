@@ -29,8 +29,8 @@ const (
 	maxRequest = 256 << 10
 	// maxConnections and maxStreams are for some people with their tools, and a status page.
 	maxConnections, maxStreams = 32, 16
-	// maxBusy is how many calls are served at a time. Others wait.
-	maxBusy = 4
+	// maxBusy is how many calls are served at a time, maxLooking how many for which edges look at their apiservers. Others wait.
+	maxBusy, maxLooking = 4, 64
 	// maxCall bounds a call, maxWatch one that asks again and again on one stream.
 	maxCall, maxWatch = time.Minute, 10 * time.Minute
 	// idleTime ends connections without a call.
@@ -91,12 +91,16 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 		<-ctx.Done()
 		return nil
 	}
-	busy := make(chan struct{}, maxBusy)
+	busy, looking := make(chan struct{}, maxBusy), make(chan struct{}, maxLooking)
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
-		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			ctx, done, err := bound(ctx, maxCall, busy)
+		grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			slots := busy
+			if info.FullMethod == inspectv1.Inspect_Look_FullMethodName {
+				slots = looking // it waits for edges, and nobody else has to
+			}
+			ctx, done, err := bound(ctx, maxCall, slots)
 			if err != nil {
 				return nil, err
 			}
@@ -239,4 +243,17 @@ func (s *service) Dump(request *inspectv1.DumpRequest, stream grpc.ServerStreami
 	return s.config.Hub.Dump(stream.Context(), request.GetNode(), request.GetNames(), func(data []byte) error {
 		return stream.Send(&inspectv1.DumpPart{Data: data})
 	})
+}
+
+// Look implements the service.
+func (s *service) Look(ctx context.Context, request *inspectv1.LookRequest) (*inspectv1.LookAnswer, error) {
+	answer := &inspectv1.LookAnswer{}
+	for _, look := range s.config.Hub.APIServer(ctx, request.GetTunnelId()) {
+		one := &inspectv1.EdgeLook{Node: look.Node, ApiServer: look.APIServer}
+		if look.Problem != nil {
+			one.Error = explain(look.Problem).Error()
+		}
+		answer.Edges = append(answer.Edges, one)
+	}
+	return answer, nil
 }

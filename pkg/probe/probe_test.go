@@ -219,9 +219,9 @@ func TestAPIServersFallsToTheNextAddress(t *testing.T) {
 		within time.Duration
 	}{
 		"the first is healthy":     {[]model.Endpoint{good, ill}, good, time.Second},
-		"the last is":              {[]model.Endpoint{ill, hangs, good}, good, 3 * time.Second},
-		"none is":                  {[]model.Endpoint{ill, hangs}, ill, 3 * time.Second},
-		"there are many that hang": {[]model.Endpoint{hangs, hangs, hangs, hangs, hangs, hangs, hangs, hangs}, hangs, 11 * time.Second},
+		"the last is":              {[]model.Endpoint{ill, hangs, good}, good, 4 * time.Second},
+		"none is":                  {[]model.Endpoint{ill, hangs}, ill, 4 * time.Second},
+		"there are many that hang": {[]model.Endpoint{hangs, hangs, hangs, hangs, hangs, hangs, hangs, hangs}, hangs, 4 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

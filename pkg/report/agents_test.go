@@ -110,7 +110,7 @@ func (w *world) edge(t testing.TB, s model.Subject, addresses ...string) (stop f
 	t.Helper()
 	conn := w.dial(t, &s, addresses...)
 	return background(t, func(ctx context.Context) error {
-		return SendEdge(ctx, conn, func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, nil, nil, w.log)
+		return SendEdge(ctx, conn, EdgeSource{Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }}, w.log)
 	})
 }
 

@@ -18,6 +18,9 @@ import (
 // all of them without any.
 type Dump func(ctx context.Context, names []string, to io.Writer) error
 
+// See looks at the apiserver of the edge on whose behalf a stream is, now.
+type See func(ctx context.Context) (*reportv1.APIServer, error)
+
 const (
 	// edgeChunk and gatewayChunk are how much of a dump is in one message: far less than a hub takes in one.
 	edgeChunk, gatewayChunk = 32 << 10, 256 << 10
@@ -30,6 +33,7 @@ type answers struct {
 	send    func(*reportv1.Answer) error
 	measure func(ids map[string]bool) ([]tunnels.Measured, error) // nil: there are no tunnels
 	dump    Dump                                                  // nil: there is none
+	see     See                                                   // nil: there is none to be seen
 	chunk   int
 	pace    time.Duration // between two chunks
 
@@ -83,6 +87,8 @@ func (a *answers) answer(ctx context.Context, q *reportv1.Question) error {
 		a.dumping.Lock() // one of a hub that lost its patience may still run
 		defer a.dumping.Unlock()
 		return a.answerDump(ctx, q)
+	case q.GetLook() != nil && a.see != nil:
+		return a.answerLook(ctx, q)
 	default:
 		return errUnknown
 	}
@@ -112,6 +118,14 @@ func (a *answers) answerTunnels(q *reportv1.Question) error {
 		all = all[n:]
 	}
 	return err
+}
+
+func (a *answers) answerLook(ctx context.Context, q *reportv1.Question) error {
+	seen, err := a.see(ctx)
+	if err != nil {
+		return err
+	}
+	return a.send(&reportv1.Answer{Number: q.GetNumber(), ApiServer: cleanAPIServer(seen)})
 }
 
 func (a *answers) answerDump(ctx context.Context, q *reportv1.Question) error {

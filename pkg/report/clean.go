@@ -39,8 +39,10 @@ func checkEdge(r *reportv1.EdgeReport) error {
 	if size := proto.Size(r); size > maxReport {
 		return status.Errorf(codes.InvalidArgument, "a report of %d bytes is too large", size)
 	}
-	if at := r.GetApiServer().GetCertificateNotAfter(); at != nil && at.CheckValid() != nil {
-		return status.Error(codes.InvalidArgument, "a report has a time that is none")
+	for _, a := range []*reportv1.APIServer{r.GetApiServer(), r.GetAnswer().GetApiServer()} {
+		if at := a.GetCertificateNotAfter(); at != nil && at.CheckValid() != nil {
+			return status.Error(codes.InvalidArgument, "a report has a time that is none")
+		}
 	}
 	return nil
 }
@@ -52,10 +54,14 @@ func cleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 	clean := &reportv1.EdgeReport{
 		Form: text(r.GetForm(), maxWord), Version: text(r.GetVersion(), maxWord), LastError: text(r.GetLastError(), maxText),
 	}
-	from := r.GetApiServer()
-	if from == nil {
-		return clean
+	if r.GetApiServer() != nil {
+		clean.ApiServer = cleanAPIServer(r.GetApiServer())
 	}
+	return clean
+}
+
+// cleanAPIServer does the same for what an edge sees of an apiserver.
+func cleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
 	to := &reportv1.APIServer{
 		Address: text(from.GetAddress(), maxHost), Healthy: from.GetHealthy(), Message: text(from.GetMessage(), maxText),
 		Version: text(from.GetVersion(), maxWord),
@@ -68,8 +74,7 @@ func cleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 	if at := from.GetCertificateNotAfter(); at != nil {
 		to.CertificateNotAfter = timestamppb.New(at.AsTime())
 	}
-	clean.ApiServer = to
-	return clean
+	return to
 }
 
 // text replaces what can't be printed by spaces and cuts what is too long.

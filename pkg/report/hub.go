@@ -46,7 +46,7 @@ type Hub struct {
 	edges    map[pair]*edge
 	boots    *boots
 	watchers map[*watcher]bool
-	looks    singleflight.Group // what gateways are asked
+	looks    singleflight.Group // what agents are asked by several at the same time
 }
 
 // pair is an edge and its tunnel.
@@ -70,6 +70,7 @@ type gateway struct {
 type edge struct {
 	presence
 	report *reportv1.EdgeReport
+	said   time.Time // when that was
 }
 
 // session is the one stream that counts of an edge or a gateway.
@@ -183,6 +184,7 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 		h.edges[key] = e
 	}
 	h.arrive(s, &e.presence)
+	e.said = h.now()
 	e.report = cleanEdge(r) // another one, never changed: watchers may be sending the one before
 	h.changed(changeKey{kind: kindEdge, pair: key})
 	return nil

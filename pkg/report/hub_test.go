@@ -158,7 +158,7 @@ func TestAnEdgeReportsWhatChanges(t *testing.T) {
 	changed := make(chan struct{}, 1)
 	last := ""
 	background(t, func(ctx context.Context) error {
-		return SendEdge(ctx, conn, func() *reportv1.EdgeReport {
+		return SendEdge(ctx, conn, EdgeSource{Changed: changed, Report: func() *reportv1.EdgeReport {
 			select {
 			case last = <-trouble:
 			default:
@@ -166,7 +166,7 @@ func TestAnEdgeReportsWhatChanges(t *testing.T) {
 			return &reportv1.EdgeReport{Version: "v1\x00", LastError: last, ApiServer: &reportv1.APIServer{
 				Healthy: true, CertificateNames: []string{"kubernetes", "a b", ""}, CertificateNotAfter: timestamppb.New(start),
 			}}
-		}, changed, nil, w.log)
+		}}, w.log)
 	})
 	v.shows(t, idA, "known ; edge-1+")
 	r := v.Tunnel(idA).Edges[0].Report

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/fairlead/fairlead/pkg/model"
@@ -65,7 +66,7 @@ func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
 	}
 	for p, e := range h.edges {
 		if wanted(p.id) {
-			look.Edges = append(look.Edges, &reportv1.EdgeState{Node: p.node, TunnelId: p.id, Connected: e.connected, Since: timestamppb.New(e.since), Report: e.report})
+			look.Edges = append(look.Edges, &reportv1.EdgeState{Node: p.node, TunnelId: p.id, Connected: e.connected, Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.said)})
 		}
 	}
 	return look
@@ -121,17 +122,14 @@ func (h *Hub) measureAll(ctx context.Context, ids []string) map[string]*measured
 
 // measure asks one gateway.
 func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*reportv1.MeasuredTunnel, error) {
-	key := gateway + " " + strings.Join(slices.Sorted(slices.Values(ids)), " ")
-	done := h.looks.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(h.open, liveTime) // of all who ask
-		defer cancel()
+	key := "tunnels " + gateway + " " + strings.Join(slices.Sorted(slices.Values(ids)), " ")
+	return together(ctx, h, key, liveTime, func(ctx context.Context) (all []*reportv1.MeasuredTunnel, err error) {
 		q, forget, err := h.ask(func(s *session) bool { return s.subject.Role == model.RoleGateway && s.subject.Node == gateway },
 			&reportv1.Question{Tunnels: &reportv1.TunnelsQuestion{TunnelIds: ids}}, maxGatewayAnswer)
 		if err != nil {
 			return nil, err
 		}
 		defer forget()
-		var all []*reportv1.MeasuredTunnel
 		err = q.all(ctx, func(a *reportv1.Answer) error {
 			for _, t := range a.GetTunnels() {
 				if t.GetTunnel() == nil {
@@ -143,14 +141,23 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*rep
 		})
 		return all, err
 	})
+}
+
+// together asks once for all who want to know the same at the same time. The answer must not be changed.
+func together[T any](ctx context.Context, h *Hub, key string, most time.Duration, ask func(context.Context) (T, error)) (answer T, err error) {
+	done := h.looks.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(h.open, most) // of all who ask
+		defer cancel()
+		return ask(ctx)
+	})
 	select {
 	case r := <-done:
 		if r.Err != nil {
-			return nil, r.Err
+			return answer, r.Err
 		}
-		return r.Val.([]*reportv1.MeasuredTunnel), nil
+		return r.Val.(T), nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return answer, status.FromContextError(ctx.Err()).Err()
 	}
 }
 

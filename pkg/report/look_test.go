@@ -103,7 +103,7 @@ func (w *world) dumper(t *testing.T, p *place, node string, dump Dump) {
 	s := edgeOf(node, idA)
 	conn := w.dial(t, &s, p.address)
 	background(t, func(ctx context.Context) error {
-		return SendEdge(ctx, conn, func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, nil, dump, w.log)
+		return SendEdge(ctx, conn, EdgeSource{Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, Dump: dump}, w.log)
 	})
 	eventually.True(t, patience, "the edge reports", func() error {
 		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges, func(e *reportv1.EdgeState) bool { return e.GetNode() == node && e.GetConnected() }) {

@@ -47,7 +47,7 @@ func TestARevokedEdgeIsToldSo(t *testing.T) {
 	conn := w.dial(t, &s, p.address)
 	report := func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }
 	ended := make(chan error, 1)
-	go func() { ended <- SendEdge(t.Context(), conn, report, nil, nil, w.log) }()
+	go func() { ended <- SendEdge(t.Context(), conn, EdgeSource{Report: report}, w.log) }()
 	v.shows(t, idA, "known ; edge-1+; edge-2+")
 	w.rules.set(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}}, false)
 	select {
@@ -59,7 +59,7 @@ func TestARevokedEdgeIsToldSo(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 	v.shows(t, idA, "known ; edge-1; edge-2+")
-	if err := SendEdge(t.Context(), conn, report, nil, nil, w.log); !errors.Is(err, certs.ErrRefused) {
+	if err := SendEdge(t.Context(), conn, EdgeSource{Report: report}, w.log); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("once more: got %v, want a refusal", err)
 	}
 	v.shows(t, idA, "known ; edge-1; edge-2+")

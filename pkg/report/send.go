@@ -21,9 +21,18 @@ const (
 	edgeInterval, gatewayInterval = 2 * edgePace, 2 * gatewayPace
 )
 
+// EdgeSource is what an edge-agent reports of one tunnel.
+type EdgeSource struct {
+	Report  func() *reportv1.EdgeReport
+	Changed <-chan struct{} // signalled when Report gives another one
+	Dump    Dump            // answers who asks what Envoy runs; nil: nobody does
+	See     See             // answers who asks how the apiserver is now; nil: nobody does
+}
+
 // SendEdge reports for one tunnel of an edge until ctx ends (nil) or the server says never again (the error then wraps
-// certs.ErrRefused). current gives the report, changed tells when it is another, dump answers who asks what Envoy runs; nil: nobody does.
-func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func() *reportv1.EdgeReport, changed <-chan struct{}, dump Dump, log *slog.Logger) error {
+// certs.ErrRefused).
+func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, from EdgeSource, log *slog.Logger) error {
+	changed := from.Changed
 	return keep(ctx, log, func(ctx context.Context, patient bool) error {
 		ctx, cancel := context.WithCancel(ctx)
 		stream, err := open(ctx, patient, reportv1.NewReportClient(conn).Edge)
@@ -34,14 +43,14 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func()
 		send := oneByOne(stream.Send)
 		answers := newAnswers(&answers{
 			send: func(a *reportv1.Answer) error { return send(&reportv1.EdgeReport{Answer: a}) },
-			dump: dump, chunk: edgeChunk, pace: edgeInterval,
+			dump: from.Dump, see: from.See, chunk: edgeChunk, pace: edgeInterval,
 		})
 		defer answers.wait()
 		defer cancel()
 		ended := receive(stream.Recv, func(orders *reportv1.EdgeOrders) { answers.take(ctx, orders.GetQuestion()) })
 		var sent *reportv1.EdgeReport
 		for {
-			report := cleanEdge(current()) // so that it is taken, and that what is cut makes no difference
+			report := cleanEdge(from.Report()) // so that it is taken, and that what is cut makes no difference
 			if !proto.Equal(report, sent) {
 				sent = report
 				if send(report) != nil {
@@ -64,7 +73,7 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, current func()
 }
 
 // SendGateway reports the table of a gateway until ctx ends, and hands denials to it. It begins when the table knows its
-// tunnels. ready says whether the gateway takes clients, and its channel is closed when that changes. dump is as of SendEdge.
+// tunnels. ready says whether the gateway takes clients, and its channel is closed when that changes. dump answers who asks what Envoy runs; nil: nobody does.
 func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, ready func() (bool, <-chan struct{}), dump Dump, log *slog.Logger) error {
 	if _, version := table.Snapshot(); version == 0 {
 		table.Changes(ctx, 0)

@@ -703,6 +703,155 @@ func (x *DumpPart) GetData() []byte {
 	return nil
 }
 
+type LookRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TunnelId      string                 `protobuf:"bytes,1,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LookRequest) Reset() {
+	*x = LookRequest{}
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LookRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LookRequest) ProtoMessage() {}
+
+func (x *LookRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LookRequest.ProtoReflect.Descriptor instead.
+func (*LookRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *LookRequest) GetTunnelId() string {
+	if x != nil {
+		return x.TunnelId
+	}
+	return ""
+}
+
+type LookAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Edges         []*EdgeLook            `protobuf:"bytes,1,rep,name=edges,proto3" json:"edges,omitempty"` // all that report to this server
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LookAnswer) Reset() {
+	*x = LookAnswer{}
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LookAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LookAnswer) ProtoMessage() {}
+
+func (x *LookAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LookAnswer.ProtoReflect.Descriptor instead.
+func (*LookAnswer) Descriptor() ([]byte, []int) {
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *LookAnswer) GetEdges() []*EdgeLook {
+	if x != nil {
+		return x.Edges
+	}
+	return nil
+}
+
+// EdgeLook is what an edge sees of its apiserver now.
+type EdgeLook struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // node name
+	ApiServer     *v1.APIServer          `protobuf:"bytes,2,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"` // why there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EdgeLook) Reset() {
+	*x = EdgeLook{}
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EdgeLook) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EdgeLook) ProtoMessage() {}
+
+func (x *EdgeLook) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EdgeLook.ProtoReflect.Descriptor instead.
+func (*EdgeLook) Descriptor() ([]byte, []int) {
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *EdgeLook) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *EdgeLook) GetApiServer() *v1.APIServer {
+	if x != nil {
+		return x.ApiServer
+	}
+	return nil
+}
+
+func (x *EdgeLook) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 var File_pkg_inspect_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
@@ -753,11 +902,22 @@ const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x1e\n" +
 	"\bDumpPart\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\xfc\x01\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"*\n" +
+	"\vLookRequest\x12\x1b\n" +
+	"\ttunnel_id\x18\x01 \x01(\tR\btunnelId\"A\n" +
+	"\n" +
+	"LookAnswer\x123\n" +
+	"\x05edges\x18\x01 \x03(\v2\x1d.fairlead.inspect.v1.EdgeLookR\x05edges\"r\n" +
+	"\bEdgeLook\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12<\n" +
+	"\n" +
+	"api_server\x18\x02 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error2\xc7\x02\n" +
 	"\aInspect\x12L\n" +
 	"\x05Fleet\x12!.fairlead.inspect.v1.FleetRequest\x1a\x1e.fairlead.inspect.v1.FleetPart0\x01\x12X\n" +
 	"\tResources\x12%.fairlead.inspect.v1.ResourcesRequest\x1a\".fairlead.inspect.v1.ResourcesPart0\x01\x12I\n" +
-	"\x04Dump\x12 .fairlead.inspect.v1.DumpRequest\x1a\x1d.fairlead.inspect.v1.DumpPart0\x01B7Z5github.com/fairlead/fairlead/pkg/inspect/v1;inspectv1b\x06proto3"
+	"\x04Dump\x12 .fairlead.inspect.v1.DumpRequest\x1a\x1d.fairlead.inspect.v1.DumpPart0\x01\x12I\n" +
+	"\x04Look\x12 .fairlead.inspect.v1.LookRequest\x1a\x1f.fairlead.inspect.v1.LookAnswerB7Z5github.com/fairlead/fairlead/pkg/inspect/v1;inspectv1b\x06proto3"
 
 var (
 	file_pkg_inspect_v1_inspect_proto_rawDescOnce sync.Once
@@ -771,7 +931,7 @@ func file_pkg_inspect_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_pkg_inspect_v1_inspect_proto_rawDescData
 }
 
-var file_pkg_inspect_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_pkg_inspect_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_pkg_inspect_v1_inspect_proto_goTypes = []any{
 	(*FleetRequest)(nil),          // 0: fairlead.inspect.v1.FleetRequest
 	(*FleetPart)(nil),             // 1: fairlead.inspect.v1.FleetPart
@@ -784,36 +944,44 @@ var file_pkg_inspect_v1_inspect_proto_goTypes = []any{
 	(*ResourcesPart)(nil),         // 8: fairlead.inspect.v1.ResourcesPart
 	(*DumpRequest)(nil),           // 9: fairlead.inspect.v1.DumpRequest
 	(*DumpPart)(nil),              // 10: fairlead.inspect.v1.DumpPart
-	(*v1.EdgeState)(nil),          // 11: fairlead.report.v1.EdgeState
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*v1.Tunnel)(nil),             // 13: fairlead.report.v1.Tunnel
-	(*v1.Hole)(nil),               // 14: fairlead.report.v1.Hole
-	(*anypb.Any)(nil),             // 15: google.protobuf.Any
+	(*LookRequest)(nil),           // 11: fairlead.inspect.v1.LookRequest
+	(*LookAnswer)(nil),            // 12: fairlead.inspect.v1.LookAnswer
+	(*EdgeLook)(nil),              // 13: fairlead.inspect.v1.EdgeLook
+	(*v1.EdgeState)(nil),          // 14: fairlead.report.v1.EdgeState
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*v1.Tunnel)(nil),             // 16: fairlead.report.v1.Tunnel
+	(*v1.Hole)(nil),               // 17: fairlead.report.v1.Hole
+	(*anypb.Any)(nil),             // 18: google.protobuf.Any
+	(*v1.APIServer)(nil),          // 19: fairlead.report.v1.APIServer
 }
 var file_pkg_inspect_v1_inspect_proto_depIdxs = []int32{
 	3,  // 0: fairlead.inspect.v1.FleetPart.server:type_name -> fairlead.inspect.v1.Server
 	4,  // 1: fairlead.inspect.v1.FleetPart.gateways:type_name -> fairlead.inspect.v1.Gateway
 	5,  // 2: fairlead.inspect.v1.FleetPart.tunnels:type_name -> fairlead.inspect.v1.Tunnel
-	11, // 3: fairlead.inspect.v1.FleetPart.edges:type_name -> fairlead.report.v1.EdgeState
+	14, // 3: fairlead.inspect.v1.FleetPart.edges:type_name -> fairlead.report.v1.EdgeState
 	6,  // 4: fairlead.inspect.v1.FleetPart.holes:type_name -> fairlead.inspect.v1.Hole
 	2,  // 5: fairlead.inspect.v1.FleetPart.refusals:type_name -> fairlead.inspect.v1.Refusal
-	12, // 6: fairlead.inspect.v1.Refusal.last:type_name -> google.protobuf.Timestamp
-	12, // 7: fairlead.inspect.v1.Server.now:type_name -> google.protobuf.Timestamp
-	12, // 8: fairlead.inspect.v1.Gateway.since:type_name -> google.protobuf.Timestamp
-	13, // 9: fairlead.inspect.v1.Tunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
-	14, // 10: fairlead.inspect.v1.Hole.hole:type_name -> fairlead.report.v1.Hole
-	15, // 11: fairlead.inspect.v1.ResourcesPart.node:type_name -> google.protobuf.Any
-	0,  // 12: fairlead.inspect.v1.Inspect.Fleet:input_type -> fairlead.inspect.v1.FleetRequest
-	7,  // 13: fairlead.inspect.v1.Inspect.Resources:input_type -> fairlead.inspect.v1.ResourcesRequest
-	9,  // 14: fairlead.inspect.v1.Inspect.Dump:input_type -> fairlead.inspect.v1.DumpRequest
-	1,  // 15: fairlead.inspect.v1.Inspect.Fleet:output_type -> fairlead.inspect.v1.FleetPart
-	8,  // 16: fairlead.inspect.v1.Inspect.Resources:output_type -> fairlead.inspect.v1.ResourcesPart
-	10, // 17: fairlead.inspect.v1.Inspect.Dump:output_type -> fairlead.inspect.v1.DumpPart
-	15, // [15:18] is the sub-list for method output_type
-	12, // [12:15] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	15, // 6: fairlead.inspect.v1.Refusal.last:type_name -> google.protobuf.Timestamp
+	15, // 7: fairlead.inspect.v1.Server.now:type_name -> google.protobuf.Timestamp
+	15, // 8: fairlead.inspect.v1.Gateway.since:type_name -> google.protobuf.Timestamp
+	16, // 9: fairlead.inspect.v1.Tunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	17, // 10: fairlead.inspect.v1.Hole.hole:type_name -> fairlead.report.v1.Hole
+	18, // 11: fairlead.inspect.v1.ResourcesPart.node:type_name -> google.protobuf.Any
+	13, // 12: fairlead.inspect.v1.LookAnswer.edges:type_name -> fairlead.inspect.v1.EdgeLook
+	19, // 13: fairlead.inspect.v1.EdgeLook.api_server:type_name -> fairlead.report.v1.APIServer
+	0,  // 14: fairlead.inspect.v1.Inspect.Fleet:input_type -> fairlead.inspect.v1.FleetRequest
+	7,  // 15: fairlead.inspect.v1.Inspect.Resources:input_type -> fairlead.inspect.v1.ResourcesRequest
+	9,  // 16: fairlead.inspect.v1.Inspect.Dump:input_type -> fairlead.inspect.v1.DumpRequest
+	11, // 17: fairlead.inspect.v1.Inspect.Look:input_type -> fairlead.inspect.v1.LookRequest
+	1,  // 18: fairlead.inspect.v1.Inspect.Fleet:output_type -> fairlead.inspect.v1.FleetPart
+	8,  // 19: fairlead.inspect.v1.Inspect.Resources:output_type -> fairlead.inspect.v1.ResourcesPart
+	10, // 20: fairlead.inspect.v1.Inspect.Dump:output_type -> fairlead.inspect.v1.DumpPart
+	12, // 21: fairlead.inspect.v1.Inspect.Look:output_type -> fairlead.inspect.v1.LookAnswer
+	18, // [18:22] is the sub-list for method output_type
+	14, // [14:18] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_pkg_inspect_v1_inspect_proto_init() }
@@ -827,7 +995,7 @@ func file_pkg_inspect_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_inspect_v1_inspect_proto_rawDesc), len(file_pkg_inspect_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	Inspect_Fleet_FullMethodName     = "/fairlead.inspect.v1.Inspect/Fleet"
 	Inspect_Resources_FullMethodName = "/fairlead.inspect.v1.Inspect/Resources"
 	Inspect_Dump_FullMethodName      = "/fairlead.inspect.v1.Inspect/Dump"
+	Inspect_Look_FullMethodName      = "/fairlead.inspect.v1.Inspect/Look"
 )
 
 // InspectClient is the client API for Inspect service.
@@ -37,6 +38,8 @@ type InspectClient interface {
 	Resources(ctx context.Context, in *ResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ResourcesPart], error)
 	// Dump asks the agent of a node what its Envoy runs.
 	Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpPart], error)
+	// Look has the edges of one tunnel that report to this server look at their apiserver now. They have some seconds.
+	Look(ctx context.Context, in *LookRequest, opts ...grpc.CallOption) (*LookAnswer, error)
 }
 
 type inspectClient struct {
@@ -104,6 +107,16 @@ func (c *inspectClient) Dump(ctx context.Context, in *DumpRequest, opts ...grpc.
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Inspect_DumpClient = grpc.ServerStreamingClient[DumpPart]
 
+func (c *inspectClient) Look(ctx context.Context, in *LookRequest, opts ...grpc.CallOption) (*LookAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LookAnswer)
+	err := c.cc.Invoke(ctx, Inspect_Look_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // InspectServer is the server API for Inspect service.
 // All implementations must embed UnimplementedInspectServer
 // for forward compatibility.
@@ -114,6 +127,8 @@ type InspectServer interface {
 	Resources(*ResourcesRequest, grpc.ServerStreamingServer[ResourcesPart]) error
 	// Dump asks the agent of a node what its Envoy runs.
 	Dump(*DumpRequest, grpc.ServerStreamingServer[DumpPart]) error
+	// Look has the edges of one tunnel that report to this server look at their apiserver now. They have some seconds.
+	Look(context.Context, *LookRequest) (*LookAnswer, error)
 	mustEmbedUnimplementedInspectServer()
 }
 
@@ -132,6 +147,9 @@ func (UnimplementedInspectServer) Resources(*ResourcesRequest, grpc.ServerStream
 }
 func (UnimplementedInspectServer) Dump(*DumpRequest, grpc.ServerStreamingServer[DumpPart]) error {
 	return status.Error(codes.Unimplemented, "method Dump not implemented")
+}
+func (UnimplementedInspectServer) Look(context.Context, *LookRequest) (*LookAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Look not implemented")
 }
 func (UnimplementedInspectServer) mustEmbedUnimplementedInspectServer() {}
 func (UnimplementedInspectServer) testEmbeddedByValue()                 {}
@@ -187,13 +205,36 @@ func _Inspect_Dump_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Inspect_DumpServer = grpc.ServerStreamingServer[DumpPart]
 
+func _Inspect_Look_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LookRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InspectServer).Look(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Inspect_Look_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InspectServer).Look(ctx, req.(*LookRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Inspect_ServiceDesc is the grpc.ServiceDesc for Inspect service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Inspect_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "fairlead.inspect.v1.Inspect",
 	HandlerType: (*InspectServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Look",
+			Handler:    _Inspect_Look_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Fleet",

@@ -287,6 +287,7 @@ type Question struct {
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // greater than that of the questions before on this stream
 	Tunnels       *TunnelsQuestion       `protobuf:"bytes,2,opt,name=tunnels,proto3" json:"tunnels,omitempty"`
 	Dump          *DumpQuestion          `protobuf:"bytes,3,opt,name=dump,proto3" json:"dump,omitempty"`
+	Look          *LookQuestion          `protobuf:"bytes,4,opt,name=look,proto3" json:"look,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -338,6 +339,13 @@ func (x *Question) GetTunnels() *TunnelsQuestion {
 func (x *Question) GetDump() *DumpQuestion {
 	if x != nil {
 		return x.Dump
+	}
+	return nil
+}
+
+func (x *Question) GetLook() *LookQuestion {
+	if x != nil {
+		return x.Look
 	}
 	return nil
 }
@@ -432,6 +440,43 @@ func (x *DumpQuestion) GetNames() []string {
 	return nil
 }
 
+// LookQuestion has an edge look at its apiserver, now.
+type LookQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LookQuestion) Reset() {
+	*x = LookQuestion{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LookQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LookQuestion) ProtoMessage() {}
+
+func (x *LookQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LookQuestion.ProtoReflect.Descriptor instead.
+func (*LookQuestion) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
 // Answer is a part of what was asked for.
 type Answer struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -440,14 +485,15 @@ type Answer struct {
 	Error   string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`    // why there is no more than what came
 	Tunnels []*MeasuredTunnel      `protobuf:"bytes,4,rep,name=tunnels,proto3" json:"tunnels,omitempty"`
 	// dump is a part of the gzip stream of {"configs": [...]}: the Envoy clusters and listeners of Envoy's /config_dump.
-	Dump          []byte `protobuf:"bytes,5,opt,name=dump,proto3" json:"dump,omitempty"`
+	Dump          []byte     `protobuf:"bytes,5,opt,name=dump,proto3" json:"dump,omitempty"`
+	ApiServer     *APIServer `protobuf:"bytes,6,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"` // as it was found now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -459,7 +505,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -472,7 +518,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Answer) GetNumber() uint64 {
@@ -510,6 +556,13 @@ func (x *Answer) GetDump() []byte {
 	return nil
 }
 
+func (x *Answer) GetApiServer() *APIServer {
+	if x != nil {
+		return x.ApiServer
+	}
+	return nil
+}
+
 // MeasuredTunnel is a tunnel that there is now.
 type MeasuredTunnel struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -521,7 +574,7 @@ type MeasuredTunnel struct {
 
 func (x *MeasuredTunnel) Reset() {
 	*x = MeasuredTunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +586,7 @@ func (x *MeasuredTunnel) String() string {
 func (*MeasuredTunnel) ProtoMessage() {}
 
 func (x *MeasuredTunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +599,7 @@ func (x *MeasuredTunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasuredTunnel.ProtoReflect.Descriptor instead.
 func (*MeasuredTunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MeasuredTunnel) GetTunnel() *Tunnel {
@@ -578,7 +631,7 @@ type GatewayReport struct {
 
 func (x *GatewayReport) Reset() {
 	*x = GatewayReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +643,7 @@ func (x *GatewayReport) String() string {
 func (*GatewayReport) ProtoMessage() {}
 
 func (x *GatewayReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +656,7 @@ func (x *GatewayReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayReport.ProtoReflect.Descriptor instead.
 func (*GatewayReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GatewayReport) GetSnapshot() bool {
@@ -656,7 +709,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +721,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +734,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 // PeersAnswer is what one server knows of the gateways. Others may report to other servers.
@@ -696,7 +749,7 @@ type PeersAnswer struct {
 
 func (x *PeersAnswer) Reset() {
 	*x = PeersAnswer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +761,7 @@ func (x *PeersAnswer) String() string {
 func (*PeersAnswer) ProtoMessage() {}
 
 func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +774,7 @@ func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersAnswer.ProtoReflect.Descriptor instead.
 func (*PeersAnswer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PeersAnswer) GetGateways() []string {
@@ -757,7 +810,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +822,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +835,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Peer) GetGateway() string {
@@ -818,7 +871,7 @@ type Hole struct {
 
 func (x *Hole) Reset() {
 	*x = Hole{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +883,7 @@ func (x *Hole) String() string {
 func (*Hole) ProtoMessage() {}
 
 func (x *Hole) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +896,7 @@ func (x *Hole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hole.ProtoReflect.Descriptor instead.
 func (*Hole) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Hole) GetNode() string {
@@ -881,7 +934,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +946,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +959,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Tunnel) GetKey() string {
@@ -955,7 +1008,7 @@ type GatewayOrders struct {
 
 func (x *GatewayOrders) Reset() {
 	*x = GatewayOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1020,7 @@ func (x *GatewayOrders) String() string {
 func (*GatewayOrders) ProtoMessage() {}
 
 func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1033,7 @@ func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayOrders.ProtoReflect.Descriptor instead.
 func (*GatewayOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GatewayOrders) GetDenied() *Denied {
@@ -1007,7 +1060,7 @@ type Denied struct {
 
 func (x *Denied) Reset() {
 	*x = Denied{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1072,7 @@ func (x *Denied) String() string {
 func (*Denied) ProtoMessage() {}
 
 func (x *Denied) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1085,7 @@ func (x *Denied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denied.ProtoReflect.Descriptor instead.
 func (*Denied) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Denied) GetEdges() []*Edge {
@@ -1060,7 +1113,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1125,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1138,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Edge) GetNode() string {
@@ -1121,7 +1174,7 @@ type BootReport struct {
 
 func (x *BootReport) Reset() {
 	*x = BootReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1186,7 @@ func (x *BootReport) String() string {
 func (*BootReport) ProtoMessage() {}
 
 func (x *BootReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1199,7 @@ func (x *BootReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
 func (*BootReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BootReport) GetBootId() string {
@@ -1225,7 +1278,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1290,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1303,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BootPhase) GetName() string {
@@ -1297,7 +1350,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1362,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1375,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Machine) GetHostname() string {
@@ -1375,7 +1428,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1440,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1453,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 // Change is one thing that changed. The first is began, then come all that there are, which synced ends. Of a gateway all
@@ -1422,7 +1475,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1487,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1500,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -1563,7 +1616,7 @@ type GatewayState struct {
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1628,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1641,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GatewayState) GetName() string {
@@ -1620,13 +1673,14 @@ type EdgeState struct {
 	Connected     bool                   `protobuf:"varint,3,opt,name=connected,proto3" json:"connected,omitempty"`
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"` // when that became so
 	Report        *EdgeReport            `protobuf:"bytes,5,opt,name=report,proto3" json:"report,omitempty"`
+	Reported      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=reported,proto3" json:"reported,omitempty"` // when that came, for people: an edge reports what changes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1692,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1705,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -1689,6 +1743,13 @@ func (x *EdgeState) GetReport() *EdgeReport {
 	return nil
 }
 
+func (x *EdgeState) GetReported() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Reported
+	}
+	return nil
+}
+
 // TunnelCount is how many tunnels an edge has to one gateway; 0: none any more.
 type TunnelCount struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -1703,7 +1764,7 @@ type TunnelCount struct {
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1776,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1789,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -1779,7 +1840,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1852,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1865,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -1858,22 +1919,26 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\"F\n" +
 	"\n" +
 	"EdgeOrders\x128\n" +
-	"\bquestion\x18\x01 \x01(\v2\x1c.fairlead.report.v1.QuestionR\bquestion\"\x97\x01\n" +
+	"\bquestion\x18\x01 \x01(\v2\x1c.fairlead.report.v1.QuestionR\bquestion\"\xcd\x01\n" +
 	"\bQuestion\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12=\n" +
 	"\atunnels\x18\x02 \x01(\v2#.fairlead.report.v1.TunnelsQuestionR\atunnels\x124\n" +
-	"\x04dump\x18\x03 \x01(\v2 .fairlead.report.v1.DumpQuestionR\x04dump\"0\n" +
+	"\x04dump\x18\x03 \x01(\v2 .fairlead.report.v1.DumpQuestionR\x04dump\x124\n" +
+	"\x04look\x18\x04 \x01(\v2 .fairlead.report.v1.LookQuestionR\x04look\"0\n" +
 	"\x0fTunnelsQuestion\x12\x1d\n" +
 	"\n" +
 	"tunnel_ids\x18\x01 \x03(\tR\ttunnelIds\"$\n" +
 	"\fDumpQuestion\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\x9c\x01\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\x0e\n" +
+	"\fLookQuestion\"\xda\x01\n" +
 	"\x06Answer\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12<\n" +
 	"\atunnels\x18\x04 \x03(\v2\".fairlead.report.v1.MeasuredTunnelR\atunnels\x12\x12\n" +
-	"\x04dump\x18\x05 \x01(\fR\x04dump\"p\n" +
+	"\x04dump\x18\x05 \x01(\fR\x04dump\x12<\n" +
+	"\n" +
+	"api_server\x18\x06 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\"p\n" +
 	"\x0eMeasuredTunnel\x122\n" +
 	"\x06tunnel\x18\x01 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
 	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\xf3\x01\n" +
@@ -1951,13 +2016,14 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\fGatewayState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xc4\x01\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xfc\x01\n" +
 	"\tEdgeState\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x1c\n" +
 	"\tconnected\x18\x03 \x01(\bR\tconnected\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x126\n" +
-	"\x06report\x18\x05 \x01(\v2\x1e.fairlead.report.v1.EdgeReportR\x06report\"\x97\x01\n" +
+	"\x06report\x18\x05 \x01(\v2\x1e.fairlead.report.v1.EdgeReportR\x06report\x126\n" +
+	"\breported\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\x97\x01\n" +
 	"\vTunnelCount\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
@@ -1993,7 +2059,7 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
@@ -2002,75 +2068,79 @@ var file_pkg_report_v1_report_proto_goTypes = []any{
 	(*Question)(nil),              // 4: fairlead.report.v1.Question
 	(*TunnelsQuestion)(nil),       // 5: fairlead.report.v1.TunnelsQuestion
 	(*DumpQuestion)(nil),          // 6: fairlead.report.v1.DumpQuestion
-	(*Answer)(nil),                // 7: fairlead.report.v1.Answer
-	(*MeasuredTunnel)(nil),        // 8: fairlead.report.v1.MeasuredTunnel
-	(*GatewayReport)(nil),         // 9: fairlead.report.v1.GatewayReport
-	(*PeersRequest)(nil),          // 10: fairlead.report.v1.PeersRequest
-	(*PeersAnswer)(nil),           // 11: fairlead.report.v1.PeersAnswer
-	(*Peer)(nil),                  // 12: fairlead.report.v1.Peer
-	(*Hole)(nil),                  // 13: fairlead.report.v1.Hole
-	(*Tunnel)(nil),                // 14: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 15: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 16: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 17: fairlead.report.v1.Edge
-	(*BootReport)(nil),            // 18: fairlead.report.v1.BootReport
-	(*BootPhase)(nil),             // 19: fairlead.report.v1.BootPhase
-	(*Machine)(nil),               // 20: fairlead.report.v1.Machine
-	(*WatchRequest)(nil),          // 21: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 22: fairlead.report.v1.Change
-	(*GatewayState)(nil),          // 23: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 24: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 25: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 26: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*LookQuestion)(nil),          // 7: fairlead.report.v1.LookQuestion
+	(*Answer)(nil),                // 8: fairlead.report.v1.Answer
+	(*MeasuredTunnel)(nil),        // 9: fairlead.report.v1.MeasuredTunnel
+	(*GatewayReport)(nil),         // 10: fairlead.report.v1.GatewayReport
+	(*PeersRequest)(nil),          // 11: fairlead.report.v1.PeersRequest
+	(*PeersAnswer)(nil),           // 12: fairlead.report.v1.PeersAnswer
+	(*Peer)(nil),                  // 13: fairlead.report.v1.Peer
+	(*Hole)(nil),                  // 14: fairlead.report.v1.Hole
+	(*Tunnel)(nil),                // 15: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 16: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 17: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 18: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 19: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 20: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 21: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 22: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 23: fairlead.report.v1.Change
+	(*GatewayState)(nil),          // 24: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 25: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 26: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 27: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
-	7,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
-	27, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	8,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
+	28, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
 	4,  // 3: fairlead.report.v1.EdgeOrders.question:type_name -> fairlead.report.v1.Question
 	5,  // 4: fairlead.report.v1.Question.tunnels:type_name -> fairlead.report.v1.TunnelsQuestion
 	6,  // 5: fairlead.report.v1.Question.dump:type_name -> fairlead.report.v1.DumpQuestion
-	8,  // 6: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
-	14, // 7: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
-	14, // 8: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
-	13, // 9: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
-	7,  // 10: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
-	12, // 11: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
-	17, // 12: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
-	27, // 13: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	16, // 14: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	4,  // 15: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
-	17, // 16: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	20, // 17: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
-	0,  // 18: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
-	19, // 19: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
-	0,  // 20: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	27, // 21: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	27, // 22: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	27, // 23: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	23, // 24: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	24, // 25: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	25, // 26: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	26, // 27: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	27, // 28: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	27, // 29: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 30: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	27, // 31: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	18, // 32: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 33: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	9,  // 34: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	10, // 35: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
-	21, // 36: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 37: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	15, // 38: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	11, // 39: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
-	22, // 40: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	37, // [37:41] is the sub-list for method output_type
-	33, // [33:37] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	7,  // 6: fairlead.report.v1.Question.look:type_name -> fairlead.report.v1.LookQuestion
+	9,  // 7: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
+	2,  // 8: fairlead.report.v1.Answer.api_server:type_name -> fairlead.report.v1.APIServer
+	15, // 9: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	15, // 10: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	14, // 11: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
+	8,  // 12: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
+	13, // 13: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
+	18, // 14: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
+	28, // 15: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	17, // 16: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	4,  // 17: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
+	18, // 18: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	21, // 19: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 20: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	20, // 21: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 22: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	28, // 23: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	28, // 24: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	28, // 25: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	24, // 26: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	25, // 27: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	26, // 28: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	27, // 29: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	28, // 30: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	28, // 31: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 32: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	28, // 33: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
+	28, // 34: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	19, // 35: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 36: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	10, // 37: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	11, // 38: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
+	22, // 39: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 40: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	16, // 41: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	12, // 42: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
+	23, // 43: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	40, // [40:44] is the sub-list for method output_type
+	36, // [36:40] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -2078,7 +2148,7 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[21].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[22].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
@@ -2092,7 +2162,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

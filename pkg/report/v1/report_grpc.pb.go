@@ -32,7 +32,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type ReportClient interface {
 	// Edge is open for as long as an edge-agent runs, once for each of its tunnels: it sends its report whole at the beginning
-	// and at each change. The caller's certificate says which edge it is. The server sends nothing.
+	// and at each change. The caller's certificate says which edge it is. The server asks questions.
 	Edge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EdgeReport, EdgeOrders], error)
 	// Gateway is open for as long as a gateway-agent runs. Its first message holds all tunnels, the others what changed.
 	Gateway(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[GatewayReport, GatewayOrders], error)
@@ -110,7 +110,7 @@ type Report_WatchClient = grpc.ServerStreamingClient[Change]
 // for forward compatibility.
 type ReportServer interface {
 	// Edge is open for as long as an edge-agent runs, once for each of its tunnels: it sends its report whole at the beginning
-	// and at each change. The caller's certificate says which edge it is. The server sends nothing.
+	// and at each change. The caller's certificate says which edge it is. The server asks questions.
 	Edge(grpc.BidiStreamingServer[EdgeReport, EdgeOrders]) error
 	// Gateway is open for as long as a gateway-agent runs. Its first message holds all tunnels, the others what changed.
 	Gateway(grpc.BidiStreamingServer[GatewayReport, GatewayOrders]) error

@@ -1,0 +1,80 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that look, that can't, that hang, and one of before this question.
+func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.place(t)
+	var looks atomic.Int32
+	asked := make(chan struct{}, 1)
+	all := map[string]See{
+		"edge-1": func(context.Context) (*reportv1.APIServer, error) {
+			return &reportv1.APIServer{Address: "a:1", Message: fmt.Sprint("look\x00", looks.Add(1))}, nil
+		},
+		"edge-2": func(context.Context) (*reportv1.APIServer, error) { return nil, errors.New("there is none") },
+		"edge-3": func(ctx context.Context) (*reportv1.APIServer, error) {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		"edge-4": nil,
+	}
+	for node, see := range all {
+		s := edgeOf(node, idA)
+		conn := w.dial(t, &s, p.address)
+		background(t, func(ctx context.Context) error {
+			return SendEdge(ctx, conn, EdgeSource{Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, See: see}, w.log)
+		})
+	}
+	w.edge(t, edgeOf("edge-5", idB), p.address)
+	eventually.True(t, patience, "all edges report", func() error {
+		if n := len(p.hub.Look(t.Context(), nil, false).Edges); n != 5 {
+			return fmt.Errorf("%d do", n)
+		}
+		return nil
+	})
+	began := time.Now()
+	var second []EdgeLook
+	var together sync.WaitGroup
+	together.Go(func() { <-asked; second = p.hub.APIServer(t.Context(), idA) }) // while the first waits for edge-3
+	first := p.hub.APIServer(t.Context(), idA)
+	together.Wait()
+	if took := time.Since(began); took > 3*seeTime {
+		t.Errorf("it took %s", took)
+	}
+	for _, looks := range [][]EdgeLook{first, second} {
+		var said []string
+		for _, l := range looks {
+			said = append(said, fmt.Sprint(l.Node, " ", l.APIServer.GetAddress(), " ", l.Problem))
+		}
+		got := strings.Join(said, "\n")
+		for i, want := range []string{"edge-1 a:1 <nil>", "there is none", "has not answered in time", "does not know the question"} {
+			if len(looks) != 4 || !strings.Contains(said[i], want) {
+				t.Fatalf("%q is not in\n%s", want, got)
+			}
+		}
+	}
+	if first[0].APIServer.GetMessage() != "look 1" {
+		t.Errorf("got %q", first[0].APIServer.GetMessage())
+	}
+	if none := p.hub.APIServer(t.Context(), strings.Repeat("c", 24)); len(none) != 0 {
+		t.Errorf("of a tunnel without edges: %+v", none)
+	}
+}
