@@ -145,7 +145,7 @@ func (r *room) oldToken(t *testing.T, name string, spoil func(*v1alpha1.TokenSta
 // apiServerFaults are those of a workload cluster's apiserver.
 var apiServerFaults = []fault{
 	{
-		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down", Cure: "start the apiserver", Short: true,
+		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down", Cure: "start the apiserver", Within: lookTime, Short: true,
 		Do: "start the apiserver",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Process.Kill()
@@ -153,7 +153,7 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-mute", Title: "the apiserver takes connections and says nothing", Hop: check.HopAPIServer, Cause: "says nothing", Cure: "see the apiserver on the control-plane machine",
+		ID: "apiserver-mute", Title: "the apiserver takes connections and says nothing", Hop: check.HopAPIServer, Cause: "says nothing", Cure: "see the apiserver on the control-plane machine", Within: lookTime,
 		Do: "look at the apiserver and its machine: it hangs",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.api.Process.Freeze())
@@ -161,7 +161,7 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is down", Hop: check.HopAPIServer, Cause: "the apiserver runs and is not ready", Cure: "of etcd",
+		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is down", Hop: check.HopAPIServer, Cause: "the apiserver runs and is not ready", Cure: "of etcd", Within: lookTime,
 		Do: "look at the apiserver's log and at etcd",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Etcd.Kill()
@@ -173,7 +173,7 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-certificate-expired", Title: "the apiserver's serving certificate has expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew apiserver",
+		ID: "apiserver-certificate-expired", Title: "the apiserver's serving certificate has expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew apiserver", Within: lookTime,
 		Do: "renew the certificate, and start the apiserver again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			reissue := func(end time.Time) {

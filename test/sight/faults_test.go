@@ -1,6 +1,7 @@
 package sight
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -16,11 +17,12 @@ type fault struct {
 	ID     string // stays the same
 	Title  string // what is broken, for people
 	Hop    check.ID
-	Status check.Status // Broken where it is empty
-	Cause  string       // that has to be in the cause
-	Cure   string       // that has to be in the cure
-	Do     string       // the cure in short, for the table, and what the test then does
-	Short  bool         // a part of the short form
+	Status check.Status  // Broken where it is empty
+	Cause  string        // that has to be in the cause
+	Cure   string        // that has to be in the cure
+	Do     string        // the cure in short, for the table, and what the test then does
+	Short  bool          // a part of the short form
+	Within time.Duration // until check names it; nameTime where it is 0
 	// of is the Cluster that is checked; nil: the room's own.
 	of func(r *room) *lab.Cluster
 	// well is the condition that the cure has worked; nil: check finds nothing at the room's own Cluster.
@@ -55,7 +57,7 @@ func (r *room) prove(t *testing.T, f fault) {
 		cure := f.inject(t, r)
 		began := time.Now()
 		var last said
-		err := lab.Wait(t.Context(), nameTime, func(ctx context.Context) (err error) {
+		err := lab.Wait(t.Context(), cmp.Or(f.Within, nameTime), func(ctx context.Context) (err error) {
 			last, err = r.world.check(ctx, of.Namespace, of.Name, r.flags...)
 			if err == nil && !f.expected(last) {
 				err = fmt.Errorf("check says %s", last)

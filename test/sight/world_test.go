@@ -25,6 +25,8 @@ const (
 	// nameTime is how long check may take to name a fault after it was injected, on a busy machine: most are known at once, what edges and
 	// gateways say takes as long as they need to notice.
 	nameTime = 90 * time.Second
+	// lookTime is the same for what an edge sees when it is asked, in 2.5 s at most.
+	lookTime = 10 * time.Second
 	// cureTime is how long it may take until all is well again after its cure was followed.
 	cureTime = 2 * time.Minute
 	// streamTime is for how long a watch has to stay open here.
