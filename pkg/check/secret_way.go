@@ -1,0 +1,90 @@
+package check
+
+import (
+	"context"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// compareWay says whether the kubeconfig leads where the Tunnel says; nil: it does.
+func (v *visit) compareWay(ctx context.Context, name string, way kubeconfig.Way) *finding {
+	if v.tunnel == nil {
+		return nil // that is said
+	}
+	record := v.tunnel.Status.Kubeconfig
+	ready := apimeta.FindStatusCondition(v.tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
+	switch {
+	case ready != nil && ready.Status == metav1.ConditionFalse && ready.Reason == v1alpha1.ReasonNotWritable:
+		return v.notWritable(ctx, name, ready.Message)
+	case record.Mode != "" && leadsBy(way, record):
+		return nil
+	case ready != nil && ready.Status == metav1.ConditionFalse && (ready.Reason != v1alpha1.ReasonWaitingForSecret || v.secret.Labels["cluster.x-k8s.io/cluster-name"] == ""):
+		f := broken("the controller does not write it ("+ready.Reason+"): "+ready.Message, "see the message", "do what the message says")
+		return &f
+	case record.Mode == "" && v.broken[HopTunnel]:
+		return nil // the reason is there
+	}
+	detail := fmt.Sprintf("it leads to %s, and should lead to %s", way, kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL})
+	cause := "somebody has edited Secret " + name + lastWriter(v.secret)
+	down := v.controllerDown(ctx)
+	switch {
+	case v.paused():
+		f := broken(detail, cause+", and the Cluster is paused, so nobody puts it right", "unpause the Cluster: the controller writes the Secret again within some seconds")
+		return &f
+	case down != "":
+		f := broken(detail, cause+", and "+down, v.startController()+": it writes the Secret again within some seconds")
+		return &f
+	}
+	if denied := v.mayNotPatch(ctx); denied != "" {
+		f := broken(detail, cause+", and "+denied, v.reapply())
+		return &f
+	}
+	f := broken(detail, cause+", and the controller has not put it right yet", "look again in some seconds; if it stays, the log of the controller says why: kubectl -n "+v.installation()+" logs deployment/controller")
+	return &f
+}
+
+// leadsBy says whether a way is the one on record. What is not on record is the provider's.
+func leadsBy(way kubeconfig.Way, record v1alpha1.KubeconfigStatus) bool {
+	server := record.Server == "" || way.Server == record.Server
+	name := way.TLSServerName == record.TLSServerName || record.TLSServerName == "" && record.Mode != v1alpha1.KubeconfigModeSNI
+	return server && name && kubeconfig.WithoutCredentials(way.ProxyURL) == record.ProxyURL
+}
+
+// notWritable tells a controller without permission from a Secret that nobody may change.
+func (v *visit) notWritable(ctx context.Context, name, message string) *finding {
+	if denied := v.mayNotPatch(ctx); denied != "" {
+		f := broken("the controller can't write Secret "+name, denied, v.reapply())
+		return &f
+	}
+	f := broken(message, "the Secret is immutable, or an admission policy or webhook refuses what the controller writes",
+		"let ServiceAccount controller of namespace "+v.installation()+" patch it; one that is immutable has to be deleted, and its provider writes it anew")
+	return &f
+}
+
+func (v *visit) reapply() string {
+	return "apply the permissions of deploy/kubernetes again: ClusterRole and ClusterRoleBinding fairlead-controller; the controller tries again by itself"
+}
+
+// mayNotPatch says that the controller may not write kubeconfigs; empty: it may, or that can't be asked.
+func (v *visit) mayNotPatch(ctx context.Context) string {
+	if v.Asks == nil {
+		return ""
+	}
+	for _, verb := range []string{"get", "patch"} {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               "system:serviceaccount:" + v.installation() + ":controller",
+			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + v.installation(), "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: v.key.Namespace, Verb: verb, Resource: "secrets"},
+		}}
+		if err := v.Asks.Create(ctx, review); err == nil && !review.Status.Allowed {
+			return fmt.Sprintf("its ServiceAccount %s may not %s Secrets in namespace %s (RBAC)", "controller", verb, v.key.Namespace)
+		}
+	}
+	return ""
+}
