@@ -1,6 +1,6 @@
 // Package metrics proves that an installation that runs can be watched: a real Prometheus scrapes all programs and both Envoys, every query
-// of the dashboard and of the rules has an answer, and what is served is what the list says. Fairlead's programs and real Envoys run in
-// network namespaces.
+// of the dashboard and of the rules has an answer, and what is served is what the list says; and what people gather
+// of it has all of that, and no secret. Fairlead's programs and real Envoys run in network namespaces.
 package metrics
 
 import (

@@ -49,6 +49,8 @@ func TestMetrics(t *testing.T) {
 		measured("dashboard_queries", float64(len(queries)))
 	})
 	that(t, "every rule is evaluated, and no alert fires while nothing is wrong", func(t *testing.T) { w.quiet(t) })
+	that(t, "status shows the round-trip times of the tunnels", func(t *testing.T) { eventually(t, roundTrips(s, m)) })
+	that(t, "a support bundle has what every program serves, and no secret of the installation", func(t *testing.T) { w.gather(t, s) })
 	that(t, "gateways and edges write a line of JSON when a connection ends", func(t *testing.T) {
 		eventually(t, accessLogged(s, m))
 	})

@@ -83,19 +83,24 @@ func (w *watcher) serveProxy(t *testing.T) string {
 	must(t, err)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
 		name, _, _ := strings.Cut(in.URL.Host, ":")
-		answer, err := w.scrape(in.Context(), name)
-		if err != nil {
-			http.Error(out, err.Error(), http.StatusBadGateway)
-			return
-		}
-		defer answer.Body.Close()
-		out.Header().Set("Content-Type", answer.Header.Get("Content-Type"))
-		out.WriteHeader(answer.StatusCode)
-		_, _ = io.Copy(out, answer.Body)
+		w.relay(in.Context(), out, name)
 	})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return "http://" + listener.Addr().String()
+}
+
+// relay answers with what a target serves.
+func (w *watcher) relay(ctx context.Context, out http.ResponseWriter, name string) {
+	answer, err := w.scrape(ctx, name)
+	if err != nil {
+		http.Error(out, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer answer.Body.Close()
+	out.Header().Set("Content-Type", answer.Header.Get("Content-Type"))
+	out.WriteHeader(answer.StatusCode)
+	_, _ = io.Copy(out, answer.Body)
 }
 
 // scrape asks a target as Prometheus does.
