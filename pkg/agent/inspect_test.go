@@ -113,6 +113,13 @@ func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
 	if edge.ID != edgeSubject.ID || edge.Role != model.RoleEdge {
 		t.Errorf("got %+v", edge)
 	}
+	eventually.True(t, time.Minute, "the edge looks at its apiserver when it is asked", func() error {
+		looks, err := servers.Look(t.Context(), edgeSubject.ID)
+		if err != nil || len(looks) != 1 || looks[0].Node != edge.Name || !strings.Contains(looks[0].APIServer.GetMessage(), "nothing listens there") {
+			return fmt.Errorf("%w: %+v", err, looks)
+		}
+		return nil
+	})
 	c.runsWhatWasSent(servers, gateway)
 	c.runsWhatWasSent(servers, edge)
 	if _, err := servers.Dump(t.Context(), "edge-nobody"); !errors.Is(err, inspect.ErrNotConnected) {
