@@ -154,9 +154,7 @@ func (v *View) keep(ctx context.Context, address string) {
 	conn, err := v.dial(address)
 	if err != nil {
 		v.log.Error("xds-server not watched, trying again", "address", address, "error", err)
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		delete(v.running, address)
+		v.forget(address)
 		return
 	}
 	defer conn.Close()
@@ -171,9 +169,18 @@ func (v *View) keep(ctx context.Context, address string) {
 		}
 		return err
 	})
-	if err != nil { // which no server says to a controller
-		log.Error("xds-server not watched any more", "error", err)
+	if err != nil {
+		// Server and controller hear of another CA one after the other, and until both have, one refuses the other. So no refusal is for good.
+		log.Warn("refused by the xds-server, trying again", "error", err)
+		v.forget(address)
 	}
+}
+
+// forget has the next look at DNS begin to watch a server anew.
+func (v *View) forget(address string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.running, address)
 }
 
 // watch reads one stream to its end.
