@@ -173,6 +173,15 @@ verify-sight: sight.test test-page-full test-metrics ## proof that each known fa
 verify-sight-short: sight.test test-page ## the part of it that takes two minutes
 	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.short -test.timeout=5m
 
+.PHONY: verify-operations
+verify-operations: operations.test ## proof of docs/operations.md: its own commands, on what was lost (10 min, as root)
+	cd test/operations && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/operations.test -test.v -test.timeout=20m
+
+.PHONY: operations.test
+operations.test: tools build
+	@mkdir -p bin/test
+	go test -c -o bin/test/operations.test ./test/operations
+
 .PHONY: test-metrics
 test-metrics: tools build ## a real Prometheus scrapes an installation: every figure, rule and query of the dashboard (1 min, as root)
 	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=10m -v ./test/metrics

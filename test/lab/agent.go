@@ -48,7 +48,10 @@ func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
 	args := append([]string{
 		"run", "--state-dir=" + spec.dir, "--envoy=" + cmp.Or(spec.envoy, l.EnvoyPath()), "--health-listen=" + spec.health, l.logLevel(),
 	}, spec.args...)
-	args = append(args, l.metricsFlag(metricsBeside(spec.health))...)
+	args, err := l.known(context.Background(), spec.name, spec.program, append(args, l.metricsFlag(metricsBeside(spec.health))...))
+	if err != nil {
+		return nil, err
+	}
 	command := slices.Concat(spec.wrapper, []string{spec.program}, args)
 	service, err := l.supervise(Spec{Name: spec.name, Namespace: spec.namespace, Program: command[0], Args: command[1:], Env: spec.env})
 	if err != nil {

@@ -38,10 +38,11 @@ const (
 // startFairlead installs Fairlead in the management cluster, starts all of it that doesn't belong to an edge, and waits
 // until it is ready. Cluster API's types must be served before the controllers look for them.
 func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
-	if err := l.installFairlead(ctx); err != nil {
-		return err
+	install := l.options.Install
+	if install == nil {
+		install = installAll
 	}
-	if err := l.createGatewaySet(ctx); err != nil {
+	if err := install(ctx, l); err != nil {
 		return err
 	}
 	select {
@@ -75,6 +76,14 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	}
 	l.Controller = l.Controllers[0]
 	return nil
+}
+
+// installAll is what Options.Install is by default.
+func installAll(ctx context.Context, l *Lab) error {
+	if err := l.installFairlead(ctx); err != nil {
+		return err
+	}
+	return l.createGatewaySet(ctx)
 }
 
 // installFairlead applies what of deploy/kubernetes doesn't run: types, permissions, policies and the webhook.
@@ -189,10 +198,12 @@ func (l *Lab) startManaged(ctx context.Context, m managed) (*Service, error) {
 	if err := writeKubeconfig(l.file(m.name, "kubeconfig"), kubeconfig, err); err != nil {
 		return nil, err
 	}
-	service, err := l.supervise(Spec{
-		Name: m.name, Namespace: l.Network.Management, Program: l.parts.fairlead(m.program),
-		Args: append([]string{"--kubeconfig=" + l.file(m.name, "kubeconfig"), "--health-listen=" + m.health, l.logLevel()}, m.args...),
-	})
+	program := l.parts.fairlead(m.program)
+	args, err := l.known(ctx, m.name, program, append([]string{"--kubeconfig=" + l.file(m.name, "kubeconfig"), "--health-listen=" + m.health, l.logLevel()}, m.args...))
+	if err != nil {
+		return nil, err
+	}
+	service, err := l.supervise(Spec{Name: m.name, Namespace: l.Network.Management, Program: program, Args: args})
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,7 @@ func (l *Lab) startCollector(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("starting the garbage collector: %w", err)
 	}
+	l.collector = process
 	l.onClose(func(context.Context) { process.Kill() })
 	probe := &http.Client{Transport: &http.Transport{DialContext: l.Network.Management.DialContext, TLSClientConfig: insecure()}}
 	return process.WaitReady(ctx, startTimeout, httpOK(probe, "https://"+collectorHealth+"/healthz"))

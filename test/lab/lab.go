@@ -47,6 +47,12 @@ type Options struct {
 	AccessLog string
 	// LogLevel is that of our own programs; debug by default.
 	LogLevel string
+	// Install installs what of deploy/kubernetes doesn't run, the StatefulSet of the gateways included; nil: the lab does it.
+	Install func(context.Context, *Lab) error
+	// Collector adds those of Kubernetes' own controllers that remove what is deleted; a lab with machines has them anyway.
+	Collector bool
+	// Programs is the folder of our own programs; by default that of BinEnv.
+	Programs string
 	// Prepare is called when the management cluster is there with all types and permissions, before any program of
 	// Fairlead starts; it may be nil.
 	Prepare func(context.Context, *Lab) error
@@ -72,12 +78,16 @@ type Lab struct {
 	parts   Parts
 	options Options
 
+	etcd      *Process // of the management cluster
+	collector *Process // nil in a lab without one
+
 	mu          sync.Mutex
 	closers     []func(context.Context) // run last to first
 	services    []*Service              // of ours
 	edges       []*Agent                // that RunEdge has started
 	healthPorts int                     // how many were given out
 	sites       int                     // likewise
+	arguments   map[string][]string     // of our programs, by the names of their processes: also those that a program doesn't know
 }
 
 // New finds the programs, removes what killed labs left behind, and makes the networks. The lab must be closed, also
@@ -100,6 +110,9 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 			return nil, err
 		}
 	}
+	if options.Programs != "" {
+		parts.Fairlead = options.Programs
+	}
 	if err := removeLeftovers(ctx); err != nil {
 		return nil, err
 	}
@@ -111,7 +124,7 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 		options.TunnelDomain = "tunnels.example.test"
 	}
 	options.Gateways, options.XDSServers, options.Controllers = max(options.Gateways, 1), max(options.XDSServers, 1), max(options.Controllers, 1)
-	l := &Lab{Dir: filepath.Join(os.TempDir(), name), Domain: options.TunnelDomain, parts: parts, options: options}
+	l := &Lab{Dir: filepath.Join(os.TempDir(), name), Domain: options.TunnelDomain, parts: parts, options: options, arguments: map[string][]string{}}
 	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
 		return nil, fmt.Errorf("making the lab's folder: %w", err)
 	}
@@ -134,20 +147,10 @@ func (l *Lab) Start(ctx context.Context) error {
 
 // startManagement starts everything in the management and the gateway networks.
 func (l *Lab) startManagement(ctx context.Context) error {
-	etcd, err := l.startEtcd(ctx, l.Network.Management)
-	if err != nil {
-		return err
-	}
-	l.Management, err = l.startAPIServer(ctx, apiServerSpec{
-		name: "management", namespace: l.Network.Management, address: managementAddress, port: 6443, etcd: etcd, prefix: "/management",
-	})
-	if err != nil {
+	if err := l.startManagementCluster(ctx); err != nil {
 		return err
 	}
 	if l.options.Machines {
-		if err := l.startCollector(ctx); err != nil {
-			return err
-		}
 		l.startInfrastructure()
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -155,6 +158,20 @@ func (l *Lab) startManagement(ctx context.Context) error {
 	group.Go(func() error { return l.startCAPI(ctx, crds) })
 	group.Go(func() error { return l.startFairlead(ctx, crds) })
 	return group.Wait()
+}
+
+// startManagementCluster starts a management cluster without anything in it.
+func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
+	if l.etcd, err = l.startEtcd(ctx, l.Network.Management); err != nil {
+		return err
+	}
+	l.Management, err = l.startAPIServer(ctx, apiServerSpec{
+		name: "management", namespace: l.Network.Management, address: managementAddress, port: 6443, etcd: l.etcd, prefix: "/management",
+	})
+	if err != nil || !l.options.Machines && !l.options.Collector {
+		return err
+	}
+	return l.startCollector(ctx)
 }
 
 // startWorkload starts the workload apiservers.

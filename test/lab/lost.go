@@ -1,0 +1,114 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// LoseManagement takes the management cluster away as the loss of its machines does: etcd and apiserver with their disks, Cluster API, and of
+// Fairlead everything but the edges.
+func (l *Lab) LoseManagement() error {
+	var group sync.WaitGroup
+	for _, gateway := range l.Gateways {
+		group.Go(func() {
+			gateway.Hold()
+			_ = gateway.KillEnvoy() // it may be down
+		})
+	}
+	for _, p := range []*Pods{l.ControllerPods(), l.XDSServerPods()} {
+		for i := range p.services {
+			group.Go(p.services[i].Hold)
+		}
+	}
+	group.Wait()
+	for _, process := range []*Process{l.CAPI, l.collector, l.Management.Process, l.etcd} {
+		if process != nil {
+			process.Kill()
+		}
+	}
+	return errors.Join(os.RemoveAll(l.etcdFolder()), os.RemoveAll(l.file(l.Management.Name)))
+}
+
+// NewManagement starts another management cluster, in which there is Cluster API and nothing else. Gateways keep the addresses of their Services,
+// as if names had been changed to lead to new ones.
+func (l *Lab) NewManagement(ctx context.Context) error {
+	if err := l.startManagementCluster(ctx); err != nil {
+		return fmt.Errorf("starting another management cluster: %w", err)
+	}
+	return l.startCAPI(ctx, make(chan struct{}))
+}
+
+// SaveEtcd copies the disk of the management cluster's etcd while it stands still: that stands for its snapshot.
+func (l *Lab) SaveEtcd(folder string) error {
+	if err := l.etcd.Freeze(); err != nil {
+		return fmt.Errorf("saving etcd: %w", err)
+	}
+	return errors.Join(os.CopyFS(folder, os.DirFS(l.etcdFolder())), l.etcd.Thaw())
+}
+
+// RestoreEtcd starts the management cluster again after LoseManagement, with the disk that SaveEtcd has copied and another PKI.
+func (l *Lab) RestoreEtcd(ctx context.Context, folder string) error {
+	if err := os.CopyFS(l.etcdFolder(), os.DirFS(folder)); err != nil {
+		return fmt.Errorf("restoring etcd: %w", err)
+	}
+	return l.NewManagement(ctx)
+}
+
+func (l *Lab) etcdFolder() string {
+	return l.file("etcd-" + filepath.Base(l.Network.Management.Name[len(prefix):]))
+}
+
+// Pods are the processes of one of our Deployments, with the means to play their kubelet.
+type Pods struct {
+	lab      *Lab
+	program  string
+	account  string
+	services []*Service
+	health   func(int) string
+}
+
+// ControllerPods are those of the controller.
+func (l *Lab) ControllerPods() *Pods {
+	health := func(i int) string {
+		if i == 0 {
+			return controllerHealth
+		}
+		return host("127.0.0.1", controllersHealth+i)
+	}
+	return &Pods{lab: l, program: "controller", account: controllerAccount, services: l.Controllers, health: health}
+}
+
+// XDSServerPods are those of the xds-server.
+func (l *Lab) XDSServerPods() *Pods {
+	return &Pods{lab: l, program: "xds-server", account: xdsServerAccount, services: l.XDSServers, health: xdsServerHealth}
+}
+
+// Len is how many there are.
+func (p *Pods) Len() int { return len(p.services) }
+
+// End ends one as a Pod is ended that is deleted.
+func (p *Pods) End(i int, patience time.Duration) error { return p.services[i].Terminate(patience) }
+
+// Start starts another in the place of one that has ended: with a new disk, and a token of the management cluster that there is now. It returns when
+// it is ready.
+func (p *Pods) Start(ctx context.Context, i int) error {
+	s := p.services[i]
+	dir := p.lab.file(s.Process().Name)
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+		return fmt.Errorf("making a disk for %s: %w", s.Process().Name, err)
+	}
+	kubeconfig, err := p.lab.AccountKubeconfig(ctx, p.account)
+	if err := writeKubeconfig(filepath.Join(dir, "kubeconfig"), kubeconfig, err); err != nil {
+		return err
+	}
+	if err := p.lab.Become(ctx, s, p.lab.parts.fairlead(p.program)); err != nil {
+		return err
+	}
+	s.Resume()
+	return s.WaitReady(ctx, startTimeout, ready(p.lab.Network.Management, p.health(i)))
+}

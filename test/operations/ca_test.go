@@ -1,0 +1,199 @@
+package operations
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+const (
+	lostCA   = "The CA is lost"
+	stolenCA = "The key of the CA is stolen"
+)
+
+// caLost loses the Secrets of the CA, one after the other and then both: the table of the document.
+func (o *operations) caLost(t *testing.T) {
+	before := o.serial(t)
+	that(t, "the Secret fairlead-ca is made again within 10 s, with the same CA", func(t *testing.T) {
+		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CASecretName)))
+		took := o.within(t, o.hasCA(v1alpha1.CASecretName))
+		measured("ca_secret_back_s", took.Seconds())
+		if took > 10*time.Second+slack {
+			t.Errorf("it took %s", took)
+		}
+	})
+	that(t, "without fairlead-ca-state the controller begins anew from fairlead-ca, and nothing ends", func(t *testing.T) {
+		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CAStateSecretName)))
+		o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
+		o.stays(t, before)
+	})
+	that(t, "a fairlead-ca-state that is damaged is reported with what to do, and deleting it is a cure", func(t *testing.T) {
+		damage := client.RawPatch(types.MergePatchType, []byte(`{"data":{"state.json":"bm90aGluZw=="}}`))
+		must(t, o.Management.Client.Patch(t.Context(), o.caSecret(v1alpha1.CAStateSecretName), damage))
+		o.within(t, o.oneSays("controller", "restore it from a backup, or delete it"))
+		must(t, o.well(t.Context()))
+		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CAStateSecretName)))
+		o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
+		o.stays(t, before)
+	})
+	that(t, "without both the controller makes another CA, and tunnels that are open stay so", func(t *testing.T) {
+		o.loseCA(t, before)
+		must(t, o.reached(t.Context()))
+	})
+	that(t, "meanwhile Pods come and go: one gateway and one xds-server are of the CA that nobody trusts", func(t *testing.T) {
+		o.kubelet.hold(func() {
+			must(t, o.XDSServerPods().End(1, grace))
+			must(t, o.XDSServerPods().Start(t.Context(), 1))
+		})
+		must(t, o.reached(t.Context()))
+	})
+	that(t, "the commands of the document put both back (the test starts the Pods), and every edge is back without a visit", func(t *testing.T) {
+		if out := o.run(t, block(t, lostCA, 0)); !strings.Contains(out, before) {
+			t.Errorf("the last command does not show %s: %s", before, out)
+		}
+		measured("ca_back_s", o.within(t, o.well).Seconds())
+		o.stays(t, before)
+	})
+	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
+}
+
+// slack is what a machine that is busy may take longer than the document says.
+const slack = 5 * time.Second
+
+// stays fails the test unless the CA is the one that it was, nothing is wrong, and each edge is the one that it was.
+func (o *operations) stays(t *testing.T, serial string) {
+	t.Helper()
+	if now := o.serial(t); now != serial {
+		t.Errorf("the CA was %s, is %s", serial, now)
+	}
+	o.within(t, o.well)
+	o.unvisited(t)
+}
+
+// another enrols one more edge, and takes it away again.
+func (o *operations) another(t *testing.T) {
+	t.Helper()
+	e := o.enrol(t, o.clusters[0])
+	o.within(t, o.well)
+	world.StopEdge(t, e.Agent)
+	o.edges = o.edges[:len(o.edges)-1]
+}
+
+func (o *operations) caSecret(name string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: name}}
+}
+
+// hasCA is the condition that a Secret of the CA is there.
+func (o *operations) hasCA(name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		secret := o.caSecret(name)
+		return o.Management.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
+	}
+}
+
+// oneSays is the condition that one of the replicas of a program says something in its log.
+func (o *operations) oneSays(program, text string) func(context.Context) error {
+	return func(context.Context) error {
+		err := lab.HasText(o.LogFile(program), text)
+		if err != nil {
+			err = lab.HasText(o.LogFile(program+"-1"), text)
+		}
+		return err
+	}
+}
+
+// loseCA takes both Secrets away, and waits for another CA.
+func (o *operations) loseCA(t *testing.T, before string) {
+	t.Helper()
+	lines := strings.SplitAfter(block(t, lostCA, 0), "\n")
+	o.run(t, strings.Join(lines[:3], "")) // the controller away, the Secrets deleted
+	o.run(t, strings.Join(lines[4:6], ""))
+	o.within(t, func(ctx context.Context) error {
+		now, err := o.rotation(ctx)
+		if err == nil && (len(now.CAs) != 1 || now.CAs[0].Serial == before) {
+			err = fmt.Errorf("the CAs are %+v", now.CAs)
+		}
+		return err
+	})
+}
+
+// reached is the condition that all workload clusters are reached, whatever status says.
+func (o *operations) reached(ctx context.Context) error {
+	for _, c := range o.clusters {
+		if err := c.Reach(ctx); err != nil {
+			return fmt.Errorf("reaching %s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// caStolen has somebody take the CA's key, and proves that it is of no use after what the document says.
+func (o *operations) caStolen(t *testing.T) {
+	thief := o.forge(t)
+	that(t, "whoever has the key of the CA is let in as any edge", func(t *testing.T) {
+		if code, err := o.knock(t.Context(), thief); code != http.StatusOK {
+			t.Fatalf("the gateway answers %d, %v", code, err)
+		}
+	})
+	that(t, "the commands of the document replace the CA at once (the test starts the Pods)", func(t *testing.T) {
+		o.run(t, block(t, stolenCA, 0))
+		o.run(t, "kubectl -n "+lab.InstallationNamespace+" rollout status statefulset/gateway --timeout=3m")
+	})
+	that(t, "each edge enrols anew with its new bootstrap file in place of the old one", func(t *testing.T) {
+		for _, e := range o.edges {
+			fetch := strings.ReplaceAll(block(t, stolenCA, 1), "c1-", e.of.Name+"-")
+			o.run(t, fetch)
+			file, err := os.ReadFile(o.folder + "/bootstrap.yaml")
+			must(t, err)
+			must(t, os.WriteFile(o.BootstrapFile(e.name, 0), file, 0o600))
+			must(t, e.Terminate(grace))
+			e.Resume()
+		}
+		measured("ca_stolen_back_s", o.within(t, o.well).Seconds())
+	})
+	that(t, "no certificate of the old CA is accepted any more: not as an edge, nor by the control channel", func(t *testing.T) {
+		thief.Roots = world.Steal(t, o.edges[0].Agent).Roots
+		if code, err := o.knock(t.Context(), thief); err == nil {
+			t.Errorf("the gateway answers %d", code)
+		}
+		if names, err := o.Outsider(thief).Fetch(t.Context(), thief.Subject.NodeID()); err == nil {
+			t.Errorf("the control channel gives it %q", names)
+		}
+	})
+	o.look(t)
+	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
+}
+
+// knock asks a gateway for a tunnel.
+func (o *operations) knock(ctx context.Context, s outsider.Stolen) (int, error) {
+	return o.Outsider(s).Handshake(ctx, "gateway-0", outsider.Claim{Node: s.Subject.NodeID(), ID: world.Domain.TunnelID(s.Subject.ID)})
+}
+
+// forge makes a certificate like that of the first edge with the CA's key.
+func (o *operations) forge(t *testing.T) outsider.Stolen {
+	t.Helper()
+	secret := o.caSecret(v1alpha1.CASecretName)
+	must(t, o.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), secret))
+	ca, err := certs.ParseCA(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	must(t, err)
+	stolen := world.Steal(t, o.edges[0].Agent)
+	identity, err := outsider.Forge(ca, world.Domain, stolen.Subject, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
+	must(t, err)
+	stolen.Certificate = identity.TLSCertificate()
+	return stolen
+}

@@ -1,0 +1,94 @@
+package operations
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const document = "../../docs/operations.md"
+
+var (
+	fence = regexp.MustCompile("(?ms)^([ \t]*)```([a-z]*)\n(.*?)^[ \t]*```")
+	span  = regexp.MustCompile("`([^`]+)`")
+)
+
+// sections are the parts of a document by their headings, each up to the next heading of whatever level.
+func sections(t *testing.T, file string) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	must(t, err)
+	all, heading, fenced := map[string]string{}, "", false
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		}
+		if title := strings.TrimLeft(line, "#"); !fenced && title != line {
+			heading = strings.TrimSpace(title)
+			continue
+		}
+		all[heading] += line
+	}
+	return all
+}
+
+// blocks are the fenced blocks of a language in a section, without the indentation of the list that they are in.
+func blocks(section, language string) (all []string) {
+	for _, match := range fence.FindAllStringSubmatch(section, -1) {
+		if match[2] != language {
+			continue
+		}
+		var block strings.Builder
+		for line := range strings.Lines(match[3]) {
+			block.WriteString(strings.TrimPrefix(line, match[1]))
+		}
+		all = append(all, block.String())
+	}
+	return all
+}
+
+// block is one block of commands of a section of the document.
+func block(t *testing.T, heading string, number int) string {
+	t.Helper()
+	all := blocks(sections(t, document)[heading], "sh")
+	if number >= len(all) {
+		t.Fatalf("the section %q has only %d blocks of commands", heading, len(all))
+	}
+	return all[number]
+}
+
+// command is the command of a section's text that begins with some words.
+func command(t *testing.T, heading, begin string) string {
+	t.Helper()
+	text := fence.ReplaceAllString(sections(t, document)[heading], "")
+	for _, match := range span.FindAllStringSubmatch(text, -1) {
+		if one := strings.Join(strings.Fields(match[1]), " "); strings.HasPrefix(one, begin) {
+			return one
+		}
+	}
+	t.Fatalf("the section %q does not name a command %q", heading, begin)
+	return ""
+}
+
+// proven are the blocks of commands that are run here, by their sections.
+var proven = map[string]int{
+	"Backup": 1, "The management cluster is lost": 2, lostCA: 1, stolenCA: 2,
+}
+
+// TestEveryBlockIsRun proves that no block of commands came into the document without being run here.
+func TestEveryBlockIsRun(t *testing.T) {
+	found := map[string]int{}
+	for heading, text := range sections(t, document) {
+		if n := len(blocks(text, "sh")); n > 0 {
+			found[heading] = n
+		}
+	}
+	for _, heading := range slices.Sorted(maps.Keys(found)) {
+		if proven[heading] != found[heading] {
+			t.Errorf("the section %q has %d blocks of commands, and %d are run", heading, found[heading], proven[heading])
+		}
+	}
+}
