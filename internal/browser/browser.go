@@ -25,6 +25,9 @@ import (
 // callTime bounds one action, such as to evaluate an expression or to open an address, on a machine that is busy.
 const callTime = 60 * time.Second
 
+// stopTime is for how long a browser may take to end by itself.
+const stopTime = 10 * time.Second
+
 // Browser is one Chromium for all tests of a program. It starts with the first page that a test opens, and is safe for concurrent use. Its zero
 // value is good.
 type Browser struct {
@@ -58,6 +61,9 @@ func (b *Browser) begin() {
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("font-render-hinting", "none"))...)
 	b.ctx, _ = chromedp.NewContext(allocator)
 	b.stop = func() {
+		ctx, cancel := context.WithTimeout(b.ctx, stopTime)
+		defer cancel()
+		_ = chromedp.Cancel(ctx) // it is asked to end, with all of its processes; what does not is killed
 		end()
 		_ = os.RemoveAll(home)
 	}
