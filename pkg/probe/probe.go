@@ -77,9 +77,11 @@ func look(ctx context.Context, address model.Endpoint) Result {
 	leaf := conn.ConnectionState().PeerCertificates[0] // there is one: a server has to show it
 	result.CertificateNames, result.CertificateNotAfter = names(leaf), leaf.NotAfter
 	client := newClient(conn)
-	if result.Message = ready(ctx, client, address); result.Message == "" {
+	result.Message = validity(leaf, time.Now()) // before anything else: clients refuse it, ready or not
+	if unready := ready(ctx, client, address); unready == "" {
 		result.Version = version(ctx, client, address)
-		result.Message = validity(leaf, time.Now())
+	} else if result.Message == "" {
+		result.Message = unready
 	}
 	result.Healthy = result.Message == ""
 	return result

@@ -119,6 +119,7 @@ func TestWhatALookSaysOfAnAPIServer(t *testing.T) {
 		"a version that is not text":     {valid(answersVersion(`\u001b[31m`)), "?[31m", ""},
 		"a body without end":             {valid(endless), "", "it answers /readyz with status 500: xxxx"},
 		"its certificate ended":          {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusOK, "ok")), "v1.37.1", "its serving certificate ended at "},
+		"ended, and it is starting":      {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusInternalServerError, "no")), "", "its serving certificate ended at "},
 		"its certificate is not yet one": {fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1", "its serving certificate begins at "},
 		"nothing listens":                {closed(t), "", "nothing listens there: "},
 		"it speaks no TLS":               {raw(t, func(conn net.Conn) { _, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n") }), "", "what answers there is no TLS: "},
