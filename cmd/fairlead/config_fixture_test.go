@@ -37,7 +37,7 @@ type xdsServer struct {
 	inspection *net.TCPAddr
 }
 
-func newXDSServer(t *testing.T, clusters ...model.WorkloadCluster) *xdsServer {
+func newXDSServer(t testing.TB, clusters ...model.WorkloadCluster) *xdsServer {
 	t.Helper()
 	ca, err := certs.NewCA("test", time.Now(), time.Hour)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *xdsServer) identity(subject model.Subject) (certs.Identity, error) {
 }
 
 // gateway plays the agent of a gateway with some tunnels: it accepts what it gets, but for one resource.
-func (s *xdsServer) gateway(t *testing.T, name, refused string, tunnels ...*reportv1.Tunnel) {
+func (s *xdsServer) gateway(t testing.TB, name, refused string, tunnels ...*reportv1.Tunnel) {
 	t.Helper()
 	subject := model.Subject{Role: model.RoleGateway, Node: name}
 	identity, err := s.identity(subject)
@@ -110,7 +110,7 @@ func (s *xdsServer) gateway(t *testing.T, name, refused string, tunnels ...*repo
 	}
 	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 		RootCAs: roots, ServerName: configDomain.Control(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{identity.TLSCertificate()},
-	})))
+	})), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func (s *xdsServer) pod(t *testing.T, p *person, node, name string, ready corev1
 	}
 }
 
-func refusalOf(t *testing.T, name, version string) *statusv1.Status {
+func refusalOf(t testing.TB, name, version string) *statusv1.Status {
 	t.Helper()
 	return &statusv1.Status{Code: 3, Message: "Error adding/updating cluster(s) " + name + ": in " + version[:4]}
 }

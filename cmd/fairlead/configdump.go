@@ -95,7 +95,7 @@ func (f *dumpFlags) wanted(typeURL, name string) bool {
 
 // look asks what was sent, and, where that is asked for, what runs.
 func (f *dumpFlags) look(ctx context.Context, servers *inspect.Servers, name string) ([]dumped, error) {
-	node, err := findNode(ctx, servers, name)
+	node, err := f.node(ctx, servers, name)
 	if err != nil {
 		return nil, err
 	}
@@ -135,12 +135,28 @@ func (f *dumpFlags) look(ctx context.Context, servers *inspect.Servers, name str
 	return list, nil
 }
 
+// node is the newest stream of a node, with one resource alone where that is all that is wanted: a gateway may have 10,000 others.
+func (f *dumpFlags) node(ctx context.Context, servers *inspect.Servers, name string) (*inspect.Node, error) {
+	if f.name != "" {
+		nodes, _ := servers.Resources(ctx, f.name) // who did not answer is named below
+		nodes = slices.DeleteFunc(nodes, func(n inspect.Node) bool { return n.Name != name })
+		if len(nodes) > 0 {
+			return newest(nodes), nil
+		}
+	}
+	return findNode(ctx, servers, name)
+}
+
+func newest(nodes []inspect.Node) *inspect.Node {
+	n := slices.MaxFunc(nodes, func(a, b inspect.Node) int { return a.Connected.Compare(b.Connected) })
+	return &n
+}
+
 // findNode is the newest stream of a node.
 func findNode(ctx context.Context, servers *inspect.Servers, name string) (*inspect.Node, error) {
 	nodes, err := servers.Nodes(ctx, name)
 	if len(nodes) > 0 {
-		newest := slices.MaxFunc(nodes, func(a, b inspect.Node) int { return a.Connected.Compare(b.Connected) })
-		return &newest, nil
+		return newest(nodes), nil
 	}
 	if err != nil {
 		return nil, err

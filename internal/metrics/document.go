@@ -71,7 +71,22 @@ components: [../monitoring]
 An edge stands in another network. What of it matters is known on the management side, from what it reports; who has a Prometheus there scrapes the agent too.
 
 What there may be much of is counted, not listed: no series is of one workload cluster, edge or machine, unless ` + "`--per-cluster-metrics`" + ` of a program says so;
-then there are as many as the program knows workload clusters. Series by gateway and by worker are as many as those.
+then there are as many as the program knows workload clusters. Series by gateway and by worker are as many as those. No rule and no panel of the
+dashboard needs them. What gateways have by tunnel_id gets its name from an xds-server:
+
+` + "```promql" + `
+max by (tunnel_id) (fairlead_gateway_cluster_round_trip_seconds) * on (tunnel_id) group_left (namespace, name) max by (tunnel_id, namespace, name) (fairlead_xds_cluster_info)
+` + "```" + `
+
+What a scrape costs with 10,000 workload clusters, each with an edge and a tunnel to each of two gateways (8,000 at the gateway, which are as many connections as one process of the test may
+have); CPU of both ends, on one core of a machine that was busy with other things, so rather too much (` + "`go test -run NONE -bench Scrape ./pkg/report ./pkg/agent`" + `):
+
+| program | ` + "`--per-cluster-metrics`" + ` | answer, unpacked | CPU | memory that is used meanwhile |
+|---|---|---|---|---|
+| xds-server | no | 17 KB | 18 ms | 0.4 MB |
+| xds-server | yes | 3.9 MB | 0.5 s | 33 MB |
+| gateway-agent, without its Envoy | no | 10 KB | 17 ms | 3 MB |
+| gateway-agent, without its Envoy | yes | 1.3 MB | 0.2 s | 27 MB |
 
 [Runbooks](runbooks.md) say what alerts mean. Times are in seconds, also Unix times; counters begin at 0 with each start.
 `

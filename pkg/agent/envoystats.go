@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -64,12 +63,14 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 		listeners, err = a.config.admin().families(ctx, tunnelStats)
 		tunnels = byGateway(listeners)
 	}
+	kept, dropped := bound(families, maxSeries)
 	if err == nil && a.config.PerCluster {
+		// They come last: of 10,000 workload clusters there is no room for all, and the others say how Envoy is.
 		var clusters map[string]*dto.MetricFamily
 		clusters, err = a.config.admin().families(ctx, clusterStats)
-		maps.Copy(families, clusters)
+		more, over := bound(clusters, maxSeries-seriesOf(kept))
+		kept, dropped = append(kept, more...), dropped+over
 	}
-	kept, dropped := bound(families, maxSeries)
 	own.Look(func(emit metrics.Emit) {
 		emit("fairlead_agent_envoy_scraped", metrics.Bool(err == nil))
 		emit("fairlead_agent_envoy_series_dropped", float64(dropped))
@@ -123,6 +124,13 @@ func byGateway(listeners map[string]*dto.MetricFamily) map[string]float64 {
 		}
 	}
 	return tunnels
+}
+
+func seriesOf(families []*dto.MetricFamily) (n int) {
+	for _, f := range families {
+		n += len(f.GetMetric())
+	}
+	return n
 }
 
 // bound drops families, the last by name first, until there are no more series than that.

@@ -27,6 +27,14 @@ func newFigures() *figures {
 	return f
 }
 
+// gatewayFigures are those of the tunnels of a gateway.
+var gatewayFigures = []string{
+	"fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters", "fairlead_gateway_dark_workload_clusters",
+	"fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes", "fairlead_gateway_moved_total",
+	"fairlead_gateway_given_up_total", "fairlead_gateway_missed_tunnels", "fairlead_gateway_bad_events_total", "fairlead_gateway_cluster_tunnels",
+	"fairlead_gateway_cluster_round_trip_seconds",
+}
+
 // registry has all that an agent publishes, but for what its Envoy counts.
 func (a *Agent) registry() *prometheus.Registry {
 	program, own := metrics.EdgeAgent, &metrics.Set{}
@@ -37,10 +45,7 @@ func (a *Agent) registry() *prometheus.Registry {
 		"fairlead_agent_cached", "fairlead_agent_leaf_expiry_timestamp_seconds", "fairlead_agent_troubles", "fairlead_agent_configuration_refused",
 		"fairlead_agent_configuration_answers_total", "fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running")
 	if a.config.Gateway != nil {
-		own.Look(a.lookAtTunnels, "fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters",
-			"fairlead_gateway_dark_workload_clusters", "fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes",
-			"fairlead_gateway_moved_total", "fairlead_gateway_given_up_total", "fairlead_gateway_missed_tunnels", "fairlead_gateway_bad_events_total",
-			"fairlead_gateway_cluster_tunnels", "fairlead_gateway_cluster_round_trip_seconds")
+		own.Look(a.lookAtTunnels, gatewayFigures...)
 	} else {
 		own.Look(a.lookAtAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", "fairlead_edge_apiserver_healthy")
 	}

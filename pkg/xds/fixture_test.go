@@ -77,7 +77,7 @@ type bed struct {
 	stop    func() error // ends the server and waits for it
 }
 
-func newBed(t *testing.T, clusters ...model.WorkloadCluster) *bed {
+func newBed(t testing.TB, clusters ...model.WorkloadCluster) *bed {
 	t.Helper()
 	b := newEmptyBed(t)
 	b.Replace(clusters)
@@ -85,12 +85,12 @@ func newBed(t *testing.T, clusters ...model.WorkloadCluster) *bed {
 }
 
 // newEmptyBed is a bed before the first Replace.
-func newEmptyBed(t *testing.T) *bed {
+func newEmptyBed(t testing.TB) *bed {
 	t.Helper()
 	return newBedOf(t, inst)
 }
 
-func newBedOf(t *testing.T, inst model.Installation) *bed {
+func newBedOf(t testing.TB, inst model.Installation) *bed {
 	t.Helper()
 	ca, err := certs.NewCA("test", time.Now(), time.Hour)
 	if err != nil {
@@ -125,7 +125,7 @@ type fixed struct{ identity certs.Identity }
 
 func (f fixed) Identity() (certs.Identity, error) { return f.identity, nil }
 
-func (b *bed) identity(t *testing.T, s model.Subject, notAfter time.Time) certs.Identity {
+func (b *bed) identity(t testing.TB, s model.Subject, notAfter time.Time) certs.Identity {
 	t.Helper()
 	key, err := certs.NewKey()
 	if err != nil {
@@ -146,7 +146,7 @@ func (b *bed) identity(t *testing.T, s model.Subject, notAfter time.Time) certs.
 }
 
 // dial connects with a certificate; nil: without one.
-func (b *bed) dial(t *testing.T, identity *certs.Identity) discoveryv3.AggregatedDiscoveryServiceClient {
+func (b *bed) dial(t testing.TB, identity *certs.Identity) discoveryv3.AggregatedDiscoveryServiceClient {
 	t.Helper()
 	roots, err := certs.Bundle(b.ca.CertPEM()).Roots()
 	if err != nil {
@@ -156,7 +156,7 @@ func (b *bed) dial(t *testing.T, identity *certs.Identity) discoveryv3.Aggregate
 	if identity != nil {
 		config.Certificates = []tls.Certificate{identity.TLSCertificate()}
 	}
-	conn, err := grpc.NewClient(b.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	conn, err := grpc.NewClient(b.address, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,14 +181,14 @@ func nodeOf(s model.Subject) *corev3.Node {
 }
 
 // envoy opens a stream for a subject that claims its own node id.
-func (b *bed) envoy(t *testing.T, s model.Subject) *ads {
+func (b *bed) envoy(t testing.TB, s model.Subject) *ads {
 	t.Helper()
 	identity := b.identity(t, s, time.Now().Add(time.Hour))
 	return b.claim(t, &identity, nodeOf(s))
 }
 
 // claim opens a stream for a certificate that claims to be some node.
-func (b *bed) claim(t *testing.T, identity *certs.Identity, node *corev3.Node) *ads {
+func (b *bed) claim(t testing.TB, identity *certs.Identity, node *corev3.Node) *ads {
 	t.Helper()
 	stream, err := b.dial(t, identity).DeltaAggregatedResources(t.Context())
 	if err != nil {
@@ -209,12 +209,12 @@ func (b *bed) claim(t *testing.T, identity *certs.Identity, node *corev3.Node) *
 }
 
 // subscribe asks for all resources of a type, telling what it has already.
-func (a *ads) subscribe(t *testing.T, typeURL string, have map[string]string) {
+func (a *ads) subscribe(t testing.TB, typeURL string, have map[string]string) {
 	t.Helper()
 	a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: have})
 }
 
-func (a *ads) send(t *testing.T, r *discoveryv3.DeltaDiscoveryRequest) {
+func (a *ads) send(t testing.TB, r *discoveryv3.DeltaDiscoveryRequest) {
 	t.Helper()
 	r.Node, a.node = a.node, nil
 	if err := a.Send(r); err != nil {
@@ -223,7 +223,7 @@ func (a *ads) send(t *testing.T, r *discoveryv3.DeltaDiscoveryRequest) {
 }
 
 // next waits for a response and acknowledges it.
-func (a *ads) next(t *testing.T) *discoveryv3.DeltaDiscoveryResponse {
+func (a *ads) next(t testing.TB) *discoveryv3.DeltaDiscoveryResponse {
 	t.Helper()
 	select {
 	case r := <-a.got:
@@ -238,7 +238,7 @@ func (a *ads) next(t *testing.T) *discoveryv3.DeltaDiscoveryResponse {
 }
 
 // refusal waits for the end of the stream.
-func (a *ads) refusal(t *testing.T) codes.Code {
+func (a *ads) refusal(t testing.TB) codes.Code {
 	t.Helper()
 	for {
 		select {
@@ -253,7 +253,7 @@ func (a *ads) refusal(t *testing.T) codes.Code {
 }
 
 // fetch subscribes to a type and returns the versions of all of its resources.
-func (a *ads) fetch(t *testing.T, typeURL string) map[string]string {
+func (a *ads) fetch(t testing.TB, typeURL string) map[string]string {
 	t.Helper()
 	a.subscribe(t, typeURL, nil)
 	return versions(a.next(t))

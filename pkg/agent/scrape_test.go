@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/relay"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+// scraped is how many real connections a process may have here with both of their ends.
+const scraped = 8_000
+
+// BenchmarkScrape is one scrape of a gateway-agent with 8,000 real connections that are tunnels, each of a workload cluster of its own. There
+// is no Envoy here, whose own statistics are about 150 series more.
+func BenchmarkScrape(b *testing.B) {
+	dir, log := b.TempDir(), slog.New(slog.DiscardHandler)
+	path := filepath.Join(dir, envoy.TunnelLog)
+	if err := os.WriteFile(path, []byte(connections(b, scraped)), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	r, err := relay.New(filepath.Join(dir, "cache"), log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	table := tunnels.New(tunnels.Config{Domain: domain, Log: path, Reopen: func(context.Context) error { return nil }, Logger: log})
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { ended <- table.Run(ctx) }()
+	b.Cleanup(func() { stop(); <-ended })
+	eventually.True(b, time.Minute, "all tunnels are known", func() error {
+		if n := table.Stats().Tunnels; n != scraped {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	for _, perCluster := range []bool{false, true} {
+		a := &Agent{config: Config{StateDir: dir, Gateway: &Gateway{Domain: domain, Name: name}, PerCluster: perCluster}, log: log, figures: newFigures(), relay: r, table: table}
+		a.tenants = newTenants(r, table, a.config.admin(), log)
+		registry, own := metrics.NewRegistry(metrics.GatewayAgent), &metrics.Set{}
+		own.Look(a.lookAtTunnels, gatewayFigures...)
+		registry.MustRegister(own)
+		server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+		b.Run(fmt.Sprintf("per-cluster-%v", perCluster), func(b *testing.B) { scrapes(b, server.URL) })
+		server.Close()
+	}
+}
+
+// connections opens connections to this process, and returns what Envoy would write of them.
+func connections(b *testing.B, n int) (events string) {
+	b.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = listener.Close() })
+	for i := range n {
+		edge, err := net.Dial("tcp", listener.Addr().String()) //nolint:noctx // a benchmark
+		if err != nil {
+			b.Fatal(err)
+		}
+		gateway, err := listener.Accept()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _, _ = edge.Close(), gateway.Close() })
+		events += fmt.Sprintf(`{"local":%q,"peer":%q,"time":%q,"tunnel":{"cluster_id":%q,"event":"tunnel_setup","fd":35,"initiator_connection_id":"0",`+
+			`"initiator_worker_id":"worker_0","node_id":"CN=edge-%d","socket_state":"idle","tenant_id":"fairlead","worker":"worker_0"}}`+"\n",
+			gateway.LocalAddr(), gateway.RemoteAddr(), time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), domain.TunnelID(fmt.Sprintf("%024d", i)), i)
+	}
+	return events
+}
+
+// scrapes asks as Prometheus does, and says what an answer is and what CPU time it takes at both ends.
+func scrapes(b *testing.B, url string) {
+	b.ReportAllocs()
+	size, before := 0, cpuTime(b)
+	for b.Loop() {
+		response, err := http.Get(url) //nolint:noctx // a benchmark
+		if err != nil {
+			b.Fatal(err)
+		}
+		var text []byte
+		text, err = io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != http.StatusOK {
+			b.Fatalf("%s, %v: %.2000s", response.Status, err, text)
+		}
+		size = len(text)
+	}
+	b.ReportMetric(float64(size), "bytes")
+	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
