@@ -174,7 +174,7 @@ verify-sight-short: sight.test test-page ## the part of it that takes two minute
 	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.short -test.timeout=5m
 
 .PHONY: verify-operations
-verify-operations: operations.test ## proof of docs/operations.md: its own commands, on what was lost (10 min, as root)
+verify-operations: operations.test ## proof of docs/operations.md: its own commands, on an upgrade and on whatever was lost (10 min, as root)
 	cd test/operations && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/operations.test -test.v -test.timeout=20m
 
 .PHONY: operations.test

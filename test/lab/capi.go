@@ -36,11 +36,14 @@ var providers []byte
 // startCAPI installs Cluster API with its webhooks and starts its managers. It closes installed as soon as the
 // types are served.
 func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) error {
-	authority, err := NewAuthority("capi-webhook")
-	if err != nil {
-		return err
+	if l.webhooks == nil { // a management cluster that is restored trusts the one that there was
+		authority, err := NewAuthority("capi-webhook")
+		if err != nil {
+			return err
+		}
+		l.webhooks = authority
 	}
-	managers := l.capiManagers()
+	authority, managers := l.webhooks, l.capiManagers()
 	crds, err := parseObjects(providers)
 	if err != nil {
 		return err

@@ -78,8 +78,9 @@ type Lab struct {
 	parts   Parts
 	options Options
 
-	etcd      *Process // of the management cluster
-	collector *Process // nil in a lab without one
+	etcd      *Process   // of the management cluster
+	collector *Process   // nil in a lab without one
+	webhooks  *Authority // of Cluster API's managers
 
 	mu          sync.Mutex
 	closers     []func(context.Context) // run last to first

@@ -55,7 +55,7 @@ func (o *operations) caLost(t *testing.T) {
 		o.loseCA(t, before)
 		must(t, o.reached(t.Context()))
 	})
-	that(t, "meanwhile Pods come and go: one gateway and one xds-server are of the CA that nobody trusts", func(t *testing.T) {
+	that(t, "a Pod that comes meanwhile, of an xds-server, is of the CA that nobody trusts", func(t *testing.T) {
 		o.kubelet.hold(func() {
 			must(t, o.XDSServerPods().End(1, grace))
 			must(t, o.XDSServerPods().Start(t.Context(), 1))

@@ -75,7 +75,7 @@ func command(t *testing.T, heading, begin string) string {
 
 // proven are the blocks of commands that are run here, by their sections.
 var proven = map[string]int{
-	"Backup": 1, "The management cluster is lost": 2, lostCA: 1, stolenCA: 2,
+	"Upgrade": 3, "Backup": 1, "The management cluster is lost": 2, lostCA: 1, stolenCA: 2, lostServers: 1, removing: 1,
 }
 
 // TestEveryBlockIsRun proves that no block of commands came into the document without being run here.

@@ -2,7 +2,6 @@ package operations
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -107,7 +106,7 @@ func (k *kubelet) sync(ctx context.Context, w workload) error {
 	case wanted && running == nil:
 		err = k.start(ctx, w, w.start)
 	case wanted && !equality.Semantic.DeepEqual(running, w.template()):
-		err = k.start(ctx, w, func(ctx context.Context, i int) error { return errors.Join(w.end(ctx, i), w.start(ctx, i)) })
+		err = k.start(ctx, w, w.replace)
 	default:
 		err = nil
 	}

@@ -1,21 +1,29 @@
 package operations
 
 import (
+	"net/http"
+	"os"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // TestDisasters loses one thing after the other, and does what the document says.
 func TestDisasters(t *testing.T) {
 	t.Parallel()
-	o := newOperations(t, nil)
+	o := newOperations(t, newest())
 	for _, one := range []struct {
 		name string
 		run  func(*testing.T)
 	}{
-		{"backup", o.backup}, {"management", o.managementLost}, {"CA", o.caLost}, {"key", o.caStolen},
+		{"edge", o.edgeLost}, {"backup", o.backup}, {"snapshot", o.snapshot}, {"management", o.managementLost}, {"gateways", o.gatewaysLost},
+		{"servers", o.serversLost}, {"CA", o.caLost}, {"key", o.caStolen}, {"removal", o.removed},
 	} {
 		if !t.Run(one.name, one.run) {
 			return
@@ -24,11 +32,12 @@ func TestDisasters(t *testing.T) {
 	t.Run("logs", func(t *testing.T) { o.Logs(t) })
 }
 
-// backup takes the backup from which everything is brought back.
+// backup takes the backup from which everything is brought back, after a tunnel has ended.
 func (o *operations) backup(t *testing.T) {
+	o.endTunnel(t)
 	that(t, "the commands of the document take a backup, which others can't read", func(t *testing.T) {
 		o.run(t, block(t, "Backup", 0))
-		for _, file := range []string{"fairlead-ca.yaml", "clusters"} {
+		for _, file := range []string{"fairlead-ca.yaml", "fairlead-ended-tunnels.yaml", "clusters"} {
 			o.kept(t, file)
 		}
 		o.within(t, o.well)
@@ -65,7 +74,53 @@ func (o *operations) managementLost(t *testing.T) {
 		measured("management_back_s", o.within(t, o.well).Seconds())
 		o.unvisited(t)
 	})
+	that(t, "an edge that was revoked, and one whose tunnel has ended, stay out", func(t *testing.T) { o.within(t, o.keptOut) })
+	that(t, "no copy of the CA's key is in an annotation", func(t *testing.T) {
+		secret := o.caSecret(v1alpha1.CASecretName)
+		must(t, o.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), secret))
+		if _, ok := secret.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
+			t.Error("there is one")
+		}
+	})
 	that(t, "fairlead check finds nothing", func(t *testing.T) {
 		o.run(t, command(t, "The management cluster is lost", "fairlead check"))
 	})
+}
+
+// snapshot loses the management cluster, and brings everything back from what etcd had.
+func (o *operations) snapshot(t *testing.T) {
+	late := o.enrol(t, o.clusters[0])
+	o.within(t, o.well)
+	o.edges = o.edges[:len(o.edges)-1]
+	stolen := stolenEdge{late, world.Steal(t, late.Agent)}
+	revoke := strings.ReplaceAll(command(t, "The management cluster is lost", "fairlead edge revoke"), "NODE", stolen.stolen.Subject.Node)
+	folder := t.TempDir()
+	that(t, "from a snapshot of etcd (a copy of its disk) everything comes back by itself, and no edge is visited (the test starts the Pods)", func(t *testing.T) {
+		must(t, o.SaveEtcd(folder))
+		o.run(t, revoke)
+		must(t, o.refused(t.Context(), stolen))
+		world.StopEdge(t, late.Agent)
+		o.kubelet.without(func() {
+			must(t, o.LoseManagement())
+			must(t, o.RestoreEtcd(t.Context(), folder))
+		})
+		measured("snapshot_back_s", o.within(t, o.well).Seconds())
+		o.unvisited(t)
+	})
+	that(t, "a revocation since the snapshot is forgotten, and given again it holds", func(t *testing.T) {
+		if code, err := o.knock(t.Context(), stolen.stolen); code != http.StatusOK {
+			t.Errorf("the gateway answers %d, %v: the document says more than is so", code, err)
+		}
+		o.run(t, revoke)
+		o.within(t, o.keptOut)
+		must(t, o.refused(t.Context(), stolen))
+	})
+	if t.Failed() {
+		return
+	}
+	that(t, "the backup is taken anew", func(t *testing.T) {
+		must(t, os.RemoveAll(o.folder+"/clusters"))
+		o.run(t, block(t, "Backup", 0))
+	})
+	o.revoked = append(o.revoked, stolen)
 }

@@ -2,6 +2,7 @@ package operations
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,6 +25,7 @@ type workload interface {
 	len() int
 	end(ctx context.Context, i int) error
 	start(ctx context.Context, i int) error
+	replace(ctx context.Context, i int) error
 	report(ctx context.Context, to client.Client, running bool) error
 }
 
@@ -65,6 +67,10 @@ func (d *deployment) start(ctx context.Context, i int) error {
 	return d.pods.Start(ctx, i)
 }
 
+func (d *deployment) replace(ctx context.Context, i int) error {
+	return errors.Join(d.end(ctx, i), d.start(ctx, i))
+}
+
 func (d *deployment) report(ctx context.Context, to client.Client, running bool) error {
 	var n int32
 	if running {
@@ -97,6 +103,9 @@ func (g *gateways) end(_ context.Context, i int) error { return g.lab.Gateways[i
 func (g *gateways) start(ctx context.Context, i int) error {
 	return g.lab.ReplaceGateway(ctx, i, grace)
 }
+
+// replace takes the gateway out of the names that all gateways have before it is asked to end.
+func (g *gateways) replace(ctx context.Context, i int) error { return g.start(ctx, i) }
 
 func (g *gateways) report(ctx context.Context, to client.Client, running bool) error {
 	var n int32

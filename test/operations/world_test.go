@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -32,11 +29,14 @@ const backIn = 3 * time.Minute
 type operations struct {
 	*world.World
 	kubelet  *kubelet
-	folder   string // where an operator gives commands: the kustomization is there, and the repository below it
-	path     string // where an operator's programs are
+	folder   string  // where an operator gives commands: the kustomization is there, and the repository below it
+	path     string  // where an operator's programs are
+	version  version // that is installed first, and of edges that are started
 	clusters []*lab.Cluster
 	edges    []*edge
 	fresh    int
+
+	revoked, ended []stolenEdge // that were thrown out
 }
 
 // edge is an edge, and what it was when it was last looked at.
@@ -47,17 +47,15 @@ type edge struct {
 	known outsider.Stolen
 }
 
-// newOperations starts the installation with two workload clusters, of which one is reached by SNI and one by CONNECT, and three edges.
-func newOperations(t *testing.T, change func(*lab.Options)) *operations {
+// newOperations starts an installation of a version with two workload clusters, of which one is reached by SNI and one by CONNECT, and three edges.
+func newOperations(t *testing.T, v version) *operations {
 	t.Helper()
 	proof.Need(t)
-	o := &operations{folder: t.TempDir(), path: t.TempDir()}
+	o := &operations{folder: t.TempDir(), path: t.TempDir(), version: v}
 	options := lab.Options{
 		Gateways: 2, XDSServers: 2, Controllers: 2, GatewayPod: true, Collector: true, TunnelDomain: string(world.Domain), LogLevel: "info",
 		ServingNames: []string{world.HostnameIn(namespace, "c1")}, ControllerFlags: []string{"--leader-elect-lease=8s"}, Install: o.install,
-	}
-	if change != nil {
-		change(&options)
+		Programs: v.programs,
 	}
 	l, err := lab.New(t.Context(), options)
 	o.World = world.New(t, proof.Start(t, l, err))
@@ -86,122 +84,10 @@ func (o *operations) enrol(t *testing.T, c *lab.Cluster) *edge {
 	must(t, err)
 	o.fresh++
 	e := &edge{name: fmt.Sprintf("edge-%s-%d", c.Name, o.fresh), of: c}
-	e.Agent, err = o.RunEdge(lab.EdgeSpec{Name: e.name, Bootstraps: [][]byte{file}})
+	e.Agent, err = o.RunEdge(lab.EdgeSpec{Name: e.name, Bootstraps: [][]byte{file}, Program: o.version.program("edge-agent")})
 	must(t, err)
 	o.edges = append(o.edges, e)
 	return e
-}
-
-// install is what the document on installing says, with a kustomization of the reader's own, taken from there.
-func (o *operations) install(ctx context.Context, l *lab.Lab) error {
-	kubeconfig, err := l.ManagementKubeconfig()
-	if err != nil {
-		return err
-	}
-	if err := o.prepare(l, kubeconfig); err != nil {
-		return err
-	}
-	out, err := o.script(ctx, l, "kubectl apply -k .")
-	if err != nil {
-		return fmt.Errorf("installing: %w: %s", err, out)
-	}
-	return nil
-}
-
-// wrapper adds to a command where the xds-servers are asked: they are found by forwarding ports of their Pods, which have no kubelet here.
-const wrapper = `#!/bin/sh
-case "$1" in
-check|config) exec %[1]s "$@" --xds-server=%[2]s ;;
-*) exec %[1]s "$@" ;;
-esac
-`
-
-// prepare makes the folder in which an operator works, and finds the programs.
-func (o *operations) prepare(l *lab.Lab, kubeconfig string) error {
-	servers := lab.InspectAddress(0) + "," + lab.InspectAddress(1)
-	if err := os.WriteFile(filepath.Join(o.path, "fairlead"), fmt.Appendf(nil, wrapper, l.Program("fairlead"), servers), 0o755); err != nil {
-		return err
-	}
-	for _, program := range []string{"kubectl", "clusterctl"} {
-		if err := os.Symlink(filepath.Join(l.Root(), "bin", program), filepath.Join(o.path, program)); err != nil {
-			return err
-		}
-	}
-	if err := os.Symlink(kubeconfig, filepath.Join(o.path, "kubeconfig")); err != nil {
-		return err
-	}
-	return o.kustomize(l.Root(), "v1")
-}
-
-// kustomize writes the kustomization of the document on installing, for a copy of the repository and with a tag. The lab's webhook has no
-// Service, and its gateways listen on another port.
-func (o *operations) kustomize(repository, tag string) error {
-	text, err := os.ReadFile("../../docs/install.md")
-	if err != nil {
-		return err
-	}
-	found := blocks(string(text), "yaml")
-	if len(found) == 0 {
-		return fmt.Errorf("docs/install.md has no kustomization")
-	}
-	var kustomization map[string]any
-	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(found[0], "newTag: v1", "newTag: "+tag)), &kustomization); err != nil {
-		return err
-	}
-	patches, _ := kustomization["patches"].([]any)
-	kustomization["patches"] = append(patches, map[string]any{
-		"target": map[string]any{"kind": "MutatingWebhookConfiguration"},
-		"patch":  `[{"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": "https://127.0.0.1:9447/kubeconfigs"}}]`,
-	}, map[string]any{
-		"target": map[string]any{"kind": "StatefulSet"},
-		"patch":  fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/ports/0/containerPort", "value": %d}]`, lab.PublicPort),
-	})
-	data, err := yaml.Marshal(kustomization)
-	if err != nil {
-		return err
-	}
-	link := filepath.Join(o.folder, "fairlead")
-	_ = os.Remove(link)
-	if err := os.Symlink(repository, link); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(o.folder, "kustomization.yaml"), data, 0o644)
-}
-
-// commands keeps two of them from writing the same kubeconfig.
-var commands sync.Mutex
-
-// script runs commands as an operator does, in the management network.
-func (o *operations) script(ctx context.Context, l *lab.Lab, text string) (string, error) {
-	commands.Lock()
-	_, err := l.ManagementKubeconfig() // the management cluster may be another by now
-	commands.Unlock()
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, backIn)
-	defer cancel()
-	cmd := l.Network.Management.Command(ctx, "bash", "-euo", "pipefail", "-c", text)
-	cmd.Dir = o.folder
-	cmd.Env = []string{
-		"PATH=" + o.path + ":" + os.Getenv("PATH"), "HOME=" + o.path, "XDG_CONFIG_HOME=" + o.path, "KUBECONFIG=" + filepath.Join(o.path, "kubeconfig"),
-		"KUBECACHEDIR=" + filepath.Join(o.path, "cache"), "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
-	}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("running %q: %w", text, err)
-	}
-	return string(out), err
-}
-
-// run runs commands that have to succeed, and returns what they say.
-func (o *operations) run(t *testing.T, text string) string {
-	t.Helper()
-	out, err := o.script(t.Context(), o.Lab, text)
-	if err != nil {
-		t.Fatalf("%v\n%s\nthe kubelet's last trouble: %v", err, out, o.kubelet.err())
-	}
-	return out
 }
 
 // within waits until everything is back.

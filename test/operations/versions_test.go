@@ -1,0 +1,90 @@
+package operations
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// oldCommit is the version from which is upgraded: of before inspection, with fewer flags and other forms of what is sent to edges.
+const oldCommit = "52a72d9d99bc1db407234596b455b21f0dafc281"
+
+// version is a version of Fairlead: its repository, its programs, and the tag of its images.
+type version struct {
+	repository, programs, tag string
+	unlabelled                bool // its manifests lack the labels by which workloads are taken one after the other
+}
+
+func (v version) program(name string) string { return filepath.Join(v.programs, name) }
+
+// newest is the version that is proven here.
+func newest() version {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		panic(err) // the working directory is gone
+	}
+	programs, err := filepath.Abs(cmp.Or(os.Getenv(lab.BinEnv), filepath.Join(root, "bin")))
+	if err != nil {
+		panic(err)
+	}
+	return version{repository: root, programs: programs, tag: "v2"}
+}
+
+// oldVersion builds the old version's programs out of the history, unless an earlier run has.
+func oldVersion(t *testing.T) version {
+	t.Helper()
+	root := newest().repository
+	folder := filepath.Join(root, "bin", "test", "old-"+oldCommit[:7])
+	v := version{repository: filepath.Join(folder, "source"), programs: folder, tag: "v1", unlabelled: true}
+	if _, err := os.Stat(filepath.Join(folder, "complete")); err == nil {
+		return v
+	}
+	must(t, os.RemoveAll(folder))
+	must(t, os.MkdirAll(v.repository, 0o755))
+	for _, command := range []string{
+		"git -C " + root + " archive " + oldCommit + " | tar -x -C " + v.repository,
+		"cd " + v.repository + " && go build -o .. ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent",
+	} {
+		if out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command).CombinedOutput(); err != nil {
+			t.Fatalf("building %s, which takes a clone with its history: %v: %s", oldCommit, err, out)
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(folder, "complete"), nil, 0o644))
+	return v
+}
+
+// byTag has the kubelet start the version that the tag of a Pod's image names. What a program doesn't know in its arguments ends it at once.
+func (o *operations) byTag(versions ...version) func(context.Context, *corev1.PodTemplateSpec) error {
+	return func(ctx context.Context, template *corev1.PodTemplateSpec) error {
+		container := template.Spec.Containers[0]
+		name, tag, _ := strings.Cut(container.Image[strings.LastIndex(container.Image, "/")+1:], ":")
+		name = strings.TrimPrefix(name, "fairlead-")
+		if name == "gateway" {
+			name = "gateway-agent"
+		}
+		for _, v := range versions {
+			if v.tag != tag {
+				continue
+			}
+			known, err := lab.KnownArguments(ctx, v.program(name), container.Args)
+			if err != nil {
+				return err
+			}
+			if len(known) < len(container.Args) {
+				return fmt.Errorf("%s of %s ends at once: of %q it knows only %q", name, tag, container.Args, known)
+			}
+			o.UsePrograms(v.programs)
+			return nil
+		}
+		return fmt.Errorf("there is no image %s", container.Image)
+	}
+}
