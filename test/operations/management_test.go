@@ -22,8 +22,15 @@ func TestDisasters(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"edge", o.edgeLost}, {"backup", o.backup}, {"snapshot", o.snapshot}, {"management", o.managementLost}, {"gateways", o.gatewaysLost},
-		{"servers", o.serversLost}, {"CA", o.caLost}, {"key", o.caStolen}, {"removal", o.removed},
+		{"edge", o.edgeLost},
+		{"backup", o.backup},
+		{"snapshot", o.snapshot},
+		{"management", o.managementLost},
+		{"gateways", o.gatewaysLost},
+		{"servers", o.serversLost},
+		{"CA", o.caLost},
+		{"key", o.caStolen},
+		{"removal", o.removed},
 	} {
 		if !t.Run(one.name, one.run) {
 			return

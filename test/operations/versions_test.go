@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// oldCommit is the version from which is upgraded: of before inspection, with fewer flags and other forms of what is sent to edges.
+// oldCommit is the version from which is upgraded: of before inspection, with fewer flags, and with other tunnels for edges that are near.
 const oldCommit = "52a72d9d99bc1db407234596b455b21f0dafc281"
 
 // version is a version of Fairlead: its repository, its programs, and the tag of its images.
