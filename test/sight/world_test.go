@@ -26,7 +26,7 @@ const (
 	// gateways say takes as long as they need to notice.
 	nameTime = 90 * time.Second
 	// lookTime is the same for what an edge sees when it is asked, in 2.5 s at most.
-	lookTime = 10 * time.Second
+	lookTime = 20 * time.Second
 	// cureTime is how long it may take until all is well again after its cure was followed.
 	cureTime = 2 * time.Minute
 	// streamTime is for how long a watch has to stay open here.
