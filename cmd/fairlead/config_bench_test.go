@@ -41,7 +41,7 @@ func BenchmarkConfigDump(b *testing.B) {
 			for b.Loop() {
 				out = 0
 				f := dumpFlags{name: wanted}
-				f.output.form = "table"
+				f.form = "table"
 				all, err := f.look(b.Context(), servers, "gateway-0")
 				if err == nil {
 					err = f.print(cmd, dumpView("gateway-0", all, false))

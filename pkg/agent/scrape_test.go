@@ -42,7 +42,7 @@ func BenchmarkScrape(b *testing.B) {
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { ended <- table.Run(ctx) }()
-	b.Cleanup(func() { stop(); <-ended })
+	b.Cleanup(func() { stop(); _ = <-ended })
 	eventually.True(b, time.Minute, "all tunnels are known", func() error {
 		if n := table.Stats().Tunnels; n != scraped {
 			return fmt.Errorf("%d are", n)
@@ -88,6 +88,7 @@ func connections(b *testing.B, n int) (events string) {
 
 // scrapes asks as Prometheus does, and says what an answer is and what CPU time it takes at both ends.
 func scrapes(b *testing.B, url string) {
+	b.Helper()
 	b.ReportAllocs()
 	size, before := 0, cpuTime(b)
 	for b.Loop() {

@@ -73,6 +73,7 @@ func fill(b *testing.B, ads *xds.Server, hub *Hub) {
 
 // scrapes asks as Prometheus does, and says what an answer is and what CPU time it takes at both ends.
 func scrapes(b *testing.B, url string) {
+	b.Helper()
 	b.ReportAllocs()
 	size, before := int64(0), cpuTime(b)
 	for b.Loop() {
