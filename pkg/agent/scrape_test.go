@@ -39,10 +39,13 @@ func BenchmarkScrape(b *testing.B) {
 		b.Fatal(err)
 	}
 	table := tunnels.New(tunnels.Config{Domain: domain, Log: path, Reopen: func(context.Context) error { return nil }, Logger: log})
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(context.Background())
-	go func() { ended <- table.Run(ctx) }()
-	b.Cleanup(func() { stop(); _ = <-ended })
+	go func() {
+		defer close(ended)
+		_ = table.Run(ctx)
+	}()
+	b.Cleanup(func() { stop(); <-ended })
 	eventually.True(b, time.Minute, "all tunnels are known", func() error {
 		if n := table.Stats().Tunnels; n != scraped {
 			return fmt.Errorf("%d are", n)
