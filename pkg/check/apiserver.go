@@ -22,6 +22,32 @@ func lookAPIServer(ctx context.Context, v *visit) finding {
 	return f
 }
 
+// looks is what edges answer who are asked to look at their apiserver.
+type looks struct {
+	all []EdgeLook
+	err error // why none could be asked
+}
+
+// look has the edges look, once for all hops.
+func (v *visit) look(ctx context.Context) looks {
+	if v.looks == nil {
+		v.looks = &looks{}
+		v.looks.all, v.looks.err = v.Servers.Look(ctx, v.tunnel.Spec.ID)
+	}
+	return *v.looks
+}
+
+// of is what one edge answers.
+func (l looks) of(node string) EdgeLook {
+	if at := slices.IndexFunc(l.all, func(e EdgeLook) bool { return e.Node == node }); at >= 0 {
+		return l.all[at]
+	}
+	if l.err != nil {
+		return EdgeLook{Node: node, Problem: text(l.err)}
+	}
+	return EdgeLook{Node: node, Problem: "no xds-server that answers has it now"}
+}
+
 // atAPIServer are the edges that are connected, with what they see of the apiserver now; if none of them looks now, with what they have reported.
 // late says so.
 func (v *visit) atAPIServer(ctx context.Context) (all []EdgeSight, late string) {
@@ -36,18 +62,13 @@ func (v *visit) atAPIServer(ctx context.Context) (all []EdgeSight, late string) 
 	if len(all) == 0 {
 		return nil, ""
 	}
-	looks, err := v.Servers.Look(ctx, v.tunnel.Spec.ID)
+	seen := v.look(ctx)
 	var fresh []EdgeSight
 	var others, nodes []string
 	reached := false
 	for _, e := range all {
 		nodes = append(nodes, e.Node)
-		look := EdgeLook{Problem: "no xds-server that answers has it now"}
-		if at := slices.IndexFunc(looks, func(l EdgeLook) bool { return l.Node == e.Node }); at >= 0 {
-			look = looks[at]
-		} else if err != nil {
-			look.Problem = text(err)
-		}
+		look := seen.of(e.Node)
 		if look.APIServer == nil {
 			others = append(others, fmt.Sprintf("%s has not looked now (%s): that is as it has reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)))
 			continue

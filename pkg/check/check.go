@@ -71,7 +71,7 @@ func Hops() []Hop {
 		{HopRoute, "route in the gateways' Envoys", lookRoute, network},
 		{HopTunnels, "tunnels on each gateway", lookTunnels, network},
 		{HopEdge, "edge enrolled", lookEdge, objects},
-		{HopHandshake, "handshake of the edge", lookHandshake, objects},
+		{HopHandshake, "handshake of the edge", lookHandshake, long},
 		{HopAPIServer, "edge to apiserver", lookAPIServer, long},
 		{HopAuthentication, "authentication", lookAuthentication, long},
 		{HopWatch, "a watch that stays open", lookWatch, long},

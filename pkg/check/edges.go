@@ -99,7 +99,7 @@ func (v *visit) edges() (all []EdgeSight) {
 }
 
 // lookHandshake looks at what edges complain of, and at those that report and have no tunnel.
-func lookHandshake(_ context.Context, v *visit) finding {
+func lookHandshake(ctx context.Context, v *visit) finding {
 	if f := v.noWay(); f != nil {
 		return *f
 	}
@@ -130,10 +130,34 @@ func lookHandshake(_ context.Context, v *visit) finding {
 	case len(connected) == 0:
 		return skipped("no edge is connected to the control channel that could tell")
 	case v.broken[HopTunnels]:
+		if mute := v.mute(ctx, connected); mute != "" {
+			return skipped(mute)
+		}
 		return broken(strings.Join(connected, ", ")+" reports by the control channel, and has no tunnel", "the handshake of its tunnels does not come through: something on the way lets the control channel pass and holds the tunnels back, or its Envoy does not run",
 			"see the log of edge-agent and Envoy on that machine, and that what inspects TLS on the way exempts gateway-<i>."+domainOf(v.tunnel))
 	}
 	return ok("%s: no complaint", strings.Join(connected, ", "))
+}
+
+// mute says that no edge answers, though the control channels of some are still open: whose network swallows everything is found out by the
+// keepalive of its control channel, and that takes longer than that of its tunnels. Empty: one answers, or nobody could be asked.
+func (v *visit) mute(ctx context.Context, connected []string) string {
+	if v.sight == nil || v.blind != "" {
+		return ""
+	}
+	seen := v.look(ctx)
+	if seen.err != nil {
+		return ""
+	}
+	var all []string
+	for _, node := range connected {
+		answer := seen.of(node)
+		if answer.APIServer != nil {
+			return ""
+		}
+		all = append(all, node+" has its control channel still open, and does not answer ("+answer.Problem+")")
+	}
+	return strings.Join(all, "; ")
 }
 
 // silent are the edges that have tunnels and do not report, where every agent has had time to.

@@ -49,6 +49,7 @@ type visit struct {
 	broken     map[ID]bool
 	sight      *Sight
 	blind      string // why there is no sight
+	looks      *looks // what the edges have seen now; nil: they were not asked
 	unreached  bool   // all edges have just seen that nobody answers at the apiserver
 	controller *leader
 }

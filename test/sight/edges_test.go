@@ -25,7 +25,7 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-black-hole", Title: "the network of the edge swallows everything", Hop: check.HopTunnels, Cause: "its network or --proxy does not let it out", Cure: "TCP to the gateways' public port",
+		ID: "edge-black-hole", Title: "the network of the edge swallows everything", Hop: check.HopTunnels, Cause: "its network or --proxy does not let it out", Cure: "TCP to the gateways' public port", Within: deadTime,
 		Do: "let TCP to the gateways' public port through",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.site.Unplug(t.Context()))

@@ -27,6 +27,8 @@ const (
 	nameTime = 90 * time.Second
 	// lookTime is the same for what an edge sees when it is asked, in 2.5 s at most.
 	lookTime = 20 * time.Second
+	// deadTime is the same for what ends tunnels without a word, in 10 s at most; the control channel is found out after 40.
+	deadTime = 30 * time.Second
 	// cureTime is how long it may take until all is well again after its cure was followed.
 	cureTime = 2 * time.Minute
 	// streamTime is for how long a watch has to stay open here.
