@@ -147,6 +147,7 @@ func (r *tunnels) setup(mgr ctrl.Manager) error {
 		// Cluster API writes the status of a Cluster often, and nothing here depends on it.
 		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&clusterv1.Cluster{}, unseenFirst(r.config.AllClusters)).
 		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(moreThanLiveChanged())).
 		Watches(&corev1.Secret{}, byName(kubeconfig.Suffix)).
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
