@@ -110,14 +110,13 @@ func median(values []float64) float64 {
 func (r *relays) kill(t *testing.T) {
 	spare := r.Edge(t, r.edgeAt("edge-spare", 1), r.relayed)
 	eventually(t, spare.Ready)
-	load := &retrying{pick: func() int { return 1 }, patience: interruption}
-	load.start(t, []*world.Member{r.relayed})
-	eventually(t, load.atLeast(2*replicasRate))
+	load := startRetrying(t, traffic.Retry{Patience: interruption, Gateway: func() int { return 1 }}, r.relayed)
+	eventually(t, load.More(2*replicasRate))
 	must(t, r.Gateways[0].KillEnvoy())
-	eventually(t, load.atLeast(load.requests.Load()+4*replicasRate))
-	load.check(t)
-	measured("relay_killed_longest_s", load.worst().Seconds())
-	measured("relay_killed_retries", float64(load.again.Load()))
+	eventually(t, load.More(4*replicasRate))
+	must(t, load.Err())
+	measured("relay_killed_longest_s", load.Longest().Seconds())
+	measured("relay_killed_retries", float64(load.Again()))
 	// What the spare edge has no tunnel for any more goes through gateway-0 again, by tunnels that are new.
 	world.StopEdge(t, spare)
 	eventually(t, r.relayed.Works)

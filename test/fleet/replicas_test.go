@@ -28,9 +28,9 @@ type replicas struct {
 	*world.World
 	members []*world.Member
 	edges   []*lab.Agent
-	pids    []int         // of the edges, agents and Envoys
-	held    *traffic.Load // by the two gateways that stay: nothing may fail, no stream may break
-	free    *retrying     // by whichever gateway there is
+	pids    []int             // of the edges, agents and Envoys
+	held    *traffic.Load     // by the two gateways that stay: nothing may fail, no stream may break
+	free    *traffic.Retrying // by whichever gateway there is
 }
 
 // TestReplicas proves point 1: gateways come and go by scaling, and nobody has to do anything for it.
@@ -68,9 +68,9 @@ func newReplicas(t *testing.T, options lab.Options) *replicas {
 		paths = append(paths, m.Paths()...)
 	}
 	r.held = traffic.Start(t, replicasRate, 1, "/whoami", paths...)
-	r.free = startRetrying(t, r.World, r.members)
+	r.free = startRetrying(t, traffic.Retry{Attempts: 3}, r.members...)
 	eventually(t, r.held.AtLeast(replicasRate))
-	eventually(t, r.free.atLeast(replicasRate))
+	eventually(t, r.free.More(replicasRate))
 	return r
 }
 
@@ -147,24 +147,28 @@ func (r *replicas) unbroken(t *testing.T) {
 	if err := r.held.Unbroken(traffic.Mark{}); err != nil {
 		t.Error(err)
 	}
-	r.free.check(t)
+	if err := r.free.Err(); err != nil {
+		t.Error(err)
+	}
 }
 
 // down scales down by one while requests go on through all.
 func (r *replicas) down(t *testing.T) {
-	eventually(t, r.free.atLeast(r.free.requests.Load()+2*replicasRate))
+	eventually(t, r.free.More(2*replicasRate))
 	begin := time.Now()
 	must(t, r.RemoveGateway(t.Context(), pods))
 	measured("replica_ends_s", time.Since(begin).Seconds())
-	eventually(t, r.free.atLeast(r.free.requests.Load()+2*replicasRate))
-	r.free.check(t)
-	measured("replica_down_retries", float64(r.free.again.Load()))
+	eventually(t, r.free.More(2*replicasRate))
+	if err := r.free.Err(); err != nil {
+		t.Error(err)
+	}
+	measured("replica_down_retries", float64(r.free.Again()))
 }
 
 // rollout replaces all gateways, as a change of the StatefulSet does: the next goes when the one before is ready.
 func (r *replicas) rollout(t *testing.T) {
 	r.held.Stop() // its clients stay with one gateway, whatever becomes of it
-	asked, again := r.free.requests.Load(), r.free.again.Load()
+	asked, again := r.free.Requests(), r.free.Again()
 	var longest time.Duration
 	begin := time.Now()
 	for i := range r.Gateways {
@@ -174,10 +178,12 @@ func (r *replicas) rollout(t *testing.T) {
 		r.serves(t, i)
 	}
 	measured("rollout_of_each_s", longest.Seconds())
-	eventually(t, r.free.atLeast(r.free.requests.Load()+2*replicasRate))
-	r.free.check(t)
-	t.Logf("%d requests in %s", r.free.requests.Load()-asked, time.Since(begin))
-	measured("rollout_retries", float64(r.free.again.Load()-again))
+	eventually(t, r.free.More(2*replicasRate))
+	if err := r.free.Err(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d requests in %s", r.free.Requests()-asked, time.Since(begin))
+	measured("rollout_retries", float64(r.free.Again()-again))
 }
 
 // known is the condition that every edge's Envoy has accepted, or has no more, a listener for a gateway.

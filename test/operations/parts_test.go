@@ -105,18 +105,22 @@ const loadRate = 20
 // load asks for the version of the first workload cluster all the time, through each gateway by both routes.
 func (o *operations) load(t *testing.T) *traffic.Load {
 	t.Helper()
-	c := o.clusters[0]
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(c.APIServer.CA.CertPEM)
 	var paths []traffic.Path
 	for gateway := range o.Gateways {
 		for _, connect := range []bool{false, true} {
-			paths = append(paths, traffic.Path{
-				From: o.Network.Management, Gateway: gateway, Connect: connect, Hostname: world.HostnameIn(namespace, c.Name), ServerName: "kubernetes", Roots: roots,
-			})
+			paths = append(paths, o.way(o.clusters[0], gateway, connect))
 		}
 	}
 	return traffic.Start(t, loadRate, 0, "/version", paths...)
+}
+
+// way is one of a client to a workload cluster.
+func (o *operations) way(c *lab.Cluster, gateway int, connect bool) traffic.Path {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.APIServer.CA.CertPEM)
+	return traffic.Path{
+		From: o.Network.Management, Gateway: gateway, Connect: connect, Hostname: world.HostnameIn(namespace, c.Name), ServerName: "kubernetes", Roots: roots,
+	}
 }
 
 // rewrite writes the kubeconfig of the first Cluster as its provider does.

@@ -2,18 +2,12 @@ package operations
 
 import (
 	"context"
-	"crypto/x509"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -29,10 +23,10 @@ func TestUpgrade(t *testing.T) {
 	that(t, "the old version is what runs at first", func(t *testing.T) { c.proceed(t) })
 	reached, unreached := slices.Clone(o.edges[:2]), o.edges[2]
 	that(t, "edges get the new program and are reloaded: no tunnel ends, and no request is made twice", func(t *testing.T) {
-		again := c.again.Load()
+		again := c.Again()
 		o.reload(t, to, reached...)
 		c.proceed(t)
-		if n := c.again.Load() - again; n > 0 {
+		if n := c.Again() - again; n > 0 {
 			t.Errorf("%d attempts failed", n)
 		}
 	})
@@ -67,9 +61,9 @@ func TestUpgrade(t *testing.T) {
 		must(t, o.kubelet.err())
 		o.unvisited(t)
 	})
-	measured("upgrade_requests", float64(c.requests.Load()))
-	measured("upgrade_made_again", float64(c.again.Load()))
-	measured("upgrade_longest_s", c.worst().Seconds())
+	measured("upgrade_requests", float64(c.Requests()))
+	measured("upgrade_made_again", float64(c.Again()))
+	measured("upgrade_longest_s", c.Longest().Seconds())
 	t.Run("logs", func(t *testing.T) { o.Logs(t) })
 }
 
@@ -116,117 +110,24 @@ func (o *operations) finds(t *testing.T) {
 	})
 }
 
-// asking are clients that make a request that fails again, as client-go does.
-type asking struct {
-	requests, again atomic.Int64
-	mu              sync.Mutex
-	longest         time.Duration
-	failures        []error
-}
-
-const (
-	askers   = 4
-	attempts = 4
-	pause    = 200 * time.Millisecond
-)
+// asking are clients of both workload clusters.
+type asking struct{ *traffic.Retrying }
 
 // ask begins to ask for the version of both workload clusters all the time, through whatever gateway there is.
-func (o *operations) ask(t *testing.T) *asking {
+func (o *operations) ask(t *testing.T) asking {
 	t.Helper()
-	a := &asking{}
-	ctx, cancel := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
-	for i := range askers {
-		c := o.clusters[i%2]
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(c.APIServer.CA.CertPEM)
-		path := traffic.Path{
-			From: o.Network.Management, Connect: i%2 == 1, Hostname: world.HostnameIn(namespace, c.Name), ServerName: "kubernetes", Roots: roots,
-		}
-		clients.Go(func() { o.client(ctx, a, path) })
+	var paths []traffic.Path
+	for i, c := range o.clusters[:2] {
+		paths = append(paths, o.way(c, 0, i == 1))
 	}
-	t.Cleanup(func() { cancel(); clients.Wait() })
-	return a
-}
-
-// client makes one request after the other, twenty on a connection.
-func (o *operations) client(ctx context.Context, a *asking, path traffic.Path) {
-	var s *traffic.Session
-	defer func() { s.Close() }()
-	for n := 0; ctx.Err() == nil; n++ {
-		begun := time.Now()
-		if n%20 == 0 {
-			s.Close()
-			s = nil
-		}
-		var err error
-		for attempt := 1; ; attempt++ {
-			if s, err = o.attempt(ctx, s, path); err == nil || ctx.Err() != nil || attempt == attempts {
-				break
-			}
-			a.again.Add(1)
-			_ = retry.Sleep(ctx, pause)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		a.note(begun, err)
-		_ = retry.Sleep(ctx, time.Second*askers/loadRate)
-	}
-}
-
-// attempt makes a request on the connection that there is, or on a new one to a gateway that the common name leads to.
-func (o *operations) attempt(ctx context.Context, s *traffic.Session, path traffic.Path) (*traffic.Session, error) {
-	ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
-	defer cancel()
-	var err error
-	if s == nil {
-		addresses := o.Network.Management.Addresses(lab.GatewayName)
-		for picked := addresses[rand.IntN(len(addresses))]; lab.InsideAddress(path.Gateway) != picked; {
-			path.Gateway++
-		}
-		if s, err = path.Open(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if _, err = s.Get(ctx, "/version"); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
-func (a *asking) note(begun time.Time, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.requests.Add(1)
-	a.longest = max(a.longest, time.Since(begun))
-	if err != nil {
-		a.failures = append(a.failures, fmt.Errorf("%s: %w", begun.Format("15:04:05.000"), err))
-	}
-}
-
-// worst is how long the longest request took with all of its attempts.
-func (a *asking) worst() time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.longest
+	return asking{traffic.StartRetrying(t, traffic.Retry{Attempts: 4, Pause: 200 * time.Millisecond}, loadRate, "/version", paths...)}
 }
 
 // proceed waits for some more requests, and fails the test if one has failed for good since it was called last.
-func (a *asking) proceed(t *testing.T) {
+func (a asking) proceed(t *testing.T) {
 	t.Helper()
-	want := a.requests.Load() + 40
-	eventually(t, func(context.Context) error {
-		if n := a.requests.Load(); n < want {
-			return fmt.Errorf("%d of %d requests", n, want)
-		}
-		return nil
-	})
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if n := len(a.failures); n > 0 {
-		t.Errorf("%d of %d requests failed for good, such as: %v", n, a.requests.Load(), a.failures[0])
+	eventually(t, a.More(40))
+	if err := a.Err(); err != nil {
+		t.Error(err)
 	}
-	a.failures = nil
 }
