@@ -79,6 +79,7 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		DefaultTransform:         cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&clusterv1.Cluster{}: {Transform: stripCluster},
+			&v1alpha1.Tunnel{}:   {Transform: stripTunnel},
 			&corev1.ConfigMap{}:  only(config.Namespace, v1alpha1.InstallationConfigMapName),
 		},
 	})
@@ -117,19 +118,6 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 // only watches a single object: the xds-server may read no other. So each ConfigMap needs a cache of its own.
 func only(namespace, name string) cache.ByObject {
 	return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", name)}}}
-}
-
-// stripCluster keeps of a Cluster what Candidate reads: there may be 10,000, with a topology each.
-func stripCluster(object any) (any, error) {
-	c, ok := object.(*clusterv1.Cluster)
-	if !ok {
-		return object, nil
-	}
-	kept := &clusterv1.Cluster{}
-	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = c.Namespace, c.Name, c.UID, c.ResourceVersion
-	kept.Spec.ControlPlaneEndpoint = c.Spec.ControlPlaneEndpoint
-	kept.Spec.ClusterNetwork.APIServerPort = c.Spec.ClusterNetwork.APIServerPort
-	return kept, nil
 }
 
 // Run reads all objects, hands them to the Publisher, and then what changes, until ctx ends. It returns an error if it

@@ -1,0 +1,43 @@
+package source
+
+import (
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// stripCluster keeps of a Cluster what Candidate reads: there may be 10,000, with a topology each.
+func stripCluster(object any) (any, error) {
+	c, ok := object.(*clusterv1.Cluster)
+	if !ok {
+		return object, nil
+	}
+	kept := &clusterv1.Cluster{}
+	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = c.Namespace, c.Name, c.UID, c.ResourceVersion
+	kept.Spec.ControlPlaneEndpoint = c.Spec.ControlPlaneEndpoint
+	kept.Spec.ClusterNetwork.APIServerPort = c.Spec.ClusterNetwork.APIServerPort
+	return kept, nil
+}
+
+// stripTunnel keeps of a Tunnel what is read here: not its conditions, and of its edges by which token they came.
+func stripTunnel(object any) (any, error) {
+	t, ok := object.(*v1alpha1.Tunnel)
+	if !ok {
+		return object, nil
+	}
+	kept := &v1alpha1.Tunnel{Spec: t.Spec}
+	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = t.Namespace, t.Name, t.UID, t.ResourceVersion
+	kept.CreationTimestamp, kept.DeletionTimestamp, kept.OwnerReferences = t.CreationTimestamp, t.DeletionTimestamp, t.OwnerReferences
+	if until, ok := t.Annotations[v1alpha1.PreparedAnnotation]; ok {
+		kept.Annotations = map[string]string{v1alpha1.PreparedAnnotation: until}
+	}
+	kept.Status.ID, kept.Status.Names = t.Status.ID, t.Status.Names
+	kept.Status.Kubeconfig.EndpointName = t.Status.Kubeconfig.EndpointName
+	kept.Status.Tokens, kept.Status.BootReportTokens = t.Status.Tokens, t.Status.BootReportTokens
+	for i := range t.Status.Edges {
+		if e := &t.Status.Edges[i]; e.TokenSHA256 != "" {
+			kept.Status.Edges = append(kept.Status.Edges, v1alpha1.EdgeStatus{NodeID: e.NodeID, TokenSHA256: e.TokenSHA256})
+		}
+	}
+	return kept, nil
+}

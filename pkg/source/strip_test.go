@@ -1,0 +1,77 @@
+package source
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// TestWhatIsStrippedIsNotMissed proves that a Tunnel and its Cluster say the same in memory as at the apiserver.
+func TestWhatIsStrippedIsNotMissed(t *testing.T) {
+	now := time.Now()
+	token := func(hash string) v1alpha1.TokenStatus {
+		return v1alpha1.TokenStatus{SHA256: hash, ExpiresAt: metav1.NewTime(now.Add(time.Hour)), MaxUses: 3, Uses: 1}
+	}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "shop", UID: "1"}}
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 443}
+	cluster.Spec.ClusterNetwork.APIServerPort = 7443
+	cluster.Spec.Topology.ClassRef.Name = "large"
+	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "shop", UID: "2", ResourceVersion: "3", CreationTimestamp: metav1.NewTime(now)}}
+	tunnel.Labels = map[string]string{"team": "blue"}
+	tunnel.Annotations = map[string]string{v1alpha1.PreparedAnnotation: now.Add(time.Hour).Format(time.RFC3339), "note": "long"}
+	tunnel.Spec = v1alpha1.TunnelSpec{
+		ID: "shop00000000000000000", ExtraNames: []string{"api.example.org"}, RevokedEdges: []string{"e1"},
+		Kubeconfig: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
+		Limits:     v1alpha1.LimitsSpec{Connections: 7},
+		APIServer:  v1alpha1.APIServerSpec{Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}}},
+	}
+	tunnel.Status = v1alpha1.TunnelStatus{
+		ID: tunnel.Spec.ID, Hostname: "shop.prod.tunnels.example.com", Names: []string{"api.example.org"},
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "all is well"}},
+		Tokens:     []v1alpha1.TokenStatus{token("a"), token("b")}, BootReportTokens: []v1alpha1.TokenStatus{token("c")},
+		Edges: []v1alpha1.EdgeStatus{{NodeID: "e1/" + tunnel.Spec.ID, TokenSHA256: "a", Host: "machine"}, {NodeID: "e2/" + tunnel.Spec.ID}},
+	}
+	tunnel.Status.Kubeconfig.EndpointName = "eks.example.org"
+	kept := stripped(t, stripTunnel, tunnel)
+	if kept.Status.Conditions != nil || len(kept.Status.Edges) != 1 || kept.Labels != nil || len(kept.Annotations) != 1 {
+		t.Errorf("too much is kept: %+v", kept)
+	}
+	same := func(what string, of func(*clusterv1.Cluster, *v1alpha1.Tunnel) any) {
+		t.Helper()
+		if diff := cmp.Diff(of(cluster, tunnel), of(stripped(t, stripCluster, cluster), stripped(t, stripTunnel, tunnel))); diff != "" {
+			t.Errorf("%s (-all +stripped):\n%s", what, diff)
+		}
+	}
+	prepared := func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
+		until, ok := PreparedUntil(t)
+		candidate, claims := Claimant(nil, t, now)
+		return []any{until, ok, candidate, claims}
+	}
+	same("what waits for its Cluster", prepared)
+	tunnel.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "shop", UID: "1", Controller: ptr.To(true)}}
+	same("the candidate", func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
+		candidate, ok := Candidate(c, t)
+		return []any{candidate, ok}
+	})
+	same("tokens", func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
+		return []any{t.Status.Tokens, t.Status.BootReportTokens, tokenHashes(t), reportTokenHashes(t), TokenRevoked(t, "a"), TokenRevoked(t, "b")}
+	})
+	tunnel.DeletionTimestamp = ptr.To(metav1.NewTime(now))
+	same("one that is being deleted", prepared)
+}
+
+// stripped is a copy of an object as it is kept.
+func stripped[T interface{ DeepCopy() T }](t *testing.T, strip func(any) (any, error), object T) T {
+	t.Helper()
+	out, err := strip(object.DeepCopy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.(T)
+}
