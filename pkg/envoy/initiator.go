@@ -18,7 +18,7 @@ func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node strin
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
-		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc.Limits, dial.buffers().tunnel))
+		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc, dial.buffers().tunnel))
 	}
 	return listeners
 }
@@ -38,18 +38,18 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
-func tunnelListener(inst model.Installation, gateway string, edge model.Subject, limits model.Limits, buffer uint32) *listenerv3.Listener {
+func tunnelListener(inst model.Installation, gateway string, edge model.Subject, wc model.WorkloadCluster, buffer uint32) *listenerv3.Listener {
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
 	manager.AccessLog = accessLog(inst.AccessLog, "tunnel")
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
 	manager.Http2ProtocolOptions = edgeHTTP2()
-	manager.HttpFilters = bandwidthLimit(limits, manager.HttpFilters)
+	manager.HttpFilters = bandwidthLimit(wc.Limits, manager.HttpFilters)
 	name := tunnelListenerName(gateway, edge.Node)
 	return &listenerv3.Listener{
 		Name:       name,
 		StatPrefix: name,
 		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address:       reverseAddress(edge, inst.Domain, gatewayCluster(gateway, edge.Node), model.TunnelsPerWorker*inst.WorkerCount()),
+			Address:       reverseAddress(edge, inst.Domain, gatewayCluster(gateway, edge.Node), inst.Tunnels(wc)),
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
 			ResolverName:  "envoy.resolvers.reverse_connection",
 		}}},

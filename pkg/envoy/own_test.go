@@ -190,7 +190,7 @@ func TestNothingOfAnotherFormIsTakenByAnEdge(t *testing.T) {
 		"a tunnel of the agent":              {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@agent:2"), wantErr: "@agent"},
 		"more tunnels":                       {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:128")},
 		"tunnels without number":             {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:x"), wantErr: ":x"},
-		"more tunnels than anybody asks for": {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:1000"), wantErr: ":1000"},
+		"more tunnels than anybody asks for": {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:10000"), wantErr: ":10000"},
 		"a tunnel of another membership":     {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2"), wantErr: "edge-b"},
 		"a tunnel of two memberships":        {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2_edge-a.1:2"), wantErr: "edge-b"},
 		"a tunnel in the name of another":    {change: at("rc://CN=edge-b:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:2"), wantErr: "CN=edge-b"},

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"strconv"
 	"strings"
 )
@@ -10,8 +11,9 @@ import (
 const (
 	// MaxGateways bounds the replicas of an installation: every edge keeps tunnels to each.
 	MaxGateways = 100
-	// TunnelsPerWorker is how many tunnels an edge keeps to each worker of a gateway: one may break and the other serves while it is
-	// dialled again. Envoy deals them out to the workers in turn, so that after losses one may have none: see pkg/tunnels.
+	// TunnelsPerWorker is how many tunnels an edge keeps to each worker of a gateway, for each name of its workload cluster: one may
+	// break and the other serves while it is dialled again. Envoy deals them out to the workers in turn, so that after losses one may
+	// have none: see pkg/tunnels.
 	TunnelsPerWorker = 2
 	// MaxWorkers bounds the worker threads of a gateway: every edge keeps tunnels for each, and more than a machine has cores
 	// are of no use.
@@ -86,6 +88,14 @@ func gatewayCount(n int) error {
 
 // WorkerCount is how many workers each gateway has: at least one.
 func (i Installation) WorkerCount() int { return max(i.Workers, 1) }
+
+// Tunnels is how many tunnels an edge of a workload cluster keeps to each gateway. Each of the names is an Envoy cluster of the gateway's, whose
+// connections take tunnels that no other can use, so there are some for each. Their number is rounded up to a power of two: a change of it replaces
+// all tunnels of the edge, and so most new names change nothing.
+func (i Installation) Tunnels(w WorkloadCluster) int {
+	names := 1 << bits.Len(uint(len(w.Names())-1))
+	return TunnelsPerWorker * i.WorkerCount() * names
+}
 
 // GatewayPublic is where edges reach a replica.
 func (i Installation) GatewayPublic(g Gateway) Endpoint {
