@@ -5,10 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -171,23 +174,64 @@ func checkControl(t *testing.T, in *installation, public model.Endpoint) {
 	}
 }
 
+// checkRestart has the new edge's tunnels come once clients wait for them: how long a process takes to start is not what is promised.
 func checkRestart(t *testing.T, in *installation, c1 model.WorkloadCluster, edge *envoytest.Envoy) {
 	t.Helper()
+	g := in.gateways[0]
 	edge.Kill()
+	in.public.stop()
+	dialled := in.public.rings.Load()
+	in.startEdge(t, c1)
+	envoytest.Eventually(t, "the new edge dials", func() error {
+		if in.public.rings.Load() == dialled {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	before := clientsOf(t, g)
 	routes := []func(context.Context, *gateway, string) (string, error){in.getBySNI, in.getByConnect}
 	errs := make(chan error, len(routes))
 	for _, get := range routes {
 		go func() {
-			_, err := get(t.Context(), in.gateways[0], c1.Hostname)
+			_, err := get(t.Context(), g, c1.Hostname)
 			errs <- err
 		}()
 	}
-	in.startEdge(t, c1)
+	envoytest.Eventually(t, "clients wait", func() error {
+		if n := clientsOf(t, g) - before; n < len(routes) {
+			return fmt.Errorf("%d of %d are there", n, len(routes))
+		}
+		return nil
+	})
+	select {
+	case err := <-errs:
+		t.Fatalf("a connection was answered before the edge was back: %v", err)
+	default:
+	}
+	in.public.goOn()
 	for range routes {
 		if err := <-errs; err != nil {
 			t.Errorf("a connection was not held until the edge was back: %v", err)
 		}
 	}
+}
+
+// clientsOf is how many clients a gateway has had.
+func clientsOf(t *testing.T, g *gateway) (n int) {
+	t.Helper()
+	stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?filter=^listener[.](apiserver|connect)[.]downstream_cx_total$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(stats) {
+		_, number, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		count, err := strconv.Atoi(number)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		n += count
+	}
+	return n
 }
 
 // heldFor dials a listener, sends a ClientHello and measures how long it takes until the connection is closed. It fails

@@ -102,6 +102,7 @@ func (d *doorbell) endpoint(t *testing.T) model.Endpoint {
 type relay struct {
 	*doorbell
 	target atomic.Pointer[string]
+	gate   sync.RWMutex // locked while connections have to wait
 	mu     sync.Mutex
 	seen   bytes.Buffer
 }
@@ -115,8 +116,20 @@ func newRelay(t *testing.T) *relay {
 
 func (r *relay) lead(to string) { r.target.Store(&to) }
 
+// stop lets new connections wait until goOn is called.
+func (r *relay) stop() { r.gate.Lock() }
+
+func (r *relay) goOn() { r.gate.Unlock() }
+
+// wait returns once the relay passes on what comes.
+func (r *relay) wait() {
+	r.gate.RLock()
+	defer r.gate.RUnlock()
+}
+
 func (r *relay) pass(from net.Conn) {
 	defer from.Close()
+	r.wait()
 	target := r.target.Load()
 	if target == nil {
 		return
