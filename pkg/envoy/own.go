@@ -39,7 +39,7 @@ const (
 )
 
 // wildcards is applied to quoted regular expressions, in which they are as they were.
-var wildcards = strings.NewReplacer(anyName, `[A-Za-z0-9.-]+`, anyHost, `[A-Za-z0-9._:-]+`, anyNumber, `[1-9][0-9]{0,2}`)
+var wildcards = strings.NewReplacer(anyName, `[A-Za-z0-9.-]+`, anyHost, `[A-Za-z0-9._:-]+`, anyNumber, `[1-9][0-9]{0,3}`)
 
 // FormsOf are the forms of what EdgeListeners and EdgeClusters, or GatewayListeners, GatewayClusters and TunnelClusters give a
 // subject.
@@ -118,6 +118,7 @@ type form struct {
 	seen   int // how many messages it was learned from
 	fields map[protoreflect.FieldNumber]*slot
 	packed map[string]*form // of an Any: by the URL of the type
+	good   remembered       // of what was packed
 }
 
 // slot is one field of a form.
@@ -221,11 +222,17 @@ func (f *form) check(m protoreflect.Message, whole bool) (found *stranger) {
 		if form == nil {
 			return strange("is a %.100q", packed.GetTypeUrl())
 		}
+		if form.good.has(packed.GetValue()) {
+			return nil
+		}
 		inner, err := packed.UnmarshalNew()
 		if err != nil {
 			return strange("can't be decoded")
 		}
-		return form.check(inner.ProtoReflect(), whole)
+		if found = form.check(inner.ProtoReflect(), whole); found == nil {
+			form.good.add(packed.GetValue())
+		}
+		return found
 	}
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		if s := f.fields[field.Number()]; s != nil {

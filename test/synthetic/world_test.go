@@ -41,6 +41,8 @@ type world struct {
 	api      *synthetic.API
 	dir      string
 	envoy    *envoytest.Envoy
+	// statistics has Envoy count for each Envoy cluster, however many there are.
+	statistics bool
 }
 
 func newWorld(t *testing.T, clusters int, change func(*model.Installation)) *world {
@@ -140,7 +142,7 @@ func (w *world) serve(t *testing.T) {
 func (w *world) start(t *testing.T) {
 	t.Helper()
 	few := len(w.clusters) < 100 // else as by default: statistics of thousands take time and memory
-	config, err := envoy.MarshalYAML(envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: few}))
+	config, err := envoy.MarshalYAML(envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: few || w.statistics}))
 	if err != nil {
 		t.Fatal(err)
 	}
