@@ -61,7 +61,7 @@ verify-short: ## of each proof the short form, and the commands of the README
 
 .PHONY: test-rest
 test-rest: ## of test-unit what no other part runs in whole
-	CGO_ENABLED=1 go test -race -short $$(go list $(UNIT) | grep -vxFf <(go list $(SERVED) $(ENVOYS) ./deploy/...))
+	CGO_ENABLED=1 go test -race -short $$(go list $(UNIT) | grep -vxFf <(go list $(SERVED) $(MANAGED) $(ENVOYS) ./deploy/...))
 
 .PHONY: test-unit
 test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envoy
