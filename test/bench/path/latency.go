@@ -107,7 +107,7 @@ func connections(ctx context.Context, p *place, log *record.Log, options record.
 	}
 	defer closeAll(subjects)
 	span := time.Duration(options.Rounds(2, 1)) * time.Second
-	all, err := alternate(ctx, options, subjects, options.Rounds(5, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
+	all, err := alternate(ctx, options, subjects, options.Rounds(5, 2), func(ctx context.Context, s *subject) (map[string]float64, error) {
 		return dials(ctx, p, s, span)
 	})
 	if err != nil {

@@ -99,7 +99,7 @@ func throughput(ctx context.Context, p *place, log *record.Log, options record.O
 	defer closeAll(subjects)
 	span := time.Duration(options.Rounds(2, 1)) * time.Second
 	for _, streams := range []int{1, 8, 64} {
-		all, err := alternate(ctx, options, subjects, options.Rounds(5, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
+		all, err := alternate(ctx, options, subjects, options.Rounds(5, 2), func(ctx context.Context, s *subject) (map[string]float64, error) {
 			return download(ctx, p, s, streams, span)
 		})
 		if err != nil {

@@ -66,7 +66,7 @@ func (w *world) clients(ctx context.Context, r *results, clusters int) error {
 		r.of("gateway", "memory if all had three clients", "MB", before+each*float64(r.size))
 	}
 	var took []time.Duration
-	err = w.usage(ctx, r, "a second of probes", int(clientTime/time.Second), func() error {
+	err = w.usage(ctx, r, "a second of probes", int(clientTime/time.Second), nil, func() error {
 		took = w.probeAll(ctx, clusters)
 		return nil
 	})

@@ -75,7 +75,8 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 	if len(open) < r.size { // the others have none, for want of sockets
 		r.of("xds-server", "memory if all had a control channel", "MB", before+each*float64(r.size))
 	}
-	return w.usage(ctx, r, "a second with control channels", int(clientTime/time.Second), func() error { return retry.Sleep(ctx, clientTime) })
+	seconds := r.out.Rounds(20, 10)
+	return w.usage(ctx, r, "a second with control channels", seconds, nil, func() error { return retry.Sleep(ctx, time.Duration(seconds)*time.Second) })
 }
 
 // source is the address that the i-th edge seems to come from. Each has its own: an xds-server bounds what one may do.

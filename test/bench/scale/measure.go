@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
 // measure is everything about one size, within a time that grows with it. Changes is how many samples of a change.
@@ -70,7 +71,7 @@ func (w *world) fill(ctx context.Context, r *results, n int) error {
 		return err
 	}
 	r.add("all Clusters have a Tunnel after", "s", time.Since(begin).Seconds())
-	if err := w.quiet(ctx); err != nil {
+	if err := w.quiet(ctx, n); err != nil {
 		return err
 	}
 	r.add("all is written after", "s", time.Since(begin).Seconds())
@@ -99,6 +100,10 @@ func (w *world) fill(ctx context.Context, r *results, n int) error {
 	}
 	r.add("all edges there after", "s", time.Since(begin).Seconds())
 	r.add("tunnels of each edge", "", float64(perEdge))
+	if err := w.quiet(ctx, n); err != nil {
+		return err
+	}
+	r.add("all edges are in status after", "s", time.Since(begin).Seconds())
 	after, err := w.memoryOf("gateway")
 	if err != nil {
 		return err
@@ -152,10 +157,15 @@ func (w *world) firstBytes(ctx context.Context, r *results, n, rounds int) error
 	return nil
 }
 
-// change gives a Tunnel a further name, one after the other, and measures when that leads through the gateway.
+// change gives a Tunnel a further name, one after the other, and measures when that leads through the gateway, and the time that each component
+// takes beyond what it takes anyway.
 func (w *world) change(ctx context.Context, r *results, n, rounds int) error {
+	atRest, err := w.rest(ctx, r)
+	if err != nil {
+		return err
+	}
 	var all []time.Duration
-	err := w.usage(ctx, r, "one change", rounds, func() error {
+	err = w.usage(ctx, r, "one change", rounds, atRest, func() error {
 		for i := range rounds {
 			took, err := w.changeOne(ctx, i%n, fmt.Sprintf("api-%d.example.org", i))
 			if err != nil {
@@ -166,8 +176,28 @@ func (w *world) change(ctx context.Context, r *results, n, rounds int) error {
 		return nil
 	})
 	r.times("from a change to its use at the gateway", all)
-	return err
+	return errors.Join(err, w.changeBack(ctx, min(n, rounds)))
 }
+
+// changeBack takes the further names of the first Tunnels away again, and waits for the tunnels that they have used: a synthetic edge has no tunnels
+// to spare for them.
+func (w *world) changeBack(ctx context.Context, tunnels int) error {
+	up := w.Fleet.Stats().Up
+	for i := range tunnels {
+		tunnel := &v1alpha1.Tunnel{}
+		tunnel.Namespace, tunnel.Name = namespace, name(i)
+		if err := w.Management.Client.Patch(ctx, tunnel, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"extraNames":null}}`))); err != nil {
+			return fmt.Errorf("changing the Tunnel %s back: %w", tunnel.Name, err)
+		}
+	}
+	if err := retry.Sleep(ctx, backTime); err != nil {
+		return err
+	}
+	return w.allUp(ctx, int(up))
+}
+
+// backTime is how long an Envoy cluster that is gone may keep its tunnel.
+const backTime = 5 * time.Second
 
 func (w *world) changeOne(ctx context.Context, i int, extra string) (time.Duration, error) {
 	patch := fmt.Appendf(nil, `{"spec":{"extraNames":[%q]}}`, extra)

@@ -67,11 +67,11 @@ func (w *world) writes(ctx context.Context) (map[request]float64, error) {
 	return all, nil
 }
 
-// quiet waits until hardly anything is written any more: the controller has done its work.
-func (w *world) quiet(ctx context.Context) error {
-	const perSecond = 3 // what is looked at again
+// quiet waits until hardly anything is written any more: the controller has done its work for n workload clusters.
+func (w *world) quiet(ctx context.Context, n int) error {
+	const perSecond = 15 // what is looked at again, and of edges when they were seen last: 7.5 in a second at most
 	last := math.Inf(1)
-	return lab.Wait(ctx, patience, func(ctx context.Context) error {
+	return lab.Wait(ctx, patience+time.Duration(n)*allPatience, func(ctx context.Context) error {
 		if err := retry.Sleep(ctx, time.Second); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/test/lab"
 )
 
@@ -64,18 +65,52 @@ func (w *world) memoryOf(name string) (float64, error) {
 	return 0, fmt.Errorf("measuring %s: there is none", name)
 }
 
-// usage is how much time each component takes, and how many bytes the gateway gets from the xds-server, while something is done.
-func (w *world) usage(ctx context.Context, r *results, what string, times int, do func() error) error {
-	before := map[string]time.Duration{}
+// spent is how much time each component has taken up to now.
+func (w *world) spent() (map[string]time.Duration, error) {
+	all := map[string]time.Duration{}
 	for _, c := range w.components() {
 		pid, err := c.pid()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if before[c.name], err = lab.CPU(pid); err != nil {
-			return err
+		if all[c.name], err = lab.CPU(pid); err != nil {
+			return nil, err
 		}
 	}
+	return all, nil
+}
+
+// rest is what part of a processor each component takes while nothing is asked of it.
+func (w *world) rest(ctx context.Context, r *results) (map[string]float64, error) {
+	before, err := w.spent()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := retry.Sleep(ctx, time.Duration(r.out.Rounds(20, 5))*time.Second); err != nil { // some pings of each tunnel
+		return nil, err
+	}
+	took := time.Since(began)
+	after, err := w.spent()
+	if err != nil {
+		return nil, err
+	}
+	share := map[string]float64{}
+	for _, c := range w.components() {
+		share[c.name] = (after[c.name] - before[c.name]).Seconds() / took.Seconds()
+		r.of(c.name, "CPU for a second at rest", "ms", share[c.name]*1e3)
+	}
+	return share, nil
+}
+
+// usage is how much time each component takes, without what it takes at rest, and how many bytes the gateway gets from the xds-server, while
+// something is done so many times.
+func (w *world) usage(ctx context.Context, r *results, what string, times int, rest map[string]float64, do func() error) error {
+	before, err := w.spent()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
 	received, err := w.received(ctx)
 	if err != nil {
 		return err
@@ -83,22 +118,20 @@ func (w *world) usage(ctx context.Context, r *results, what string, times int, d
 	if err := do(); err != nil {
 		return err
 	}
-	after, err := w.received(ctx)
+	more, err := w.received(ctx)
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	after, err := w.spent()
 	if err != nil {
 		return err
 	}
 	for _, c := range w.components() {
-		pid, err := c.pid()
-		if err != nil {
-			return err
-		}
-		now, err := lab.CPU(pid)
-		if err != nil {
-			return err
-		}
-		r.of(c.name, "CPU for "+what, "ms", float64((now-before[c.name])/time.Duration(times))/float64(time.Millisecond))
+		of := (after[c.name] - before[c.name]).Seconds() - rest[c.name]*took.Seconds()
+		r.of(c.name, "CPU for "+what, "ms", max(of, 0)*1e3/float64(times))
 	}
-	r.of("gateway", "bytes for "+what, "bytes", float64(after-received)/float64(times))
+	r.of("gateway", "bytes for "+what, "bytes", float64(more-received)/float64(times))
 	return nil
 }
 
