@@ -104,7 +104,7 @@ func fresh(ctx context.Context, p *place, s *subject) (map[string]float64, error
 
 // idle counts what goes between an edge and a gateway when nobody has a connection.
 func idle(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	span := time.Duration(options.Rounds(180, 20)) * time.Second
+	span := time.Duration(options.Rounds(120, 20)) * time.Second
 	subjects, err := beginAll(ctx, p, options, link{delay: time.Microsecond}, ways(options)[1:2])
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func beside(ctx context.Context, p *place, s *subject, n int, span time.Duration
 // settle returns when the subject has nothing more to do, because every buffer is full, or after a while.
 func (s *subject) settle(ctx context.Context) {
 	const (
-		span, longest = 500 * time.Millisecond, 15 * time.Second
+		span, longest = 500 * time.Millisecond, 6 * time.Second
 		little        = 0.03 // seconds of CPU in a span
 	)
 	pause(ctx, 2*time.Second)
