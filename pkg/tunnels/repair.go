@@ -43,7 +43,7 @@ type repairs struct {
 }
 
 func newRepairs(r rules) repairs {
-	r.tunnels = max(r.tunnels, enough*r.workers)
+	r.tunnels = max(r.tunnels, atLeast*r.workers)
 	return repairs{
 		rules: r, edges: map[model.EdgeRef]*edge{}, uneven: map[*edge]bool{}, turns: turns{},
 		budget: rate.NewLimiter(cutsPerSecond, cutsAtOnce), words: rate.NewLimiter(rate.Every(time.Second), cutsAtOnce),
@@ -94,7 +94,7 @@ func (t *Table) part(v *entry, now time.Time) {
 func (t *Table) weigh(e *edge, now time.Time) {
 	e.changed = now
 	_, least := e.least()
-	if least >= enough {
+	if least >= e.enough() {
 		delete(t.repairs.uneven, e)
 		e.tries, e.want, e.next = 0, 0, time.Time{}
 	} else {
@@ -133,7 +133,7 @@ func (t *Table) Holes() (all []Hole) {
 	return all
 }
 
-// repair cuts idle tunnels of edges that have a worker without one, or with one alone, and returns when to look again; zero: when
+// repair cuts idle tunnels of edges that have a worker without one, or with too few, and returns when to look again; zero: when
 // something has changed.
 func (t *Table) repair(now time.Time) (again time.Time) {
 	victims, again := t.superfluous(now)

@@ -14,8 +14,9 @@ import (
 // that is dialled is one more turn, which is how a hole is closed: see plan.
 
 const (
-	enough = model.TunnelsPerWorker
-	// levelTime is how long an edge with all its tunnels stays as it is before one of them is moved to a worker that has only one.
+	// atLeast is how many tunnels each worker should have at least: see enough.
+	atLeast = model.TunnelsPerWorker
+	// levelTime is how long an edge with all its tunnels stays as it is before one of them is moved to a worker that has too few.
 	levelTime = 3 * time.Second
 	// dialTime is how long an edge that has not all its tunnels must have stayed as it is before one is cut: until then it is dialling,
 	// and what it can't dial again must not be cut. laterTime is how long, if one that was cut did not come back.
@@ -77,11 +78,18 @@ func (e *edge) without() (n int) {
 	return n
 }
 
+// enough is how many tunnels each worker should have. A workload cluster with more names than one needs a tunnel of its own for each, and its
+// edges keep twice that many for each worker.
+func (e *edge) enough() int {
+	each := max(len(e.tunnels), e.want) / len(e.count)
+	return max(atLeast, each/2)
+}
+
 // plan says which tunnels to cut now, so that the edge dials as many again and one lands on the worker that has fewest. Without any it says
 // when that may be otherwise, though nothing has changed; zero: never. turns is what is known of Envoy's dealing.
 func (e *edge) plan(now time.Time, r rules, turns []int) (victims []*entry, again time.Time) {
 	worker, least := e.least()
-	if least >= enough || len(e.tunnels) == 0 {
+	if least >= e.enough() || len(e.tunnels) == 0 {
 		return nil, time.Time{}
 	}
 	ready, most := e.next, min(turnsUntil(worker, r.workers, turns), r.workers)

@@ -30,7 +30,11 @@ func spreadOf(workers int, tunnels string) *edge {
 }
 
 func TestPlan(t *testing.T) {
-	const eight = "0+ 0 0 1+ 1 1 2+ 2" // none on 3
+	const (
+		eight = "0+ 0 0 1+ 1 1 2+ 2" // none on 3
+		// of an edge whose workload cluster has four names: 4 workers × 4 names × 2
+		names = "0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1 2 2 2 2 2 2 2 2 2 2 2 2 2 "
+	)
 	tests := map[string]struct {
 		tunnels string
 		turns   []int
@@ -59,6 +63,8 @@ func TestPlan(t *testing.T) {
 		"a worker has one alone":                                                      {tunnels: "0+ 0 0 1 1 2 2 3", after: levelTime, want: []string{"0"}},
 		"a worker has one alone, and the others no more than two without connections": {tunnels: "0+ 0+ 0+ 1 1 2 2 3", after: time.Hour},
 		"a worker has one alone, and the edge dials":                                  {tunnels: "0+ 0 0 1 1 2 3", after: levelTime, again: dialTime},
+		"a worker has fewer than there are names":                                     {tunnels: names + "3 3 3", turns: []int{1, 1, 1, 0}, after: levelTime, want: []string{"2"}},
+		"a worker has as many as there are names":                                     {tunnels: names + "3 3 3 3"},
 		"one that could not be cut is left alone": {
 			tunnels: eight, turns: []int{1, 1, 1, 0}, want: []string{"1"}, change: func(e *edge) {
 				for v := range e.tunnels {
@@ -117,7 +123,7 @@ func TestAHoleIsClosedByOneCutOfSeveralTunnels(t *testing.T) {
 		envoy, known := make(dealer, workers), turns{}
 		opened := make([]int, workers)
 		dial := func(e *edge) {
-			for len(e.tunnels) < enough*workers {
+			for len(e.tunnels) < atLeast*workers {
 				v := &entry{worker: envoy.deal()}
 				e.tunnels[v] = true
 				e.count[v.worker]++
@@ -134,7 +140,7 @@ func TestAHoleIsClosedByOneCutOfSeveralTunnels(t *testing.T) {
 		holes, rounds := 0, 0
 		for range 3000 {
 			for v := range e.tunnels {
-				if cut(e, v); len(e.tunnels) == enough*workers-2 {
+				if cut(e, v); len(e.tunnels) == atLeast*workers-2 {
 					break
 				}
 			}
@@ -147,7 +153,7 @@ func TestAHoleIsClosedByOneCutOfSeveralTunnels(t *testing.T) {
 			}
 			holes++
 			for tries := 0; e.count[hole] == 0; tries++ {
-				victims, _ := e.plan(noon.Add(time.Hour), rules{workers, enough * workers}, known["edge"])
+				victims, _ := e.plan(noon.Add(time.Hour), rules{workers, atLeast * workers}, known["edge"])
 				if len(victims) == 0 || tries > 3 {
 					t.Fatalf("%d workers: %v stays after %d cuts, with turns %v of %v", workers, e.count, tries, known["edge"], envoy)
 				}
