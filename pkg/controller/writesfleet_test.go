@@ -85,8 +85,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// fleetSize Tunnels have fleetRate writes a second. fleetSick of them get worse.
-const fleetSize, fleetRate, fleetSick = 200, 80, 20
+// fleetSize Tunnels have fleetRate writes a second, which is far less than an apiserver takes. fleetSick of them get worse.
+const fleetSize, fleetRate, fleetSick = 160, 40, 20
 
 func newFleetWorld(t *testing.T) *fleet {
 	t.Helper()
@@ -293,7 +293,9 @@ func (f *fleet) bounded() {
 		}
 	}
 	f.t.Logf("%d writes, at most %.0f more than %d a second", len(all), worst, fleetRate)
-	if worst > fleetRate+2*ahead {
-		f.t.Errorf("%.0f writes more than %d a second, want %d at most", worst, fleetRate, fleetRate+2*ahead)
+	// What may be written is late by up to this, where the machine has other things to do, and then comes at once.
+	const late = 1 // s
+	if most := fleetRate + 2*ahead + fleetRate*late; worst > float64(most) {
+		f.t.Errorf("%.0f writes more than %d a second, want %d at most", worst, fleetRate, most)
 	}
 }

@@ -175,7 +175,7 @@ func TestDialContextEndsWithItsContext(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}
-	if took := time.Since(begin); took > time.Second {
+	if took := time.Since(begin); took > 3*time.Second { // one address alone takes 5 s
 		t.Errorf("took %s", took)
 	}
 }

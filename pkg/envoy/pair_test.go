@@ -70,8 +70,8 @@ func checkUnreadable(t *testing.T, in *installation, hostname string) {
 
 func checkDown(t *testing.T, in *installation, down model.WorkloadCluster) {
 	t.Helper()
-	// The wait is the sum of 9 random ones, 1.35 s on average; this allows for four times its standard deviation.
-	const least, most = 300 * time.Millisecond, 2400 * time.Millisecond
+	// The wait is the sum of 9 random ones, 1.35 s on average, with a standard deviation of 0.26 s. What else this machine does comes on top.
+	const least, most = 300 * time.Millisecond, 5 * time.Second
 	held := make(chan time.Duration)
 	// More at once than Envoy lets retry by default.
 	const clients = 8
@@ -98,9 +98,7 @@ func checkUnknown(t *testing.T, in *installation) {
 	if got := connectStatus(t, in.gateways[0], unknown+":6443"); got != http.StatusNotFound {
 		t.Errorf("CONNECT: got %d, want 404", got)
 	}
-	if held := heldFor(t, in.gateways[0].bind.APIServer, unknown); held > 300*time.Millisecond {
-		t.Errorf("SNI: closed after %s, want at once", held)
-	}
+	closesAtOnce(t, in.gateways[0].bind.APIServer, unknown)
 }
 
 func checkOddNames(t *testing.T, in *installation) {
@@ -113,9 +111,7 @@ func checkOddNames(t *testing.T, in *installation) {
 		"AGENT", ".agent", "agent.", "a..b", "-a.b", "a b.c", "a/b.c", "*.example.com", "a_b.c", "%REQUESTED_SERVER_NAME%",
 		"agent\x00.example.com", "control_channel\n.example.com", "\xff.example.com",
 	} {
-		if held := heldFor(t, g.bind.APIServer, name); held > 300*time.Millisecond {
-			t.Errorf("SNI %q was held for %s, want closed at once", name, held)
-		}
+		closesAtOnce(t, g.bind.APIServer, name)
 	}
 	for _, name := range []string{
 		"agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "localhost", "AGENT", "agent.",
@@ -141,9 +137,7 @@ func checkPublic(t *testing.T, in *installation, c1 model.WorkloadCluster) {
 	t.Helper()
 	public := in.gateways[0].bind.Public
 	for _, name := range []string{"", c1.Hostname, c1.ExtraNames[0], domain.Gateway(), domain.TunnelID(c1.ID), domain.GatewayReplica("gateway-9"), "x." + domain.Control(), "agent"} {
-		if held := heldFor(t, public, name); held > 300*time.Millisecond {
-			t.Errorf("SNI %q was held for %s, want closed at once", name, held)
-		}
+		closesAtOnce(t, public, name)
 	}
 	if got := answerTo(t, public, "GET / HTTP/1.1\r\nHost: "+c1.Hostname+"\r\n\r\n"); got != "" {
 		t.Errorf("HTTP without TLS was answered %q, want nothing", got)
@@ -232,6 +226,15 @@ func clientsOf(t *testing.T, g *gateway) (n int) {
 		n += count
 	}
 	return n
+}
+
+// closesAtOnce fails the test if a listener holds connections of that name, as it does if it waits for a tunnel.
+func closesAtOnce(t *testing.T, at model.Endpoint, serverName string) {
+	t.Helper()
+	const soon = 300 * time.Millisecond
+	if held := soonest(soon, func() time.Duration { return heldFor(t, at, serverName) }); held > soon {
+		t.Errorf("SNI %q was held for %s, want closed at once", serverName, held)
+	}
 }
 
 // heldFor dials a listener, sends a ClientHello and measures how long it takes until the connection is closed. It fails

@@ -182,3 +182,14 @@ func freePort(t *testing.T) model.Endpoint {
 	defer l.Close()
 	return endpoint(t, l.Addr().String())
 }
+
+// soonest measures up to three times, until it took no longer than wanted: a timer in Envoy delays each of them, and what else this machine
+// does may delay one.
+func soonest(want time.Duration, measure func() time.Duration) (took time.Duration) {
+	for range 3 {
+		if took = measure(); took <= want {
+			break
+		}
+	}
+	return took
+}

@@ -195,7 +195,7 @@ func TestEnvoy(t *testing.T) {
 			}
 			took := time.Since(began)
 			t.Logf("a connection in a tunnel was cut after %s", took)
-			if took > time.Second {
+			if took > 3*time.Second { // a few ms, if this machine does nothing else
 				t.Errorf("it took %s", took)
 			}
 			eventually.True(t, envoytest.Patience, "the idle tunnel was cut too, and those that are dialled again", func() error {

@@ -35,7 +35,8 @@ func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // it waits
 			const duration = 15 * time.Second
-			l := (&lab{Address: "127.0.0.1", Dials: "127.0.0.1", Workers: tt.workers, Count: enough * tt.workers}).start(t)
+			const longest = 4 * time.Second // verify-fleet, which has the machine to itself, promises two
+			l := (&lab{Address: "127.0.0.1", Dials: "127.0.0.1", Workers: tt.workers, Count: atLeast * tt.workers}).start(t)
 			b := &bed{path: filepath.Join(l.dir, "tunnels.log")}
 			b.Table = New(Config{
 				Domain: domain, Log: b.path, Workers: tt.workers, Logger: slog.New(slog.NewTextHandler(l.log, nil)),
@@ -61,7 +62,7 @@ func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 			if !tt.repairs {
 				return
 			}
-			if result.longest > 2*time.Second {
+			if result.longest > longest {
 				t.Errorf("a request did not succeed for %v", result.longest)
 			}
 			waitForTunnels(t, b.Table, want)
