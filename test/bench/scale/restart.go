@@ -17,7 +17,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// restarts kills each component, and measures until it does its work again, with requests of clients all the time.
+// restarts kills each component, and measures until it does its work again. The changes are of the last workload clusters: where an edge has
+// one tunnel, the clients of the first ones have taken it.
 func (w *world) restarts(ctx context.Context, r *results, n int) error {
 	for i, service := range []struct {
 		name string
@@ -27,7 +28,7 @@ func (w *world) restarts(ctx context.Context, r *results, n int) error {
 	} {
 		begin := time.Now()
 		service.kill()
-		if _, err := w.changeOne(ctx, i%n, "after-"+service.name+".example.org"); err != nil {
+		if _, err := w.changeOne(ctx, n-1-i, "after-"+service.name+".example.org"); err != nil {
 			return fmt.Errorf("after the end of the %s: %w", service.name, err)
 		}
 		r.of(service.name, "killed: works again after", "s", time.Since(begin).Seconds())
