@@ -293,8 +293,7 @@ func (f *fleet) bounded() {
 		}
 	}
 	f.t.Logf("%d writes, at most %.0f more than %d a second", len(all), worst, fleetRate)
-	// What may be written is late by up to this, where the machine has other things to do, and then comes at once.
-	const late = 1 // s
+	const late = 1 // s, by which the machine delays what may be written, and which then comes at once
 	if most := fleetRate + 2*ahead + fleetRate*late; worst > float64(most) {
 		f.t.Errorf("%.0f writes more than %d a second, want %d at most", worst, fleetRate, most)
 	}
