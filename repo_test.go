@@ -60,6 +60,7 @@ var arrows = map[string][]string{
 	"internal/metrics":    {"internal/version"},
 	"internal/traces":     {"internal/redact", "internal/version"},
 	"internal/tracetest":  nil,
+	"internal/freeport":   nil,
 	"internal/golden":     nil,
 	"internal/limit":      nil,
 	"internal/redact":     nil,

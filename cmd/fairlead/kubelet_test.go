@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
@@ -31,12 +32,7 @@ func startKubelet(t *testing.T, p *person) (node string) {
 		}
 		t.Skipf("no fake-kubelet: run `make tools`: %v", err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().(*net.TCPAddr)
-	_ = listener.Close()
+	address := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: freeport.TCP(t)}
 	cert, key := kubeletLeaf(t)
 	kubelet := exec.CommandContext(t.Context(), program, "-address="+address.String(), "-cert="+cert, "-key="+key)
 	kubelet.Env = append(os.Environ(), edgeVariable+"=yes")

@@ -2,9 +2,7 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -111,20 +110,10 @@ func (c *control) end(id string) {
 	}
 }
 
-// freePort is a port that nobody listens on, and none of those that the kernel gives to outgoing connections: by the time
-// that it is listened on, one of them could be in use.
+// freePort is one that nobody listens on.
 func freePort(t *testing.T) model.Endpoint {
 	t.Helper()
-	for range 100 {
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000)))
-		if err != nil {
-			continue
-		}
-		defer listener.Close()
-		return endpoint(t, listener.Addr())
-	}
-	t.Fatal("there is no free port")
-	return model.Endpoint{}
+	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
 func endpoint(t *testing.T, addr net.Addr) model.Endpoint {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
@@ -61,7 +62,7 @@ func (w *switchWorld) secret() *corev1.Secret {
 
 // TestAutoDoesNotForgetTheDirectWay: opting in leads to connect, the certificate to sni, and managers are connected past both.
 func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
-	port := freePort(t)
+	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, testConfig(), old, v1alpha1.KubeconfigSpec{})
 	server := listen(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
@@ -97,7 +98,7 @@ func TestWhoeverSpeaksTLSAnswers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			port := freePort(t)
+			port := freeport.TCP(t)
 			w := newSwitchWorld(t, testConfig(), fmt.Sprintf("https://localhost:%d", port), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI})
 			serve(fmt.Sprintf("127.0.0.1:%d", port))
 			w.check(w.settle(0), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
@@ -122,7 +123,7 @@ func refuseAll(listener net.Listener) {
 
 // TestASecondSwitchAsksAnew: what was found out for one that is over says nothing about another one.
 func TestASecondSwitchAsksAnew(t *testing.T) {
-	port := freePort(t)
+	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	byProxy := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"}}
 	w := newSwitchWorld(t, testConfig(), old, byProxy)
@@ -137,7 +138,7 @@ func TestASecondSwitchAsksAnew(t *testing.T) {
 
 // TestASwitchOutlivesItsSecret: a provider that deletes and creates it, or writes nonsense for a moment, ends no connection.
 func TestASwitchOutlivesItsSecret(t *testing.T) {
-	port := freePort(t)
+	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, testConfig(), old, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
 	server := listen(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")

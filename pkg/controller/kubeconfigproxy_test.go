@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
@@ -31,7 +32,7 @@ func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
 		"nobody":                  {says: "it gives no answer as an https proxy does"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+			address := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
 			w := newSwitchWorld(t, testConfig(), originalServer, v1alpha1.KubeconfigSpec{
 				Mode: v1alpha1.KubeconfigModeHTTPSProxy, TLSServerName: "kubernetes", Proxy: &v1alpha1.ProxySpec{Address: address},
 			})

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
@@ -151,7 +152,7 @@ func listen(t *testing.T, ca *certs.CA, address string, protocols []string, name
 }
 
 func TestASwitchIsOverWhenNobodyCanBeConnectedTheOldWay(t *testing.T) {
-	port := freePort(t)
+	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, testConfig(), old, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI})
 	server := listen(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
@@ -187,7 +188,7 @@ func TestANewKubeconfigIsSwitchedAtOnce(t *testing.T) {
 
 func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
 	for _, alive := range []bool{false, true} {
-		port := freePort(t)
+		port := freeport.TCP(t)
 		w := newSwitchWorld(t, testConfig(), fmt.Sprintf("https://localhost:%d", port), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
 		secret := &corev1.Secret{}
 		if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
@@ -207,7 +208,7 @@ func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
 }
 
 func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
-	w := newSwitchWorld(t, testConfig(), fmt.Sprintf("https://localhost:%d", freePort(t)), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+	w := newSwitchWorld(t, testConfig(), fmt.Sprintf("https://localhost:%d", freeport.TCP(t)), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
 	w.settle(0)
 	w.check(w.settle(switchTime+time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
 	tunnel := tunnelNamed(w.cluster)
@@ -219,15 +220,4 @@ func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.check(w.settle(time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonOldWayWorks, "the same gateways")
-}
-
-// freePort is one on which nobody listens.
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -175,12 +176,7 @@ func newAPIServer(t *testing.T, name string, ca authority, dnsNames ...string) *
 // freePort is a port of 127.0.0.1 that nobody listens on. Envoy could choose one itself, but another after a restart.
 func freePort(t *testing.T) model.Endpoint {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return endpoint(t, l.Addr().String())
+	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
 // soonest measures up to three times, until it took no longer than wanted: a timer in Envoy delays each of them, and what else this machine

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -157,12 +159,7 @@ type place struct {
 
 func (w *world) place(t testing.TB) *place {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &place{world: w, address: listener.Addr().String()}
-	_ = listener.Close()
+	p := &place{world: w, address: fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))}
 	p.start(t)
 	t.Cleanup(func() { p.stop() })
 	return p

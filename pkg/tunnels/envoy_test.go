@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -55,7 +56,7 @@ func (l *lab) start(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Public, l.ca, l.dir, l.log = freePort(t), ca, envoytest.Dir(t), &journal{}
+	l.Public, l.ca, l.dir, l.log = freeport.TCP(t), ca, envoytest.Dir(t), &journal{}
 	for i, id := range []string{idA, idB} {
 		e := newEcho(t, "tcp", "127.0.0.1:0")
 		go func() {
@@ -63,7 +64,7 @@ func (l *lab) start(t *testing.T) *lab {
 			}
 		}()
 		l.Tunnels = append(l.Tunnels, labTunnel{
-			lab: l, Node: "edge-" + strconv.Itoa(i+1), TunnelID: domain.TunnelID(id), Clients: freePort(t), APIServer: e.Addr().(*net.TCPAddr).Port,
+			lab: l, Node: "edge-" + strconv.Itoa(i+1), TunnelID: domain.TunnelID(id), Clients: freeport.TCP(t), APIServer: e.Addr().(*net.TCPAddr).Port,
 		})
 	}
 	l.credentials(t, l.dir, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
@@ -101,16 +102,6 @@ func (l *lab) client(t *testing.T, tunnel labTunnel) wire {
 		t.Fatal(err)
 	}
 	return w
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 func render(t *testing.T, name string, data any) []byte {

@@ -17,6 +17,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -42,10 +43,7 @@ func watch(t *testing.T, s *world.World, edges ...*lab.Agent) *watcher {
 		jobs[target.Job] = append(jobs[target.Job], target.Name+":80")
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), w.config(t, jobs, proxy, []string{filepath.Join(s.Root(), "deploy", "monitoring", "rules.yaml")}), 0o600))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	at := listener.Addr().String()
-	must(t, listener.Close())
+	at := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
 	w.url = "http://" + at
 	process, err := lab.Start(lab.Spec{
 		Name: "prometheus", Program: filepath.Join(s.Root(), "bin", "prometheus"), Log: s.LogFile("prometheus"), Dir: dir,

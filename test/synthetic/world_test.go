@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -261,14 +262,5 @@ func (w *world) verify(state tls.ConnectionState) error {
 
 func freePort(t *testing.T) model.Endpoint {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	at, err := model.ParseEndpoint(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
+	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/freeport"
 )
 
 // patience is how long anything may take that should happen at once.
@@ -166,12 +168,8 @@ func admin(ctx context.Context, dir, method, path string) (string, error) {
 
 // freePort is a port of 127.0.0.1 that nobody listens on.
 func freePort() (uint16, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return uint16(l.Addr().(*net.TCPAddr).Port), nil
+	port, err := freeport.Choose()
+	return uint16(port), err
 }
 
 func local(port uint16) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))) }

@@ -1,0 +1,51 @@
+// Package freeport chooses ports for programs that a test starts and that can't choose themselves, because others must know the port
+// before, or after a restart.
+package freeport
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+)
+
+// The range is below that from which Linux takes the ports of outgoing connections (32768 to 60999, ip_local_port_range in ip(7)): by the time
+// that a program listens, one of those could be in use.
+const first, last = 10_000, 32_767
+
+var (
+	mu    sync.Mutex
+	given = map[int]bool{}
+)
+
+// TCP is a port that nobody listens on at any address, and that this process was not given before. It fails the test if there is none.
+func TCP(t testing.TB) int {
+	t.Helper()
+	port, err := Choose()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// Choose is TCP for a program that is no test.
+func Choose() (int, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	var failed error
+	for range 200 {
+		port := first + rand.IntN(last-first+1)
+		if given[port] {
+			continue
+		}
+		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			failed = err
+			continue
+		}
+		given[port] = true
+		return port, listener.Close()
+	}
+	return 0, fmt.Errorf("no free port from %d to %d: %w", first, last, failed)
+}
