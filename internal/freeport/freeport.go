@@ -3,6 +3,7 @@
 package freeport
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -33,7 +34,7 @@ func TCP(t testing.TB) int {
 func Choose() (int, error) {
 	mu.Lock()
 	defer mu.Unlock()
-	var failed error
+	failed := errors.New("those that were tried have been given before")
 	for range 200 {
 		port := first + rand.IntN(last-first+1)
 		if given[port] {
