@@ -182,6 +182,19 @@ operations.test: tools build
 	@mkdir -p bin/test
 	go test -c -o bin/test/operations.test ./test/operations
 
+.PHONY: verify-security
+verify-security: security.test ## attack an installation as outsider, tenant and namespace owner; prints what stopped what (10 min, as root)
+	cd test/security && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/security.test -test.v -test.timeout=20m
+
+.PHONY: verify-security-short
+verify-security-short: security.test ## the part of it that takes 45 seconds
+	cd test/security && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/security.test -test.v -test.short -test.timeout=5m
+
+.PHONY: security.test
+security.test: tools build
+	@mkdir -p bin/test
+	go test -c -ldflags=-w -o bin/test/security.test ./test/security
+
 .PHONY: test-metrics
 test-metrics: tools build ## a real Prometheus scrapes an installation: every figure, rule and query of the dashboard (1 min, as root)
 	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=10m -v ./test/metrics

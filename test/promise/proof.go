@@ -30,7 +30,10 @@ type Proof struct {
 }
 
 // Main runs the tests, prints the result and returns the exit code. Ctrl-C cleans up too.
-func (p *Proof) Main(m *testing.M) int {
+func (p *Proof) Main(m *testing.M) int { return p.MainWith(m, func() {}) }
+
+// MainWith is Main, and calls summarize between the last test and the last line.
+func (p *Proof) MainWith(m *testing.M, summarize func()) int {
 	_ = flag.Set("test.parallel", strconv.Itoa(p.Parallel))
 	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // clients here have nothing to say that a test doesn't
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -46,6 +49,7 @@ func (p *Proof) Main(m *testing.M) int {
 	})
 	code := m.Run()
 	finished()
+	summarize()
 	Measured("total_s", time.Since(start).Seconds())
 	fmt.Println(Summary(p.Name))
 	return code

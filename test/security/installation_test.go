@@ -1,0 +1,38 @@
+package security
+
+import (
+	"testing"
+
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// installation is what the attacks share: two gateways, two xds-servers, a victim and a tenant that has turned hostile, each
+// with an edge. Attacks leave it as they found it.
+type installation struct {
+	*world.World
+	victim, tenant *world.Member
+}
+
+// areas are the parts of the proof, in the order in which they run. Each function is in a file of its own.
+var areas = []struct {
+	name  string
+	short bool // part of the short form too
+	run   func(t *testing.T, in *installation)
+}{}
+
+// TestAttacks runs every area on one installation.
+func TestAttacks(t *testing.T) {
+	w := newWorld(t, lab.Options{Lean: true, Gateways: 2, XDSServers: 2})
+	in := &installation{World: w}
+	in.victim = w.Member(t, "victim", nil)
+	in.tenant = w.Member(t, "tenant", nil)
+	w.Edge(t, lab.EdgeSpec{Name: "edge-victim"}, in.victim)
+	w.Edge(t, lab.EdgeSpec{Name: "edge-tenant"}, in.tenant)
+	for _, area := range areas {
+		if area.short || !testing.Short() {
+			t.Run(area.name, func(t *testing.T) { area.run(t, in) })
+		}
+	}
+	w.Logs(t)
+}
