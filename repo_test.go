@@ -67,7 +67,8 @@ var arrows = map[string][]string{
 	"internal/retry":      nil,
 	"internal/version":    nil,
 	"internal/browser":    {"internal/eventually"},
-	"internal/envoytest":  {"internal/eventually"},
+	"internal/envoytest":  {"internal/eventually", "internal/spawn"},
+	"internal/spawn":      nil,
 	"internal/kubetest":   {"api/v1alpha1", "internal/eventually"},
 }
 
@@ -77,6 +78,8 @@ type listed struct {
 	Dir        string
 	GoFiles    []string
 	Imports    []string
+
+	TestGoFiles, XTestGoFiles []string
 }
 
 func TestImportsFollowTheArrows(t *testing.T) {
@@ -152,10 +155,31 @@ func TestFilesStayShort(t *testing.T) {
 	}
 }
 
+// TestProgramsOutliveThreads keeps out what kills a program when a thread of its parent ends. Envoy asks for that by itself
+// unless hot restart is off. Other programs are started by package spawn, whose thread does not end.
+func TestProgramsOutliveThreads(t *testing.T) {
+	hotRestart, signal := "-base-"+"id", "Pdeath"+"sig:"
+	for _, p := range packages(t) {
+		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			data, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(data)
+			if strings.Contains(text, hotRestart) {
+				t.Errorf("%s/%s starts an Envoy with hot restart: use --disable-hot-restart", p.ImportPath, name)
+			}
+			if strings.Contains(text, signal) && p.Name != "spawn" && !strings.Contains(text, "spawn.") {
+				t.Errorf("%s/%s sets a parent death signal and does not use package spawn", p.ImportPath, name)
+			}
+		}
+	}
+}
+
 // packages lists all packages of the module.
 func packages(t *testing.T) []listed {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

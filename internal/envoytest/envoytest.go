@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/spawn"
 )
 
 // Patience is how long a test waits for something that should happen at once, on a machine that is busy.
@@ -121,10 +122,10 @@ func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
 	if !slices.Contains(args, "--concurrency") { // which Envoy takes once only
 		args = append(args, "--concurrency", "1")
 	}
-	e.cmd = exec.Command(Path(t), append([]string{"-c", "envoy.yaml", "--use-dynamic-base-id", "-l", "warning"}, args...)...)
+	e.cmd = exec.Command(Path(t), append([]string{"-c", "envoy.yaml", "--disable-hot-restart", "-l", "warning"}, args...)...)
 	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = dir, log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := e.cmd.Start(); err != nil {
+	if err := spawn.Start(e.cmd); err != nil {
 		t.Fatal(err)
 	}
 	go func() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/spawn"
 )
 
 // container plays the container of an Envoy that somebody else starts: whenever it ends it is started again.
@@ -26,7 +27,7 @@ func (p *place) container() {
 			cmd := exec.Command(p.child.Envoy, ExternalArguments()...)
 			cmd.Dir, cmd.Stdout, cmd.Stderr = p.child.StateDir, log, log
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			if err := cmd.Start(); err != nil {
+			if err := spawn.Start(cmd); err != nil {
 				p.t.Error(err)
 				return
 			}

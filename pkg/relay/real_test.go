@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/spawn"
 	"github.com/fairlead/fairlead/pkg/relay"
 )
 
@@ -191,10 +192,10 @@ func (b *bed) endOf(t testing.TB) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), envoytest.Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, envoytest.Path(t), "-c", config, "--use-dynamic-base-id", "--concurrency", "1", "-l", "critical")
+	cmd := exec.CommandContext(ctx, envoytest.Path(t), "-c", config, "--disable-hot-restart", "--concurrency", "1", "-l", "critical")
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return errors.Join(cmd.Run(), ctx.Err())
+	return errors.Join(spawn.Run(cmd), ctx.Err())
 }
 
 func TestARealEnvoyThatCrashesGetsWhatItRanWith(t *testing.T) {

@@ -57,7 +57,7 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *lab.APISer
 	must(t, os.WriteFile(file, data, 0o600))
 	forged, err := lab.Start(lab.Spec{
 		Name: "forged-envoy", Namespace: w.Network.Workload, Program: w.EnvoyPath(), Dir: w.berlin.edge.StateDir, Log: w.LogFile("forged-envoy"),
-		Args: []string{"-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "info"},
+		Args: []string{"-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info"},
 	})
 	must(t, err)
 	must(t, forged.WaitReady(t.Context(), patience, func(context.Context) error {

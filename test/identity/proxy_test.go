@@ -43,7 +43,7 @@ func (d *doors) startProxy(t *testing.T, on *lab.Namespace) string {
 	must(t, os.WriteFile(file, []byte(config), 0o600))
 	proxy, err := lab.Start(lab.Spec{
 		Name: "forward-proxy", Namespace: on, Program: d.EnvoyPath(), Log: d.LogFile("forward-proxy"),
-		Args: []string{"-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning", "--file-flush-interval-msec", "200"},
+		Args: []string{"-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "--file-flush-interval-msec", "200"},
 	})
 	must(t, err)
 	t.Cleanup(proxy.Kill)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/spawn"
 )
 
 // stopGrace is how long a process may take to end after SIGTERM: an apiserver waits for its watches.
@@ -36,7 +38,8 @@ type Process struct {
 	err  error // set before done is closed
 }
 
-// Start starts a program in its own process group, so that Ctrl-C reaches only the lab, which stops it in order.
+// Start starts a program in its own process group, so that Ctrl-C reaches only the lab, which stops it in order. The program
+// outlives the thread of any visit to a namespace: see package spawn.
 func Start(spec Spec) (*Process, error) {
 	log, err := os.OpenFile(spec.Log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -50,7 +53,7 @@ func Start(spec Spec) (*Process, error) {
 	cmd.Dir, cmd.Env = spec.Dir, append(os.Environ(), spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	if err := spawn.Start(cmd); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}
 	p := &Process{Spec: spec, cmd: cmd, done: make(chan struct{})}

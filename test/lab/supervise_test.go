@@ -64,3 +64,30 @@ func TestAFailedStartShowsTheLog(t *testing.T) {
 		t.Error("waited for a process that had ended")
 	}
 }
+
+// TestProgramsOutliveVisitsToNamespaces starts a program that asks the kernel for SIGTERM when the thread that started it
+// ends, as an Envoy with hot restart does. Each visit to a namespace ends a thread, which may have started programs.
+func TestProgramsOutliveVisitsToNamespaces(t *testing.T) {
+	n := testNetwork(t)
+	var p *Process
+	err := n.Workload.Do(func() (err error) {
+		if p, err = Start(Spec{
+			Name: "sleeper", Namespace: n.Workload, Log: filepath.Join(t.TempDir(), "log"),
+			Program: "setpriv", Args: []string{"--pdeathsig", "TERM", "sh", "-c", "echo asked; exec sleep 300"},
+		}); err != nil {
+			return err
+		}
+		return p.WaitReady(t.Context(), time.Minute, func(context.Context) error { return HasText(p.Log, "asked") })
+	})
+	if p != nil {
+		defer p.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+		t.Errorf("it ended with the thread of a visit: %v", p.err)
+	case <-time.After(time.Second):
+	}
+}

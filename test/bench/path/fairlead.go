@@ -91,7 +91,7 @@ func (s *subject) envoy(ctx context.Context, p *place, ca *certs.CA, name string
 	if err := s.serveSecrets(ca, dir, self); err != nil {
 		return err
 	}
-	envoyd, err := start(dir, name, filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--use-dynamic-base-id", "--concurrency", "1",
+	envoyd, err := start(dir, name, filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--disable-hot-restart", "--concurrency", "1",
 		"-l", "warning", "--component-log-level", envoy.ComponentLogLevel)
 	if err != nil {
 		return err

@@ -69,5 +69,5 @@ func (s *subject) forward(ctx context.Context, p *place, name, at, to, server, c
 	if err := os.WriteFile(filepath.Join(s.dir, file), []byte(config), 0o600); err != nil {
 		return err
 	}
-	return s.start(ctx, at, name, filepath.Join(p.bin, "envoy"), "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning")
+	return s.start(ctx, at, name, filepath.Join(p.bin, "envoy"), "-c", file, "--disable-hot-restart", "--concurrency", "1", "-l", "warning")
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/freeport"
+	"github.com/fairlead/fairlead/internal/spawn"
 )
 
 // patience is how long anything may take that should happen at once.
@@ -39,7 +40,7 @@ func start(dir, name, program string, args ...string) (*process, error) {
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	if err := spawn.Start(p.cmd); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	go func() {

@@ -1,0 +1,95 @@
+package spawn
+
+import (
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// threads is more than the Go runtime keeps idle in a test.
+const threads = 64
+
+// endThreads has many goroutines locked to threads at the same time, so idle threads are among them, and ends all of them.
+func endThreads() {
+	var all sync.WaitGroup
+	all.Add(threads)
+	var ended sync.WaitGroup
+	for range threads {
+		ended.Go(func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+			all.Done()
+			all.Wait()
+			time.Sleep(20 * time.Millisecond)
+		})
+	}
+	ended.Wait()
+}
+
+// survivors starts programs with a parent death signal, ends threads, and counts the programs that still run.
+func survivors(t *testing.T, programs int, start func(*exec.Cmd) error) (alive int) {
+	t.Helper()
+	done := make([]chan struct{}, programs)
+	for i := range done {
+		cmd := exec.Command("sleep", "60")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+		if err := start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		done[i] = make(chan struct{})
+		go func() {
+			_ = cmd.Wait()
+			close(done[i])
+		}()
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			<-done[i]
+		})
+	}
+	endThreads()
+	time.Sleep(300 * time.Millisecond)
+	for _, d := range done {
+		select {
+		case <-d:
+		default:
+			alive++
+		}
+	}
+	return alive
+}
+
+func TestProgramsSurviveThreads(t *testing.T) {
+	const programs = 8
+	if alive := survivors(t, programs, Start); alive != programs {
+		t.Errorf("%d of %d programs survived the end of other threads", alive, programs)
+	}
+}
+
+// TestThreadsEndPrograms shows that the test above can fail: a program that is started from just any thread dies with it.
+func TestThreadsEndPrograms(t *testing.T) {
+	started := make(chan error)
+	alive := survivors(t, 1, func(cmd *exec.Cmd) error {
+		go func() {
+			runtime.LockOSThread()
+			started <- cmd.Start()
+		}()
+		return <-started
+	})
+	if alive != 0 {
+		t.Error("a program survived the thread that started it: the parent death signal does not work here")
+	}
+}
+
+func TestRun(t *testing.T) {
+	if err := Run(exec.Command("true")); err != nil {
+		t.Error(err)
+	}
+	if err := Run(exec.Command("false")); err == nil {
+		t.Error("no error for a program that fails")
+	}
+	if err := Run(exec.Command("/nonexistent/program")); err == nil {
+		t.Error("no error for a program that does not exist")
+	}
+}
