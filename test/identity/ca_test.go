@@ -61,7 +61,7 @@ func (r *rotations) rotateCA(t *testing.T) {
 	measured("ca_rotation_s", time.Since(start).Seconds())
 	that(t, "a new CA has taken the place of the old one, everywhere", func(t *testing.T) { r.onlyNew(t, before) })
 	that(t, "the rotation of the CA has failed no request and broken no stream", func(t *testing.T) {
-		r.undisturbed(t, since, leastRate)
+		r.undisturbed(t, since)
 		measured("ca_rotation_requests", float64(r.load.Count().Requests-since.Requests))
 	})
 	that(t, "a machine with a bootstrap file of before the rotation is told what is wrong", func(t *testing.T) {
@@ -113,7 +113,7 @@ func (r *rotations) rotatesItself(t *testing.T) {
 		left := time.Until(before.CAs[0].NotAfter.Time)
 		r.onlyNew(t, before)
 		measured("ca_rotated_before_end_s", left.Seconds())
-		r.undisturbed(t, since, leastCalm)
+		r.undisturbed(t, since)
 	})
 }
 
