@@ -1,0 +1,141 @@
+package envoy_test
+
+import (
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// dialNode is a seed: a node with this metadata, in the form in which it comes.
+func dialNode(f *testing.F, metadata map[string]any) []byte {
+	f.Helper()
+	m, err := structpb.NewStruct(map[string]any{"fairlead": metadata})
+	if err != nil {
+		f.Fatal(err)
+	}
+	data, err := proto.Marshal(&corev3.Node{Id: "CN=edge-1", Metadata: m})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return data
+}
+
+// FuzzEdgeDial shows what an edge may say of itself. What is taken is small, is read again as it was, and leads to resources that the
+// agent of that edge takes: so of the forms that any edge has, with nothing else in them.
+func FuzzEdgeDial(f *testing.F) {
+	f.Add(dialNode(f, nil))
+	f.Add(dialNode(f, map[string]any{"near": true, "gateways": []any{"gw.example.com:443", "[fd00::1]:8443"}, "apiservers": []any{"127.0.0.1:6443", "a.b:1", "[::1]:2"}}))
+	f.Add(dialNode(f, map[string]any{"gateways": []any{"[fe80::1%eth0]:443"}, "apiservers": []any{"10.0.0.1:6443", "10.0.0.1:6443"}}))
+	f.Add(dialNode(f, map[string]any{"gateways": "unix:///admin.sock", "apiservers": []any{nil, 1, "/run/agent.sock"}}))
+	id := "aaaaaaaaaaaaaaaaaaaa"
+	wc := model.WorkloadCluster{Key: model.Key{Namespace: "ns", Name: "c"}, ID: id, APIServer: model.Endpoint{Host: "127.0.0.1", Port: 6443}}
+	inst := model.Installation{
+		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds", Port: 18000},
+		Gateways: []model.Gateway{{Name: "gateway-0"}},
+	}
+	forms := envoy.FormsOf(domain, model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		node := &corev3.Node{}
+		if proto.Unmarshal(data, node) != nil {
+			return
+		}
+		dial, err := envoy.ParseEdgeDial(node)
+		if err != nil {
+			if !cmp.Equal(dial, envoy.EdgeDial{}) {
+				t.Errorf("an error and %v", dial)
+			}
+			return
+		}
+		if len(dial.Gateways) > 16 || len(dial.APIServers) > 16 {
+			t.Fatalf("%d gateways, %d apiservers", len(dial.Gateways), len(dial.APIServers))
+		}
+		again, err := envoy.ParseEdgeDial(&corev3.Node{Metadata: dial.Metadata()})
+		if diff := cmp.Diff(dial, again); err != nil || diff != "" {
+			t.Errorf("read again: %v %s", err, diff)
+		}
+		for _, r := range envoy.EdgeClusters(inst, wc, "edge-1", dial) {
+			checkForm(t, forms, r)
+		}
+		for _, r := range envoy.EdgeListeners(inst, wc, "edge-1", dial) {
+			checkForm(t, forms, r)
+		}
+	})
+}
+
+// checkForm fails the test if a resource is not valid, or an agent would refuse it.
+func checkForm(t *testing.T, forms *envoy.Forms, r proto.Message) {
+	t.Helper()
+	if v, ok := r.(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			t.Errorf("Envoy would refuse it: %v", err)
+		}
+	}
+	packed, err := anypb.New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := forms.Check(packed); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzGatewayBind shows what a gateway may say of itself.
+func FuzzGatewayBind(f *testing.F) {
+	f.Add(dialNode(f, nil))
+	good := envoy.GatewayBind{Public: model.Endpoint{Host: "0.0.0.0", Port: 443}, APIServer: model.Endpoint{Host: "::", Port: 6443}, Connect: model.Endpoint{Host: "10.0.0.1", Port: 3128}}
+	data, err := proto.Marshal(&corev3.Node{Metadata: good.Metadata()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		node := &corev3.Node{}
+		if proto.Unmarshal(data, node) != nil {
+			return
+		}
+		bind, err := envoy.ParseGatewayBind(node)
+		if err != nil {
+			return
+		}
+		again, err := envoy.ParseGatewayBind(&corev3.Node{Metadata: bind.Metadata()})
+		if diff := cmp.Diff(bind, again); err != nil || diff != "" {
+			t.Errorf("read again: %v %s", err, diff)
+		}
+	})
+}
+
+// FuzzForms shows an agent a resource of an xds-server that is taken over: it answers, and never panics.
+func FuzzForms(f *testing.F) {
+	id := "aaaaaaaaaaaaaaaaaaaa"
+	subject := model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id}
+	forms := envoy.FormsOf(domain, subject)
+	wc := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: "127.0.0.1", Port: 6443}}
+	inst := model.Installation{Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	add := func(r proto.Message) {
+		packed, err := anypb.New(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(packed.GetTypeUrl(), packed.GetValue())
+	}
+	for _, r := range envoy.EdgeClusters(inst, wc, "edge-1", envoy.EdgeDial{}) {
+		add(r)
+	}
+	for _, r := range envoy.EdgeListeners(inst, wc, "edge-1", envoy.EdgeDial{}) {
+		add(r)
+	}
+	f.Add("type.googleapis.com/google.protobuf.Struct", []byte{1, 2, 3})
+	f.Fuzz(func(t *testing.T, url string, value []byte) {
+		first, second := forms.Check(&anypb.Any{TypeUrl: url, Value: value}), forms.Check(&anypb.Any{TypeUrl: url, Value: value})
+		if (first == nil) != (second == nil) {
+			t.Errorf("checked once: %v, checked twice: %v", first, second)
+		}
+	})
+}

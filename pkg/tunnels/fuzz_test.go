@@ -1,0 +1,63 @@
+package tunnels
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// FuzzFollower writes bytes to the log of events in two pieces, as Envoy may. What is read must be the lines of the file, however they
+// were cut, and what is kept of a line without an end is bounded.
+func FuzzFollower(f *testing.F) {
+	f.Add([]byte("one\ntwo\n"), uint16(2))
+	f.Add([]byte("no end"), uint16(0))
+	f.Add([]byte("\n\n\x00\n"), uint16(1))
+	f.Add([]byte(strings.Repeat("x", maxLine+1)+"\nafter\n"), uint16(maxLine))
+	f.Add([]byte("before\n"+strings.Repeat("{", 2*chunk)+"\nafter\n"), uint16(7))
+	path := filepath.Join(f.TempDir(), "events")
+	f.Fuzz(func(t *testing.T, data []byte, cut uint16) {
+		n := min(int(cut), len(data))
+		var lines [][]byte
+		long := 0
+		follower := follower{path: path, bad: func(error) { long++ }}
+		defer follower.close()
+		for i, piece := range [][]byte{data[:n], data} {
+			if err := os.WriteFile(path, piece, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := follower.read(func(line []byte) { lines = append(lines, bytes.Clone(line)) }); err != nil {
+				t.Fatalf("piece %d: %v", i, err)
+			}
+			if len(follower.partial) > maxLine || cap(follower.partial) > 2*maxLine+chunk {
+				t.Fatalf("%d bytes of a line are kept", cap(follower.partial))
+			}
+		}
+		whole, _, _ := cutLast(data)
+		wantLong := 0
+		for part := range bytes.SplitSeq(whole, []byte{'\n'}) {
+			switch {
+			case len(part) > maxLine:
+				wantLong++
+			case len(part) > 0:
+				if len(lines) == 0 || !bytes.Equal(lines[0], part) {
+					t.Fatalf("the line %.80q was not read, but %.80q", part, lines)
+				}
+				lines = lines[1:]
+			}
+		}
+		if len(lines) > 0 || long < wantLong || long > wantLong+1 {
+			t.Errorf("%d lines too many were read, %d lines were too long, want %d", len(lines), long, wantLong)
+		}
+	})
+}
+
+// cutLast cuts what follows the last end of a line.
+func cutLast(data []byte) (whole, rest []byte, found bool) {
+	i := bytes.LastIndexByte(data, '\n')
+	if i < 0 {
+		return nil, data, false
+	}
+	return data[:i], data[i+1:], true
+}
