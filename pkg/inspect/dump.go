@@ -1,27 +1,19 @@
 package inspect
 
 import (
-	"cmp"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"time"
 
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	inspectv1 "github.com/fairlead/fairlead/pkg/inspect/v1"
 )
-
-// maxDump is how much of a dump is read, unpacked: what 50,000 Envoy clusters take.
-const maxDump = 512 << 20
 
 // formMark is what pkg/relay puts between a version and a form.
 const formMark = " as "
@@ -38,7 +30,7 @@ func (s *Servers) Dump(ctx context.Context, node string, names ...string) (Dump,
 		if err != nil {
 			return err
 		}
-		running, err := readDump(stream)
+		running, err := readDump(&parts{stream: stream}, sizeOf(node))
 		if status.Code(err) == codes.NotFound {
 			return nil // it may be with another
 		}
@@ -56,45 +48,6 @@ func (s *Servers) Dump(ctx context.Context, node string, names ...string) (Dump,
 		return Dump{}, fmt.Errorf("asking what the Envoy of %s runs: %w", node, err)
 	}
 	return Dump{}, fmt.Errorf("asking what the Envoy of %s runs: %w", node, ErrNotConnected)
-}
-
-// parts reads the parts of a dump as one stream.
-type parts struct {
-	stream grpc.ServerStreamingClient[inspectv1.DumpPart]
-	rest   []byte
-}
-
-// Read implements io.Reader.
-func (p *parts) Read(into []byte) (int, error) {
-	for len(p.rest) == 0 {
-		part, err := p.stream.Recv()
-		if err != nil {
-			return 0, err
-		}
-		p.rest = part.GetData()
-	}
-	n := copy(into, p.rest)
-	p.rest = p.rest[n:]
-	return n, nil
-}
-
-func readDump(stream grpc.ServerStreamingClient[inspectv1.DumpPart]) ([]Running, error) {
-	unpacked, err := gzip.NewReader(&parts{stream: stream})
-	if err != nil {
-		return nil, err
-	}
-	var document struct{ Configs []entry }
-	if err := json.NewDecoder(io.LimitReader(unpacked, maxDump)).Decode(&document); err != nil {
-		return nil, fmt.Errorf("reading what its agent sent: %w", err)
-	}
-	var all []Running
-	for i := range document.Configs {
-		all = append(all, document.Configs[i].running()...)
-	}
-	slices.SortStableFunc(all, func(a, b Running) int {
-		return cmp.Or(strings.Compare(a.TypeURL, b.TypeURL), strings.Compare(a.Name, b.Name))
-	})
-	return all, nil
 }
 
 // state is a version of a resource in Envoy's dump.
