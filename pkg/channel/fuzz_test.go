@@ -57,7 +57,7 @@ func FuzzOpening(f *testing.F) {
 
 // FuzzFrames writes bytes into TLS, as HTTP/2 or anything.
 func FuzzFrames(f *testing.F) {
-	b := newBed(f, channel.Bounds{Handshake: 300 * time.Millisecond, Stranger: 300 * time.Millisecond})
+	b := newBed(f, channel.Bounds{Handshake: patience, Stranger: 300 * time.Millisecond}) // a busy machine needs time for a handshake
 	one := newFrames(f)
 	one.open(f, 1, enrolEdge)
 	for _, seed := range [][]byte{{}, openStreams(f, 3), one.Bytes(), one.Bytes()[:40], []byte("GET / HTTP/1.1\r\n\r\n")} {

@@ -13,7 +13,10 @@ import (
 // maxPattern bounds a regular expression, which RE2 matches in linear time.
 const maxPattern = 1 << 10
 
-var errMatcher = status.Error(codes.InvalidArgument, "of node_matchers, node_id and node_metadatas with a path of keys and a string_match or present_match are known")
+var (
+	errMatcher = status.Error(codes.InvalidArgument, "of node_matchers, node_id and node_metadatas with a path of keys and a string_match or present_match are known")
+	errPattern = status.Error(codes.InvalidArgument, "of node_matchers, a safe_regex is no expression of RE2, or too long")
+)
 
 // nodeMatcher is what CSDS asks for: nodes that any of the matchers matches, or all where there is none.
 func nodeMatcher(matchers []*matcherv3.NodeMatcher) (func(*corev3.Node) bool, error) {
@@ -104,9 +107,12 @@ func stringMatcher(m *matcherv3.StringMatcher) (func(string) bool, error) {
 		return with(strings.Contains, pattern.Contains)
 	case *matcherv3.StringMatcher_SafeRegex:
 		text := pattern.SafeRegex.GetRegex()
+		if len(text) > maxPattern { // checked first: to compile it costs more than to match it
+			return nil, errPattern
+		}
 		expression, err := regexp.Compile("^(?:" + text + ")$") // Envoy's match whole strings
-		if err != nil || len(text) > maxPattern {
-			return nil, status.Error(codes.InvalidArgument, "of node_matchers, a safe_regex is no expression of RE2, or too long")
+		if err != nil {
+			return nil, errPattern
 		}
 		return expression.MatchString, nil
 	default:

@@ -1,0 +1,143 @@
+package xds
+
+import (
+	"maps"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// marshal is a seed.
+func marshal(f *testing.F, m proto.Message) []byte {
+	f.Helper()
+	data, err := proto.Marshal(m)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return data
+}
+
+// versions are those of resources, as they are sent.
+func versions(t testing.TB, all map[string]types.Resource) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for name, r := range all {
+		value, err := cachev3.MarshalResource(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name] = cachev3.HashResource(value)
+	}
+	return out
+}
+
+// FuzzSubscriptions makes three requests on the stream of an edge, between which the resources change. An Envoy that does what it is told
+// has all resources in their versions after each answer, whatever it says that it has and wants, and what is remembered of it is no more
+// than that.
+func FuzzSubscriptions(f *testing.F) {
+	generations := make([]map[string]types.Resource, 3)
+	for i := range generations {
+		generations[i] = map[string]types.Resource{}
+		for _, name := range []string{"a", "b", "c"}[:3-i/2] {
+			generations[i][name] = &clusterv3.Cluster{Name: name, AltStatName: string(rune('0' + i))}
+		}
+	}
+	request := func(change func(*discoveryv3.DeltaDiscoveryRequest)) []byte {
+		r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resourcev3.ClusterType}
+		change(r)
+		return marshal(f, r)
+	}
+	plain := request(func(*discoveryv3.DeltaDiscoveryRequest) {})
+	f.Add(plain, plain, plain)
+	f.Add(
+		request(func(r *discoveryv3.DeltaDiscoveryRequest) {
+			r.InitialResourceVersions = versions(f, generations[0])
+			r.InitialResourceVersions["gone"], r.InitialResourceVersions["a"] = "1", "not hexadecimal"
+			r.ResourceNamesSubscribe = []string{"*"}
+		}),
+		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesUnsubscribe = []string{"b", "*", "b", "other"} }),
+		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"*", "*"} }),
+	)
+	f.Add(plain, request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"a"} }), []byte{0xff})
+	f.Fuzz(func(t *testing.T, first, second, third []byte) {
+		var k kind
+		has := map[string]string{} // what the Envoy has
+		for i, data := range [][]byte{first, second, third} {
+			r := &discoveryv3.DeltaDiscoveryRequest{}
+			if proto.Unmarshal(data, r) != nil || checkNames(r) != nil {
+				return // the stream ends
+			}
+			if i == 0 {
+				maps.Copy(has, r.GetInitialResourceVersions())
+			}
+			for _, name := range r.GetResourceNamesUnsubscribe() {
+				delete(has, name)
+			}
+			k.apply(r)
+			k.stale = true // the resources have changed
+			if !k.due() || !k.all {
+				continue
+			}
+			response, known, err := k.difference(resourcev3.ClusterType, generations[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.known, k.first, k.stale = known, false, false
+			for _, sent := range response.GetResources() {
+				has[sent.GetName()] = sent.GetVersion()
+			}
+			for _, name := range response.GetRemovedResources() {
+				delete(has, name)
+			}
+			if want := versions(t, generations[i]); !maps.Equal(has, want) || len(k.known) != len(want) {
+				t.Fatalf("after answer %d it has %v, want %v, and %d resources are remembered", i, has, want, len(k.known))
+			}
+		}
+	})
+}
+
+// FuzzMatchers shows what readers ask for and what nodes say of themselves. A matcher that is taken is bounded, and no matcher matches all.
+func FuzzMatchers(f *testing.F) {
+	node := &corev3.Node{Id: "CN=edge-1", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"role": structpb.NewStringValue("edge")}}}
+	id := func(m *matcherv3.StringMatcher) *matcherv3.NodeMatcher { return &matcherv3.NodeMatcher{NodeId: m} }
+	regex := func(text string) *matcherv3.NodeMatcher {
+		return id(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: text}}})
+	}
+	role := &matcherv3.StructMatcher{
+		Path:  []*matcherv3.StructMatcher_PathSegment{{Segment: &matcherv3.StructMatcher_PathSegment_Key{Key: "role"}}},
+		Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}},
+	}
+	for _, all := range [][]*matcherv3.NodeMatcher{
+		nil, {id(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: "CN=EDGE-1"}, IgnoreCase: true})},
+		{regex("CN=.*"), regex("((a{100}){100}){100}"), regex("(")}, {{NodeMetadatas: []*matcherv3.StructMatcher{role, {}}}}, {{}},
+	} {
+		f.Add(marshal(f, &statusv3.ClientStatusRequest{NodeMatchers: all}), marshal(f, node))
+	}
+	f.Fuzz(func(t *testing.T, request, named []byte) {
+		r, n := &statusv3.ClientStatusRequest{}, &corev3.Node{}
+		if proto.Unmarshal(request, r) != nil || proto.Unmarshal(named, n) != nil {
+			return
+		}
+		matches, err := nodeMatcher(r.GetNodeMatchers())
+		if err != nil {
+			return
+		}
+		for _, m := range r.GetNodeMatchers() {
+			if len(m.GetNodeId().GetSafeRegex().GetRegex()) > maxPattern {
+				t.Error("a long expression was taken")
+			}
+		}
+		if first := matches(n); first != matches(n) || !first && len(r.GetNodeMatchers()) == 0 {
+			t.Errorf("it matches %v, and then %v", first, !first)
+		}
+	})
+}
