@@ -9,6 +9,7 @@ PYTHON   := bin/venv/bin/python
 LINT     := bin/golangci-lint
 
 # Tests that need a real part fail without it, instead of skipping: `make` has installed it.
+FUZZTIME ?= 10m
 REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
 # Of these some stand on a kube-apiserver, with much of their own that runs at the same time or with little, and some on an Envoy.
@@ -52,7 +53,7 @@ test: test-parts verify-short ## all tests, of the long proofs the short forms: 
 # Tests mostly wait, so these run side by side, the longest first; what the proofs after them need is built on the way.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test sight.test
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test sight.test test-tools
 
 # Each has networks of its own. More than two at a time would make each other late.
 .PHONY: verify-short
@@ -195,6 +196,16 @@ security.test: tools build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/security.test ./test/security
 
+# Each runs alone, because two would share the processors. A finding is a new file in testdata/fuzz of its package, which is a test from then on.
+.PHONY: fuzz
+fuzz: ## run every fuzzer in turn, each for FUZZTIME (default 10m); findings are kept in testdata/fuzz
+	@mkdir -p bin
+	@go test -list '^Fuzz' $(UNIT) | awk '/^Fuzz/{name[++n]=$$1} /^ok/{for(i=1;i<=n;i++)print $$2,name[i]; n=0}' >bin/fuzzers
+	@failed=0; while read -r package fuzzer; do \
+		echo "== $$package $$fuzzer"; \
+		go test "$$package" -run '^$$' -fuzz "^$$fuzzer\$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=10s -timeout=0 </dev/null || failed=$$((failed + 1)); \
+	done <bin/fuzzers; echo "fuzz: $$(wc -l <bin/fuzzers) fuzzers, $$failed failed"; test "$$failed" = 0
+
 .PHONY: test-metrics
 test-metrics: tools build ## a real Prometheus scrapes an installation: every figure, rule and query of the dashboard (1 min, as root)
 	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=10m -v ./test/metrics
@@ -253,6 +264,23 @@ lint: $(LINT) ## run the linters
 $(LINT): tools/lint/go.mod tools/lint/go.sum
 	@mkdir -p bin
 	cd tools/lint && CGO_ENABLED=0 go build -trimpath -o ../../$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: licences
+licences: ## list module, version and licence of all that the programs are made of; fails if one is unknown
+	@mkdir -p bin
+	@cd tools/licences && CGO_ENABLED=0 go build -trimpath -o ../../bin/licences .
+	@bin/licences . ./cmd/...
+
+.PHONY: vulncheck
+vulncheck: ## look for known vulnerabilities in what the programs call (Error 3: found some; Error 4: no database, nothing was checked)
+	@mkdir -p bin
+	@cd tools/vulncheck && CGO_ENABLED=0 go build -trimpath -o ../../bin/vulncheck .
+	@cd tools/vulncheck && ../../bin/vulncheck ../.. ./cmd/...
+
+.PHONY: test-tools
+test-tools: ## the tests of licences and vulncheck
+	cd tools/licences && go test ./...
+	cd tools/vulncheck && go test ./...
 
 .PHONY: generate
 generate: $(PYTHON) ## rewrite generated files: protobuf, deep copies, the CRD
