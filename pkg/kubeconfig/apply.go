@@ -1,6 +1,7 @@
 package kubeconfig
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,7 +76,9 @@ func (d Decision) original(secret *corev1.Secret, entry clientcmdapi.Cluster) Wa
 	was, known := kept(secret)
 	switch {
 	case !d.ours(secret, entry):
-		return d.provided(secret, entry)
+		was = d.provided(secret, entry)
+		was.Server = cmp.Or(was.Server, d.Endpoint) // an entry without a server says nothing: the next change would take the endpoint
+		return was
 	case !known:
 		return Way{Server: d.Endpoint}
 	}

@@ -192,6 +192,9 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("address %q is not host:port", s)
 	}
+	if strings.HasPrefix(s, "[") && !strings.Contains(host, ":") { // no URL can hold it
+		return Endpoint{}, fmt.Errorf("address %q has brackets around what is no IPv6 address", s)
+	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
 		return Endpoint{}, fmt.Errorf("port %q of %q is not a number from 1 to 65535", port, s)
