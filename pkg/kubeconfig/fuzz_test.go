@@ -2,6 +2,7 @@ package kubeconfig
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,6 +49,7 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, written, original, proxyURL string, mode uint8) {
 		decision := []Decision{bySNI(), byConnect(), proxied()}[mode%3]
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "c1" + Suffix}, Data: map[string][]byte{Key: data}}
+		written, original = strings.ToValidUTF8(written, ""), strings.ToValidUTF8(original, "") // no object holds other text
 		if written != "" {
 			secret.Annotations = map[string]string{v1alpha1.WrittenServerAnnotation: written, v1alpha1.OriginalServerAnnotation: original}
 			secret.Data[v1alpha1.OriginalProxyURLKey] = []byte(proxyURL)

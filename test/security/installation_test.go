@@ -19,7 +19,10 @@ var areas = []struct {
 	name  string
 	short bool // part of the short form too
 	run   func(t *testing.T, in *installation)
-}{}
+}{
+	{"ports", false, portAttacks},
+	{"parsers", false, parserAttacks},
+}
 
 // TestAttacks runs every area on one installation.
 func TestAttacks(t *testing.T) {
