@@ -41,7 +41,9 @@ func FuzzApply(f *testing.F) {
 	plain := seed(f, func(*clientcmdapi.Config) {})
 	for mode := range 3 {
 		f.Add(plain, "", "", "", uint8(mode))
-		f.Add(seed(f, func(c *clientcmdapi.Config) { c.Clusters["c1"].Server, c.Clusters["c1"].TLSServerName = byAddress, hostname }), byAddress, originalServer, "x", uint8(mode))
+		f.Add(seed(f, func(c *clientcmdapi.Config) {
+			c.Clusters["c1"].Server, c.Clusters["c1"].TLSServerName = byAddress, hostname
+		}), byAddress, originalServer, "x", uint8(mode))
 		f.Add(seed(f, func(c *clientcmdapi.Config) { c.CurrentContext, c.Clusters["c1"].ProxyURL = "none", "http://u:p@h:1" }), direct, "", "http://u:p@h:1", uint8(mode))
 	}
 	f.Add([]byte("clusters: [{name: c1, cluster: &a {server: x}}, {name: c2, cluster: *a}]\ncurrent-context: ''"), "", "", "", uint8(0))

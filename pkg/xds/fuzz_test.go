@@ -65,7 +65,9 @@ func FuzzSubscriptions(f *testing.F) {
 			r.InitialResourceVersions["gone"], r.InitialResourceVersions["a"] = "1", "not hexadecimal"
 			r.ResourceNamesSubscribe = []string{"*"}
 		}),
-		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesUnsubscribe = []string{"b", "*", "b", "other"} }),
+		request(func(r *discoveryv3.DeltaDiscoveryRequest) {
+			r.ResourceNamesUnsubscribe = []string{"b", "*", "b", "other"}
+		}),
 		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"*", "*"} }),
 	)
 	f.Add(plain, request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"a"} }), []byte{0xff})
