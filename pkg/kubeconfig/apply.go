@@ -3,6 +3,8 @@ package kubeconfig
 import (
 	"cmp"
 	"fmt"
+	"net/url"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -160,7 +162,11 @@ func Noted(secret *corev1.Secret) bool {
 func kept(secret *corev1.Secret) (w Way, known bool) {
 	w.Server, known = secret.Annotations[v1alpha1.OriginalServerAnnotation]
 	w.TLSServerName = secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
-	w.ProxyURL = string(secret.Data[v1alpha1.OriginalProxyURLKey])
+	if proxy := secret.Data[v1alpha1.OriginalProxyURLKey]; utf8.Valid(proxy) {
+		if _, err := url.Parse(string(proxy)); err == nil {
+			w.ProxyURL = string(proxy) // anything else no kubeconfig can hold, and its provider has not written it
+		}
+	}
 	return w, known
 }
 

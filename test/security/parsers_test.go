@@ -1,8 +1,6 @@
 package security
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -104,23 +102,6 @@ func (in *installation) hostileEdge(t *testing.T) outsider.Outsider {
 	return who
 }
 
-// packed is a gzip stream that unpacks to many times of its size.
-func packed(t *testing.T, unpacked int64) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	must(t, err)
-	_, err = io.WriteString(z, `{"configs":[{"name":"`)
-	must(t, err)
-	block := bytes.Repeat([]byte("x"), 1<<20)
-	for range unpacked >> 20 {
-		_, err = z.Write(block)
-		must(t, err)
-	}
-	must(t, z.Close())
-	return b.Bytes()
-}
-
 // bomb answers the question of what its Envoy runs with what unpacks to half a gigabyte.
 func (in *installation) bomb(t *testing.T) {
 	who := in.hostileEdge(t)
@@ -158,7 +139,7 @@ func (in *installation) bomb(t *testing.T) {
 	}
 	attack(t, "an edge answers fairlead config dump with 0.5 MiB that unpack to 512 MiB", "pkg/inspect: 8 MiB for an edge (without it: TestABombOfAnEdgeIsRefused)", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
-			cmd, err := in.Command(ctx, "config", "dump", node, "--xds-server="+strings.Join(servers, ","))
+			cmd, err := in.Command(ctx, "config", "dump", node, "--diff", "--xds-server="+strings.Join(servers, ","))
 			if err != nil {
 				return err
 			}
@@ -177,19 +158,6 @@ func (in *installation) bomb(t *testing.T) {
 			return nil
 		})
 	}, nil)
-}
-
-// chunks are the parts of data, of some bytes each.
-func chunks(data []byte, size int) func(func([]byte) bool) {
-	return func(yield func([]byte) bool) {
-		for len(data) > 0 {
-			n := min(size, len(data))
-			if !yield(data[:n]) {
-				return
-			}
-			data = data[n:]
-		}
-	}
 }
 
 // say writes bytes to an address and returns what comes back until the other side closes, which it must.
