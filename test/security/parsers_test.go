@@ -125,7 +125,7 @@ func (in *installation) bomb(t *testing.T) {
 				return
 			}
 			number := orders.GetQuestion().GetNumber()
-			for part := range chunks(bomb, 64<<10) {
+			for part := range chunks(bomb, 16<<10) {
 				if stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{Number: number, Dump: part}}) != nil {
 					return
 				}
