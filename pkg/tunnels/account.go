@@ -56,6 +56,9 @@ func (t *Table) look(ctx context.Context, a *accountant) {
 	if gap != t.ledger.why() {
 		t.gapUnsaved.Store(true)
 	}
+	if after != before && t.history.version > 0 {
+		t.history.add([]string{holesKey}) // for those that report Incomplete
+	}
 	t.mu.Unlock()
 	if after != "" && after != before {
 		t.say(slog.LevelError, "record of connections is incomplete", errors.New(after))

@@ -288,6 +288,33 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 	})
 }
 
+// TestTheWholeMetadataIsNoRecord shows what named fields are for: with the whole metadata an edge's header makes a line that is longer than
+// any record, and the tunnel is not in the table. At least the record says so.
+func TestTheWholeMetadataIsNoRecord(t *testing.T) {
+	needsRight(t)
+	l := (&lab{Address: "127.0.0.1", Dials: "127.0.0.1", Workers: 1, Count: 2, Whole: true}).start(t)
+	table, _ := l.table(t)
+	path := filepath.Join(l.dir, "tunnels.log")
+	response, _ := l.outsider(t, tenant(strings.Repeat("t", 50<<10)))
+	if statusOf(response) != http.StatusOK {
+		t.Fatalf("Envoy answers %d", statusOf(response))
+	}
+	eventually.True(t, envoytest.Patience, "the line is read", func() error {
+		if len(read(t, path)) < 50<<10 || table.Stats().BadLines == 0 {
+			return fmt.Errorf("%d bytes are written, %d bad lines are read", len(read(t, path)), table.Stats().BadLines)
+		}
+		return nil
+	})
+	if n, _ := table.Counts(model.EdgeRef{Node: "edge-3", ID: idC}); n != 0 {
+		t.Errorf("%d tunnels are in the table: named fields are not necessary", n)
+	}
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	if table.ledger.why() == "" {
+		t.Error("the record has no gap")
+	}
+}
+
 func statusOf(r *http.Response) int {
 	if r == nil {
 		return 0

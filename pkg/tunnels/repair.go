@@ -18,7 +18,7 @@ const (
 	maxTries = 6
 	// repairPause is how soon a look that had no room left is repeated.
 	repairPause = 100 * time.Millisecond
-	// holesKey is the key of a change that says that Holes are others.
+	// holesKey is the key of a change that says that Holes or Stats.Incomplete are others.
 	holesKey = ""
 )
 
