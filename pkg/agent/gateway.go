@@ -126,7 +126,7 @@ func (a *Agent) newTable() (*tunnels.Table, error) {
 
 // noteOwners tells the table if Envoy gets a public listener that does not record owners, from an xds-server of an older version.
 func (g *gatewayRole) noteOwners(resource *anypb.Any) {
-	if !envoy.IsPublicListener(resource) {
+	if g.table == nil || !envoy.IsPublicListener(resource) {
 		return
 	}
 	why := ""

@@ -98,6 +98,7 @@ func (t *Table) examine(ctx context.Context, a *accountant) (sockets []socket, w
 		t.lose("Envoy could not write a part of its log of connections: check the disk")
 	}
 	t.ledger.failed = writes.Failed
+	t.loseUnrecorded()
 	switch {
 	case !loaded:
 		return nil, "the log of connections can't be read: check its folder and the disk"
@@ -156,8 +157,17 @@ func (t *Table) lose(why string) {
 func (t *Table) Unrecorded(why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if why != "" || t.unrecorded != "" {
-		t.lose("connections began without a record (" + why + t.unrecorded + ")")
+	t.loseUnrecorded() // what began before it was over
+	if t.unrecorded != why {
+		t.unrecorded = why
+		t.gapUnsaved.Store(true)
 	}
-	t.unrecorded = why
+	t.loseUnrecorded()
+}
+
+// loseUnrecorded notes that connections begin without a record, at each look for as long as that is so. The lock is held.
+func (t *Table) loseUnrecorded() {
+	if t.unrecorded != "" {
+		t.lose("connections begin without a record (" + t.unrecorded + ")")
+	}
 }

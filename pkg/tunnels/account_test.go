@@ -158,6 +158,26 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 	}
 }
 
+// TestAnEnvoyThatDoesNotRecordKeepsItsConnections has an xds-server of an older version, and an agent that starts again meanwhile.
+func TestAnEnvoyThatDoesNotRecordKeepsItsConnections(t *testing.T) {
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	b := accounted(t, e, good)
+	b.Unrecorded("an older listener")
+	b.isIncomplete(t, "an older listener")
+	w := e.dial(t, e.Addr().String())
+	time.Sleep(2 * unownedLooks * b.accountEvery) //nolint:forbidigo // nothing happens, and that is what is tested
+	if err := w.answers(); err != nil {
+		t.Errorf("a connection that could not be recorded is closed: %v", err)
+	}
+	if state, err := b.loadState(); err != nil || state.Unrecorded == "" {
+		t.Errorf("the next agent does not know: %+v, %v", state, err)
+	}
+	b.Unrecorded("")
+	b.isIncomplete(t, "1 connections")
+	_ = w.Close()
+	b.completes(t)
+}
+
 func TestProve(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	b := accounted(t, e, good)

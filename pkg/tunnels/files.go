@@ -21,9 +21,10 @@ func (t *Table) Fresh() error {
 	}
 	t.mu.Lock()
 	t.ledger.reset()
+	empty := stateFile{Unrecorded: t.unrecorded} // the next Envoy gets the same configuration
 	t.mu.Unlock()
 	// From here on a state that is missing is a gap in the record.
-	if err := t.writeState(stateFile{}); err != nil {
+	if err := t.writeState(empty); err != nil {
 		return err
 	}
 	t.gapUnsaved.Store(false)

@@ -17,6 +17,8 @@ type stateFile struct {
 	Tunnels []tunnel         `json:"tunnels"`
 	Owned   map[string]owned `json:"owned,omitempty"` // connections that are no tunnels, by key
 	Gap     string           `json:"gap,omitempty"`   // why records may be missing
+	// Unrecorded is what Table.Unrecorded was told last: it outlives the agent, as Envoy's configuration does.
+	Unrecorded string `json:"unrecorded,omitempty"`
 }
 
 func (t *Table) statePath() string { return t.config.Log + ".state" }
@@ -35,6 +37,7 @@ func (t *Table) load(changes *batch) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.unrecorded = state.Unrecorded
 	for at, o := range state.Owned {
 		t.ledger.owned[at] = o
 	}
@@ -60,7 +63,7 @@ func (t *Table) loadState() (state stateFile, err error) {
 // saveState writes all tunnels that there are, so that a reader finds these or those of before, after a power cut too.
 func (t *Table) saveState() error {
 	t.mu.Lock()
-	state := stateFile{Tunnels: make([]tunnel, 0, len(t.live)), Owned: maps.Clone(t.ledger.owned), Gap: t.ledger.why()}
+	state := stateFile{Tunnels: make([]tunnel, 0, len(t.live)), Owned: maps.Clone(t.ledger.owned), Gap: t.ledger.why(), Unrecorded: t.unrecorded}
 	for _, e := range t.live {
 		state.Tunnels = append(state.Tunnels, e.tunnel)
 	}
