@@ -15,7 +15,8 @@ const lastProof = 10 * time.Second
 
 var errNotProven = errors.New("it is not proven at the sockets of all gateways that the edge's connections are closed")
 
-// waitProven asks the gateways until each has proven that it has no connection of an edge any more, and prints what each says last.
+// waitProven asks the gateways until each has proven that it has no connection of an edge any more, and prints what
+// each says last.
 func waitProven(ctx context.Context, out io.Writer, prove func(context.Context) ([]inspect.GatewayProof, error)) error {
 	again := time.NewTicker(lookInterval)
 	defer again.Stop()

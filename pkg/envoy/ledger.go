@@ -28,8 +28,8 @@ const (
 	EventEnd           = "TcpConnectionEnd"
 )
 
-// Upper bounds of the fields of a record, in bytes before JSON escapes them, which makes six of one at most. A node id has 35
-// bytes, a tunnel id with its domain is a DNS name.
+// Upper bounds of the fields of a record, in bytes before JSON escapes them, which makes six of one at most. A node id
+// has 35 bytes, a tunnel id with its domain is a DNS name.
 const (
 	maxRecordWord    = 32
 	maxRecordNode    = 64
@@ -37,16 +37,17 @@ const (
 	maxRecordAddress = 64
 	maxJSONEscape    = 6
 	maxRecordRest    = 256 // names of fields, quotes and the numbers
-	// MaxRecord is more than any line of TunnelLog has. No field holds anything that is longer because an edge sent more.
+	// MaxRecord is more than any line of TunnelLog has. No field holds anything that is longer because an edge sent
+	// more.
 	MaxRecord = maxJSONEscape*(4*maxRecordWord+maxRecordNode+maxRecordID+2*maxRecordAddress) + maxRecordRest
 )
 
 const lifecycle = "envoy.reverse_tunnel.lifecycle"
 
-// tunnelLog records which edge owns a tunnel: when the tunnel is set up, is used for the first time, and ends. It names each
-// field. The lifecycle metadata also holds what the edge sends in headers, at any length, and Envoy writes an event
-// for each ping that it receives: 5 bytes of an edge would be a line. It is a file, because a gRPC access log in this place
-// crashes Envoy 1.40, and the agent may be away for a while.
+// tunnelLog records which edge owns a tunnel: when the tunnel is set up, is used for the first time, and ends. It names
+// each field. The lifecycle metadata also holds what the edge sends in headers, at any length, and Envoy writes an
+// event for each ping that it receives: 5 bytes of an edge would be a line. It is a file, because a gRPC access log in
+// this place crashes Envoy 1.40, and the agent may be away for a while.
 func tunnelLog() *accesslogv3.AccessLog {
 	log := recordLog(OwnerTunnel, map[string]string{
 		"event":  lifecycleField("event", maxRecordWord),

@@ -19,8 +19,9 @@ func IsPublicListener(resource *anypb.Any) bool {
 	return resource.MessageIs(l) && resource.UnmarshalTo(l) == nil && l.GetName() == publicListener
 }
 
-// RecordsOwners returns an error if a filter chain of a gateway's public listener does not record in TunnelLog which owner its
-// connections have. For any other resource it returns nil. A tunnel is recorded by the bootstrap, all else by its TCP proxy.
+// RecordsOwners returns an error if a filter chain of a gateway's public listener does not record in TunnelLog which
+// owner its connections have. For any other resource it returns nil. A tunnel is recorded by the bootstrap, all else by
+// its TCP proxy.
 func RecordsOwners(resource *anypb.Any) error {
 	if !IsPublicListener(resource) {
 		return nil
@@ -60,8 +61,9 @@ func ownerOf(chain *listenerv3.FilterChain) string {
 	return ""
 }
 
-// withoutRecords returns listeners as versions before 0.2 made them, which do not record owners and leave the tenant id to the
-// edge. An agent accepts them from an xds-server that is not upgraded yet, and reports that its record is incomplete.
+// withoutRecords returns listeners as versions before 0.2 made them, which do not record owners and leave the tenant id
+// to the edge. An agent accepts them from an xds-server that is not upgraded yet, and reports that its record is
+// incomplete.
 func withoutRecords(listeners []*listenerv3.Listener) []*listenerv3.Listener {
 	for _, l := range listeners {
 		if l.GetName() != publicListener {

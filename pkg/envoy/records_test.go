@@ -20,7 +20,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestEnvoyRecordsTheOwnerOfWhatItPassesOn has a real Envoy write both records of a connection, also where there is no server.
+// TestEnvoyRecordsTheOwnerOfWhatItPassesOn has a real Envoy write both records of a connection, also where there is no
+// server.
 func TestEnvoyRecordsTheOwnerOfWhatItPassesOn(t *testing.T) {
 	dir, port := envoytest.Dir(t), freeport.TCP(t)
 	l := listening(publicListener, model.Endpoint{Host: "127.0.0.1", Port: uint16(port)}, tunnelKeepalive())

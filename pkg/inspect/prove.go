@@ -23,8 +23,9 @@ type GatewayProof struct {
 	Problem string
 }
 
-// Prove asks all gateways what their kernels' sockets say now of the tunnels of an edge, and returns their answers in the order of their
-// names. A gateway that reports to no server which answered has a Problem. The error is that of a call that no server answered.
+// Prove asks all gateways what their kernels' sockets say now of the tunnels of an edge, and returns their answers in
+// the order of their names. A gateway that reports to no server which answered has a Problem. The error is that of a
+// call that no server answered.
 func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof, error) {
 	ctx, cancel := context.WithTimeout(ctx, proveTime)
 	defer cancel()

@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// proofTime is how long a gateway has to compare its sockets with the record. Its Envoy's admin interface has 3 s of that.
+// proofTime is how long a gateway has to compare its sockets with the record. Its Envoy's admin interface has 3 s of
+// that.
 const proofTime = 5 * time.Second
 
 // GatewayProof is what one gateway says of the tunnels of an edge.
@@ -23,8 +24,8 @@ type GatewayProof struct {
 	Problem error
 }
 
-// Prove asks every gateway of the installation what its kernel's sockets say now of the tunnels of an edge. One that does not report here has
-// a Problem.
+// Prove asks every gateway of the installation what its kernel's sockets say now of the tunnels of an edge. One that
+// does not report here has a Problem.
 func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 	names := slices.Clone(h.admission.Gateways())
 	h.mu.Lock()

@@ -77,7 +77,8 @@ func (t *Table) look(ctx context.Context, a *accountant) {
 	}
 }
 
-// examine returns the sockets of the public port, after it has read the records of all of them. Else it says why it can't.
+// examine returns the sockets of the public port, after it has read the records of all of them. Else it says why it
+// can't.
 func (t *Table) examine(ctx context.Context, a *accountant) (sockets []socket, why string) {
 	writes, err := t.config.Writes(ctx)
 	if err != nil {
@@ -108,8 +109,8 @@ func (t *Table) examine(ctx context.Context, a *accountant) (sockets []socket, w
 	return sockets, ""
 }
 
-// publicSockets returns the connections at the public address, without those that another program's listener at a more specific
-// address accepts. Else it says why it can't.
+// publicSockets returns the connections at the public address, without those that another program's listener at a more
+// specific address accepts. Else it says why it can't.
 func (t *Table) publicSockets(k *kernel) (sockets []socket, why string) {
 	listeners, err := k.dump(listening)
 	if err == nil {
@@ -165,7 +166,8 @@ func (t *Table) Unrecorded(why string) {
 	t.loseUnrecorded()
 }
 
-// loseUnrecorded notes that connections begin without a record, at each look for as long as that is so. The lock is held.
+// loseUnrecorded notes that connections begin without a record, at each look for as long as that is so. The lock is
+// held.
 func (t *Table) loseUnrecorded() {
 	if t.unrecorded != "" {
 		t.lose("connections begin without a record (" + t.unrecorded + ")")

@@ -103,7 +103,8 @@ func TestOnlyConnectionsWithoutAnOwnerAreClosed(t *testing.T) {
 	isClosed(t, relay)
 }
 
-// TestTheSamePortOfAnotherAddressHasAnotherListener has another program listen there, in the network namespace of the gateway.
+// TestTheSamePortOfAnotherAddressHasAnotherListener has another program listen there, in the network namespace of the
+// gateway.
 func TestTheSamePortOfAnotherAddressHasAnotherListener(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	port := e.Addr().(*net.TCPAddr).Port
@@ -158,7 +159,8 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 	}
 }
 
-// TestAnEnvoyThatDoesNotRecordKeepsItsConnections has an xds-server of an older version, and an agent that starts again meanwhile.
+// TestAnEnvoyThatDoesNotRecordKeepsItsConnections has an xds-server of an older version, and an agent that starts again
+// meanwhile.
 func TestAnEnvoyThatDoesNotRecordKeepsItsConnections(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	b := accounted(t, e, good)
@@ -203,7 +205,8 @@ func TestProve(t *testing.T) {
 	}
 }
 
-// TestEnvoyAccountsForItsConnections takes the records of one tunnel of a real Envoy away: it is closed, and nothing else is.
+// TestEnvoyAccountsForItsConnections takes the records of one tunnel of a real Envoy away: it is closed, and nothing
+// else is.
 func TestEnvoyAccountsForItsConnections(t *testing.T) {
 	needsRight(t)
 	l := newLab(t, "127.0.0.1", "127.0.0.1", false)

@@ -118,8 +118,8 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 	})
 }
 
-// TestTheWholeMetadataIsNoRecord shows what named fields are for: with the whole metadata an edge's header makes a line that is longer than
-// any record, and the tunnel is not in the table. At least the record says so.
+// TestTheWholeMetadataIsNoRecord shows what named fields are for: with the whole metadata an edge's header makes a line
+// that is longer than any record, and the tunnel is not in the table. At least the record says so.
 func TestTheWholeMetadataIsNoRecord(t *testing.T) {
 	needsRight(t)
 	l := (&lab{Address: "127.0.0.1", Dials: "127.0.0.1", Workers: 1, Count: 2, Whole: true}).start(t)

@@ -3,10 +3,11 @@ package tunnels
 import "fmt"
 
 const (
-	// unownedLooks is for how many looks in a row a connection may have no recorded owner. Its handshake has ended by then:
-	// with accountInterval that is 45 s, and Envoy closes a handshake after 25 s.
+	// unownedLooks is for how many looks in a row a connection may have no recorded owner. Its handshake has ended by
+	// then: with accountInterval that is 45 s, and Envoy closes a handshake after 25 s.
 	unownedLooks = 3
-	// closesPerLook bounds how many unknown connections are closed at one look. A wrong record then cannot close all at once.
+	// closesPerLook bounds how many unknown connections are closed at one look. A wrong record then cannot close all at
+	// once.
 	closesPerLook = 16
 	// maxOwned is more than the connections that Envoy accepts.
 	maxOwned = 1 << 17
@@ -22,12 +23,13 @@ type owned struct {
 // cookie is a socket's: of this socket alone, for as long as the machine runs.
 type cookie = [8]byte
 
-// ledger says which connections to the public port have a recorded owner other than a tunnel, and what is known of those
-// without any. It does no input or output: records and looks go in, the sockets to close come out.
+// ledger says which connections to the public port have a recorded owner other than a tunnel, and what is known of
+// those without any. It does no input or output: records and looks go in, the sockets to close come out.
 //
-// A socket without an owner is in its handshake at first. If it has none after unownedLooks it is unknown, and closed. That holds only
-// while no record can be missing. After a gap in the log the sockets without an owner are doubtful, because their record may be among
-// those that are missing: nothing is closed until each of them has ended or has an owner.
+// A socket without an owner is in its handshake at first. If it has none after unownedLooks it is unknown, and closed.
+// That holds only while no record can be missing. After a gap in the log the sockets without an owner are doubtful,
+// because their record may be among those that are missing: nothing is closed until each of them has ended or has an
+// owner.
 type ledger struct {
 	owned    map[string]owned // by key
 	pending  string           // why records may be missing since the last look; "": none are
@@ -44,8 +46,8 @@ func newLedger() ledger {
 	return ledger{owned: map[string]owned{}, doubtful: map[cookie]bool{}, unowned: map[cookie]int{}}
 }
 
-// record takes a record of a connection that is no tunnel. The end of a connection does not end a newer one with the same
-// addresses, whichever of their records comes first.
+// record takes a record of a connection that is no tunnel. The end of a connection does not end a newer one with the
+// same addresses, whichever of their records comes first.
 func (l *ledger) record(e event) {
 	switch before, had := l.owned[e.Key]; {
 	case e.name == eventStart && !had && len(l.owned) >= maxOwned:
@@ -106,7 +108,8 @@ func (l *ledger) look(sockets []socket, isTunnel func(socket) bool) (unknown []s
 	return unknown[:min(len(unknown), closesPerLook)]
 }
 
-// forget drops the records of connections that the kernel does not have at two looks in a row: one may have begun during the first.
+// forget drops the records of connections that the kernel does not have at two looks in a row: one may have begun
+// during the first.
 func (l *ledger) forget(present map[string]bool) {
 	for at, o := range l.owned {
 		switch {

@@ -113,7 +113,8 @@ func TestTimeWithoutLooksDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAConnectionDoesNotEndANewerOne has two connections with equal addresses, as behind one NAT. The records of two workers come in any order.
+// TestTheEndOfAConnectionDoesNotEndANewerOne has two connections with equal addresses, as behind one NAT. The records
+// of two workers come in any order.
 func TestTheEndOfAConnectionDoesNotEndANewerOne(t *testing.T) {
 	for name, events := range map[string][]event{
 		"in order":         {started(0, 1), ended(0, 1), started(0, 2)},

@@ -22,7 +22,8 @@ import (
 const (
 	// recordSize is more than one tunnel may add to a gateway's log: its setup, its first use and its end.
 	recordSize = 3 * 512
-	// closedWithin is how soon a connection must be closed: after a revocation, or in a handshake that is not continued.
+	// closedWithin is how soon a connection must be closed: after a revocation, or in a handshake that is not
+	// continued.
 	closedWithin = 20 * time.Second
 )
 
@@ -34,7 +35,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 	servers := "--xds-server=" + lab.InspectAddress(0) + "," + lab.InspectAddress(1)
 	log := filepath.Join(in.Gateways[0].StateDir, envoy.TunnelLog)
 
-	attack(t, "an edge sends another tenant id, of 20 KiB, in the handshake of a tunnel", "the tenant id in Envoy's validation", func(t *testing.T) {
+	attack(t, "an edge sends another tenant id, of 20 KiB, in its handshake", "the tenant id in Envoy's validation", func(t *testing.T) {
 		response, conn := in.openTunnel(t, stolen, strings.Repeat("t", 20<<10), "")
 		if response != http.StatusForbidden {
 			t.Errorf("Envoy answers %d", response)
@@ -47,8 +48,8 @@ func tunnelAttacks(t *testing.T, in *installation) {
 		defer func() { _ = conn.Close() }()
 		mustClose(t, conn)
 	}, nil)
-	attack(t, "an edge floods a gateway's log with pings and 50 KiB of headers", "records name each field; pings are no records (without: TestTheWholeMetadataIsNoRecord)",
-		func(t *testing.T) {
+	attack(t, "an edge floods a gateway's log with pings and 50 KiB of headers",
+		"records name each field; pings are no records (without: TestTheWholeMetadataIsNoRecord)", func(t *testing.T) {
 			before := size(t, log)
 			_, conn := in.openTunnel(t, stolen, model.TenantID, strings.Repeat("w", 50<<10))
 			defer func() { _ = conn.Close() }()
@@ -62,36 +63,39 @@ func tunnelAttacks(t *testing.T, in *installation) {
 				t.Errorf("the log has grown by %d bytes", grown)
 			}
 		}, nil)
-	attack(t, "a gateway cannot read a line of its record, and an edge is revoked", "an incomplete record is reported (without: the line was skipped)", func(t *testing.T) {
-		file, err := os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0)
-		must(t, err)
-		_, err = file.WriteString(`{"owner":"tunnel","event":"tunnel_setup"` + "\n")
-		must(t, errors.Join(err, file.Close()))
-		out, err := in.Exec(t.Context(), "edge", "revoke", "edge-that-is-lost", "--namespace", world.Namespace, "--cluster", m.Name, "--timeout=2s", servers)
-		if err == nil || !strings.Contains(out, "gateway-0: incomplete: ") {
-			t.Errorf("it claims success: %v: %s", err, out)
-		}
-	}, nil)
-	attack(t, "an edge keeps a tunnel with 50 KiB of headers beyond its revocation", "the record of owners (without: TestTheWholeMetadataIsNoRecord)", func(t *testing.T) {
-		response, conn := in.openTunnel(t, stolen, model.TenantID, strings.Repeat("w", 50<<10))
-		defer func() { _ = conn.Close() }()
-		if response != http.StatusOK {
-			t.Fatalf("Envoy answers %d", response)
-		}
-		out, err := in.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, servers)
-		if err != nil || !strings.Contains(out, "gateway-0: closed ") || strings.Contains(out, "gateway-0: closed 0") || !strings.Contains(out, "gateway-1: closed ") {
-			t.Fatalf("%v: %s", err, out)
-		}
-		_ = conn.NetConn().SetReadDeadline(time.Now().Add(time.Second)) // it is proven: closed, not about to be
-		if _, err := conn.NetConn().Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("the tunnel lives: %v", err)
-		}
-	}, nil)
+	attack(t, "a gateway cannot read a line of its record, and an edge is revoked",
+		"an incomplete record is reported (without: TestWhatMakesTheRecordIncomplete)", func(t *testing.T) {
+			file, err := os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0)
+			must(t, err)
+			_, err = file.WriteString(`{"owner":"tunnel","event":"tunnel_setup"` + "\n")
+			must(t, errors.Join(err, file.Close()))
+			out, err := in.Exec(t.Context(), "edge", "revoke", "edge-that-is-lost", "--namespace", world.Namespace, "--cluster", m.Name, "--timeout=2s", servers)
+			if err == nil || !strings.Contains(out, "gateway-0: incomplete: ") {
+				t.Errorf("it claims success: %v: %s", err, out)
+			}
+		}, nil)
+	attack(t, "an edge keeps a tunnel with 50 KiB of headers beyond its revocation",
+		"the record of owners (without: TestTheWholeMetadataIsNoRecord)", func(t *testing.T) {
+			response, conn := in.openTunnel(t, stolen, model.TenantID, strings.Repeat("w", 50<<10))
+			defer func() { _ = conn.Close() }()
+			if response != http.StatusOK {
+				t.Fatalf("Envoy answers %d", response)
+			}
+			out, err := in.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, servers)
+			if err != nil || !strings.Contains(out, "gateway-0: closed ") || strings.Contains(out, "gateway-0: closed 0") || !strings.Contains(out, "gateway-1: closed ") {
+				t.Fatalf("%v: %s", err, out)
+			}
+			_ = conn.NetConn().SetReadDeadline(time.Now().Add(time.Second)) // it is proven: closed, not about to be
+			if _, err := conn.NetConn().Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the tunnel lives: %v", err)
+			}
+		}, nil)
 	world.StopEdge(t, edge)
 	must(t, m.Delete(t.Context()))
 }
 
-// openTunnel asks gateway-0 for a tunnel with a stolen key, and returns Envoy's answer and the connection, which is the tunnel then.
+// openTunnel asks gateway-0 for a tunnel with a stolen key, and returns Envoy's answer and the connection, which is the
+// tunnel then.
 func (in *installation) openTunnel(t *testing.T, stolen outsider.Stolen, tenant, worker string) (int, *tls.Conn) {
 	t.Helper()
 	o := in.Outsider(stolen)
