@@ -9,8 +9,12 @@ import (
 	"time"
 )
 
-// accountInterval is how often the kernel's sockets are compared with the record.
-const accountInterval = 15 * time.Second
+const (
+	// accountInterval is how often the kernel's sockets are compared with the record.
+	accountInterval = 15 * time.Second
+	// blindInterval is how soon that is tried again after it was not possible, as while Envoy starts.
+	blindInterval = time.Second
+)
 
 // Writes is what Envoy says of the files that it writes.
 type Writes struct {
@@ -29,10 +33,15 @@ type accountant struct {
 func (t *Table) account(ctx context.Context) {
 	a := &accountant{}
 	defer a.kernel.close()
-	again := time.NewTicker(t.accountEvery)
+	again := time.NewTimer(0)
 	defer again.Stop()
+	<-again.C
 	for {
-		t.look(ctx, a)
+		wait := t.accountEvery
+		if !t.look(ctx, a) {
+			wait = min(wait, blindInterval)
+		}
+		again.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
@@ -41,8 +50,8 @@ func (t *Table) account(ctx context.Context) {
 	}
 }
 
-// look compares once, and closes what is unknown.
-func (t *Table) look(ctx context.Context, a *accountant) {
+// look compares once, and closes what is unknown. It says whether it could compare.
+func (t *Table) look(ctx context.Context, a *accountant) bool {
 	sockets, why := t.examine(ctx, a)
 	t.mu.Lock()
 	var unknown []socket
@@ -75,6 +84,7 @@ func (t *Table) look(ctx context.Context, a *accountant) {
 			t.mu.Unlock()
 		}
 	}
+	return why == ""
 }
 
 // examine returns the sockets of the public port, after it has read the records of all of them. Else it says why it
