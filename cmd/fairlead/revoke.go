@@ -14,19 +14,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/inspect"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func edgeRevokeCommand() *cobra.Command {
 	var f edgeFlags
+	var servers serversFlags
 	cmd := &cobra.Command{
 		Use:     "revoke NODE",
-		Short:   "Let an edge in no more, and cut its tunnels",
+		Short:   "Revoke an edge, and close its tunnels",
 		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod --cluster c1",
-		Long: "Write an edge's node name into spec.revokedEdges of its Tunnel, and wait until it has no tunnel any more. The edge\n" +
-			"then gets no certificate, no configuration and no tunnel, and the token by which it came ends. Other edges notice\n" +
-			"nothing. It fails, and names them, if gateways that had a tunnel of the edge have not confirmed in time; the\n" +
-			"revocation stays. `fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record.",
+		Long: "Write an edge's node name into spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. The edge\n" +
+			"then gets no certificate, no configuration and no tunnel, and the token by which it enrolled ends. Other edges are not\n" +
+			"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many connections of\n" +
+			"the edge it closed. The command fails if a gateway has not proven in time that none is left, or says that its record is\n" +
+			"incomplete; the revocation stays. The gateways are asked through the xds-servers, as `fairlead status` does.\n" +
+			"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := model.ValidateNodeName(args[0]); err != nil {
@@ -35,27 +39,41 @@ func edgeRevokeCommand() *cobra.Command {
 			if f.cluster != "" && f.namespace == "" {
 				return usage("--cluster needs --namespace")
 			}
-			c, _, err := f.client()
+			m, err := f.open()
 			if err != nil {
 				return err
 			}
 			begin := time.Now()
-			tunnel, err := findTunnel(cmd.Context(), c, args[0], f)
+			tunnel, err := findTunnel(cmd.Context(), m, args[0], f)
 			if err != nil {
 				return err
 			}
-			if err := revoke(cmd.Context(), c, client.ObjectKeyFromObject(tunnel), args[0]); err != nil {
+			if err := revoke(cmd.Context(), m, client.ObjectKeyFromObject(tunnel), args[0]); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
-			return waitCut(ctx, cmd.OutOrStdout(), c, tunnel, args[0], begin)
+			cutErr := waitCut(ctx, cmd.OutOrStdout(), m, tunnel, args[0], begin)
+			if cutErr != nil { // the gateways say why, once
+				ctx, cancel = context.WithTimeout(cmd.Context(), lastProof)
+				defer cancel()
+			}
+			prove := func(ctx context.Context) ([]inspect.GatewayProof, error) {
+				s, err := servers.connect(ctx, m)
+				if err != nil {
+					return nil, err
+				}
+				defer s.Close()
+				return s.Prove(ctx, model.EdgeRef{Node: args[0], ID: tunnel.Spec.ID})
+			}
+			return errors.Join(cutErr, waitProven(ctx, cmd.OutOrStdout(), prove))
 		},
 	}
 	f.addTo(cmd.Flags())
+	servers.addTo(cmd)
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of the edge's Cluster; by default all are looked through")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the edge's Cluster")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until its tunnels are cut")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until its tunnels are closed")
 	return cmd
 }
 

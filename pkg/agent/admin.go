@@ -126,29 +126,39 @@ func (a admin) patientInfo(ctx context.Context, ended <-chan struct{}) (info, er
 	}
 }
 
-// sum adds up the gauges and counters whose names match a regular expression.
-func (a admin) sum(ctx context.Context, names string) (int, error) {
+// values returns the gauges and counters whose names match a regular expression, by name.
+func (a admin) values(ctx context.Context, names string) (map[string]int, error) {
 	body, err := a.get(ctx, "/stats?format=json&filter="+url.QueryEscape(names))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	var answer struct {
 		Stats []struct {
+			Name  string      `json:"name"`
 			Value json.Number `json:"value"`
 		} `json:"stats"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return 0, fmt.Errorf("reading Envoy's statistics: %w", err)
+		return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
 	}
-	total := 0
+	values := make(map[string]int, len(answer.Stats))
 	for _, s := range answer.Stats {
 		n, err := s.Value.Int64()
 		if err != nil && strings.TrimSpace(s.Value.String()) != "" {
-			return 0, fmt.Errorf("reading Envoy's statistics: %w", err)
+			return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
 		}
-		total += int(n)
+		values[s.Name] = int(n)
 	}
-	return total, nil
+	return values, nil
+}
+
+// sum adds up the gauges and counters whose names match a regular expression.
+func (a admin) sum(ctx context.Context, names string) (total int, err error) {
+	values, err := a.values(ctx, names)
+	for _, n := range values {
+		total += n
+	}
+	return total, err
 }
 
 // pid is the process that listens on the socket. The kernel knows it even when Envoy does not answer: for the side that

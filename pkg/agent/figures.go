@@ -31,7 +31,8 @@ func newFigures() *figures {
 var gatewayFigures = []string{
 	"fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters", "fairlead_gateway_dark_workload_clusters",
 	"fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes", "fairlead_gateway_moved_total",
-	"fairlead_gateway_given_up_total", "fairlead_gateway_missed_tunnels", "fairlead_gateway_bad_events_total", "fairlead_gateway_cluster_tunnels",
+	"fairlead_gateway_given_up_total", "fairlead_gateway_unknown_connections", "fairlead_gateway_record_incomplete", "fairlead_gateway_unknown_closed_total",
+	"fairlead_gateway_bad_events_total", "fairlead_gateway_cluster_tunnels",
 	"fairlead_gateway_cluster_round_trip_seconds",
 }
 
@@ -138,7 +139,9 @@ func (a *Agent) lookAtTunnels(emit metrics.Emit) {
 	emit("fairlead_gateway_holes", float64(stats.Holes))
 	emit("fairlead_gateway_moved_total", float64(stats.Moved))
 	emit("fairlead_gateway_given_up_total", float64(stats.GivenUp))
-	emit("fairlead_gateway_missed_tunnels", float64(stats.Missed))
+	emit("fairlead_gateway_unknown_connections", float64(stats.Unknown))
+	emit("fairlead_gateway_record_incomplete", metrics.Bool(stats.Incomplete != ""))
+	emit("fairlead_gateway_unknown_closed_total", float64(stats.Closed))
 	emit("fairlead_gateway_bad_events_total", float64(stats.BadLines))
 	clusters, dark := a.tenants.sizes()
 	emit("fairlead_gateway_workload_clusters", float64(clusters))

@@ -35,10 +35,6 @@ type Gateway struct {
 	Credential func() (credential enrol.GatewayCredential, ca []byte, err error)
 }
 
-// noTunnels are the connections to the public port that are in their handshake or passed on. Envoy counts a connection there no
-// more as soon as it is a tunnel.
-const noTunnels = `^listener\.public\.downstream_(pre_)?cx_active$`
-
 // gatewayRole is a Gateway at work.
 type gatewayRole struct {
 	Gateway
@@ -93,7 +89,13 @@ func withVersion(node *corev3.Node) *corev3.Node {
 // check implements role.
 func (g *gatewayRole) check(subject model.Subject) func(string, *anypb.Any) error {
 	forms := envoy.FormsOf(g.Domain, subject)
-	return func(_ string, resource *anypb.Any) error { return forms.Check(resource) }
+	return func(_ string, resource *anypb.Any) error {
+		err := forms.Check(resource)
+		if err == nil {
+			g.noteOwners(resource)
+		}
+		return err
+	}
 }
 
 // over implements role.
@@ -116,7 +118,30 @@ func (a *Agent) newTable() (*tunnels.Table, error) {
 		Log:     a.config.path(envoy.TunnelLog),
 		Reopen:  func(ctx context.Context) error { return a.config.admin().post(ctx, "/reopen_logs") },
 		Workers: a.config.Concurrency,
-		Others:  func(ctx context.Context) (int, error) { return a.config.admin().sum(ctx, noTunnels) },
+		Public:  a.config.Gateway.Bind.PublicAddress(),
+		Writes:  a.config.admin().writes,
 		Logger:  a.log,
 	}), nil
+}
+
+// noteOwners tells the table if Envoy gets a public listener that does not record owners, from an xds-server of an older version.
+func (g *gatewayRole) noteOwners(resource *anypb.Any) {
+	if g.table == nil || !envoy.IsPublicListener(resource) {
+		return
+	}
+	why := ""
+	if err := envoy.RecordsOwners(resource); err != nil {
+		why = err.Error() + ": upgrade the xds-servers"
+	}
+	g.table.Unrecorded(why)
+}
+
+const fileStats = `^filesystem\.(write_failed|reopen_failed|write_total_buffered)$`
+
+// writes says what Envoy has written of its logs.
+func (a admin) writes(ctx context.Context) (w tunnels.Writes, err error) {
+	stats, err := a.values(ctx, fileStats)
+	w.Failed = stats["filesystem.write_failed"] + stats["filesystem.reopen_failed"]
+	w.Buffered = stats["filesystem.write_total_buffered"]
+	return w, err
 }

@@ -82,8 +82,8 @@ func connections(b *testing.B, n int) (events string) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { _, _ = edge.Close(), gateway.Close() })
-		events += fmt.Sprintf(`{"local":%q,"peer":%q,"time":%q,"tunnel":{"cluster_id":%q,"event":"tunnel_setup","fd":35,"initiator_connection_id":"0",`+
-			`"initiator_worker_id":"worker_0","node_id":"CN=edge-%d","socket_state":"idle","tenant_id":"fairlead","worker":"worker_0"}}`+"\n",
+		events += fmt.Sprintf(`{"owner":"tunnel","local":%q,"peer":%q,"time":%q,"id":%q,"event":"tunnel_setup","fd":35,`+
+			`"node":"CN=edge-%d","worker":"worker_0"}`+"\n",
 			gateway.LocalAddr(), gateway.RemoteAddr(), time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), domain.TunnelID(fmt.Sprintf("%024d", i)), i)
 	}
 	return events

@@ -113,7 +113,7 @@ func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 		}
 		if version > 0 {
 			// Who thinks that there are tunnels of which it knows nothing calls nobody dark.
-			t.judge(now, t.table.Stats().Missed == 0)
+			t.judge(now, t.table.Stats().Unknown == 0)
 		}
 		if !whole {
 			continue

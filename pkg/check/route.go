@@ -124,7 +124,7 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 	if !v.see(ctx) {
 		return v.tunnelsOnRecord()
 	}
-	var said, without, holes []string
+	var said, without, holes, incomplete []string
 	total := 0
 	for i := range v.sight.Gateways {
 		g := &v.sight.Gateways[i]
@@ -147,6 +147,9 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 		if n == 0 && g.Ready {
 			without = append(without, g.Name)
 		}
+		if g.Incomplete != "" {
+			incomplete = append(incomplete, g.Name+" is incomplete: "+g.Incomplete)
+		}
 		for _, h := range g.Holes {
 			if h.Workers > 0 && !v.revoked(h.Node) {
 				holes = append(holes, fmt.Sprintf("%s has none on %d of the workers of %s", h.Node, h.Workers, g.Name))
@@ -166,6 +169,10 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 	case len(holes) > 0:
 		return warning(detail+"; "+strings.Join(holes, "; "), "tunnels were lost, and those that came instead are on other workers: clients that land on such a worker wait, or fail",
 			"wait: the gateway repairs it within seconds; if it stays, edges dial fewer tunnels than there are workers: give the xds-servers as --gateway-workers what the gateways have as --workers")
+	}
+	if len(incomplete) > 0 {
+		return warning(detail+"; "+strings.Join(incomplete, "; "), "a gateway cannot account for every connection to its public port: it may have tunnels that it does not report, and no revocation is proven there",
+			"see the runbook FairleadTunnelsNotCounted; the gateway's log says why: kubectl -n "+v.installation()+" logs GATEWAY")
 	}
 	return ok("%s%s", detail, v.roundTrip())
 }

@@ -52,10 +52,12 @@ type GatewaySight struct {
 	Installed bool // the installation is to have it
 	Connected bool // its agent reports
 	Ready     bool // it takes clients
-	Since     time.Time
-	Routes    []RouteSight // one for each name that was asked for
-	Tunnels   []TunnelSight
-	Holes     []HoleSight
+	// Incomplete says why it may have tunnels that it does not report, and the cure; empty: it has none.
+	Incomplete string
+	Since      time.Time
+	Routes     []RouteSight // one for each name that was asked for
+	Tunnels    []TunnelSight
+	Holes      []HoleSight
 }
 
 // RouteState says whether an Envoy has a resource.

@@ -51,7 +51,7 @@ func revocationDue(tunnel *v1alpha1.Tunnel, now time.Time) bool {
 	return !equality.Semantic.DeepEqual(*status, tunnel.Status)
 }
 
-// noteCut notes of which revoked edges all gateways have said that they have no tunnel any more. What they say in the moment
+// noteCut notes of which revoked edges all gateways have said that they have no tunnel any more, with a complete record. What they say in the moment
 // of the revocation does not count yet: a tunnel may just be beginning. The next look is a writeInterval later.
 func noteCut(edges, before []v1alpha1.EdgeStatus, live report.Live, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
@@ -61,7 +61,7 @@ func noteCut(edges, before []v1alpha1.EdgeStatus, live report.Live, now time.Tim
 		switch {
 		case edge.RevokedAt == nil || len(edge.Gateways) > 0:
 			edge.CutAt = nil
-		case edge.CutAt == nil && was && live.Known:
+		case edge.CutAt == nil && was && live.Known && len(live.Incomplete) == 0:
 			edge.CutAt = &at
 		}
 	}

@@ -75,6 +75,15 @@ func (b GatewayBind) Clients() []netip.AddrPort {
 	return all
 }
 
+// PublicAddress is the address at which edges are accepted; not valid if it is no IP address.
+func (b GatewayBind) PublicAddress() netip.AddrPort {
+	ip, err := netip.ParseAddr(b.Public.Host)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ip, b.Public.Port)
+}
+
 type bound struct {
 	name string
 	at   *model.Endpoint

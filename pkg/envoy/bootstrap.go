@@ -9,7 +9,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
-	fileaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/downstream_socket_interface/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/upstream_socket_interface/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -62,26 +61,6 @@ func noClusterStatistics() *metricsv3.StatsConfig {
 			MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "cluster."},
 		}}},
 	}}}
-}
-
-// tunnelLog writes a line of JSON when a tunnel is set up, is used for the first time, or ends. It is a file, because a
-// gRPC access log in this place crashes Envoy 1.40, and the agent may be away for a while.
-func tunnelLog() *accesslogv3.AccessLog {
-	fields := map[string]*structpb.Value{
-		"time":   structpb.NewStringValue("%START_TIME%"),
-		"peer":   structpb.NewStringValue("%DOWNSTREAM_REMOTE_ADDRESS%"), // the two ends of the tunnel's TCP connection
-		"local":  structpb.NewStringValue("%DOWNSTREAM_LOCAL_ADDRESS%"),
-		"tunnel": structpb.NewStringValue("%DYNAMIC_METADATA(envoy.reverse_tunnel.lifecycle)%"),
-	}
-	return &accesslogv3.AccessLog{
-		Name: "envoy.access_loggers.file",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&fileaccesslogv3.FileAccessLog{
-			Path: TunnelLog,
-			AccessLogFormat: &fileaccesslogv3.FileAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
-				Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: fields}},
-			}},
-		})},
-	}
 }
 
 // keepLastBytes has clients of a gateway read what it still holds for them when a stream in a tunnel is reset. Envoy 1.40

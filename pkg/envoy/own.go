@@ -61,6 +61,7 @@ func FormsOf(d model.TunnelDomain, s model.Subject) *Forms {
 		}
 		bind := GatewayBind{Public: name, APIServer: name, Connect: name}
 		learn(f, true, GatewayListeners(inst, s.Node, bind, model.Denied{}))
+		learn(f, true, withoutRecords(GatewayListeners(inst, s.Node, bind, model.Denied{})))
 		bind.Public.Host, bind.APIServer.Host, bind.Connect.Host = "::", "::", "::" // which has a field of its own
 		learn(f, true, GatewayListeners(inst, s.Node, bind, model.Denied{Edges: []model.EdgeRef{{Node: anyHost, ID: anyHost}}, IDs: []string{anyHost}}))
 		learn(f, false, GatewayClusters(inst))

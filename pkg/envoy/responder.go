@@ -65,23 +65,27 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 	// refuses large ones, and that only once the trust bundle arrives.
 	own.TransportSocket = serverTLS(model.Subject{Role: model.RoleGateway, Node: me}, endingWith(inst.Domain.TunnelIDSuffix()))
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
-	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(tcpProxy("control", controlCluster)))}
+	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, tcpProxy("control", controlCluster))))}
 	for _, g := range inst.Gateways {
 		if g.Name != me && g.Peer != (model.Endpoint{}) {
-			l.FilterChains = append(l.FilterChains, chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(tcpProxy("peer", peerCluster(g.Name)))))
+			relay := recorded(OwnerRelay, tcpProxy("peer", peerCluster(g.Name)))
+			l.FilterChains = append(l.FilterChains, chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay)))
 		}
 	}
 	return l
 }
 
 // reverseTunnel accepts the handshake of an edge. Both ids must be those of its leaf: a tunnel is found by either, so an
-// edge that could choose one of them would get the connections of another.
+// edge that could choose one of them would get the connections of another. The tenant id is the installation's one. Envoy
+// bounds all headers together at 60 KiB and has no smaller bound; no header is used or recorded but these three.
 func reverseTunnel() *reversetunnelv3.ReverseTunnel {
 	return &reversetunnelv3.ReverseTunnel{
-		PingInterval: durationpb.New(reversePing),
+		PingInterval:     durationpb.New(reversePing),
+		HandshakeTimeout: durationpb.New(handshakeTimeout),
 		Validation: &reversetunnelv3.Validation{
 			NodeIdFormat:    "%DOWNSTREAM_PEER_SUBJECT%",
 			ClusterIdFormat: "%DOWNSTREAM_PEER_DNS_SAN%",
+			TenantIdFormat:  model.TenantID,
 		},
 	}
 }

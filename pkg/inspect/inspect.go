@@ -39,12 +39,14 @@ type Fleet struct {
 // Gateway is one of the installation, or one that has reported.
 type Gateway struct {
 	Name      string
-	Server    string    // to which it reports, or did last; empty: to none
-	Installed bool      // the installation has it
-	Connected bool      // its agent reports
-	Ready     bool      // it takes clients
-	Since     time.Time // when Connected became what it is; zero: not known
-	Problem   string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not asked for
+	Server    string // to which it reports, or did last; empty: to none
+	Installed bool   // the installation has it
+	Connected bool   // its agent reports
+	Ready     bool   // it takes clients
+	// Incomplete says why it may have tunnels that it does not report, and the cure; empty: it has none.
+	Incomplete string
+	Since      time.Time // when Connected became what it is; zero: not known
+	Problem    string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not asked for
 }
 
 // Tunnel is one live tunnel.

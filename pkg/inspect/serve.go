@@ -97,8 +97,8 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
 		grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			slots := busy
-			if info.FullMethod == inspectv1.Inspect_Look_FullMethodName {
-				slots = looking // it waits for edges, and nobody else has to
+			if info.FullMethod == inspectv1.Inspect_Look_FullMethodName || info.FullMethod == inspectv1.Inspect_Prove_FullMethodName {
+				slots = looking // it waits for agents, and no other call has to
 			}
 			ctx, done, err := bound(ctx, maxCall, slots)
 			if err != nil {
@@ -188,7 +188,7 @@ func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStrea
 }
 
 func gatewayMessage(g *report.GatewayLook) *inspectv1.Gateway {
-	message := &inspectv1.Gateway{Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready}
+	message := &inspectv1.Gateway{Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete}
 	if !g.Since.IsZero() {
 		message.Since = timestamppb.New(g.Since)
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
@@ -34,6 +35,7 @@ type answers struct {
 	measure func(ids map[string]bool) ([]tunnels.Measured, error) // nil: there are no tunnels
 	dump    Dump                                                  // nil: there is none
 	see     See                                                   // nil: there is none to be seen
+	prove   func(context.Context, model.EdgeRef) tunnels.Proof    // nil: there are no tunnels
 	chunk   int
 	pace    time.Duration // between two chunks
 
@@ -87,6 +89,8 @@ func (a *answers) answer(ctx context.Context, q *reportv1.Question) error {
 		a.dumping.Lock() // one of a hub that lost its patience may still run
 		defer a.dumping.Unlock()
 		return a.answerDump(ctx, q)
+	case q.GetProof() != nil && a.prove != nil:
+		return a.answerProof(ctx, q)
 	case q.GetLook() != nil && a.see != nil:
 		return a.answerLook(ctx, q)
 	default:

@@ -25,6 +25,8 @@ type fleet struct {
 	known  bool
 	names  []string // of gateways that report
 
+	incomplete []string // names of gateways that may have tunnels which they do not report
+
 	boots     *boots          // the latest, of whichever server
 	bootedIDs map[string]bool // to be told
 
@@ -129,6 +131,7 @@ func (f *fleet) count(s *server, c *reportv1.TunnelCount) {
 func (f *fleet) gateway(s *server, state *reportv1.GatewayState, now time.Time) {
 	g := s.gatewayWord(state.GetName())
 	g.connected, g.since, g.generation = state.GetConnected(), s.local(state.GetSince()), s.generation
+	g.incomplete = state.GetIncomplete()
 	for _, id := range g.drop(s.generation) {
 		if f.merged[state.GetName()].source == g {
 			f.ids[id] = true

@@ -64,6 +64,8 @@ type gateway struct {
 	tunnels map[string]pair // by key
 	counts  map[pair]count
 	ready   bool // it takes clients
+	// incomplete says why it may have tunnels that it does not report; empty: it has none.
+	incomplete string
 }
 
 // edge is what an edge said last.
@@ -219,6 +221,10 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", maxTunnels)
 	}
 	g.ready = r.GetReady()
+	if said := text(r.GetIncomplete(), maxText); said != g.incomplete {
+		g.incomplete = said
+		h.changed(changeKey{kind: kindGateway, gateway: name})
+	}
 	for key := range g.apply(r) {
 		h.changed(changeKey{kind: kindCount, gateway: name, pair: key})
 	}

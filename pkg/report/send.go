@@ -87,7 +87,7 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 		send := oneByOne(stream.Send)
 		answers := newAnswers(&answers{
 			send:    func(a *reportv1.Answer) error { return send(&reportv1.GatewayReport{Answer: a}) },
-			measure: table.Measure, dump: dump, chunk: gatewayChunk, pace: gatewayInterval,
+			measure: table.Measure, prove: table.Prove, dump: dump, chunk: gatewayChunk, pace: gatewayInterval,
 		})
 		defer answers.wait()
 		defer cancel()
@@ -107,6 +107,7 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 			report, next := news(wait, table, version, log)
 			stop()
 			report.Ready, changed = ready()
+			report.Incomplete = text(table.Stats().Incomplete, maxText)
 			if report.GetSnapshot() {
 				clear(told)
 			}

@@ -28,6 +28,7 @@ type gatewayWord struct {
 	since      time.Time // zero: only counts were said yet, which don't count until the rest comes
 	generation int
 	counts     map[string]map[string]said // by id and node
+	incomplete bool                       // it may have tunnels that it does not report
 }
 
 // count is what a gateway has of one edge.

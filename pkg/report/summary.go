@@ -8,7 +8,7 @@ import (
 
 // summarize decides what is the same for all tunnels.
 func (f *fleet) summarize(now time.Time) {
-	var names []string
+	var names, incomplete []string
 	quiet := false
 	for name, v := range f.merged {
 		if v.state == reporting {
@@ -16,14 +16,18 @@ func (f *fleet) summarize(now time.Time) {
 		} else {
 			quiet = true
 		}
+		if v.source.incomplete {
+			incomplete = append(incomplete, name)
+		}
 	}
 	slices.Sort(names)
+	slices.Sort(incomplete)
 	if !f.started {
 		f.started = f.enough(now)
 	}
 	known := f.started && !f.frozen() && !quiet
-	if known != f.known || !slices.Equal(names, f.names) {
-		f.known, f.names = known, names
+	if known != f.known || !slices.Equal(names, f.names) || !slices.Equal(incomplete, f.incomplete) {
+		f.known, f.names, f.incomplete = known, names, incomplete
 		f.ids[""] = true
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // tunnel is what is known of a tunnel.
 func (f *fleet) tunnel(id string) Live {
-	live := Live{Known: f.known, Gateways: slices.Clone(f.names)}
+	live := Live{Known: f.known, Gateways: slices.Clone(f.names), Incomplete: slices.Clone(f.incomplete)}
 	last := f.downWith(id)
 	for node := range f.nodes[id] {
 		e := Edge{Node: node, Gateways: map[string]int{}, Without: map[string]int{}, Last: map[string]int{}}

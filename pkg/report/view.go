@@ -43,7 +43,9 @@ type Live struct {
 	// concluded from what is absent.
 	Known    bool
 	Gateways []string // names of the gateways that report now, in order
-	Edges    []Edge   // ordered by node
+	// Incomplete are the gateways that may have tunnels which they do not report, in order: their record of connections has a gap.
+	Incomplete []string
+	Edges      []Edge // ordered by node
 }
 
 // View is what all xds-servers together say. It is safe for concurrent use.
@@ -64,7 +66,7 @@ type View struct {
 
 // NewView returns a view that watches xds-servers, each by the connection that dial returns for one of the addresses that
 // resolve returns. changed is called with the id of each tunnel whose Live may have changed, with an empty id if it is all tunnels of
-// which that is so: Known or Gateways have changed. It must not block.
+// which that is so: Known, Gateways or Incomplete have changed. It must not block.
 func NewView(resolve func(ctx context.Context) ([]string, error), dial func(address string) (*grpc.ClientConn, error), changed func(id string), log *slog.Logger) *View {
 	return &View{resolve: resolve, dial: dial, changed: changed, log: log, tick: tickInterval, fleet: newFleet(defaultTimes), running: map[string]bool{}}
 }

@@ -191,7 +191,7 @@ func (h *Hub) state(key changeKey) *reportv1.Change {
 			return nil
 		}
 		return &reportv1.Change{What: &reportv1.Change_Gateway{Gateway: &reportv1.GatewayState{
-			Name: key.gateway, Connected: g.connected, Since: timestamppb.New(g.since),
+			Name: key.gateway, Connected: g.connected, Since: timestamppb.New(g.since), Incomplete: g.incomplete != "",
 		}}}
 	}
 }

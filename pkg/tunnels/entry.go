@@ -28,6 +28,7 @@ type change struct {
 type batch struct {
 	changes map[string]change // by key
 	opened  map[string][]int  // by node and worker: how many tunnels were opened, those that are gone again too
+	others  []event           // of connections that are no tunnels, in order
 	workers int
 }
 
@@ -50,7 +51,11 @@ func (b batch) count(t tunnel) {
 }
 
 // add adds an event that came after those before.
-func (b batch) add(e event) {
+func (b *batch) add(e event) {
+	if e.owner != ownerTunnel {
+		b.others = append(b.others, e)
+		return
+	}
 	switch e.name {
 	case eventSetup:
 		b.open(e.tunnel)
@@ -65,6 +70,9 @@ func (b batch) add(e event) {
 		}
 		b.changes[e.Key] = change{tunnel: e.tunnel, seen: !had}
 	case eventClosed:
+		if before, had := b.changes[e.Key]; had && !before.closed && !before.is(e.tunnel) {
+			return // of an older connection with the same addresses
+		}
 		b.changes[e.Key] = change{tunnel: e.tunnel, closed: true}
 	}
 }
@@ -76,15 +84,18 @@ func (t *Table) apply(b batch, now time.Time) {
 	for node, opened := range b.opened {
 		t.repairs.turns.add(node, opened)
 	}
+	for _, e := range b.others {
+		t.ledger.record(e)
+	}
 	keys := make([]string, 0, len(b.changes))
 	for key, c := range b.changes {
 		e, had := t.live[key]
 		switch {
-		case c.closed && !had:
+		case c.closed && (!had || !e.is(c.tunnel)):
 			continue
 		case c.closed:
 			t.drop(key, now)
-		case had && e.Node == c.Node && e.ID == c.ID && (c.seen || e.Since.Equal(c.Since)):
+		case had && e.Node == c.Node && e.ID == c.ID && (c.seen || e.Since.Equal(c.Since) && e.is(c.tunnel)):
 			e.Used = later(e.Used, c.Used)
 			continue // known already
 		default:
@@ -95,9 +106,6 @@ func (t *Table) apply(b batch, now time.Time) {
 			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node && t.live[bare].ID == e.ID {
 				t.drop(bare, now) // it is the same one, of which Envoy says more now
 				keys = append(keys, bare)
-			}
-			if e.Local.IsValid() && len(t.locals) < maxLocals {
-				t.locals[e.Local] = true
 			}
 		}
 		keys = append(keys, key)

@@ -29,6 +29,7 @@ type lab struct {
 	Workers int  // of the gateway
 	Count   int  // of tunnels of each edge
 	Balance bool // the gateway balances connections itself
+	Whole   bool // records have the whole metadata, as before they had named fields
 	Public  int
 	Tunnels []labTunnel
 

@@ -18,11 +18,11 @@ func TestParseEvent(t *testing.T) {
 		want    Tunnel
 		wantErr error
 	}{
-		"a tunnel that opens":                            {in: good, want: want},
-		"one that is used":                               {in: replaced("tunnel_setup", "socket_handoff"), want: want},
-		"one that ends":                                  {in: replaced("tunnel_setup", "tunnel_closed"), want: want},
-		"an event that is not known is none":             {in: replaced("tunnel_setup", "tunnel_painted")},
-		"an event that is not known may be about others": {in: `{"tunnel":{"event":"gateway_closed"}}`},
+		"a tunnel that opens":                    {in: good, want: want},
+		"one that is used":                       {in: replaced("tunnel_setup", "socket_handoff"), want: want},
+		"one that ends":                          {in: replaced("tunnel_setup", "tunnel_closed"), want: want},
+		"an event that is not known is an error": {in: replaced("tunnel_setup", "tunnel_painted"), wantErr: errEvent},
+		"no owner":                               {in: replaced(`"owner":"tunnel",`, ""), wantErr: errOwner},
 		"an Envoy that does not say the gateway's address": {
 			in:   replaced(`"local":"192.0.2.1:443"`, `"local":null`),
 			want: Tunnel{Key: "198.51.100.7:45232", Node: "edge-1", ID: idA, Worker: "worker_0", Since: noon},
@@ -64,6 +64,7 @@ func TestParseEvent(t *testing.T) {
 }
 
 func FuzzParseEvent(f *testing.F) {
+	f.Add([]byte(passed("relay", eventStart, "198.51.100.7:45232", "192.0.2.1:443", 7)))
 	f.Add([]byte(line(eventSetup, "198.51.100.7:45232", "192.0.2.1:443", "edge-1", idA, noon)))
 	f.Add([]byte(line(eventClosed, "[2001:db8::7]:45232", "", "edge-1", idB, time.Time{})))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -71,8 +72,8 @@ func FuzzParseEvent(f *testing.F) {
 		if err != nil && e != (event{}) {
 			t.Errorf("an error and an event: %v, %+v", err, e)
 		}
-		if e.Key != "" && (!e.Remote.IsValid() || e.Node == "" || e.ID == "") {
-			t.Errorf("an event without a tunnel: %+v", e)
+		if err == nil && (!e.Remote.IsValid() || e.owner == ownerTunnel && (e.Node == "" || e.ID == "") || e.owner != ownerTunnel && e.connection == "") {
+			t.Errorf("an event without a connection: %+v", e)
 		}
 	})
 }

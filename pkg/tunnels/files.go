@@ -19,6 +19,15 @@ func (t *Table) Fresh() error {
 	if err := t.removeFiles(); err != nil {
 		return err
 	}
+	t.mu.Lock()
+	t.ledger.reset()
+	empty := stateFile{Unrecorded: t.unrecorded} // the next Envoy gets the same configuration
+	t.mu.Unlock()
+	// From here on a state that is missing is a gap in the record.
+	if err := t.writeState(empty); err != nil {
+		return err
+	}
+	t.gapUnsaved.Store(false)
 	t.log.loaded, t.log.unsaved, t.log.goneAt = true, false, time.Time{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,15 +63,9 @@ func (t *Table) poll(now time.Time) {
 	defer t.files.Unlock()
 	changes := newBatch(t.repairs.workers)
 	if !t.log.loaded {
-		saved, err := t.loadState()
-		if err != nil {
-			t.say(slog.LevelError, "tunnels of before are not known", err)
-		}
-		for _, tunnel := range saved {
-			changes.open(tunnel)
-		}
+		t.load(&changes)
 	}
-	left, gone, err := t.log.read(func(line []byte) { t.line(line, changes) })
+	left, gone, err := t.log.read(func(line []byte) { t.line(line, &changes) })
 	if err != nil {
 		t.say(slog.LevelError, "the log of tunnels can't be read, trying again", err)
 		if !t.log.loaded {
@@ -75,6 +78,9 @@ func (t *Table) poll(now time.Time) {
 	if left {
 		t.log.unsaved, t.log.saveAt = true, now
 	}
+	if err := t.saveGap(); err != nil {
+		t.say(slog.LevelError, "a gap in the record is not saved, trying again", err)
+	}
 	if err := t.tidy(now); err != nil {
 		t.say(slog.LevelError, "the log of tunnels can't be made shorter, trying again", err)
 	}
@@ -82,7 +88,7 @@ func (t *Table) poll(now time.Time) {
 }
 
 // line adds one line of the log to what has changed.
-func (t *Table) line(line []byte, changes batch) {
+func (t *Table) line(line []byte, changes *batch) {
 	e, err := parseEvent(t.config.Domain, line)
 	if err != nil {
 		t.badLine(err)
@@ -167,6 +173,7 @@ func (t *Table) closeFiles() {
 func (t *Table) badLine(reason error) {
 	t.mu.Lock()
 	t.stats.BadLines++
+	t.lose("a line in the log of connections can't be read (" + reason.Error() + ")")
 	t.mu.Unlock()
 	t.say(slog.LevelWarn, "line in the log of tunnels skipped", reason)
 }

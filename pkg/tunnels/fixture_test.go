@@ -40,9 +40,8 @@ func line(event, peer, local, node, id string, at time.Time) string {
 
 // lineOf is line, of a tunnel of any worker.
 func lineOf(worker int, event, peer, local, node, id string, at time.Time) string {
-	return fmt.Sprintf(`{"local":%q,"peer":%q,"time":%q,"tunnel":{"cluster_id":%q,"event":%q,"fd":35,"initiator_connection_id":"0",`+
-		`"initiator_worker_id":"worker_0","node_id":"CN=%s","socket_state":"idle","tenant_id":"fairlead","worker":"worker_%d"}}`+"\n",
-		local, peer, at.Format("2006-01-02T15:04:05.000Z"), domain.TunnelID(id), event, node, worker)
+	return fmt.Sprintf(`{"event":%q,"fd":35,"id":%q,"local":%q,"node":"CN=%s","owner":"tunnel","peer":%q,"time":%q,"worker":"worker_%d"}`+"\n",
+		event, domain.TunnelID(id), local, node, peer, at.Format("2006-01-02T15:04:05.000Z"), worker)
 }
 
 // The addresses of tunnels that no kernel has. Nobody listens at port 1.

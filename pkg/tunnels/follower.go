@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// maxLine is far more than an event has, which is about 500 bytes.
-const maxLine = 16 << 10
+// MaxLine is more than a record may have, which is about 250 bytes. A longer line is an error, and a gap in the record.
+const MaxLine = 4 << 10
 
 // chunk is how much is read at a time.
 const chunk = 64 << 10
@@ -19,6 +19,7 @@ const chunk = 64 << 10
 var (
 	errLong = errors.New("it is too long")
 	errTorn = errors.New("the file ends in it")
+	errCut  = errors.New("the file was truncated")
 )
 
 // follower reads the lines that are appended to a file, which may be truncated, removed or replaced by another. It is not
@@ -106,13 +107,14 @@ func (f *follower) current() (bool, error) {
 	return os.SameFile(at, open), nil
 }
 
-// drain reads the open file to its end. What is read again of a file that was truncated does no harm.
+// drain reads the open file to its end. What is read again of a file that was truncated does no harm, what is missing is a gap.
 func (f *follower) drain(line func([]byte)) error {
 	info, err := f.file.Stat()
 	if err != nil {
 		return fmt.Errorf("looking at log of tunnels: %w", err)
 	}
 	if info.Size() < f.offset {
+		f.bad(errCut)
 		f.reset()
 	}
 	if f.buffer == nil {
@@ -136,7 +138,7 @@ func (f *follower) split(data []byte, line func([]byte)) {
 	for len(data) > 0 {
 		head, rest, ends := bytes.Cut(data, []byte{'\n'})
 		data = rest
-		if len(f.partial)+len(head) > maxLine && !f.skip {
+		if len(f.partial)+len(head) > MaxLine && !f.skip {
 			f.skip, f.partial = true, f.partial[:0]
 			f.bad(errLong)
 		}

@@ -117,6 +117,9 @@ func (t *Table) cut() (left int) {
 			t.say(slog.LevelError, "tunnel not cut, trying again", err)
 		} else if !e.cut {
 			e.cut = true
+			t.mu.Lock()
+			t.countCut(e.Tunnel)
+			t.mu.Unlock()
 			t.config.Logger.Info("tunnel cut", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
 		}
 	}

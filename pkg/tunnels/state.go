@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"maps"
 	"os"
 
 	"github.com/fairlead/fairlead/internal/disk"
@@ -12,7 +14,11 @@ import (
 
 // stateFile is what <Log>.state holds.
 type stateFile struct {
-	Tunnels []tunnel `json:"tunnels"`
+	Tunnels []tunnel         `json:"tunnels"`
+	Owned   map[string]owned `json:"owned,omitempty"` // connections that are no tunnels, by key
+	Gap     string           `json:"gap,omitempty"`   // why records may be missing
+	// Unrecorded is what Table.Unrecorded was told last: it outlives the agent, as Envoy's configuration does.
+	Unrecorded string `json:"unrecorded,omitempty"`
 }
 
 func (t *Table) statePath() string { return t.config.Log + ".state" }
@@ -20,30 +26,64 @@ func (t *Table) statePath() string { return t.config.Log + ".state" }
 // temporaryPath has one name: one agent at a time writes it, and a crash leaves one at most.
 func (t *Table) temporaryPath() string { return t.statePath() + ".tmp" }
 
-// loadState reads what was saved: nothing if nothing was.
-func (t *Table) loadState() ([]tunnel, error) {
+// load takes over what was saved. A state that is missing or can't be read is a gap: Fresh writes one before Envoy starts.
+func (t *Table) load(changes *batch) {
+	state, err := t.loadState()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.say(slog.LevelError, "tunnels of before are not known", err)
+	}
+	for _, tunnel := range state.Tunnels {
+		changes.open(tunnel)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unrecorded = state.Unrecorded
+	for at, o := range state.Owned {
+		t.ledger.owned[at] = o
+	}
+	switch {
+	case err != nil:
+		t.lose("the state of the record was lost, or Envoy ran before this gateway-agent")
+	case state.Gap != "":
+		t.lose(state.Gap)
+	}
+}
+
+func (t *Table) loadState() (state stateFile, err error) {
 	data, err := os.ReadFile(t.statePath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("reading state of tunnels: %w", err)
+		return stateFile{}, fmt.Errorf("reading state of tunnels: %w", err)
 	}
-	var state stateFile
 	if err := json.Unmarshal(data, &state); err != nil {
-		return nil, fmt.Errorf("reading state of tunnels: %w", err)
+		return stateFile{}, fmt.Errorf("reading state of tunnels: %w", err)
 	}
-	return state.Tunnels, nil
+	return state, nil
 }
 
 // saveState writes all tunnels that there are, so that a reader finds these or those of before, after a power cut too.
 func (t *Table) saveState() error {
 	t.mu.Lock()
-	state := stateFile{Tunnels: make([]tunnel, 0, len(t.live))}
+	state := stateFile{Tunnels: make([]tunnel, 0, len(t.live)), Owned: maps.Clone(t.ledger.owned), Gap: t.ledger.why(), Unrecorded: t.unrecorded}
 	for _, e := range t.live {
 		state.Tunnels = append(state.Tunnels, e.tunnel)
 	}
 	t.mu.Unlock()
+	return t.writeState(state)
+}
+
+// saveGap saves that there is a gap, so that it outlives the agent.
+func (t *Table) saveGap() error {
+	if !t.gapUnsaved.Swap(false) {
+		return nil
+	}
+	err := t.saveState()
+	if err != nil {
+		t.gapUnsaved.Store(true)
+	}
+	return err
+}
+
+func (t *Table) writeState(state stateFile) error {
 	data, err := json.Marshal(state)
 	if err == nil {
 		err = disk.ReplaceBy(t.temporaryPath(), t.statePath(), data)

@@ -45,7 +45,7 @@ func TestTableFollowsTheLog(t *testing.T) {
 			bad:   3,
 		},
 		"a line that does not end is skipped": {
-			write: []string{setup(1, "edge-1"), strings.Repeat("x", 3*maxLine), strings.Repeat("y", maxLine) + "\n", setup(2, "edge-2")},
+			write: []string{setup(1, "edge-1"), strings.Repeat("x", 3*MaxLine), strings.Repeat("y", MaxLine) + "\n", setup(2, "edge-2")},
 			want:  map[string]string{peerAt(1): "edge-1", peerAt(2): "edge-2"},
 			bad:   1,
 		},
@@ -216,8 +216,8 @@ func TestFresh(t *testing.T) {
 	if _, gone, _, ok := b.Changes(t.Context(), version); !ok || len(gone) != 1 {
 		t.Errorf("%q are gone, known %t", gone, ok)
 	}
-	if names := b.files(t); len(names) != 0 {
-		t.Errorf("there still are %q", names)
+	if names := b.files(t); len(names) != 1 || names[0] != "tunnels.log.state" {
+		t.Errorf("there are %q, want an empty state", names)
 	}
 	if err := b.open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -9,12 +9,16 @@
 //	<Log>.old    events since then; only while the log is being replaced
 //	<Log>        events since then
 //
+// All records in it name the owner of a connection to the gateway's public port: a tunnel of an edge, or what Envoy passes connections on
+// to. A connection has a recorded owner, or is in its handshake, or is unknown: see ledger.
+//
 // An event says what is so after it, and the last event of a tunnel decides. So events may be read again on top of a state that has
 // them already, and the three files, read in this order, are right after a crash at any point: the log is renamed; Envoy
 // is told to open it anew; when the new one is there and the old one was read to its end, the state is written; the old one is removed.
 //
 // Events come from one program and could be lost with a full disk, so the kernel is asked from time to time whether each
-// tunnel's socket is still there, and whether there are more than the table has: see missed.
+// tunnel's socket is still there, and whether each connection has a recorded owner. Where a record can be missing, the table says that it is
+// incomplete.
 package tunnels
 
 import (
@@ -22,6 +26,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -49,9 +54,10 @@ type Config struct {
 	// Workers is how many worker threads that Envoy has; 0: one. Tunnels is how many tunnels each edge keeps to this gateway at least;
 	// 0: two for each worker.
 	Workers, Tunnels int
-	// Others counts the connections to the port of tunnels that Envoy has and that are none. It may be nil: then a tunnel whose
-	// events were lost is never missed.
-	Others func(ctx context.Context) (int, error)
+	// Public is the address of Envoy's public listener. Writes says what Envoy has written of its log; nil: the sockets of
+	// Public are not compared with the record, and no connection without a recorded owner is closed.
+	Public netip.AddrPort
+	Writes func(ctx context.Context) (Writes, error)
 	Logger *slog.Logger
 }
 
@@ -73,7 +79,7 @@ type Table struct {
 
 	maxLog                  int64         // the log is replaced when it is larger
 	checkEvery, reopenEvery time.Duration // see checkInterval and reopenInterval
-	countEvery              time.Duration // see countInterval
+	accountEvery            time.Duration // see accountInterval
 
 	files sync.Mutex // guards the files and what follows them
 	log   logFiles
@@ -83,33 +89,42 @@ type Table struct {
 	unbound map[string]*entry // those of live whose socket was not looked up yet
 	history history
 	denied  denied
+	counts  counts
+	ledger  ledger
+	cuts    map[model.EdgeRef]int // connections of denied edges that were closed
 	repairs repairs
 	stats   Stats
 	said    reasons
-	locals  map[netip.AddrPort]bool // addresses and ports at which tunnels came in
+
+	unrecorded string      // see Unrecorded
+	gapUnsaved atomic.Bool // a gap is noted that the state does not have
 
 	kick   chan struct{} // holds one if there is something to bind or to cut
 	reopen chan struct{} // holds one if Envoy should open its log
 }
 
-// Stats are counts since the table was made, but for Tunnels, Missed and Holes, which there are now.
+// Stats are counts since the table was made, but for Tunnels, Unknown, Incomplete and Holes, which are as of now.
 type Stats struct {
 	Tunnels  int    `json:"tunnels"`
 	Cut      uint64 `json:"cut"`      // connections that were ended because they are denied
 	CutFails uint64 `json:"cutFails"` // attempts to end a connection that did not work
 	BadLines uint64 `json:"badLines"` // of the log, that could not be read
-	Missed   int    `json:"missed"`   // tunnels that there are and the table does not have
+	Unknown  int    `json:"unknown"`  // connections that have no recorded owner for too long, or whose record may be missing
+	Closed   uint64 `json:"closed"`   // connections that were closed because they had no recorded owner
 	Holes    int    `json:"holes"`    // workers without a tunnel of an edge that has others, for longer than a few seconds
 	Moved    uint64 `json:"moved"`    // tunnels that were ended to have them dialled again, for another worker
 	GivenUp  uint64 `json:"givenUp"`  // holes that this did not close
+	// Incomplete says why the record does not account for each connection to the public port, and the cure; "": it does.
+	Incomplete string `json:"incomplete,omitempty"`
 }
 
 // New returns an empty table; Run fills it.
 func New(config Config) *Table {
 	t := &Table{
-		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval, countEvery: countInterval,
+		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval, accountEvery: accountInterval,
 		log:  logFiles{follower: follower{path: config.Log}},
-		live: map[string]*entry{}, unbound: map[string]*entry{}, locals: map[netip.AddrPort]bool{},
+		live: map[string]*entry{}, unbound: map[string]*entry{},
+		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
 		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		kick: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
@@ -125,8 +140,8 @@ func (t *Table) Run(ctx context.Context) error {
 	group.Go(func() error { t.follow(ctx); return nil })
 	group.Go(func() error { t.keepOpen(ctx); return nil })
 	group.Go(func() error { t.guard(ctx); return nil })
-	if t.config.Others != nil {
-		group.Go(func() error { t.miss(ctx); return nil })
+	if t.config.Writes != nil {
+		group.Go(func() error { t.account(ctx); return nil })
 	}
 	return group.Wait()
 }
@@ -189,6 +204,7 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 func (t *Table) Deny(d model.Denied) {
 	t.mu.Lock()
 	t.denied = newDenied(d)
+	t.keepCuts()
 	t.mu.Unlock()
 	wake(t.kick)
 }
@@ -197,7 +213,10 @@ func (t *Table) Deny(d model.Denied) {
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stats.Tunnels = len(t.live)
+	t.stats.Tunnels, t.stats.Unknown = len(t.live), t.ledger.unknown+len(t.ledger.doubtful)
+	if t.config.Writes != nil {
+		t.stats.Incomplete = t.ledger.incomplete()
+	}
 	return t.stats
 }
 

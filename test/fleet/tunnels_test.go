@@ -22,18 +22,17 @@ func liveTunnels(gateway *lab.Agent) (map[netip.AddrPort]int, error) {
 	live := map[netip.AddrPort]int{}
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		var e struct {
+			Owner  string         `json:"owner"`
 			Peer   netip.AddrPort `json:"peer"`
-			Tunnel struct {
-				Event  string `json:"event"`
-				Worker string `json:"worker"`
-			} `json:"tunnel"`
+			Event  string         `json:"event"`
+			Worker string         `json:"worker"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			continue // it is being written
 		}
-		switch e.Tunnel.Event {
+		switch e.Event {
 		case "tunnel_setup":
-			if live[e.Peer], err = strconv.Atoi(strings.TrimPrefix(e.Tunnel.Worker, "worker_")); err != nil {
+			if live[e.Peer], err = strconv.Atoi(strings.TrimPrefix(e.Worker, "worker_")); err != nil {
 				return nil, err
 			}
 		case "tunnel_closed":

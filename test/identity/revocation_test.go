@@ -91,7 +91,7 @@ func (d *doors) revocation(t *testing.T) {
 	})
 	that(t, "fairlead edge revoke cuts the edge's open connections within 10 s, on every gateway", func(t *testing.T) {
 		start := time.Now()
-		out, err := d.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node)
+		out, err := d.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

@@ -100,7 +100,7 @@ func (o *operations) snapshot(t *testing.T) {
 	o.within(t, o.well)
 	o.edges = o.edges[:len(o.edges)-1]
 	stolen := stolenEdge{late, world.Steal(t, late.Agent)}
-	revoke := strings.ReplaceAll(command(t, "The management cluster is lost", "fairlead edge revoke"), "NODE", stolen.stolen.Subject.Node)
+	revoke := strings.ReplaceAll(command(t, "The management cluster is lost", "fairlead edge revoke"), "NODE", stolen.stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
 	folder := t.TempDir()
 	that(t, "from a snapshot of etcd (a copy of its disk) everything comes back by itself, and no edge is visited (the test starts the Pods)", func(t *testing.T) {
 		must(t, o.SaveEtcd(folder))

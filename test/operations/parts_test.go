@@ -160,7 +160,7 @@ func (o *operations) edgeLost(t *testing.T) {
 	world.StopEdge(t, lost.Agent)
 	that(t, "the edges that are left serve on", func(t *testing.T) { must(t, o.reachedAgain(t)) })
 	that(t, "the command of the document keeps out whoever has its disk", func(t *testing.T) {
-		o.run(t, strings.ReplaceAll(command(t, "An edge, or its machine, is lost", "fairlead edge revoke"), "NODE", stolen.Subject.Node))
+		o.run(t, strings.ReplaceAll(command(t, "An edge, or its machine, is lost", "fairlead edge revoke"), "NODE", stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1)))
 		must(t, o.refused(t.Context(), stolenEdge{lost, stolen}))
 	})
 	o.revoked = append(o.revoked, stolenEdge{lost, stolen})

@@ -22,6 +22,7 @@ var areas = []struct {
 }{
 	{"ports", false, portAttacks},
 	{"parsers", false, parserAttacks},
+	{"tunnels", false, tunnelAttacks},
 }
 
 // TestAttacks runs every area on one installation.

@@ -72,7 +72,7 @@ var edgeFaults = []fault{
 					node, _ = model.ParseNodeID(e.NodeID)
 				}
 			}
-			_, _, err = r.world.run(t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node)
+			_, _, err = r.world.run(t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node, "--xds-server="+lab.InspectAddress(0))
 			must(t, err)
 			return func(t *testing.T) { world.StopEdge(t, r.edge); r.enrol(t) }
 		},

@@ -314,11 +314,12 @@ func (x *Server) GetSettled() bool {
 type Gateway struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"` // its agent reports to this server
-	Ready         bool                   `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`         // it takes clients
-	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`          // when connected became so; none: it has not reported to this server
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`          // why it did not say more of its tunnels, though it was asked
-	Installed     bool                   `protobuf:"varint,6,opt,name=installed,proto3" json:"installed,omitempty"` // it is one of the installation's
+	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`  // its agent reports to this server
+	Ready         bool                   `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`          // it takes clients
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`           // when connected became so; none: it has not reported to this server
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`           // why it did not say more of its tunnels, though it was asked
+	Installed     bool                   `protobuf:"varint,6,opt,name=installed,proto3" json:"installed,omitempty"`  // it is one of the installation's
+	Incomplete    string                 `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // why it may have tunnels that it does not report, and the cure; empty: it has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -393,6 +394,13 @@ func (x *Gateway) GetInstalled() bool {
 		return x.Installed
 	}
 	return false
+}
+
+func (x *Gateway) GetIncomplete() string {
+	if x != nil {
+		return x.Incomplete
+	}
+	return ""
 }
 
 type Tunnel struct {
@@ -703,6 +711,155 @@ func (x *DumpPart) GetData() []byte {
 	return nil
 }
 
+type ProveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Edge          *v1.Edge               `protobuf:"bytes,1,opt,name=edge,proto3" json:"edge,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveRequest) Reset() {
+	*x = ProveRequest{}
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveRequest) ProtoMessage() {}
+
+func (x *ProveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
+func (*ProveRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ProveRequest) GetEdge() *v1.Edge {
+	if x != nil {
+		return x.Edge
+	}
+	return nil
+}
+
+type ProveAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gateways      []*GatewayProof        `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"` // all that the installation has, and those that report to this server
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveAnswer) Reset() {
+	*x = ProveAnswer{}
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveAnswer) ProtoMessage() {}
+
+func (x *ProveAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveAnswer.ProtoReflect.Descriptor instead.
+func (*ProveAnswer) Descriptor() ([]byte, []int) {
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ProveAnswer) GetGateways() []*GatewayProof {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+// GatewayProof is what one gateway answers.
+type GatewayProof struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Proof         *v1.Proof              `protobuf:"bytes,2,opt,name=proof,proto3" json:"proof,omitempty"` // none: error says why
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GatewayProof) Reset() {
+	*x = GatewayProof{}
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GatewayProof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GatewayProof) ProtoMessage() {}
+
+func (x *GatewayProof) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GatewayProof.ProtoReflect.Descriptor instead.
+func (*GatewayProof) Descriptor() ([]byte, []int) {
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GatewayProof) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GatewayProof) GetProof() *v1.Proof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+func (x *GatewayProof) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type LookRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TunnelId      string                 `protobuf:"bytes,1,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"`
@@ -712,7 +869,7 @@ type LookRequest struct {
 
 func (x *LookRequest) Reset() {
 	*x = LookRequest{}
-	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[11]
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +881,7 @@ func (x *LookRequest) String() string {
 func (*LookRequest) ProtoMessage() {}
 
 func (x *LookRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[11]
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +894,7 @@ func (x *LookRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookRequest.ProtoReflect.Descriptor instead.
 func (*LookRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LookRequest) GetTunnelId() string {
@@ -756,7 +913,7 @@ type LookAnswer struct {
 
 func (x *LookAnswer) Reset() {
 	*x = LookAnswer{}
-	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[12]
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +925,7 @@ func (x *LookAnswer) String() string {
 func (*LookAnswer) ProtoMessage() {}
 
 func (x *LookAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[12]
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +938,7 @@ func (x *LookAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookAnswer.ProtoReflect.Descriptor instead.
 func (*LookAnswer) Descriptor() ([]byte, []int) {
-	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{12}
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LookAnswer) GetEdges() []*EdgeLook {
@@ -803,7 +960,7 @@ type EdgeLook struct {
 
 func (x *EdgeLook) Reset() {
 	*x = EdgeLook{}
-	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[13]
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +972,7 @@ func (x *EdgeLook) String() string {
 func (*EdgeLook) ProtoMessage() {}
 
 func (x *EdgeLook) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[13]
+	mi := &file_pkg_inspect_v1_inspect_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +985,7 @@ func (x *EdgeLook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeLook.ProtoReflect.Descriptor instead.
 func (*EdgeLook) Descriptor() ([]byte, []int) {
-	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{13}
+	return file_pkg_inspect_v1_inspect_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EdgeLook) GetNode() string {
@@ -878,14 +1035,17 @@ const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\rtunnel_domain\x18\x02 \x01(\tR\ftunnelDomain\x12,\n" +
 	"\x03now\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12\x18\n" +
-	"\asettled\x18\x04 \x01(\bR\asettled\"\xb7\x01\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled\"\xd7\x01\n" +
 	"\aGateway\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\bR\x05ready\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x1c\n" +
-	"\tinstalled\x18\x06 \x01(\bR\tinstalled\"\x82\x01\n" +
+	"\tinstalled\x18\x06 \x01(\bR\tinstalled\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\a \x01(\tR\n" +
+	"incomplete\"\x82\x01\n" +
 	"\x06Tunnel\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x122\n" +
 	"\x06tunnel\x18\x02 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
@@ -902,7 +1062,15 @@ const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x1e\n" +
 	"\bDumpPart\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"*\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"<\n" +
+	"\fProveRequest\x12,\n" +
+	"\x04edge\x18\x01 \x01(\v2\x18.fairlead.report.v1.EdgeR\x04edge\"L\n" +
+	"\vProveAnswer\x12=\n" +
+	"\bgateways\x18\x01 \x03(\v2!.fairlead.inspect.v1.GatewayProofR\bgateways\"i\n" +
+	"\fGatewayProof\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
+	"\x05proof\x18\x02 \x01(\v2\x19.fairlead.report.v1.ProofR\x05proof\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"*\n" +
 	"\vLookRequest\x12\x1b\n" +
 	"\ttunnel_id\x18\x01 \x01(\tR\btunnelId\"A\n" +
 	"\n" +
@@ -912,12 +1080,13 @@ const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12<\n" +
 	"\n" +
 	"api_server\x18\x02 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error2\xc7\x02\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error2\x95\x03\n" +
 	"\aInspect\x12L\n" +
 	"\x05Fleet\x12!.fairlead.inspect.v1.FleetRequest\x1a\x1e.fairlead.inspect.v1.FleetPart0\x01\x12X\n" +
 	"\tResources\x12%.fairlead.inspect.v1.ResourcesRequest\x1a\".fairlead.inspect.v1.ResourcesPart0\x01\x12I\n" +
 	"\x04Dump\x12 .fairlead.inspect.v1.DumpRequest\x1a\x1d.fairlead.inspect.v1.DumpPart0\x01\x12I\n" +
-	"\x04Look\x12 .fairlead.inspect.v1.LookRequest\x1a\x1f.fairlead.inspect.v1.LookAnswerB7Z5github.com/fairlead/fairlead/pkg/inspect/v1;inspectv1b\x06proto3"
+	"\x04Look\x12 .fairlead.inspect.v1.LookRequest\x1a\x1f.fairlead.inspect.v1.LookAnswer\x12L\n" +
+	"\x05Prove\x12!.fairlead.inspect.v1.ProveRequest\x1a .fairlead.inspect.v1.ProveAnswerB7Z5github.com/fairlead/fairlead/pkg/inspect/v1;inspectv1b\x06proto3"
 
 var (
 	file_pkg_inspect_v1_inspect_proto_rawDescOnce sync.Once
@@ -931,7 +1100,7 @@ func file_pkg_inspect_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_pkg_inspect_v1_inspect_proto_rawDescData
 }
 
-var file_pkg_inspect_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_pkg_inspect_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_pkg_inspect_v1_inspect_proto_goTypes = []any{
 	(*FleetRequest)(nil),          // 0: fairlead.inspect.v1.FleetRequest
 	(*FleetPart)(nil),             // 1: fairlead.inspect.v1.FleetPart
@@ -944,44 +1113,54 @@ var file_pkg_inspect_v1_inspect_proto_goTypes = []any{
 	(*ResourcesPart)(nil),         // 8: fairlead.inspect.v1.ResourcesPart
 	(*DumpRequest)(nil),           // 9: fairlead.inspect.v1.DumpRequest
 	(*DumpPart)(nil),              // 10: fairlead.inspect.v1.DumpPart
-	(*LookRequest)(nil),           // 11: fairlead.inspect.v1.LookRequest
-	(*LookAnswer)(nil),            // 12: fairlead.inspect.v1.LookAnswer
-	(*EdgeLook)(nil),              // 13: fairlead.inspect.v1.EdgeLook
-	(*v1.EdgeState)(nil),          // 14: fairlead.report.v1.EdgeState
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*v1.Tunnel)(nil),             // 16: fairlead.report.v1.Tunnel
-	(*v1.Hole)(nil),               // 17: fairlead.report.v1.Hole
-	(*anypb.Any)(nil),             // 18: google.protobuf.Any
-	(*v1.APIServer)(nil),          // 19: fairlead.report.v1.APIServer
+	(*ProveRequest)(nil),          // 11: fairlead.inspect.v1.ProveRequest
+	(*ProveAnswer)(nil),           // 12: fairlead.inspect.v1.ProveAnswer
+	(*GatewayProof)(nil),          // 13: fairlead.inspect.v1.GatewayProof
+	(*LookRequest)(nil),           // 14: fairlead.inspect.v1.LookRequest
+	(*LookAnswer)(nil),            // 15: fairlead.inspect.v1.LookAnswer
+	(*EdgeLook)(nil),              // 16: fairlead.inspect.v1.EdgeLook
+	(*v1.EdgeState)(nil),          // 17: fairlead.report.v1.EdgeState
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*v1.Tunnel)(nil),             // 19: fairlead.report.v1.Tunnel
+	(*v1.Hole)(nil),               // 20: fairlead.report.v1.Hole
+	(*anypb.Any)(nil),             // 21: google.protobuf.Any
+	(*v1.Edge)(nil),               // 22: fairlead.report.v1.Edge
+	(*v1.Proof)(nil),              // 23: fairlead.report.v1.Proof
+	(*v1.APIServer)(nil),          // 24: fairlead.report.v1.APIServer
 }
 var file_pkg_inspect_v1_inspect_proto_depIdxs = []int32{
 	3,  // 0: fairlead.inspect.v1.FleetPart.server:type_name -> fairlead.inspect.v1.Server
 	4,  // 1: fairlead.inspect.v1.FleetPart.gateways:type_name -> fairlead.inspect.v1.Gateway
 	5,  // 2: fairlead.inspect.v1.FleetPart.tunnels:type_name -> fairlead.inspect.v1.Tunnel
-	14, // 3: fairlead.inspect.v1.FleetPart.edges:type_name -> fairlead.report.v1.EdgeState
+	17, // 3: fairlead.inspect.v1.FleetPart.edges:type_name -> fairlead.report.v1.EdgeState
 	6,  // 4: fairlead.inspect.v1.FleetPart.holes:type_name -> fairlead.inspect.v1.Hole
 	2,  // 5: fairlead.inspect.v1.FleetPart.refusals:type_name -> fairlead.inspect.v1.Refusal
-	15, // 6: fairlead.inspect.v1.Refusal.last:type_name -> google.protobuf.Timestamp
-	15, // 7: fairlead.inspect.v1.Server.now:type_name -> google.protobuf.Timestamp
-	15, // 8: fairlead.inspect.v1.Gateway.since:type_name -> google.protobuf.Timestamp
-	16, // 9: fairlead.inspect.v1.Tunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
-	17, // 10: fairlead.inspect.v1.Hole.hole:type_name -> fairlead.report.v1.Hole
-	18, // 11: fairlead.inspect.v1.ResourcesPart.node:type_name -> google.protobuf.Any
-	13, // 12: fairlead.inspect.v1.LookAnswer.edges:type_name -> fairlead.inspect.v1.EdgeLook
-	19, // 13: fairlead.inspect.v1.EdgeLook.api_server:type_name -> fairlead.report.v1.APIServer
-	0,  // 14: fairlead.inspect.v1.Inspect.Fleet:input_type -> fairlead.inspect.v1.FleetRequest
-	7,  // 15: fairlead.inspect.v1.Inspect.Resources:input_type -> fairlead.inspect.v1.ResourcesRequest
-	9,  // 16: fairlead.inspect.v1.Inspect.Dump:input_type -> fairlead.inspect.v1.DumpRequest
-	11, // 17: fairlead.inspect.v1.Inspect.Look:input_type -> fairlead.inspect.v1.LookRequest
-	1,  // 18: fairlead.inspect.v1.Inspect.Fleet:output_type -> fairlead.inspect.v1.FleetPart
-	8,  // 19: fairlead.inspect.v1.Inspect.Resources:output_type -> fairlead.inspect.v1.ResourcesPart
-	10, // 20: fairlead.inspect.v1.Inspect.Dump:output_type -> fairlead.inspect.v1.DumpPart
-	12, // 21: fairlead.inspect.v1.Inspect.Look:output_type -> fairlead.inspect.v1.LookAnswer
-	18, // [18:22] is the sub-list for method output_type
-	14, // [14:18] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	18, // 6: fairlead.inspect.v1.Refusal.last:type_name -> google.protobuf.Timestamp
+	18, // 7: fairlead.inspect.v1.Server.now:type_name -> google.protobuf.Timestamp
+	18, // 8: fairlead.inspect.v1.Gateway.since:type_name -> google.protobuf.Timestamp
+	19, // 9: fairlead.inspect.v1.Tunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	20, // 10: fairlead.inspect.v1.Hole.hole:type_name -> fairlead.report.v1.Hole
+	21, // 11: fairlead.inspect.v1.ResourcesPart.node:type_name -> google.protobuf.Any
+	22, // 12: fairlead.inspect.v1.ProveRequest.edge:type_name -> fairlead.report.v1.Edge
+	13, // 13: fairlead.inspect.v1.ProveAnswer.gateways:type_name -> fairlead.inspect.v1.GatewayProof
+	23, // 14: fairlead.inspect.v1.GatewayProof.proof:type_name -> fairlead.report.v1.Proof
+	16, // 15: fairlead.inspect.v1.LookAnswer.edges:type_name -> fairlead.inspect.v1.EdgeLook
+	24, // 16: fairlead.inspect.v1.EdgeLook.api_server:type_name -> fairlead.report.v1.APIServer
+	0,  // 17: fairlead.inspect.v1.Inspect.Fleet:input_type -> fairlead.inspect.v1.FleetRequest
+	7,  // 18: fairlead.inspect.v1.Inspect.Resources:input_type -> fairlead.inspect.v1.ResourcesRequest
+	9,  // 19: fairlead.inspect.v1.Inspect.Dump:input_type -> fairlead.inspect.v1.DumpRequest
+	14, // 20: fairlead.inspect.v1.Inspect.Look:input_type -> fairlead.inspect.v1.LookRequest
+	11, // 21: fairlead.inspect.v1.Inspect.Prove:input_type -> fairlead.inspect.v1.ProveRequest
+	1,  // 22: fairlead.inspect.v1.Inspect.Fleet:output_type -> fairlead.inspect.v1.FleetPart
+	8,  // 23: fairlead.inspect.v1.Inspect.Resources:output_type -> fairlead.inspect.v1.ResourcesPart
+	10, // 24: fairlead.inspect.v1.Inspect.Dump:output_type -> fairlead.inspect.v1.DumpPart
+	15, // 25: fairlead.inspect.v1.Inspect.Look:output_type -> fairlead.inspect.v1.LookAnswer
+	12, // 26: fairlead.inspect.v1.Inspect.Prove:output_type -> fairlead.inspect.v1.ProveAnswer
+	22, // [22:27] is the sub-list for method output_type
+	17, // [17:22] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_pkg_inspect_v1_inspect_proto_init() }
@@ -995,7 +1174,7 @@ func file_pkg_inspect_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_inspect_v1_inspect_proto_rawDesc), len(file_pkg_inspect_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	Inspect_Resources_FullMethodName = "/fairlead.inspect.v1.Inspect/Resources"
 	Inspect_Dump_FullMethodName      = "/fairlead.inspect.v1.Inspect/Dump"
 	Inspect_Look_FullMethodName      = "/fairlead.inspect.v1.Inspect/Look"
+	Inspect_Prove_FullMethodName     = "/fairlead.inspect.v1.Inspect/Prove"
 )
 
 // InspectClient is the client API for Inspect service.
@@ -40,6 +41,8 @@ type InspectClient interface {
 	Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpPart], error)
 	// Look has the edges of one tunnel that report to this server look at their apiserver now. They have some seconds.
 	Look(ctx context.Context, in *LookRequest, opts ...grpc.CallOption) (*LookAnswer, error)
+	// Prove asks the gateways that report to this server what their kernels' sockets say now of the tunnels of an edge.
+	Prove(ctx context.Context, in *ProveRequest, opts ...grpc.CallOption) (*ProveAnswer, error)
 }
 
 type inspectClient struct {
@@ -117,6 +120,16 @@ func (c *inspectClient) Look(ctx context.Context, in *LookRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *inspectClient) Prove(ctx context.Context, in *ProveRequest, opts ...grpc.CallOption) (*ProveAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProveAnswer)
+	err := c.cc.Invoke(ctx, Inspect_Prove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // InspectServer is the server API for Inspect service.
 // All implementations must embed UnimplementedInspectServer
 // for forward compatibility.
@@ -129,6 +142,8 @@ type InspectServer interface {
 	Dump(*DumpRequest, grpc.ServerStreamingServer[DumpPart]) error
 	// Look has the edges of one tunnel that report to this server look at their apiserver now. They have some seconds.
 	Look(context.Context, *LookRequest) (*LookAnswer, error)
+	// Prove asks the gateways that report to this server what their kernels' sockets say now of the tunnels of an edge.
+	Prove(context.Context, *ProveRequest) (*ProveAnswer, error)
 	mustEmbedUnimplementedInspectServer()
 }
 
@@ -150,6 +165,9 @@ func (UnimplementedInspectServer) Dump(*DumpRequest, grpc.ServerStreamingServer[
 }
 func (UnimplementedInspectServer) Look(context.Context, *LookRequest) (*LookAnswer, error) {
 	return nil, status.Error(codes.Unimplemented, "method Look not implemented")
+}
+func (UnimplementedInspectServer) Prove(context.Context, *ProveRequest) (*ProveAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Prove not implemented")
 }
 func (UnimplementedInspectServer) mustEmbedUnimplementedInspectServer() {}
 func (UnimplementedInspectServer) testEmbeddedByValue()                 {}
@@ -223,6 +241,24 @@ func _Inspect_Look_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Inspect_Prove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InspectServer).Prove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Inspect_Prove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InspectServer).Prove(ctx, req.(*ProveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Inspect_ServiceDesc is the grpc.ServiceDesc for Inspect service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -233,6 +269,10 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Look",
 			Handler:    _Inspect_Look_Handler,
+		},
+		{
+			MethodName: "Prove",
+			Handler:    _Inspect_Prove_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

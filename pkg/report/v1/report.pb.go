@@ -288,6 +288,7 @@ type Question struct {
 	Tunnels       *TunnelsQuestion       `protobuf:"bytes,2,opt,name=tunnels,proto3" json:"tunnels,omitempty"`
 	Dump          *DumpQuestion          `protobuf:"bytes,3,opt,name=dump,proto3" json:"dump,omitempty"`
 	Look          *LookQuestion          `protobuf:"bytes,4,opt,name=look,proto3" json:"look,omitempty"`
+	Proof         *ProofQuestion         `protobuf:"bytes,5,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -346,6 +347,13 @@ func (x *Question) GetDump() *DumpQuestion {
 func (x *Question) GetLook() *LookQuestion {
 	if x != nil {
 		return x.Look
+	}
+	return nil
+}
+
+func (x *Question) GetProof() *ProofQuestion {
+	if x != nil {
+		return x.Proof
 	}
 	return nil
 }
@@ -440,6 +448,51 @@ func (x *DumpQuestion) GetNames() []string {
 	return nil
 }
 
+// ProofQuestion asks a gateway what the kernel's sockets say now of the tunnels of an edge.
+type ProofQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Edge          *Edge                  `protobuf:"bytes,1,opt,name=edge,proto3" json:"edge,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProofQuestion) Reset() {
+	*x = ProofQuestion{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProofQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProofQuestion) ProtoMessage() {}
+
+func (x *ProofQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProofQuestion.ProtoReflect.Descriptor instead.
+func (*ProofQuestion) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ProofQuestion) GetEdge() *Edge {
+	if x != nil {
+		return x.Edge
+	}
+	return nil
+}
+
 // LookQuestion has an edge look at its apiserver, now.
 type LookQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -449,7 +502,7 @@ type LookQuestion struct {
 
 func (x *LookQuestion) Reset() {
 	*x = LookQuestion{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +514,7 @@ func (x *LookQuestion) String() string {
 func (*LookQuestion) ProtoMessage() {}
 
 func (x *LookQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +527,7 @@ func (x *LookQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookQuestion.ProtoReflect.Descriptor instead.
 func (*LookQuestion) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 // Answer is a part of what was asked for.
@@ -487,13 +540,14 @@ type Answer struct {
 	// dump is a part of the gzip stream of {"configs": [...]}: the Envoy clusters and listeners of Envoy's /config_dump.
 	Dump          []byte     `protobuf:"bytes,5,opt,name=dump,proto3" json:"dump,omitempty"`
 	ApiServer     *APIServer `protobuf:"bytes,6,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"` // as it was found now
+	Proof         *Proof     `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +559,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +572,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Answer) GetNumber() uint64 {
@@ -563,6 +617,82 @@ func (x *Answer) GetApiServer() *APIServer {
 	return nil
 }
 
+func (x *Answer) GetProof() *Proof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+// Proof is what the kernel's sockets say of the tunnels of an edge.
+type Proof struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Denied        bool                   `protobuf:"varint,1,opt,name=denied,proto3" json:"denied,omitempty"`        // the gateway closes its tunnels as they appear
+	Closed        uint32                 `protobuf:"varint,2,opt,name=closed,proto3" json:"closed,omitempty"`        // connections that it has closed since
+	Open          uint32                 `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`            // connections that there are
+	Incomplete    string                 `protobuf:"bytes,4,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // why there may be one without a record, and the cure; empty: there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proof) Reset() {
+	*x = Proof{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proof) ProtoMessage() {}
+
+func (x *Proof) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proof.ProtoReflect.Descriptor instead.
+func (*Proof) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Proof) GetDenied() bool {
+	if x != nil {
+		return x.Denied
+	}
+	return false
+}
+
+func (x *Proof) GetClosed() uint32 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *Proof) GetOpen() uint32 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *Proof) GetIncomplete() string {
+	if x != nil {
+		return x.Incomplete
+	}
+	return ""
+}
+
 // MeasuredTunnel is a tunnel that there is now.
 type MeasuredTunnel struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -574,7 +704,7 @@ type MeasuredTunnel struct {
 
 func (x *MeasuredTunnel) Reset() {
 	*x = MeasuredTunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +716,7 @@ func (x *MeasuredTunnel) String() string {
 func (*MeasuredTunnel) ProtoMessage() {}
 
 func (x *MeasuredTunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +729,7 @@ func (x *MeasuredTunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasuredTunnel.ProtoReflect.Descriptor instead.
 func (*MeasuredTunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MeasuredTunnel) GetTunnel() *Tunnel {
@@ -619,19 +749,21 @@ func (x *MeasuredTunnel) GetRoundTripMicros() uint32 {
 type GatewayReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// snapshot says that tunnels are all there are: what was said before counts no more.
-	Snapshot      bool      `protobuf:"varint,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	Tunnels       []*Tunnel `protobuf:"bytes,2,rep,name=tunnels,proto3" json:"tunnels,omitempty"` // that there are now
-	Closed        []string  `protobuf:"bytes,3,rep,name=closed,proto3" json:"closed,omitempty"`   // keys of those that there were
-	Holes         []*Hole   `protobuf:"bytes,4,rep,name=holes,proto3" json:"holes,omitempty"`     // with snapshot all that there are, else those that changed
-	Ready         bool      `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`    // it takes clients: in every message, as it is now
-	Answer        *Answer   `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"`   // a message with one says nothing else
+	Snapshot bool      `protobuf:"varint,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Tunnels  []*Tunnel `protobuf:"bytes,2,rep,name=tunnels,proto3" json:"tunnels,omitempty"` // that there are now
+	Closed   []string  `protobuf:"bytes,3,rep,name=closed,proto3" json:"closed,omitempty"`   // keys of those that there were
+	Holes    []*Hole   `protobuf:"bytes,4,rep,name=holes,proto3" json:"holes,omitempty"`     // with snapshot all that there are, else those that changed
+	Ready    bool      `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`    // it takes clients: in every message, as it is now
+	Answer   *Answer   `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"`   // a message with one says nothing else
+	// incomplete says why the record of the gateway's connections does not account for each; empty: it does. In every message, as it is now.
+	Incomplete    string `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewayReport) Reset() {
 	*x = GatewayReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +775,7 @@ func (x *GatewayReport) String() string {
 func (*GatewayReport) ProtoMessage() {}
 
 func (x *GatewayReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +788,7 @@ func (x *GatewayReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayReport.ProtoReflect.Descriptor instead.
 func (*GatewayReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GatewayReport) GetSnapshot() bool {
@@ -701,6 +833,13 @@ func (x *GatewayReport) GetAnswer() *Answer {
 	return nil
 }
 
+func (x *GatewayReport) GetIncomplete() string {
+	if x != nil {
+		return x.Incomplete
+	}
+	return ""
+}
+
 type PeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -709,7 +848,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +860,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +873,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 // PeersAnswer is what one server knows of the gateways. Others may report to other servers.
@@ -749,7 +888,7 @@ type PeersAnswer struct {
 
 func (x *PeersAnswer) Reset() {
 	*x = PeersAnswer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +900,7 @@ func (x *PeersAnswer) String() string {
 func (*PeersAnswer) ProtoMessage() {}
 
 func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +913,7 @@ func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersAnswer.ProtoReflect.Descriptor instead.
 func (*PeersAnswer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PeersAnswer) GetGateways() []string {
@@ -810,7 +949,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +961,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +974,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Peer) GetGateway() string {
@@ -871,7 +1010,7 @@ type Hole struct {
 
 func (x *Hole) Reset() {
 	*x = Hole{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1022,7 @@ func (x *Hole) String() string {
 func (*Hole) ProtoMessage() {}
 
 func (x *Hole) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1035,7 @@ func (x *Hole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hole.ProtoReflect.Descriptor instead.
 func (*Hole) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Hole) GetNode() string {
@@ -934,7 +1073,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1085,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1098,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Tunnel) GetKey() string {
@@ -1008,7 +1147,7 @@ type GatewayOrders struct {
 
 func (x *GatewayOrders) Reset() {
 	*x = GatewayOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1159,7 @@ func (x *GatewayOrders) String() string {
 func (*GatewayOrders) ProtoMessage() {}
 
 func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1172,7 @@ func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayOrders.ProtoReflect.Descriptor instead.
 func (*GatewayOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GatewayOrders) GetDenied() *Denied {
@@ -1060,7 +1199,7 @@ type Denied struct {
 
 func (x *Denied) Reset() {
 	*x = Denied{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1211,7 @@ func (x *Denied) String() string {
 func (*Denied) ProtoMessage() {}
 
 func (x *Denied) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1224,7 @@ func (x *Denied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denied.ProtoReflect.Descriptor instead.
 func (*Denied) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Denied) GetEdges() []*Edge {
@@ -1113,7 +1252,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1264,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1277,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Edge) GetNode() string {
@@ -1174,7 +1313,7 @@ type BootReport struct {
 
 func (x *BootReport) Reset() {
 	*x = BootReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1325,7 @@ func (x *BootReport) String() string {
 func (*BootReport) ProtoMessage() {}
 
 func (x *BootReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1338,7 @@ func (x *BootReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
 func (*BootReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BootReport) GetBootId() string {
@@ -1278,7 +1417,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1429,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1442,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BootPhase) GetName() string {
@@ -1350,7 +1489,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1501,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1514,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Machine) GetHostname() string {
@@ -1428,7 +1567,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1579,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1592,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 // Change is one thing that changed. The first is began, then come all that there are, which synced ends. Of a gateway all
@@ -1475,7 +1614,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1626,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1639,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -1609,14 +1748,15 @@ type GatewayState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"` // when that became so, by the server's clock
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`            // when that became so, by the server's clock
+	Incomplete    bool                   `protobuf:"varint,4,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // it may have tunnels that it does not report
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1768,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1781,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GatewayState) GetName() string {
@@ -1665,6 +1805,13 @@ func (x *GatewayState) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GatewayState) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
 // EdgeState is an edge that reports, or has reported, to this server.
 type EdgeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1680,7 +1827,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1839,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1852,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -1764,7 +1911,7 @@ type TunnelCount struct {
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1923,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1936,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -1840,7 +1987,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1999,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2012,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -1919,18 +2066,21 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\"F\n" +
 	"\n" +
 	"EdgeOrders\x128\n" +
-	"\bquestion\x18\x01 \x01(\v2\x1c.fairlead.report.v1.QuestionR\bquestion\"\xcd\x01\n" +
+	"\bquestion\x18\x01 \x01(\v2\x1c.fairlead.report.v1.QuestionR\bquestion\"\x86\x02\n" +
 	"\bQuestion\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12=\n" +
 	"\atunnels\x18\x02 \x01(\v2#.fairlead.report.v1.TunnelsQuestionR\atunnels\x124\n" +
 	"\x04dump\x18\x03 \x01(\v2 .fairlead.report.v1.DumpQuestionR\x04dump\x124\n" +
-	"\x04look\x18\x04 \x01(\v2 .fairlead.report.v1.LookQuestionR\x04look\"0\n" +
+	"\x04look\x18\x04 \x01(\v2 .fairlead.report.v1.LookQuestionR\x04look\x127\n" +
+	"\x05proof\x18\x05 \x01(\v2!.fairlead.report.v1.ProofQuestionR\x05proof\"0\n" +
 	"\x0fTunnelsQuestion\x12\x1d\n" +
 	"\n" +
 	"tunnel_ids\x18\x01 \x03(\tR\ttunnelIds\"$\n" +
 	"\fDumpQuestion\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\x0e\n" +
-	"\fLookQuestion\"\xda\x01\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"=\n" +
+	"\rProofQuestion\x12,\n" +
+	"\x04edge\x18\x01 \x01(\v2\x18.fairlead.report.v1.EdgeR\x04edge\"\x0e\n" +
+	"\fLookQuestion\"\x8b\x02\n" +
 	"\x06Answer\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x12\x14\n" +
@@ -1938,17 +2088,28 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\atunnels\x18\x04 \x03(\v2\".fairlead.report.v1.MeasuredTunnelR\atunnels\x12\x12\n" +
 	"\x04dump\x18\x05 \x01(\fR\x04dump\x12<\n" +
 	"\n" +
-	"api_server\x18\x06 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\"p\n" +
+	"api_server\x18\x06 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\x12/\n" +
+	"\x05proof\x18\a \x01(\v2\x19.fairlead.report.v1.ProofR\x05proof\"k\n" +
+	"\x05Proof\x12\x16\n" +
+	"\x06denied\x18\x01 \x01(\bR\x06denied\x12\x16\n" +
+	"\x06closed\x18\x02 \x01(\rR\x06closed\x12\x12\n" +
+	"\x04open\x18\x03 \x01(\rR\x04open\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x04 \x01(\tR\n" +
+	"incomplete\"p\n" +
 	"\x0eMeasuredTunnel\x122\n" +
 	"\x06tunnel\x18\x01 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
-	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\xf3\x01\n" +
+	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\x93\x02\n" +
 	"\rGatewayReport\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x124\n" +
 	"\atunnels\x18\x02 \x03(\v2\x1a.fairlead.report.v1.TunnelR\atunnels\x12\x16\n" +
 	"\x06closed\x18\x03 \x03(\tR\x06closed\x12.\n" +
 	"\x05holes\x18\x04 \x03(\v2\x18.fairlead.report.v1.HoleR\x05holes\x12\x14\n" +
 	"\x05ready\x18\x05 \x01(\bR\x05ready\x122\n" +
-	"\x06answer\x18\x06 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\"\x0e\n" +
+	"\x06answer\x18\x06 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\a \x01(\tR\n" +
+	"incomplete\"\x0e\n" +
 	"\fPeersRequest\"s\n" +
 	"\vPeersAnswer\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12.\n" +
@@ -2012,11 +2173,14 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x04edge\x18\x03 \x01(\v2\x1d.fairlead.report.v1.EdgeStateH\x00R\x04edge\x12;\n" +
 	"\atunnels\x18\x04 \x01(\v2\x1f.fairlead.report.v1.TunnelCountH\x00R\atunnels\x125\n" +
 	"\x04boot\x18\x06 \x01(\v2\x1f.fairlead.report.v1.MachineBootH\x00R\x04bootB\x06\n" +
-	"\x04what\"r\n" +
+	"\x04what\"\x92\x01\n" +
 	"\fGatewayState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xfc\x01\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x04 \x01(\bR\n" +
+	"incomplete\"\xfc\x01\n" +
 	"\tEdgeState\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x1c\n" +
@@ -2059,7 +2223,7 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
@@ -2068,79 +2232,84 @@ var file_pkg_report_v1_report_proto_goTypes = []any{
 	(*Question)(nil),              // 4: fairlead.report.v1.Question
 	(*TunnelsQuestion)(nil),       // 5: fairlead.report.v1.TunnelsQuestion
 	(*DumpQuestion)(nil),          // 6: fairlead.report.v1.DumpQuestion
-	(*LookQuestion)(nil),          // 7: fairlead.report.v1.LookQuestion
-	(*Answer)(nil),                // 8: fairlead.report.v1.Answer
-	(*MeasuredTunnel)(nil),        // 9: fairlead.report.v1.MeasuredTunnel
-	(*GatewayReport)(nil),         // 10: fairlead.report.v1.GatewayReport
-	(*PeersRequest)(nil),          // 11: fairlead.report.v1.PeersRequest
-	(*PeersAnswer)(nil),           // 12: fairlead.report.v1.PeersAnswer
-	(*Peer)(nil),                  // 13: fairlead.report.v1.Peer
-	(*Hole)(nil),                  // 14: fairlead.report.v1.Hole
-	(*Tunnel)(nil),                // 15: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 16: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 17: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 18: fairlead.report.v1.Edge
-	(*BootReport)(nil),            // 19: fairlead.report.v1.BootReport
-	(*BootPhase)(nil),             // 20: fairlead.report.v1.BootPhase
-	(*Machine)(nil),               // 21: fairlead.report.v1.Machine
-	(*WatchRequest)(nil),          // 22: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 23: fairlead.report.v1.Change
-	(*GatewayState)(nil),          // 24: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 25: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 26: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 27: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*ProofQuestion)(nil),         // 7: fairlead.report.v1.ProofQuestion
+	(*LookQuestion)(nil),          // 8: fairlead.report.v1.LookQuestion
+	(*Answer)(nil),                // 9: fairlead.report.v1.Answer
+	(*Proof)(nil),                 // 10: fairlead.report.v1.Proof
+	(*MeasuredTunnel)(nil),        // 11: fairlead.report.v1.MeasuredTunnel
+	(*GatewayReport)(nil),         // 12: fairlead.report.v1.GatewayReport
+	(*PeersRequest)(nil),          // 13: fairlead.report.v1.PeersRequest
+	(*PeersAnswer)(nil),           // 14: fairlead.report.v1.PeersAnswer
+	(*Peer)(nil),                  // 15: fairlead.report.v1.Peer
+	(*Hole)(nil),                  // 16: fairlead.report.v1.Hole
+	(*Tunnel)(nil),                // 17: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 18: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 19: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 20: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 21: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 22: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 23: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 24: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 25: fairlead.report.v1.Change
+	(*GatewayState)(nil),          // 26: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 27: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 28: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 29: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
-	8,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
-	28, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	9,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
+	30, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
 	4,  // 3: fairlead.report.v1.EdgeOrders.question:type_name -> fairlead.report.v1.Question
 	5,  // 4: fairlead.report.v1.Question.tunnels:type_name -> fairlead.report.v1.TunnelsQuestion
 	6,  // 5: fairlead.report.v1.Question.dump:type_name -> fairlead.report.v1.DumpQuestion
-	7,  // 6: fairlead.report.v1.Question.look:type_name -> fairlead.report.v1.LookQuestion
-	9,  // 7: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
-	2,  // 8: fairlead.report.v1.Answer.api_server:type_name -> fairlead.report.v1.APIServer
-	15, // 9: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
-	15, // 10: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
-	14, // 11: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
-	8,  // 12: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
-	13, // 13: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
-	18, // 14: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
-	28, // 15: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	17, // 16: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	4,  // 17: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
-	18, // 18: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	21, // 19: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
-	0,  // 20: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
-	20, // 21: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
-	0,  // 22: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	28, // 23: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	28, // 24: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	28, // 25: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	24, // 26: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	25, // 27: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	26, // 28: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	27, // 29: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	28, // 30: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	28, // 31: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 32: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	28, // 33: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
-	28, // 34: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	19, // 35: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 36: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	10, // 37: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	11, // 38: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
-	22, // 39: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 40: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	16, // 41: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	12, // 42: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
-	23, // 43: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	40, // [40:44] is the sub-list for method output_type
-	36, // [36:40] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	8,  // 6: fairlead.report.v1.Question.look:type_name -> fairlead.report.v1.LookQuestion
+	7,  // 7: fairlead.report.v1.Question.proof:type_name -> fairlead.report.v1.ProofQuestion
+	20, // 8: fairlead.report.v1.ProofQuestion.edge:type_name -> fairlead.report.v1.Edge
+	11, // 9: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
+	2,  // 10: fairlead.report.v1.Answer.api_server:type_name -> fairlead.report.v1.APIServer
+	10, // 11: fairlead.report.v1.Answer.proof:type_name -> fairlead.report.v1.Proof
+	17, // 12: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	17, // 13: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	16, // 14: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
+	9,  // 15: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
+	15, // 16: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
+	20, // 17: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
+	30, // 18: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	19, // 19: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	4,  // 20: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
+	20, // 21: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	23, // 22: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 23: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	22, // 24: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 25: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	30, // 26: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	30, // 27: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	30, // 28: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	26, // 29: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	27, // 30: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	28, // 31: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	29, // 32: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	30, // 33: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	30, // 34: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 35: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	30, // 36: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
+	30, // 37: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	21, // 38: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 39: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	12, // 40: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	13, // 41: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
+	24, // 42: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 43: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	18, // 44: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	14, // 45: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
+	25, // 46: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	43, // [43:47] is the sub-list for method output_type
+	39, // [39:43] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -2148,7 +2317,7 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[22].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[24].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
@@ -2162,7 +2331,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,87 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	fileaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	reversetunnelv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/reverse_tunnel/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+var errNoOwner = errors.New("it does not record the owner of its connections")
+
+// IsPublicListener says whether a resource is a gateway's public listener.
+func IsPublicListener(resource *anypb.Any) bool {
+	l := &listenerv3.Listener{}
+	return resource.MessageIs(l) && resource.UnmarshalTo(l) == nil && l.GetName() == publicListener
+}
+
+// RecordsOwners returns an error if a filter chain of a gateway's public listener does not record in TunnelLog which
+// owner its connections have. For any other resource it returns nil. A tunnel is recorded by the bootstrap, all else by
+// its TCP proxy.
+func RecordsOwners(resource *anypb.Any) error {
+	if !IsPublicListener(resource) {
+		return nil
+	}
+	l := &listenerv3.Listener{}
+	if err := resource.UnmarshalTo(l); err != nil {
+		return fmt.Errorf("reading listener: %w", err)
+	}
+	for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+		if chain != nil && ownerOf(chain) == "" {
+			return fmt.Errorf("filter chain %.100q of the public listener: %w", chain.GetName(), errNoOwner)
+		}
+	}
+	return nil
+}
+
+// ownerOf returns the owner that a filter chain records, by its last filter, or "".
+func ownerOf(chain *listenerv3.FilterChain) string {
+	filters := chain.GetFilters()
+	if len(filters) == 0 {
+		return ""
+	}
+	config := filters[len(filters)-1].GetTypedConfig()
+	if config.MessageIs(&reversetunnelv3.ReverseTunnel{}) {
+		return OwnerTunnel
+	}
+	proxy := &tcpproxyv3.TcpProxy{}
+	if config.UnmarshalTo(proxy) != nil || !proxy.GetAccessLogOptions().GetFlushAccessLogOnStart() {
+		return ""
+	}
+	for _, log := range proxy.GetAccessLog() {
+		file := &fileaccesslogv3.FileAccessLog{}
+		if log.GetFilter() == nil && log.GetTypedConfig().UnmarshalTo(file) == nil && file.GetPath() == TunnelLog {
+			return file.GetLogFormat().GetJsonFormat().GetFields()["owner"].GetStringValue()
+		}
+	}
+	return ""
+}
+
+// withoutRecords returns listeners as versions before 0.2 made them, which do not record owners and leave the tenant id
+// to the edge. An agent accepts them from an xds-server that is not upgraded yet, and reports that its record is
+// incomplete.
+func withoutRecords(listeners []*listenerv3.Listener) []*listenerv3.Listener {
+	for _, l := range listeners {
+		if l.GetName() != publicListener {
+			continue
+		}
+		for _, chain := range l.GetFilterChains() {
+			for _, f := range chain.GetFilters() {
+				tunnel, proxy := &reversetunnelv3.ReverseTunnel{}, &tcpproxyv3.TcpProxy{}
+				switch {
+				case f.GetTypedConfig().UnmarshalTo(tunnel) == nil:
+					tunnel.Validation.TenantIdFormat, tunnel.HandshakeTimeout = "", nil
+					f.ConfigType = filter("", tunnel).ConfigType
+				case f.GetTypedConfig().UnmarshalTo(proxy) == nil:
+					proxy.AccessLog, proxy.AccessLogOptions = nil, nil
+					f.ConfigType = filter("", proxy).ConfigType
+				}
+			}
+		}
+	}
+	return listeners
+}

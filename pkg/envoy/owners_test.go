@@ -1,0 +1,113 @@
+package envoy
+
+import (
+	"strings"
+	"testing"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	reversetunnelv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/reverse_tunnel/v3"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// publicOf is the public listener of a gateway that has all kinds of filter chains.
+func publicOf(t *testing.T, denied model.Denied) *listenerv3.Listener {
+	t.Helper()
+	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
+	inst := model.Installation{
+		Domain: "tunnels.example.com", Public: at, Control: at,
+		Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}, {Name: "gateway-1", Peer: at}, {Name: "gateway-2", Peer: at}},
+	}
+	l := GatewayListeners(inst, "gateway-0", GatewayBind{Public: at, APIServer: at, Connect: at}, denied)[0]
+	if l.GetName() != publicListener || len(l.GetFilterChains()) != 4 {
+		t.Fatalf("the first listener is %s with %d filter chains", l.GetName(), len(l.GetFilterChains()))
+	}
+	return l
+}
+
+func TestEachFilterChainOfThePublicListenerRecordsItsOwner(t *testing.T) {
+	l := publicOf(t, model.Denied{})
+	owners := map[string]int{}
+	for _, chain := range l.GetFilterChains() {
+		owner := ownerOf(chain)
+		if owner == "" {
+			t.Errorf("filter chain %s records no owner: a connection in it would be closed as unknown", chain.GetName())
+		}
+		owners[owner]++
+	}
+	if owners[OwnerTunnel] != 1 || owners[OwnerControl] != 1 || owners[OwnerRelay] != 2 {
+		t.Errorf("owners: %v", owners)
+	}
+	if l.GetDefaultFilterChain() != nil || l.GetFilterChainMatcher() != nil {
+		t.Error("the public listener has filter chains that this test does not see")
+	}
+	if err := RecordsOwners(pack(l)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFilterChainWithoutRecordIsFound(t *testing.T) {
+	for name, change := range map[string]func(l *listenerv3.Listener){
+		"a chain that is added": func(l *listenerv3.Listener) {
+			l.FilterChains = append(l.FilterChains, chainFor("new.example.com", tcpProxyFilter(tcpProxy("new", "new"))))
+		},
+		"a default chain": func(l *listenerv3.Listener) {
+			l.DefaultFilterChain = chainFor("", tcpProxyFilter(tcpProxy("new", "new")))
+		},
+		"a chain without filters": func(l *listenerv3.Listener) { l.FilterChains = append(l.FilterChains, chainFor("x.example.com")) },
+		"no record of the start": func(l *listenerv3.Listener) {
+			proxy := recorded(OwnerRelay, tcpProxy("new", "new"))
+			proxy.AccessLogOptions = nil
+			l.FilterChains = append(l.FilterChains, chainFor("y.example.com", tcpProxyFilter(proxy)))
+		},
+		"listeners of the version before": func(l *listenerv3.Listener) { withoutRecords([]*listenerv3.Listener{l}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := publicOf(t, model.Denied{})
+			change(l)
+			if err := RecordsOwners(pack(l)); err == nil {
+				t.Error("it is not found")
+			}
+		})
+	}
+}
+
+func TestAnAgentTakesListenersWithAndWithoutRecords(t *testing.T) {
+	forms := FormsOf("tunnels.example.com", model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
+	l := publicOf(t, model.Denied{})
+	if err := forms.Check(pack(l)); err != nil {
+		t.Error(err)
+	}
+	withoutRecords([]*listenerv3.Listener{l})
+	if err := forms.Check(pack(l)); err != nil {
+		t.Error(err)
+	}
+	l = publicOf(t, model.Denied{})
+	for _, f := range l.GetFilterChains()[0].GetFilters() {
+		tunnel := &reversetunnelv3.ReverseTunnel{}
+		if f.GetTypedConfig().UnmarshalTo(tunnel) == nil {
+			tunnel.Validation.TenantIdFormat = "%DOWNSTREAM_REMOTE_ADDRESS%"
+			f.ConfigType = filter("", tunnel).ConfigType
+		}
+	}
+	if err := forms.Check(pack(l)); err == nil || !strings.Contains(err.Error(), "tenant_id_format") {
+		t.Errorf("another tenant id: %v", err)
+	}
+}
+
+// TestRecordsNameEachField keeps whole metadata, which an edge's headers are part of, out of the records.
+func TestRecordsNameEachField(t *testing.T) {
+	b := GatewayBootstrap(BootstrapConfig{})
+	text := b.String()
+	if n := strings.Count(text, "%DYNAMIC_METADATA("); n != 5 {
+		t.Errorf("%d fields are of metadata", n)
+	}
+	if strings.Contains(text, "%DYNAMIC_METADATA("+lifecycle+")") {
+		t.Error("a record has the whole metadata")
+	}
+	for _, field := range []string{"tenant", "initiator"} {
+		if strings.Contains(text, lifecycle+":"+field) {
+			t.Errorf("a record has the field %s, which the edge writes", field)
+		}
+	}
+}

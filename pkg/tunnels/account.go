@@ -1,0 +1,185 @@
+package tunnels
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+const (
+	// accountInterval is how often the kernel's sockets are compared with the record.
+	accountInterval = 15 * time.Second
+	// blindInterval is how soon that is tried again after it was not possible, as while Envoy starts.
+	blindInterval = time.Second
+)
+
+// Writes is what Envoy says of the files that it writes.
+type Writes struct {
+	Failed   int // writes that were given up, since Envoy started
+	Buffered int // bytes that wait to be written
+}
+
+// accountant compares the sockets of the public port with the record. It belongs to one goroutine.
+type accountant struct {
+	kernel   kernel
+	offset   int64 // of the log, at the last look
+	buffered bool  // something waited to be written then
+}
+
+// account compares until ctx ends.
+func (t *Table) account(ctx context.Context) {
+	a := &accountant{}
+	defer a.kernel.close()
+	again := time.NewTimer(0)
+	defer again.Stop()
+	<-again.C
+	for {
+		wait := t.accountEvery
+		if !t.look(ctx, a) {
+			wait = min(wait, blindInterval)
+		}
+		again.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// look compares once, and closes what is unknown. It says whether it could compare.
+func (t *Table) look(ctx context.Context, a *accountant) bool {
+	sockets, why := t.examine(ctx, a)
+	t.mu.Lock()
+	var unknown []socket
+	before, gap := t.ledger.incomplete(), t.ledger.why()
+	if why != "" {
+		t.ledger.blind(why)
+	} else {
+		unknown = t.ledger.look(sockets, t.isTunnel)
+	}
+	after := t.ledger.incomplete()
+	if gap != t.ledger.why() {
+		t.gapUnsaved.Store(true)
+	}
+	if after != before && t.history.version > 0 {
+		t.history.add([]string{holesKey}) // for those that report Incomplete
+	}
+	t.mu.Unlock()
+	if after != "" && after != before {
+		t.say(slog.LevelError, "record of connections is incomplete", errors.New(after))
+	}
+	for _, s := range unknown {
+		switch err := a.kernel.destroy(s); {
+		case errors.Is(err, errGone):
+		case err != nil:
+			t.say(slog.LevelError, "cannot close a connection without a recorded owner, trying again", err)
+		default:
+			t.config.Logger.Warn("closed a connection without a recorded owner", "peer", s.remote.String())
+			t.mu.Lock()
+			t.stats.Closed++
+			t.mu.Unlock()
+		}
+	}
+	return why == ""
+}
+
+// examine returns the sockets of the public port, after it has read the records of all of them. Else it says why it
+// can't.
+func (t *Table) examine(ctx context.Context, a *accountant) (sockets []socket, why string) {
+	writes, err := t.config.Writes(ctx)
+	if err != nil {
+		return nil, "Envoy does not answer; restart this gateway if that lasts"
+	}
+	if sockets, why = t.publicSockets(&a.kernel); why != "" {
+		return nil, why
+	}
+	t.poll(time.Now())
+	t.files.Lock()
+	offset, loaded := t.log.offset, t.log.loaded
+	t.files.Unlock()
+	stalled := a.buffered && writes.Buffered > 0 && offset == a.offset
+	a.buffered, a.offset = writes.Buffered > 0, offset
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if writes.Failed > t.ledger.failed {
+		t.lose("Envoy could not write a part of its log of connections: check the disk")
+	}
+	t.ledger.failed = writes.Failed
+	t.loseUnrecorded()
+	switch {
+	case !loaded:
+		return nil, "the log of connections can't be read: check its folder and the disk"
+	case stalled:
+		return nil, "Envoy does not get its log of connections written: check the disk"
+	}
+	return sockets, ""
+}
+
+// publicSockets returns the connections at the public address, without those that another program's listener at a more
+// specific address accepts. Else it says why it can't.
+func (t *Table) publicSockets(k *kernel) (sockets []socket, why string) {
+	listeners, err := k.dump(listening)
+	if err == nil {
+		sockets, err = k.dump(connected)
+	}
+	if err != nil {
+		t.say(slog.LevelError, "cannot compare connections with the record", err)
+		return nil, "the kernel does not say which connections there are: see the log of the gateway-agent"
+	}
+	at := []netip.AddrPort{t.config.Public}
+	others, here := map[netip.AddrPort]bool{}, false
+	for _, s := range listeners {
+		switch {
+		case s.local.Addr().IsUnspecified() && s.local.Port() == t.config.Public.Port(), s.local == plain(t.config.Public):
+			here = true
+		case s.local.Port() == t.config.Public.Port():
+			others[s.local] = true
+		}
+	}
+	if !here {
+		return nil, fmt.Sprintf("nothing listens at the public address %s in the network namespace of the gateway-agent", t.config.Public)
+	}
+	found := sockets[:0]
+	for _, s := range sockets {
+		if acceptedAt(at, s.local) && !others[s.local] {
+			found = append(found, s)
+		}
+	}
+	return found, ""
+}
+
+// isTunnel says whether a socket is a tunnel of the table. The lock is held.
+func (t *Table) isTunnel(s socket) bool {
+	return t.live[key(s.remote, s.local)] != nil || t.live[s.remote.String()] != nil
+}
+
+// lose notes that records may be missing. The lock is held.
+func (t *Table) lose(why string) {
+	if t.ledger.lost(why) {
+		t.gapUnsaved.Store(true)
+	}
+}
+
+// Unrecorded says that Envoy has a configuration in which connections have no record of their owner; "": it has none.
+func (t *Table) Unrecorded(why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.loseUnrecorded() // what began before it was over
+	if t.unrecorded != why {
+		t.unrecorded = why
+		t.gapUnsaved.Store(true)
+	}
+	t.loseUnrecorded()
+}
+
+// loseUnrecorded notes that connections begin without a record, at each look for as long as that is so. The lock is
+// held.
+func (t *Table) loseUnrecorded() {
+	if t.unrecorded != "" {
+		t.lose("connections begin without a record (" + t.unrecorded + ")")
+	}
+}
