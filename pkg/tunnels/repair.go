@@ -52,6 +52,7 @@ func newRepairs(r rules) repairs {
 
 // join adds a tunnel to those of its edge.
 func (t *Table) join(v *entry, now time.Time) {
+	t.counts.add(v.Tunnel, 1)
 	r := &t.repairs
 	if r.workers <= 1 {
 		return
@@ -72,6 +73,7 @@ func (t *Table) join(v *entry, now time.Time) {
 
 // part takes a tunnel from those of its edge, if it is not taken yet.
 func (t *Table) part(v *entry, now time.Time) {
+	t.counts.add(v.Tunnel, -1)
 	r := &t.repairs
 	e := r.edges[model.EdgeRef{Node: v.Node, ID: v.ID}]
 	if e == nil || !e.tunnels[v] {

@@ -83,6 +83,7 @@ type Table struct {
 	unbound map[string]*entry // those of live whose socket was not looked up yet
 	history history
 	denied  denied
+	counts  counts
 	repairs repairs
 	stats   Stats
 	said    reasons
@@ -110,6 +111,7 @@ func New(config Config) *Table {
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval, countEvery: countInterval,
 		log:  logFiles{follower: follower{path: config.Log}},
 		live: map[string]*entry{}, unbound: map[string]*entry{}, locals: map[netip.AddrPort]bool{},
+		counts:  newCounts(),
 		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		kick: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}

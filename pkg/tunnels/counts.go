@@ -1,0 +1,28 @@
+package tunnels
+
+import "github.com/fairlead/fairlead/pkg/model"
+
+// Counts returns how many live tunnels an edge has, and how many all edges of its tunnel id have.
+func (t *Table) Counts(edge model.EdgeRef) (byEdge, byID int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.counts.edges[edge], t.counts.ids[edge.ID]
+}
+
+// counts are the numbers of live tunnels by edge and by tunnel id. Table.join and Table.part keep them.
+type counts struct {
+	edges map[model.EdgeRef]int
+	ids   map[string]int
+}
+
+func newCounts() counts { return counts{edges: map[model.EdgeRef]int{}, ids: map[string]int{}} }
+
+func (c counts) add(t Tunnel, n int) {
+	edge := model.EdgeRef{Node: t.Node, ID: t.ID}
+	if c.edges[edge] += n; c.edges[edge] <= 0 {
+		delete(c.edges, edge)
+	}
+	if c.ids[t.ID] += n; c.ids[t.ID] <= 0 {
+		delete(c.ids, t.ID)
+	}
+}

@@ -1,0 +1,30 @@
+package tunnels
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func TestCountsFollowTunnels(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	edge := model.EdgeRef{Node: "edge-1", ID: idA}
+	check := func(wantEdge, wantID int) {
+		t.Helper()
+		b.poll(time.Now())
+		if byEdge, byID := b.Counts(edge); byEdge != wantEdge || byID != wantID {
+			t.Errorf("Counts: %d and %d, want %d and %d", byEdge, byID, wantEdge, wantID)
+		}
+	}
+	check(0, 0)
+	b.write(t, setup(1, "edge-1"), setup(2, "edge-1"), setup(3, "edge-2"))
+	check(2, 3)
+	b.write(t, setup(1, "edge-1"), setup(2, "edge-2")) // an event that is repeated, and a key that another edge has now
+	check(1, 3)
+	b.write(t, closed(1, "edge-1"), closed(2, "edge-2"), closed(3, "edge-2"))
+	check(0, 0)
+	if len(b.counts.edges)+len(b.counts.ids) != 0 {
+		t.Errorf("counts of edges without tunnels are left: %+v", b.counts)
+	}
+}
