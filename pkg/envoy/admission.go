@@ -26,10 +26,10 @@ const (
 	AdmissionSource, AdmissionRelayed = "source", "relayed"
 
 	// admissionTimeout is how long a connection waits for the agent's answer before it is admitted without one. An answer takes
-	// 0.2 ms. A worker that does the handshakes of thousands of edges may be late for it, and must not admit more for that.
-	admissionTimeout = 100 * time.Millisecond
-	// backstop is how many times the rate of new tunnels a filter chain takes in connections, whatever the agent answers: a
-	// refused one costs less than half of an admitted one.
+	// 0.2 ms. On a machine without a free core it takes longer, and a flood must not be admitted for that.
+	admissionTimeout = 200 * time.Millisecond
+	// backstop is how many times the rate of new tunnels a filter chain takes in connections, before the agent is asked: a refused
+	// one costs less than half of an admitted one.
 	backstop = 4
 
 	reverseTunnelFilter = "envoy.filters.network.reverse_tunnel"
@@ -38,8 +38,9 @@ const (
 
 // AddAdmission returns a gateway's public listener with the filters that ask its agent: in every filter chain, before TLS, whether
 // the source may connect; in that of the tunnels, after TLS, whether the edge may open one more. The rate is how many
-// tunnels may be opened in a second. The bucket for that, which all clients share, becomes the backstop of each filter chain.
-// ok is false for a resource that is no public listener.
+// tunnels may be opened in a second. The bucket for that, which all clients share, comes behind the agent's answer, so that it holds
+// for what is admitted without one. In front is another one, for connections that are refused too. ok is false for a
+// resource that is no public listener.
 //
 // The agent adds these filters and not the xds-server: it is the agent's service that they ask, Forms need no entry for them,
 // and no xds-server can remove them.
@@ -62,7 +63,8 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 			}
 			filters = append(filters, f)
 		}
-		chain.Filters = slices.Insert(filters, 0, connectionLimit("handshakes", backstop*rate), askAboutConnection(relayed))
+		chain.Filters = slices.Insert(filters, 0,
+			connectionLimit("backstop", backstop*rate), askAboutConnection(relayed), connectionLimit("handshakes", rate))
 	}
 	return pack(l), rate, true
 }
