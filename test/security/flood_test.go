@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -133,7 +134,7 @@ func (g target) hold(t *testing.T, leaf outsider.Stolen, n int) *tunnels {
 
 // reasonOf is an error without addresses.
 func reasonOf(err error) string {
-	if network, ok := err.(*net.OpError); ok { //nolint:errorlint // its inner error is what is wanted
+	if network := (*net.OpError)(nil); errors.As(err, &network) {
 		return network.Err.Error()
 	}
 	return err.Error()

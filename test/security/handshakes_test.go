@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ const (
 	leafTries, mostTunnels = 3000, 8
 	// silentCount is how many connections one source opens and says nothing on.
 	silentCount = 1500
+	// logLimit is how much a gateway's agent and Envoy may write during a flood, at the agent's level debug.
+	logLimit = 256 << 10
 )
 
 // handshakeAttacks use up what a gateway has for connections and tunnels.
@@ -37,11 +40,18 @@ func handshakeAttacks(t *testing.T, in *installation) {
 
 	attack(t, "a source without a certificate sends a hundred times its quota while edges dial", "a quota for each source; half of the capacity for known sources",
 		func(t *testing.T) {
+			logged := in.gatewayLog(t)
 			stop := flood(t, gateway.from(flooded.Namespace), gateway.tunnels)
-			for name, from := range map[string]*lab.Namespace{"a known source": in.Network.Workload, "a source that was never seen": fresh.Namespace} {
-				if n := gateway.from(from).dials(t, leaf); n < dialCount {
-					t.Errorf("of %d tunnels of an edge at %s %d were opened", dialCount, name, n)
-				}
+			if n := gateway.from(in.Network.Workload).dials(t, leaf); n < dialCount {
+				t.Errorf("of %d tunnels of an edge at a known source %d were opened", dialCount, n)
+			}
+			stop(t)
+			if grown := in.gatewayLog(t) - logged; grown > logLimit {
+				t.Errorf("the gateway wrote %d bytes of log", grown)
+			}
+			stop = flood(t, gateway.from(hostile.Namespace), gateway.tunnels) // where a tenant's edge is
+			if n := gateway.from(fresh.Namespace).dials(t, leaf); n < dialCount {
+				t.Errorf("of %d tunnels of an edge at a source that was never seen %d were opened", dialCount, n)
 			}
 			stop(t)
 		}, func(t *testing.T) {
@@ -121,7 +131,22 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 				return nil
 			})
 			must(t, in.victim.Works(t.Context()))
-		}, nil)
+		}, func(t *testing.T) {
+			held := bare.hold(t, bare.leaf(t, model.NewID()), 40)
+			defer held.close()
+			time.Sleep(3 * time.Second)
+			if n := held.open(); n <= mostTunnels {
+				t.Errorf("it has %d tunnels", n)
+			}
+		})
+}
+
+// gatewayLog is how many bytes the first gateway's agent and Envoy have written.
+func (in *installation) gatewayLog(t *testing.T) int64 {
+	t.Helper()
+	info, err := os.Stat(in.LogFile("gateway-0"))
+	must(t, err)
+	return info.Size()
 }
 
 // newSite is a machine room with an address of its own.
