@@ -29,7 +29,7 @@ func dials(from string, rate float64) *dialler {
 
 // run has sources dial for a time.
 func run(c *admission.Control, d time.Duration, all ...*dialler) {
-	for now := start; now.Before(start.Add(d)); now = now.Add(time.Millisecond) {
+	for now := start; now.Before(start.Add(d)); now = now.Add(2 * time.Millisecond) {
 		for _, s := range all {
 			for !s.next.After(now) {
 				s.next = s.next.Add(s.every)
@@ -197,7 +197,7 @@ func TestKnownSourcesSurviveARestart(t *testing.T) {
 
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	c := admission.NewControl(0)
-	for i := range 100_000 {
+	for i := range 70_000 {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		c.Connection(start, a, admission.Tunnel)
 		c.Note(start, a, model.EdgeRef{Node: fmt.Sprint(i), ID: "id"}, 2)

@@ -106,7 +106,7 @@ func TestTheEdgesOfOneTunnelIDTogether(t *testing.T) {
 
 // TestAnEdgeIsNeverRefused has edges do what they may: by the workers of the gateway and the names of the workload cluster.
 func TestAnEdgeIsNeverRefused(t *testing.T) {
-	for _, shape := range []struct{ workers, names int }{{1, 1}, {4, 1}, {1, 3}, {4, 5}, {16, 8}} {
+	for _, shape := range []struct{ workers, names int }{{1, 1}, {4, 1}, {1, 3}, {4, 5}, {8, 4}} {
 		each := model.TunnelsPerEdge(shape.workers, shape.names)
 		tests := map[string]func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time){
 			"it restarts while its old sockets linger": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
