@@ -6,8 +6,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,9 +53,9 @@ func firstMessage(t *testing.T, name string) []byte {
 	return buffer[:n]
 }
 
-// flood sends first messages of TLS from a source, floodRate in a second as far as the machine can, until stop. That returns on how
-// many connections an answer came, and fails the test if the flood was too slow to be one.
-func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (answered int)) {
+// flood sends first messages of TLS from a source, floodRate in a second as far as the machine can, until stop. That returns how many
+// connections were sent and on how many an answer came, and fails the test if the flood was too slow to be one.
+func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (connections, answered int)) {
 	t.Helper()
 	const senders = 8
 	message := firstMessage(t, name)
@@ -87,7 +89,7 @@ func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (answer
 		})
 	}
 	time.Sleep(time.Second) // the burst is over
-	return func(t *testing.T) int {
+	return func(t *testing.T) (connections, answered int) {
 		t.Helper()
 		cancel()
 		rate := float64(sent.Load()) / time.Since(begin).Seconds()
@@ -97,8 +99,29 @@ func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (answer
 		if rate < 2*bucketRate {
 			t.Errorf("the flood had %.0f connections in a second, which proves nothing", rate)
 		}
-		return int(got.Load())
+		return int(sent.Load()), int(got.Load())
 	}
+}
+
+// hasTokens returns an error unless the tunnels of the Envoy behind an admin socket have a bucket with so many tokens.
+func hasTokens(ctx context.Context, admin string, want int) error {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
+	}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy/config_dump?resource=dynamic_listeners", http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err == nil && !strings.Contains(string(data), fmt.Sprintf(`"max_tokens": %d,`, want)) {
+		err = fmt.Errorf("no bucket has %d tokens", want)
+	}
+	return err
 }
 
 // tunnels are open connections of an attacker.
