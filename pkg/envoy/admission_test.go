@@ -22,8 +22,8 @@ func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *a
 		Domain: domain, Public: peer, Control: peer, Handshakes: rate,
 		Gateways: []model.Gateway{{Name: "gateway-0", Peer: peer}, {Name: "gateway-1", Peer: peer}, {Name: "gateway-2", Peer: peer}},
 	}
-	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
-	all = envoy.GatewayListeners(inst, "gateway-0", envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{IDs: []string{"x"}})
+	at := func(port uint16) model.Endpoint { return model.Endpoint{Host: "127.0.0.1", Port: port} }
+	all = envoy.GatewayListeners(inst, "gateway-0", envoy.GatewayBind{Public: at(1), APIServer: at(2), Connect: at(3)}, model.Denied{IDs: []string{"x"}})
 	for i, l := range all {
 		packed, err := anypb.New(l)
 		if err != nil {
