@@ -6,10 +6,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,27 +99,6 @@ func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (connec
 		}
 		return int(sent.Load()), int(got.Load())
 	}
-}
-
-// hasTokens returns an error unless the tunnels of the Envoy behind an admin socket have a bucket with so many tokens.
-func hasTokens(ctx context.Context, admin string, want int) error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
-	}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy/config_dump?resource=dynamic_listeners", http.NoBody)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
-	if err == nil && !strings.Contains(string(data), fmt.Sprintf(`"max_tokens": %d,`, want)) {
-		err = fmt.Errorf("no bucket has %d tokens", want)
-	}
-	return err
 }
 
 // tunnels are open connections of an attacker.
