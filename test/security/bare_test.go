@@ -56,8 +56,7 @@ func newBareGateway(t *testing.T, rate int) *bareGateway {
 	config, err := envoy.MarshalYAML(envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
 		envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}), envoy.GatewayClusters(inst)))
 	must(t, err)
-	envoytest.Start(t, dir, config, "--component-log-level", envoy.ComponentLogLevel,
-		"--disable-hot-restart") // else Envoy is told to end with the thread that started it, and the lab ends threads
+	envoytest.Start(t, dir, config, "--component-log-level", envoy.ComponentLogLevel)
 	return g
 }
 
