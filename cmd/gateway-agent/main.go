@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/agent"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -44,6 +45,7 @@ type options struct {
 	name, domain, xdsServer    string
 	servers                    string
 	readyDeadline              time.Duration
+	maxEdges                   int
 	public, apiserver, connect string
 	caFile, tokenFile          string
 	serviceAccountTokenFile    string
@@ -86,6 +88,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.xdsServer, "xds-server", "", "host:port of the xds-server")
 	flags.StringVar(&o.servers, "xds-servers", "", "host:port whose name has the address of each xds-server: they are asked for tunnels of other gateways (default: --xds-server)")
 	flags.DurationVar(&o.readyDeadline, "ready-deadline", agent.ReadyDeadline, "how long to wait for the tunnels that other gateways have before taking clients without them")
+	flags.IntVar(&o.maxEdges, "edges-per-tunnel", admission.DefaultMaxEdges, "of how many edges one tunnel id may have tunnels to this gateway")
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read again at each enrolment")
 	flags.StringVar(&o.serviceAccountTokenFile, "service-account-token-file", "", "file with a ServiceAccount token to enrol with instead")
@@ -100,7 +103,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 // gateway checks the flags, and joins what is wrong with them. The files are read when they are needed: a leaf on disk does
 // without.
 func (o *options) gateway() (agent.Gateway, error) {
-	g := agent.Gateway{Domain: model.TunnelDomain(o.domain), Name: o.name, ReadyDeadline: o.readyDeadline, Credential: o.credential}
+	g := agent.Gateway{Domain: model.TunnelDomain(o.domain), Name: o.name, ReadyDeadline: o.readyDeadline, MaxEdges: o.maxEdges, Credential: o.credential}
 	var xdsServer model.Endpoint
 	var errs []error
 	for _, in := range []struct {
@@ -120,6 +123,9 @@ func (o *options) gateway() (agent.Gateway, error) {
 	}
 	if o.readyDeadline <= 0 {
 		errs = append(errs, fmt.Errorf("--ready-deadline: %s is no time to wait", o.readyDeadline))
+	}
+	if o.maxEdges < 1 {
+		errs = append(errs, fmt.Errorf("--edges-per-tunnel: %d is less than 1", o.maxEdges))
 	}
 	if o.caFile == "" {
 		errs = append(errs, errors.New("--ca-file is missing"))

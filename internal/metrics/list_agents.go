@@ -33,6 +33,10 @@ var gateways = []Metric{
 	{Name: "fairlead_gateway_record_incomplete", Kind: Gauge, Of: atGateway, Help: "Whether the record does not account for each connection to the public port."},
 	{Name: "fairlead_gateway_unknown_closed_total", Kind: Counter, Of: atGateway, Help: "Connections that were closed because they had no recorded owner."},
 	{Name: "fairlead_gateway_bad_events_total", Kind: Counter, Of: atGateway, Help: "Lines of Envoy's log of tunnels that could not be read."},
+	{Name: "fairlead_gateway_admitted_total", Kind: Counter, Labels: []string{"what"}, Of: atGateway, Help: "Connections to the public port that the agent admitted before TLS (connection), and tunnels that it admitted after TLS (tunnel)."},
+	{Name: "fairlead_gateway_refused_total", Kind: Counter, Labels: []string{"reason"}, Of: atGateway, Help: "Connections that the agent refused before TLS (source, network, capacity), and tunnels that it refused after TLS (edge, edge_rate, tunnel_id, tunnel_id_rate)."},
+	{Name: "fairlead_gateway_known_sources", Kind: Gauge, Of: atGateway, Help: "Sources from which an edge opened a tunnel within 24 h: half of the handshakes are reserved for them."},
+	{Name: "fairlead_gateway_closed_total", Kind: Counter, Labels: []string{"reason"}, Of: atGateway, Help: "Connections that the agent closed: tunnels beyond the limit of their edge or tunnel id (excess), and connections of a source that has too many and says nothing on them (silent)."},
 	{Name: "fairlead_gateway_cluster_tunnels", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "Live tunnels of a workload cluster."},
 	{Name: "fairlead_gateway_cluster_round_trip_seconds", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "The longest round trip of a workload cluster's tunnels, as the kernel has it now: where a load balancer ends connections of edges, that to it; absent while none is known."},
 }

@@ -69,6 +69,7 @@ type Agent struct {
 	sds     *secretServer
 	table   *tunnels.Table // of a gateway, nil for an edge
 	tenants *tenants       // likewise
+	admit   *admissions    // likewise
 	envoy   *health
 	figures *figures
 
@@ -139,7 +140,8 @@ func (a *Agent) load() (err error) {
 			return err
 		}
 		a.tenants = newTenants(a.relay, a.table, a.config.admin(), a.log)
-		a.relay.SetDress(a.tenants)
+		a.admit = newAdmissions(a.config, a.tenants, a.table, a.log)
+		a.relay.SetDress(a.admit)
 	}
 	if a.members, err = a.newMembers(); err != nil {
 		return err
@@ -180,6 +182,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 			a.tenants.askOthers(work, a.config.Gateway.Domain, asked.ask)
 			return nil
 		})
+		group.Go(func() error { a.admit.run(work); return nil })
 		group.Go(func() error { return a.sayNo(work) })
 		group.Go(func() error { a.awaitPeers(work); return nil })
 	}

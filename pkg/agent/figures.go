@@ -36,6 +36,11 @@ var gatewayFigures = []string{
 	"fairlead_gateway_cluster_round_trip_seconds",
 }
 
+// admissionFigures are those of what a gateway admits.
+var admissionFigures = []string{
+	"fairlead_gateway_admitted_total", "fairlead_gateway_refused_total", "fairlead_gateway_known_sources", "fairlead_gateway_closed_total",
+}
+
 // registry has all that an agent publishes, but for what its Envoy counts.
 func (a *Agent) registry() *prometheus.Registry {
 	program, own := metrics.EdgeAgent, &metrics.Set{}
@@ -47,6 +52,7 @@ func (a *Agent) registry() *prometheus.Registry {
 		"fairlead_agent_configuration_answers_total", "fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running")
 	if a.config.Gateway != nil {
 		own.Look(a.lookAtTunnels, gatewayFigures...)
+		own.Look(a.admit.look, admissionFigures...)
 	} else {
 		own.Look(a.lookAtAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", "fairlead_edge_apiserver_healthy")
 	}

@@ -31,6 +31,8 @@ type Gateway struct {
 	// have some, before it takes clients.
 	ReadyDeadline time.Duration
 	Bind          envoy.GatewayBind
+	// MaxEdges is of how many edges one tunnel id may have tunnels to this gateway; 0: admission.DefaultMaxEdges.
+	MaxEdges int
 	// Credential reads what the gateway enrols with, and the CA (PEM) of the control channel.
 	Credential func() (credential enrol.GatewayCredential, ca []byte, err error)
 }

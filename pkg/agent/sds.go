@@ -74,6 +74,9 @@ func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(relay.MaxRequest))
 	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, a.sds.cache, nil))
 	a.relay.Register(server)
+	if a.admit != nil {
+		a.admit.server().Register(server)
+	}
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	if err := server.Serve(listener); err != nil && ctx.Err() == nil {

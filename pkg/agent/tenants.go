@@ -46,6 +46,8 @@ type tenants struct {
 	table *tunnels.Table
 	admin admin
 	log   *slog.Logger
+	// learned is called with how many names each tunnel id has whenever all is looked at; nil: nothing is.
+	learned func(names map[string]int)
 
 	mu       sync.Mutex
 	dark     map[string]bool // by name of the Envoy cluster
@@ -174,6 +176,14 @@ func (t *tenants) learn() {
 		}
 	})
 	t.known = known
+	if t.learned == nil {
+		return
+	}
+	names := make(map[string]int, len(known))
+	for _, k := range known {
+		names[k.id]++
+	}
+	t.learned(names)
 }
 
 // judge decides who is dark, if it is sure of the tunnels, and has Envoy told.

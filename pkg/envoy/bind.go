@@ -64,6 +64,15 @@ func (b GatewayBind) Validate() error {
 	return nil
 }
 
+// Edges is the address at which edges are accepted. It is invalid for a host that Validate refuses.
+func (b GatewayBind) Edges() netip.AddrPort {
+	ip, err := netip.ParseAddr(b.Public.Host)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ip, b.Public.Port)
+}
+
 // Clients are the addresses at which clients are accepted.
 func (b GatewayBind) Clients() []netip.AddrPort {
 	var all []netip.AddrPort

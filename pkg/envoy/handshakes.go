@@ -16,16 +16,21 @@ import (
 // handshakeFill is how often handshakes are allowed again. Envoy takes no less than 50 ms.
 const handshakeFill = 100 * time.Millisecond
 
-// handshakeLimit closes connections of edges beyond a rate before TLS begins in them, so that a gateway which all edges come back
-// to has time for its clients; the edges dial again with jitter. It stands in one filter chain, and is for nobody else: tunnels
-// that are there, the control channel and what is passed on to other gateways, which have limits of their own.
+// handshakeLimit closes connections of edges beyond a rate before TLS begins in them, so that a gateway to which all edges return
+// at once has time for its clients; the edges dial again with jitter. All clients share this bucket, so it protects the gateway
+// and no edge from other clients. The gateway's agent reads the rate and divides it by source: see AddAdmission.
 func handshakeLimit(inst model.Installation) *listenerv3.Filter {
-	rate := uint32(cmp.Or(inst.Handshakes, handshakeRate))
-	return filter("envoy.filters.network.local_ratelimit", &localratelimitv3.LocalRateLimit{
-		StatPrefix: "handshakes",
+	return connectionLimit("handshakes", cmp.Or(inst.Handshakes, handshakeRate))
+}
+
+// connectionLimit closes connections beyond a rate, as long as one second of it at once.
+func connectionLimit(statPrefix string, rate int) *listenerv3.Filter {
+	each := uint32(rate)
+	return filter(localLimitFilter, &localratelimitv3.LocalRateLimit{
+		StatPrefix: statPrefix,
 		TokenBucket: &typev3.TokenBucket{
-			MaxTokens:     rate, // of one second
-			TokensPerFill: wrapperspb.UInt32(max(1, rate/uint32(time.Second/handshakeFill))),
+			MaxTokens:     each,
+			TokensPerFill: wrapperspb.UInt32(max(1, each/uint32(time.Second/handshakeFill))),
 			FillInterval:  durationpb.New(handshakeFill),
 		},
 	})

@@ -93,8 +93,12 @@ func (i Installation) WorkerCount() int { return max(i.Workers, 1) }
 // connections take tunnels that no other can use, so there are some for each. Their number is rounded up to a power of two: a change of it replaces
 // all tunnels of the edge, and so most new names change nothing.
 func (i Installation) Tunnels(w WorkloadCluster) int {
-	names := 1 << bits.Len(uint(len(w.Names())-1))
-	return TunnelsPerWorker * i.WorkerCount() * names
+	return TunnelsPerEdge(i.WorkerCount(), len(w.Names()))
+}
+
+// TunnelsPerEdge is the same by the number of workers of a gateway and of names of a workload cluster.
+func TunnelsPerEdge(workers, names int) int {
+	return TunnelsPerWorker * max(workers, 1) << bits.Len(uint(max(names, 1)-1))
 }
 
 // GatewayPublic is where edges reach a replica.

@@ -7,11 +7,11 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Dress says in which form Envoy is to have an Envoy cluster, where that depends on what only its agent knows. Upstreams and the disk
-// know nothing of forms: all forms of a version are that version. The Relay calls it while it is locked: it must be quick and
-// must not call the Relay.
+// Dress says in which form Envoy is to have an Envoy cluster or a listener, where that depends on what only its agent knows.
+// Upstreams and the disk know nothing of forms: all forms of a version are that version. The Relay calls it while it is locked: it
+// must be quick and must not call the Relay.
 type Dress interface {
-	// Form is the form that an Envoy cluster is to have now; empty: the usual one. It has no space.
+	// Form is the form that an Envoy cluster, or a listener, is to have now; empty: the usual one. It has no space.
 	Form(name string) string
 	// Dressed is the resource in a form. The one that it is given stays as it is.
 	Dressed(name, form string, resource *anypb.Any) *anypb.Any
@@ -48,7 +48,7 @@ func (r *Relay) Clusters(f func(name, version string, resource *anypb.Any)) {
 
 // shown is the version that Envoy is told of a resource, with the form that it is to have.
 func (r *Relay) shown(k kind, name string, res *resource) string {
-	if res == nil || r.dress == nil || k != clusters {
+	if res == nil || r.dress == nil {
 		return res.version()
 	}
 	if form := r.dress.Form(name); form != "" {
@@ -59,7 +59,7 @@ func (r *Relay) shown(k kind, name string, res *resource) string {
 
 // dressed is what Envoy is sent of a resource.
 func (r *Relay) dressed(k kind, name string, res *resource) *discoveryv3.Resource {
-	if r.dress == nil || k != clusters {
+	if r.dress == nil {
 		return res.message
 	}
 	version := r.shown(k, name, res)

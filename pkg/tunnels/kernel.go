@@ -53,6 +53,7 @@ type socket struct {
 	id            [sockIDSize]byte
 	local, remote netip.AddrPort
 	quiet, rtt    time.Duration // for how long it has had no data, and its round-trip time; 0 where they were not asked for
+	silent        bool          // nothing was sent on it yet; false where that was not asked for
 }
 
 func (s socket) cookie() [8]byte { return [8]byte(s.id[40:48]) }
@@ -156,7 +157,7 @@ func parseSocket(m []byte) (socket, bool) {
 	s.local = address(s.id[0:2], s.id[4:4+size])
 	s.remote = address(s.id[2:4], s.id[20:20+size])
 	info := tcpInfo(m[messageSize:])
-	s.quiet, s.rtt = quietFor(info), roundTripOf(info)
+	s.quiet, s.rtt, s.silent = quietFor(info), roundTripOf(info), sentNothing(info)
 	return s, true
 }
 

@@ -23,6 +23,7 @@ var areas = []struct {
 	{"ports", false, portAttacks},
 	{"parsers", false, parserAttacks},
 	{"tunnels", false, tunnelAttacks},
+	{"handshakes", false, handshakeAttacks},
 }
 
 // TestAttacks runs every area on one installation.

@@ -70,10 +70,11 @@ func TestStorm(t *testing.T) {
 	if least := time.Duration(tunnels/rate-1) * time.Second; took < least {
 		t.Errorf("all were there after %s: at %d in a second it takes %s or more", took, rate, least)
 	}
-	stats, err := w.envoy.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=(handshakes.rate_limited|listener.public.downstream_cx_(total|overflow))")
+	stats, err := w.envoy.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=(handshakes.rate_limited|ratelimit.admission|ext_authz.admission|listener.public.downstream_cx_(total|overflow))")
 	t.Logf("%v %s", err, strings.ReplaceAll(strings.TrimSpace(stats), "\n", ", "))
 	// More than a gateway can do at all waits in the kernel instead.
-	if rate <= slow && (after.Failed == before.Failed || !strings.Contains(stats, "local_rate_limit.handshakes.rate_limited: ")) {
+	late := strings.Contains(stats, "ratelimit.admission.over_limit: ") || strings.Contains(stats, "local_rate_limit.handshakes.rate_limited: ")
+	if rate <= slow && (after.Failed == before.Failed || !late) {
 		t.Errorf("no edge was told to come later: %q", stats)
 	}
 	w.envoy.Kill()

@@ -10,10 +10,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"testing"
 	"time"
 
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -21,9 +23,11 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/freeport"
+	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -108,8 +112,9 @@ func (w *world) serve(t *testing.T) {
 		},
 		resourcev3.ListenerType: {}, resourcev3.ClusterType: {},
 	}
+	control := admission.NewControl(0)
 	for _, l := range envoy.GatewayListeners(w.inst, gateway.Node, w.bind, model.Denied{}) {
-		all[resourcev3.ListenerType][l.GetName()] = l
+		all[resourcev3.ListenerType][l.GetName()] = admitted(t, control, l)
 	}
 	clusters := envoy.GatewayClusters(w.inst)
 	for _, wc := range w.clusters {
@@ -135,8 +140,33 @@ func (w *world) serve(t *testing.T) {
 	server, resources := grpc.NewServer(), serverv3.NewServer(ctx, mux, nil)
 	secretv3.RegisterSecretDiscoveryServiceServer(server, resources)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, resources)
+	(&admission.Server{
+		Control: control, Domain: domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
+		Counts:  func(model.EdgeRef) (int, int) { return 0, 0 }, // there is no table
+		Live:    func(netip.AddrPort, netip.AddrPort) bool { return false },
+		Tunnels: func(string) int { return model.TunnelsPerEdge(1, 1) }, Decided: func(admission.Reason, netip.Addr, model.EdgeRef) {},
+	}).Register(server)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
+}
+
+// admitted is a listener as a gateway's agent gives it to its Envoy.
+func admitted(t *testing.T, control *admission.Control, l *listenerv3.Listener) *listenerv3.Listener {
+	t.Helper()
+	packed, err := anypb.New(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with, rate, ok := envoy.AddAdmission(packed)
+	if !ok {
+		return l
+	}
+	control.SetRate(rate)
+	out := &listenerv3.Listener{}
+	if err := with.UnmarshalTo(out); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // start runs Envoy, as a new process each time. It reads nothing from files: thousands of Envoy clusters as YAML take minutes.

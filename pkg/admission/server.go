@@ -1,0 +1,137 @@
+package admission
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net/netip"
+	"net/url"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	authv3 "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+var (
+	errNoCertificate = errors.New("the request has no certificate of an edge")
+	errNoAddress     = errors.New("the request has no address of the connection")
+)
+
+// Server answers the filters of a gateway's Envoy. All fields must be set before Register.
+type Server struct {
+	Control *Control
+	Domain  model.TunnelDomain
+	// RelayedKey is the key of a descriptor of a connection that is passed on; SourceKey that of its source address.
+	SourceKey, RelayedKey string
+	// Counts returns the live tunnels of an edge and of its tunnel id, Live whether the tunnel on a connection is one of them.
+	Counts func(model.EdgeRef) (ofEdge, ofID int)
+	Live   func(remote, local netip.AddrPort) bool
+	// Tunnels is how many tunnels an edge of a tunnel id is told to keep to this gateway.
+	Tunnels func(id string) int
+	// Decided is called with each decision; edge is the zero value before authentication. It must be quick.
+	Decided func(Reason, netip.Addr, model.EdgeRef)
+}
+
+// Register adds both services to the server that Envoy calls.
+func (s *Server) Register(to *grpc.Server) {
+	ratelimitv3.RegisterRateLimitServiceServer(to, connections{Server: s})
+	authv3.RegisterAuthorizationServer(to, tunnels{Server: s})
+}
+
+// connections answers before TLS.
+type connections struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+	*Server
+}
+
+// ShouldRateLimit implements the service of Envoy's rate limit filter. A request that says nothing is admitted, because
+// it is not known which source to count it for.
+func (s connections) ShouldRateLimit(_ context.Context, request *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	kind, from := Tunnel, netip.Addr{}
+	for _, descriptor := range request.GetDescriptors() {
+		for _, entry := range descriptor.GetEntries() {
+			switch entry.GetKey() {
+			case s.SourceKey:
+				from, _ = netip.ParseAddr(entry.GetValue())
+			case s.RelayedKey:
+				kind = Relayed
+			}
+		}
+	}
+	reason := s.Control.Connection(time.Now(), from, kind)
+	s.Decided(reason, from, model.EdgeRef{})
+	code := ratelimitv3.RateLimitResponse_OK
+	if reason != Admitted {
+		code = ratelimitv3.RateLimitResponse_OVER_LIMIT
+	}
+	return &ratelimitv3.RateLimitResponse{OverallCode: code}, nil
+}
+
+// tunnels answers after TLS.
+type tunnels struct {
+	authv3.UnimplementedAuthorizationServer
+	*Server
+}
+
+// Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; one that names no
+// edge is refused.
+func (s tunnels) Check(_ context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
+	edge, err := s.edgeOf(request.GetAttributes().GetSource().GetCertificate())
+	if err != nil {
+		return answer(codes.PermissionDenied), nil //nolint:nilerr // the error is the answer
+	}
+	remote, errRemote := addressOf(request.GetAttributes().GetSource().GetAddress())
+	local, errLocal := addressOf(request.GetAttributes().GetDestination().GetAddress())
+	if err := errors.Join(errRemote, errLocal); err != nil {
+		return answer(codes.InvalidArgument), nil //nolint:nilerr // the error is the answer
+	}
+	ofEdge, ofID := s.Counts(edge)
+	reason := s.Control.Tunnel(time.Now(), Attempt{
+		Edge: edge, Remote: remote, Local: local, Tunnels: s.Tunnels(edge.ID), LiveOfEdge: ofEdge, LiveOfID: ofID, Live: s.Live,
+	})
+	s.Decided(reason, remote.Addr(), edge)
+	if reason != Admitted {
+		return answer(codes.ResourceExhausted), nil
+	}
+	return answer(codes.OK), nil
+}
+
+func answer(code codes.Code) *authv3.CheckResponse {
+	return &authv3.CheckResponse{Status: &statusv3.Status{Code: int32(code)}}
+}
+
+// edgeOf reads the edge from its certificate, which Envoy sends as PEM in URL encoding.
+func (s tunnels) edgeOf(certificate string) (model.EdgeRef, error) {
+	text, err := url.PathUnescape(certificate)
+	if err != nil {
+		return model.EdgeRef{}, errNoCertificate
+	}
+	block, _ := pem.Decode([]byte(text))
+	if block == nil {
+		return model.EdgeRef{}, errNoCertificate
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return model.EdgeRef{}, errNoCertificate
+	}
+	subject, err := s.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
+	if err != nil || subject.Role != model.RoleEdge {
+		return model.EdgeRef{}, errNoCertificate
+	}
+	return model.EdgeRef{Node: subject.Node, ID: subject.ID}, nil
+}
+
+func addressOf(a *corev3.Address) (netip.AddrPort, error) {
+	ip, err := netip.ParseAddr(a.GetSocketAddress().GetAddress())
+	if err != nil {
+		return netip.AddrPort{}, errNoAddress
+	}
+	return netip.AddrPortFrom(ip.Unmap().WithZone(""), uint16(a.GetSocketAddress().GetPortValue())), nil
+}

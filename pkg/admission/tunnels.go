@@ -1,0 +1,147 @@
+package admission
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// DefaultMaxEdges is how many edges one tunnel id may have tunnels of at one gateway by default. A workload cluster has an
+	// edge on each control-plane machine, and a few more while machines are replaced.
+	DefaultMaxEdges = 64
+	// eventTime is how long an admitted tunnel counts before it is in the table. Its event is there after 0.25 s.
+	eventTime = 1500 * time.Millisecond
+	// maxQuotas bounds the edges, and the tunnel ids, with a bucket. Only a certificate of this installation makes one.
+	maxQuotas = 1 << 16
+)
+
+// maxTunnels is how many tunnels an edge may have that keeps so many: twice for an edge that is back before its old sockets are
+// found to be dead, and twice for a change of what it is told, which replaces all tunnels.
+func maxTunnels(tunnels int) int { return 4 * max(1, tunnels) }
+
+// maxOfID is the same for all edges of a tunnel id. Not all of them restart at once.
+func maxOfID(tunnels, edges int) int { return max(maxTunnels(tunnels), 2*max(1, tunnels)*edges) }
+
+// Attempt is a tunnel that an edge asks for, after TLS.
+type Attempt struct {
+	Edge          model.EdgeRef
+	Remote, Local netip.AddrPort // the two ends of its connection
+	// Tunnels is how many tunnels an edge of this tunnel id is told to keep to this gateway.
+	Tunnels int
+	// LiveOfEdge and LiveOfID are the tunnels in the table, of this edge and of all edges of its tunnel id.
+	LiveOfEdge, LiveOfID int
+	// Live says whether the tunnel on a connection is in the table.
+	Live func(remote, local netip.AddrPort) bool
+}
+
+// tunnelQuotas are the rates of new tunnels, and those that are admitted and not in the table yet.
+type tunnelQuotas struct {
+	edges   *lru[model.EdgeRef, *bucket]
+	ids     *lru[string, *bucket]
+	pending map[string][]pending // by tunnel id
+}
+
+// pending is a tunnel that was admitted.
+type pending struct {
+	node          string
+	remote, local netip.AddrPort
+	until         time.Time
+}
+
+func newTunnelQuotas() tunnelQuotas {
+	return tunnelQuotas{edges: newLRU[model.EdgeRef, *bucket](maxQuotas), ids: newLRU[string, *bucket](maxQuotas), pending: map[string][]pending{}}
+}
+
+// Tunnel decides about a tunnel after TLS. The source of one that is admitted is known from then on.
+func (c *Control) Tunnel(now time.Time, a Attempt) Reason {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	reason := c.tunnel(now, a)
+	c.counts.Tunnels[reason]++
+	return reason
+}
+
+func (c *Control) tunnel(now time.Time, a Attempt) Reason {
+	q, id := &c.tunnels, a.Edge.ID
+	waiting := slices.DeleteFunc(q.pending[id], func(p pending) bool { return !now.Before(p.until) || a.Live(p.remote, p.local) })
+	q.pending[id] = waiting
+	ofEdge := 0
+	for _, p := range waiting {
+		if p.node == a.Edge.Node {
+			ofEdge++
+		}
+	}
+	edge, all := bucketOf(q.edges, a.Edge), bucketOf(q.ids, id)
+	most, mostOfID := maxTunnels(a.Tunnels), maxOfID(a.Tunnels, c.maxEdges)
+	reason := Admitted
+	switch {
+	case a.LiveOfEdge+ofEdge >= most:
+		reason = ByEdge
+	case a.LiveOfID+len(waiting) >= mostOfID:
+		reason = ByTunnelID
+	case !edge.has(now, float64(most), 2*float64(most)): // an edge dials each tunnel again after half a second at the earliest
+		reason = ByEdgeRate
+	case !all.has(now, float64(mostOfID)/8, float64(mostOfID)):
+		reason = ByTunnelRate
+	}
+	if reason != Admitted {
+		if len(waiting) == 0 {
+			delete(q.pending, id)
+		}
+		return reason
+	}
+	edge.tokens--
+	all.tokens--
+	q.pending[id] = append(waiting, pending{a.Edge.Node, a.Remote, a.Local, now.Add(eventTime)})
+	c.known.note(now, Source(a.Remote.Addr()), a.Edge, most)
+	return Admitted
+}
+
+func bucketOf[K comparable](l *lru[K, *bucket], key K) *bucket {
+	b := l.get(key)
+	if b == nil {
+		b = &bucket{}
+		l.put(key, b)
+	}
+	return b
+}
+
+// Expire drops admitted tunnels that never came into the table.
+func (c *Control) Expire(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, waiting := range c.tunnels.pending {
+		if !slices.ContainsFunc(waiting, func(p pending) bool { return now.Before(p.until) }) {
+			delete(c.tunnels.pending, id)
+		}
+	}
+}
+
+// Live is a tunnel in the table.
+type Live struct {
+	Key   string
+	Edge  model.EdgeRef
+	Since time.Time
+}
+
+// Excess returns the keys of the tunnels beyond the limits, the newest first. Tunnels can be more than Tunnel admits after a time
+// in which Envoy could not ask. tunnels is how many an edge of a tunnel id is told to keep.
+func (c *Control) Excess(all []Live, tunnels func(id string) int) (keys []string) {
+	slices.SortFunc(all, func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
+	edges, ids := map[model.EdgeRef]int{}, map[string]int{}
+	for _, t := range all { // the oldest stay
+		each := tunnels(t.Edge.ID)
+		if edges[t.Edge] >= maxTunnels(each) || ids[t.Edge.ID] >= maxOfID(each, c.maxEdges) {
+			keys = append(keys, t.Key)
+			continue
+		}
+		edges[t.Edge]++
+		ids[t.Edge.ID]++
+	}
+	slices.Reverse(keys)
+	return keys
+}

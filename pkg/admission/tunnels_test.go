@@ -1,0 +1,215 @@
+package admission_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/admission"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// gateway plays the table of a gateway: a tunnel is in it some time after it was admitted.
+type gateway struct {
+	control *admission.Control
+	live    map[netip.AddrPort]model.EdgeRef
+	due     map[netip.AddrPort]time.Time
+	edges   map[netip.AddrPort]model.EdgeRef
+	port    uint16
+	delay   time.Duration
+}
+
+func newGateway(maxEdges int) *gateway {
+	return &gateway{
+		control: admission.NewControl(maxEdges), delay: 250 * time.Millisecond,
+		live: map[netip.AddrPort]model.EdgeRef{}, due: map[netip.AddrPort]time.Time{}, edges: map[netip.AddrPort]model.EdgeRef{},
+	}
+}
+
+var local = netip.MustParseAddrPort("192.0.2.254:443")
+
+// open asks for a tunnel.
+func (g *gateway) open(now time.Time, edge model.EdgeRef, tunnels int) admission.Reason {
+	for remote, at := range g.due {
+		if !now.Before(at) {
+			g.live[remote] = g.edges[remote]
+			delete(g.due, remote)
+		}
+	}
+	g.port++
+	remote := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), g.port)
+	a := admission.Attempt{
+		Edge: edge, Remote: remote, Local: local, Tunnels: tunnels,
+		Live: func(remote, _ netip.AddrPort) bool { _, ok := g.live[remote]; return ok },
+	}
+	for _, e := range g.live {
+		if e.ID == edge.ID {
+			a.LiveOfID++
+		}
+		if e == edge {
+			a.LiveOfEdge++
+		}
+	}
+	reason := g.control.Tunnel(now, a)
+	if reason == admission.Admitted {
+		g.due[remote], g.edges[remote] = now.Add(g.delay), edge
+	}
+	return reason
+}
+
+func (g *gateway) all() int { return len(g.live) + len(g.due) }
+
+func TestOneLeafOpensThreeThousandTunnels(t *testing.T) {
+	g := newGateway(0)
+	leaf, now := model.EdgeRef{Node: "edge-hostile", ID: "hostile"}, start
+	for range 3000 {
+		g.open(now, leaf, 2)
+		now = now.Add(10 * time.Millisecond)
+	}
+	if n := g.all(); n > 8 {
+		t.Errorf("it has %d tunnels", n)
+	}
+	// All at once, before the table has any.
+	leaf.Node = "edge-fast"
+	before := g.all()
+	for range 3000 {
+		g.open(now, leaf, 2)
+	}
+	if n := g.all() - before; n > 8 {
+		t.Errorf("in one moment it got %d tunnels", n)
+	}
+	for _, other := range []model.EdgeRef{{Node: "edge-victim", ID: "victim"}, {Node: "edge-other", ID: "hostile"}} {
+		for range 2 {
+			if reason := g.open(now, other, 2); reason != admission.Admitted {
+				t.Errorf("%v is refused by %q", other, reason)
+			}
+		}
+	}
+}
+
+func TestTheEdgesOfOneTunnelIDTogether(t *testing.T) {
+	g, now := newGateway(10), start
+	var last admission.Reason
+	for i := range 1000 {
+		last = g.open(now, model.EdgeRef{Node: fmt.Sprint("edge-", i), ID: "hostile"}, 2)
+		now = now.Add(time.Second)
+	}
+	if n := g.all(); n > 2*2*10 || last != admission.ByTunnelID {
+		t.Errorf("they have %d tunnels, the last was refused by %q", n, last)
+	}
+	if reason := g.open(now, model.EdgeRef{Node: "edge-victim", ID: "victim"}, 2); reason != admission.Admitted {
+		t.Errorf("another tunnel id is refused by %q", reason)
+	}
+}
+
+// TestAnEdgeIsNeverRefused has edges do what they may: by the workers of the gateway and the names of the workload cluster.
+func TestAnEdgeIsNeverRefused(t *testing.T) {
+	for _, shape := range []struct{ workers, names int }{{1, 1}, {4, 1}, {1, 3}, {4, 5}, {8, 4}} {
+		each := model.TunnelsPerEdge(shape.workers, shape.names)
+		tests := map[string]func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time){
+			"it restarts while its old sockets linger": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+				openAll(t, g, edge, now, each)
+				openAll(t, g, edge, now.Add(2*time.Second), each)
+			},
+			"it restarts three times, and its sockets end with it": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+				for range 4 {
+					openAll(t, g, edge, now, each)
+					now = now.Add(2 * time.Second)
+					clear(g.live)
+					clear(g.due)
+				}
+			},
+			"it is told to keep twice as many": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+				openAll(t, g, edge, now, each)
+				now = now.Add(time.Second)
+				openAll(t, g, edge, now, 2*each)
+			},
+			"each of its tunnels is lost and dialled again every second": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+				for range 30 {
+					openAll(t, g, edge, now, each)
+					now = now.Add(time.Second)
+					for remote := range g.due {
+						g.live[remote] = edge
+					}
+					clear(g.due)
+					g.control.Tunnel(now, admission.Attempt{Edge: model.EdgeRef{ID: edge.ID}, Tunnels: each, Live: func(netip.AddrPort, netip.AddrPort) bool { return true }})
+					clear(g.live)
+				}
+			},
+			"all edges of its tunnel id restart at once": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+				for i := range 10 {
+					openAll(t, g, model.EdgeRef{Node: fmt.Sprint("edge-", i), ID: edge.ID}, now, each)
+				}
+				clear(g.live)
+				clear(g.due)
+				now = now.Add(5 * time.Second)
+				for i := range 10 {
+					openAll(t, g, model.EdgeRef{Node: fmt.Sprint("edge-", i), ID: edge.ID}, now, each)
+				}
+			},
+		}
+		for name, do := range tests {
+			t.Run(fmt.Sprintf("%d workers, %d names: %s", shape.workers, shape.names, name), func(t *testing.T) {
+				do(t, newGateway(0), model.EdgeRef{Node: "edge-a", ID: "id"}, start)
+			})
+		}
+	}
+}
+
+func openAll(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time, n int) {
+	t.Helper()
+	for i := range n {
+		if reason := g.open(now, edge, n); reason != admission.Admitted {
+			t.Fatalf("tunnel %d of %d of %s is refused by %q, there are %d", i+1, n, edge.Node, reason, g.all())
+		}
+	}
+}
+
+func TestExcess(t *testing.T) {
+	c := admission.NewControl(4)
+	var all []admission.Live
+	add := func(node, id string, n int, since time.Duration) {
+		for i := range n {
+			all = append(all, admission.Live{
+				Key: fmt.Sprintf("%s-%s-%d", id, node, i), Edge: model.EdgeRef{Node: node, ID: id}, Since: start.Add(since + time.Duration(i)*time.Second),
+			})
+		}
+	}
+	add("edge-a", "hostile", 20, 0)
+	add("edge-b", "hostile", 2, 0)
+	add("edge-a", "victim", 2, time.Hour)
+	two := func(string) int { return 2 }
+	keys := c.Excess(slices.Clone(all), two)
+	if len(keys) != 12 || keys[0] != "hostile-edge-a-19" || keys[11] != "hostile-edge-a-8" {
+		t.Errorf("in excess are %q", keys)
+	}
+	// Many edges of one tunnel id: the oldest 2 × 2 × 4 stay.
+	all = nil
+	for i := range 20 {
+		add(fmt.Sprint("edge-", i), "hostile", 1, time.Duration(i)*time.Minute)
+	}
+	if keys = c.Excess(all, two); len(keys) != 4 || keys[0] != "hostile-edge-19-0" {
+		t.Errorf("of many edges in excess are %q", keys)
+	}
+	if keys = c.Excess(all, func(string) int { return 8 }); len(keys) != 0 {
+		t.Errorf("of edges that keep more in excess are %q", keys)
+	}
+}
+
+func TestExpireForgetsWhatNeverOpened(t *testing.T) {
+	g := newGateway(0)
+	edge := model.EdgeRef{Node: "edge-a", ID: "id"}
+	for range 8 {
+		g.open(start, edge, 2)
+	}
+	clear(g.due)
+	if reason := g.open(start.Add(time.Second), edge, 2); reason != admission.ByEdge {
+		t.Errorf("a second later one more is refused by %q", reason)
+	}
+	g.control.Expire(start.Add(3 * time.Second))
+	if reason := g.open(start.Add(3*time.Second), edge, 2); reason != admission.Admitted {
+		t.Errorf("after they expired one more is refused by %q", reason)
+	}
+}

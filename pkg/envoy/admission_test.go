@@ -1,0 +1,91 @@
+package envoy_test
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"testing"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// admitted is the public listener of a gateway with two peers, as its agent gives it to Envoy.
+func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *anypb.Any) {
+	t.Helper()
+	peer := model.Endpoint{Host: "192.0.2.1", Port: 1}
+	inst := model.Installation{
+		Domain: domain, Public: peer, Control: peer, Handshakes: rate,
+		Gateways: []model.Gateway{{Name: "gateway-0", Peer: peer}, {Name: "gateway-1", Peer: peer}, {Name: "gateway-2", Peer: peer}},
+	}
+	at := func(port uint16) model.Endpoint { return model.Endpoint{Host: "127.0.0.1", Port: port} }
+	all = envoy.GatewayListeners(inst, "gateway-0", envoy.GatewayBind{Public: at(1), APIServer: at(2), Connect: at(3)}, model.Denied{IDs: []string{"x"}})
+	for i, l := range all {
+		packed, err := anypb.New(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed, got, ok := envoy.AddAdmission(packed)
+		if ok != (l.GetName() == envoy.PublicListener) {
+			t.Fatalf("listener %s: %t", l.GetName(), ok)
+		}
+		if !ok {
+			continue
+		}
+		if want := cmp.Or(rate, 1000); got != want {
+			t.Errorf("the rate is %d, want %d", got, want)
+		}
+		bare, with = packed, changed
+		all[i] = &listenerv3.Listener{}
+		if err := with.UnmarshalTo(all[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all, bare, with
+}
+
+func TestEveryFilterChainAsksTheAgent(t *testing.T) {
+	all, _, _ := admitted(t, 50)
+	const ask, authorize, bucket = "envoy.filters.network.ratelimit", "envoy.filters.network.ext_authz", "envoy.filters.network.local_ratelimit"
+	for _, chain := range all[0].GetFilterChains() {
+		var names []string
+		for _, f := range chain.GetFilters() {
+			names = append(names, f.GetName())
+		}
+		want := []string{bucket, ask, bucket, "envoy.filters.network.tcp_proxy"}
+		if chain.GetTransportSocket() != nil {
+			want = []string{bucket, ask, bucket, "envoy.filters.network.rbac", authorize, "envoy.filters.network.reverse_tunnel"}
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("filter chain %s has %q, want %q", chain.GetName(), names, want)
+		}
+	}
+	if n := len(all[0].GetFilterChains()); n != 4 {
+		t.Errorf("%d filter chains, want those of tunnels, the control channel and two gateways", n)
+	}
+}
+
+// TestAnXDSServerCannotAskTheAgent shows that only an agent adds these filters: it accepts none from an xds-server.
+func TestAnXDSServerCannotAskTheAgent(t *testing.T) {
+	_, bare, with := admitted(t, 0)
+	forms := envoy.FormsOf(domain, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
+	if err := forms.Check(bare); err != nil {
+		t.Errorf("the usual listener is refused: %v", err)
+	}
+	if err := forms.Check(with); err == nil || !strings.Contains(err.Error(), "does not take from an xds-server") {
+		t.Errorf("a listener that asks the agent gives %v", err)
+	}
+}
+
+func TestEnvoyTakesTheFiltersOfAdmission(t *testing.T) {
+	all, _, _ := admitted(t, 0)
+	inst := model.Installation{Domain: domain, Control: model.Endpoint{Host: "192.0.2.1", Port: 1}}
+	for i := range 3 {
+		inst.Gateways = append(inst.Gateways, model.Gateway{Name: []string{"gateway-0", "gateway-1", "gateway-2"}[i], Peer: inst.Control})
+	}
+	envoytest.Validate(t, marshal(t, envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), all, envoy.GatewayClusters(inst))))
+}

@@ -1,0 +1,207 @@
+package security
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/outsider"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// claim asks for a tunnel on a connection, as Envoy does.
+func claim(conn net.Conn, s model.Subject) error {
+	if _, err := fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nConnection: Upgrade\r\nUpgrade: reverse-tunnel\r\n"+
+		"x-envoy-reverse-tunnel-node-id: %s\r\nx-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
+		s.NodeID(), world.Domain.TunnelID(s.ID), model.TenantID); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the gateway answers %s", response.Status)
+	}
+	return nil
+}
+
+// firstMessage is the first message of TLS for a name, which costs an attacker nothing to repeat.
+func firstMessage(t *testing.T, name string) []byte {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	defer theirs.Close()
+	go func() {
+		_ = tls.Client(theirs, &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13}).Handshake()
+	}()
+	buffer := make([]byte, 8<<10)
+	n, err := ours.Read(buffer)
+	must(t, err)
+	return buffer[:n]
+}
+
+// flood sends first messages of TLS from a source, floodRate in a second as far as the machine can, until stop. That returns how many
+// connections were sent and on how many an answer came, and fails the test if the flood was too slow to be one.
+func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (connections, answered int)) {
+	t.Helper()
+	const senders = 8
+	message := firstMessage(t, name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var sent, got atomic.Int64
+	var all sync.WaitGroup
+	begin := time.Now()
+	for range senders {
+		all.Go(func() {
+			tick := time.NewTicker(senders * time.Second / floodRate)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				if conn, err := g.dial(ctx); err == nil {
+					sent.Add(1)
+					all.Go(func() {
+						defer conn.Close()
+						_ = conn.SetDeadline(time.Now().Add(time.Second))
+						if _, err := conn.Write(message); err != nil {
+							return
+						}
+						if n, _ := conn.Read(make([]byte, 512)); n > 0 {
+							got.Add(1)
+						}
+					})
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	time.Sleep(time.Second) // the burst is over
+	return func(t *testing.T) (connections, answered int) {
+		t.Helper()
+		cancel()
+		rate := float64(sent.Load()) / time.Since(begin).Seconds()
+		all.Wait()
+		t.Logf("the flood sent %d connections, %.0f in a second; %d were answered", sent.Load(), rate, got.Load())
+		measured("handshakes_flood_per_second", rate)
+		if rate < 2*bucketRate {
+			t.Errorf("the flood had %.0f connections in a second, which proves nothing", rate)
+		}
+		return int(sent.Load()), int(got.Load())
+	}
+}
+
+// tunnels are open connections of an attacker.
+type tunnels struct {
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// hold asks for so many tunnels, and keeps those that are opened.
+func (g target) hold(t *testing.T, leaf outsider.Stolen, n int) *tunnels {
+	t.Helper()
+	held, failed := &tunnels{}, map[string]int{}
+	slots := make(chan struct{}, 32)
+	var all sync.WaitGroup
+	for range n {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			conn, err := g.ask(t.Context(), leaf)
+			held.mu.Lock()
+			defer held.mu.Unlock()
+			if err != nil {
+				failed[reasonOf(err)]++
+				return
+			}
+			held.conns = append(held.conns, conn)
+		})
+	}
+	all.Wait()
+	t.Logf("of %d tunnels %d were opened; the others: %v", n, len(held.conns), failed)
+	return held
+}
+
+// reasonOf is an error without addresses.
+func reasonOf(err error) string {
+	if network := (*net.OpError)(nil); errors.As(err, &network) {
+		return network.Err.Error()
+	}
+	return err.Error()
+}
+
+// open is how many of them the gateway has not closed.
+func (h *tunnels) open() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var left []net.Conn
+	for _, conn := range h.conns {
+		if isOpen(conn) {
+			left = append(left, conn)
+		} else {
+			_ = conn.Close()
+		}
+	}
+	h.conns = left
+	return len(left)
+}
+
+func (h *tunnels) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, conn := range h.conns {
+		_ = conn.Close()
+	}
+}
+
+// isOpen says whether the other side has not closed a connection.
+func isOpen(conn net.Conn) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err := conn.Read(make([]byte, 512))
+	timeout, ok := err.(net.Error) //nolint:errorlint // the net package returns it bare
+	return err == nil || ok && timeout.Timeout()
+}
+
+// silence opens connections and returns how many are open when 4 s have passed: after 5 s Envoy closes all of them.
+func (g target) silence(t *testing.T) int {
+	t.Helper()
+	begin, held := time.Now(), &tunnels{}
+	defer held.close()
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for range silentCount / 16 {
+				if conn, err := g.dial(t.Context()); err == nil {
+					held.mu.Lock()
+					held.conns = append(held.conns, conn)
+					held.mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d connections are opened after %s", len(held.conns), time.Since(begin))
+	time.Sleep(time.Until(begin.Add(4200 * time.Millisecond)))
+	held.mu.Lock()
+	defer held.mu.Unlock()
+	var open atomic.Int64
+	for _, conn := range held.conns {
+		all.Go(func() {
+			if isOpen(conn) {
+				open.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return int(open.Load())
+}
