@@ -42,6 +42,7 @@ var xdsServer = []Metric{
 
 	{Name: "fairlead_channel_connections", Kind: Gauge, Labels: []string{"class"}, Of: server, Help: "Connections to the control channel, by what the caller is: strangers show no certificate (yet)."},
 	{Name: "fairlead_channel_turned_away_total", Kind: Counter, Of: server, Help: "Connections that were closed because there were too many, in all or of one address or certificate."},
+	{Name: "fairlead_channel_displaced_total", Kind: Counter, Labels: []string{"class"}, Of: server, Help: "Connections that gave way to another because all places were taken: strangers to a network that had fewer or to a known address, edges to a tunnel that had fewer. They are also turned away."},
 	{Name: "fairlead_channel_calls_total", Kind: Counter, Labels: []string{"method", "code"}, Of: server, Help: "Calls that began, by gRPC code: OK were let through to their service; others were refused before, for a certificate that is not accepted, a method that the caller may not call (PermissionDenied, Unauthenticated) or too many calls (ResourceExhausted)."},
 
 	{Name: "fairlead_enrol_requests_total", Kind: Counter, Labels: []string{"request", "result"}, Of: server, Help: "Requests for certificates: by edges and gateways that enrol, and renewals. Refused are wrong, expired or used up credentials; limited are those who came too often; unavailable is everything that passes."},
