@@ -29,6 +29,7 @@ type caller struct {
 // conn is a connection whose handshake is done.
 type conn struct {
 	*tls.Conn
+	raw    net.Conn
 	caller *caller
 	auth   credentials.TLSInfo
 
@@ -42,6 +43,9 @@ func (c *conn) RemoteAddr() net.Addr { return c.caller }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
+	if c.caller.class == strangers { // whose last answer has arrived: see closeSoon
+		resetOnClose(c.raw)
+	}
 	err := c.Conn.Close()
 	c.mu.Lock()
 	ends := c.ends

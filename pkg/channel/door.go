@@ -121,18 +121,32 @@ func (d *door) open(raw net.Conn) {
 	ctx, cancel := context.WithTimeout(d.ctx, d.bounds.handshake)
 	defer cancel()
 	// Whatever blocks ends with ctx; a deadline alone would not end with the door.
-	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
+	defer context.AfterFunc(ctx, func() { abort(raw) })()
 	c, err := d.handshake(ctx, raw)
 	if err != nil {
-		_ = raw.Close()
 		if errors.Is(err, errTooMany) {
+			abort(raw)
 			d.turnAway(err)
 			return
 		}
+		time.AfterFunc(hangUpTime, func() { abort(raw) }) // when an alert of TLS has arrived
 		d.log.Debug("connection ended before its first call", "address", raw.RemoteAddr().String(), "error", err)
 		return
 	}
 	d.inner[c.caller.class].hand(c)
+}
+
+// abort closes a connection by a reset. After an ordinary close the gateway's Envoy keeps its side until the caller closes too, and a
+// hostile caller does not.
+func abort(raw net.Conn) {
+	resetOnClose(raw)
+	_ = raw.Close()
+}
+
+func resetOnClose(raw net.Conn) {
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
 }
 
 // errTooMany is wrapped by an error that says of what.
@@ -153,7 +167,7 @@ var (
 // first.
 func (d *door) giveWay(raw net.Conn, why error) func() {
 	return func() {
-		_ = raw.Close()
+		abort(raw)
 		d.figures.displaced(why)
 		d.turnAway(why)
 	}
@@ -243,7 +257,7 @@ func (d *door) admit(secure *tls.Conn, who *caller, raw net.Conn) (*conn, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: secure, caller: who, ends: []func(){leave, d.figures.connected(who.class)}}
+	c := &conn{Conn: secure, raw: raw, caller: who, ends: []func(){leave, d.figures.connected(who.class)}}
 	who.hangUp = sync.OnceFunc(c.closeSoon)
 	if who.class == strangers {
 		c.closeAfter(d.bounds.stranger)
@@ -256,32 +270,6 @@ func (d *door) admit(secure *tls.Conn, who *caller, raw net.Conn) (*conn, error)
 	}
 	c.auth = credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	return c, nil
-}
-
-// place takes a place for a connection whose handshake is done, and returns what gives it back.
-func (d *door) place(who *caller, raw net.Conn, now time.Time) (leave func(), err error) {
-	switch who.class {
-	case edges:
-		if who.public {
-			d.sources.show(who.Addr, who.node, now)
-		}
-		if leave = d.known.Join(who.node, d.group(who), d.giveWay(raw, errTunnels)); leave == nil {
-			return nil, fmt.Errorf("%w connections of one certificate or tunnel", errTooMany)
-		}
-	case insiders:
-		if leave = d.trusted.Take(who.node); leave == nil {
-			return nil, fmt.Errorf("%w connections of one certificate", errTooMany)
-		}
-	default:
-		allowance := 0
-		if who.public {
-			allowance = d.allowance(who)
-		}
-		if leave = d.pools(who).strangers.Join(who.Addr, allowance, d.giveWay(raw, errNetwork)); leave == nil {
-			return nil, fmt.Errorf("%w connections without a certificate", errTooMany)
-		}
-	}
-	return leave, nil
 }
 
 // say logs a trouble, once in a while.

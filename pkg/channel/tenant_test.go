@@ -2,8 +2,11 @@ package channel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -183,4 +186,31 @@ func TestOneEdgeOpensAFewReservedPlaces(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAConnectionThatIsTurnedAwayIsReset: after an ordinary close the gateway's Envoy would keep its side of it until the caller closes
+// too, which a hostile one does not.
+func TestAConnectionThatIsTurnedAwayIsReset(t *testing.T) {
+	b := newBed(t, channel.Bounds{Public: 4, PerAddress: 1, Handshake: 2 * time.Second})
+	from := "203.0.113.1:1"
+	hello := clientHello(t)
+	for name, first := range map[string]bool{"one that says nothing more": true, "one too many": false} {
+		conn, err := b.raw(t.Context(), from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = conn.Write(hello)
+		if !first {
+			if conn, err = b.raw(t.Context(), from); err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, _ = conn.Write(hello)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.Copy(io.Discard, conn); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s ends with %v", name, err)
+		}
+	}
 }
