@@ -12,8 +12,9 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// sources are the addresses from which edges have come lately with a valid certificate, and about how many edges each of them has
-// shown. It is bounded: the address that was used least recently is forgotten first. It is safe for concurrent use.
+// sources are the addresses from which edges have come lately with a valid certificate, and about how many edges
+// each of them has shown. It is bounded: the address that was used least recently is forgotten first. It is safe
+// for concurrent use.
 type sources struct {
 	max    int
 	recent time.Duration
@@ -27,7 +28,8 @@ type sources struct {
 // shownBits is how exact the number of edges is: with 256 bits about 1,000 edges can be told from more.
 const shownBits = 256
 
-// origin is one address. A bit of shown is set for each edge, in two generations, so that edges that have left are forgotten.
+// origin is one address. A bit of shown is set for each edge, in two generations, so that edges that have left are
+// forgotten.
 type origin struct {
 	key           string
 	at            time.Time // when an edge was seen last
@@ -36,7 +38,10 @@ type origin struct {
 }
 
 func newSources(most int, recent time.Duration) *sources {
-	return &sources{max: most, recent: recent, seed: maphash.MakeSeed(), all: map[string]*list.Element{}, latest: list.New()}
+	return &sources{
+		max: most, recent: recent, seed: maphash.MakeSeed(),
+		all: map[string]*list.Element{}, latest: list.New(),
+	}
 }
 
 // show notes that an edge has come from an address with a valid certificate.

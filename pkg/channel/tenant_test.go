@@ -21,7 +21,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// hold opens control connections with several leaves of one tunnel, each with an ADS stream, and keeps those that it gets.
+var victim = model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: c2.ID}
+
+// hold opens control connections with several leaves of one tunnel, each with an ADS stream, and keeps those that
+// it gets.
 func (b *bed) hold(t *testing.T, wc model.WorkloadCluster, leaves, each int) (held int) {
 	t.Helper()
 	for i := range leaves {
@@ -45,10 +48,9 @@ func (b *bed) hold(t *testing.T, wc model.WorkloadCluster, leaves, each int) (he
 	return held
 }
 
-// TestATenantThatFillsTheChannelKeepsNoOtherOut has one tenant take all places of edges with several leaves. The edge of another one
-// connects, renews and keeps its connection.
+// TestATenantThatFillsTheChannelKeepsNoOtherOut has one tenant take all places of edges with several leaves. The
+// edge of another one connects, renews and keeps its connection.
 func TestATenantThatFillsTheChannelKeepsNoOtherOut(t *testing.T) {
-	victim := model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: c2.ID}
 	t.Run("with shares", func(t *testing.T) {
 		b := newBed(t, channel.Bounds{Known: 24, PerNode: 8, PerTunnel: 1000})
 		if held := b.hold(t, c1, 4, 8); held < 20 {
@@ -88,8 +90,7 @@ func TestTheConnectionsOfOneTunnelAreBounded(t *testing.T) {
 	if held := b.hold(t, c1, 3, 8); held > 12 || held < 8 {
 		t.Errorf("the edges of one tunnel hold %d connections, want 12", held)
 	}
-	if err := fetch(t, b.dial(t, ptr(b.identity(t, model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: c2.ID}, time.Hour)), ""),
-		model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: c2.ID}); err != nil {
+	if err := fetch(t, b.dial(t, ptr(b.identity(t, victim, time.Hour)), ""), victim); err != nil {
 		t.Error(err)
 	}
 }
@@ -112,8 +113,7 @@ func TestTheCallsOfOneTunnelAreBounded(t *testing.T) {
 	if served < 50 || limited == 0 {
 		t.Errorf("%d calls were served, %d limited", served, limited)
 	}
-	if err := fetch(t, b.dial(t, ptr(b.identity(t, model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: c2.ID}, time.Hour)), ""),
-		model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: c2.ID}); err != nil {
+	if err := fetch(t, b.dial(t, ptr(b.identity(t, victim, time.Hour)), ""), victim); err != nil {
 		t.Errorf("another tunnel: %v", err)
 	}
 }
@@ -143,14 +143,16 @@ func TestTheCallsThatGoOnOfOneCertificateAreBounded(t *testing.T) {
 	})
 }
 
-// TestAddressesOfEdgesHaveHalfOfThePlaces has strangers of many addresses, more than there are places, hold each place for as long as
-// they like. An edge whose address has shown a certificate comes in at the first try.
+// TestAddressesOfEdgesHaveHalfOfThePlaces has strangers of many addresses, more than there are places, hold each
+// place for as long as they like. An edge whose address has shown a certificate comes in at the first try.
 func TestAddressesOfEdgesHaveHalfOfThePlaces(t *testing.T) {
 	const places = 32
 	from := func(i int) string { return fmt.Sprintf("203.0.%d.%d:1", i/200, 1+i%200) } // one connection of each
 	for name, known := range map[string]bool{"that it knows": true, "that it does not know": false} {
 		t.Run("an edge of an address "+name, func(t *testing.T) {
-			b := newBed(t, channel.Bounds{Public: places, PerAddress: 8, Handshake: patience, Stranger: patience, Fair: patience})
+			b := newBed(t, channel.Bounds{
+				Public: places, PerAddress: 8, Handshake: patience, Stranger: patience, Fair: patience,
+			})
 			identity := ptr(b.identity(t, edge, time.Hour))
 			if known {
 				if err := fetch(t, b.dial(t, identity, "198.51.100.1:1"), edge); err != nil {
@@ -188,8 +190,8 @@ func TestOneEdgeOpensAFewReservedPlaces(t *testing.T) {
 	})
 }
 
-// TestAConnectionThatIsTurnedAwayIsReset: after an ordinary close the gateway's Envoy would keep its side of it until the caller closes
-// too, which a hostile one does not.
+// TestAConnectionThatIsTurnedAwayIsReset: after an ordinary close the gateway's Envoy would keep its side of it
+// until the caller closes too, which a hostile one does not.
 func TestAConnectionThatIsTurnedAwayIsReset(t *testing.T) {
 	b := newBed(t, channel.Bounds{Public: 4, PerAddress: 1, Handshake: 2 * time.Second})
 	from := "203.0.113.1:1"

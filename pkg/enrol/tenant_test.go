@@ -8,7 +8,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// TestTheCertificatesOfOneTunnelAreBounded has one tunnel use one token after the other, and one leaf after the other.
+// TestTheCertificatesOfOneTunnelAreBounded has one tunnel use one token after the other, and one leaf after the
+// other.
 func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 	tests := map[string]struct {
 		burst int
@@ -47,7 +48,8 @@ func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 					t.Fatalf("number %d: %v", i, err)
 				}
 			}
-			// On a slow machine some more come in the meantime: one every 2 s by tokens, one every 120 ms by leaves of an hour.
+			// On a slow machine some more come in the meantime: one every 2 s by tokens, one every 120 ms by leaves
+			// of an hour.
 			if served < tc.burst || served > tc.burst*3/2 || others == 0 {
 				t.Errorf("%d of %d were served, want about %d", served, served+others, tc.burst)
 			}

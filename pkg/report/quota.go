@@ -6,15 +6,15 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// maxTunnelEdges is how many edges of one tunnel a hub remembers: ten times the 100 that a Tunnel's status lists, so that one
-// tunnel can't take the places of others.
+// maxTunnelEdges is how many edges of one tunnel a hub remembers: ten times the 100 that a Tunnel's status lists,
+// so that one tunnel can't take the places of others.
 const maxTunnelEdges = 1024
 
 // linesRate bounds the lines that the edges of one tunnel cause in the log by coming and going.
 var linesRate = limit.Rate{Every: 2 * time.Second, Burst: 2000}
 
-// addEdge makes room for one more edge and returns it; nil: there is no room. Where its tunnel has too many, the one of them that is away
-// for longest is forgotten.
+// addEdge makes room for one more edge and returns it; nil: there is no room. Where its tunnel has too many, the
+// one of them that is away for longest is forgotten.
 func (h *Hub) addEdge(key pair) *edge {
 	away := func(e *edge) presence { return e.presence }
 	if h.ofTunnel[key.id] >= maxTunnelEdges {

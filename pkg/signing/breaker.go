@@ -10,24 +10,25 @@ import (
 )
 
 const (
-	// maxWaiting bounds requests that wait for an answer: a signer answers hundreds a second. maxWaitingTunnel is what the edges of
-	// one tunnel may have of that.
+	// maxWaiting bounds requests that wait for an answer: a signer answers hundreds a second. maxWaitingTunnel is
+	// what the edges of one tunnel may have of that.
 	maxWaiting, maxWaitingTunnel = 128, 16
-	// maxUnanswered is how many requests one after the other may stay without an answer before it is believed that no signer
-	// answers: in total, where the edges of one tunnel count once, and of one tunnel.
+	// maxUnanswered is how many requests one after the other may stay without an answer before it is believed that
+	// no signer answers: in total, where the edges of one tunnel count once, and of one tunnel.
 	maxUnanswered = 8
-	// maxProbes bounds requests that wait while no signer answers. Each waits for maxWait and stays behind for 24 h: 4 of them
-	// come to 23,000 objects, where 1,000 edges that try again would leave millions. The first answer lets all others in, so
-	// none waits for longer on account of it. The edges of one tunnel have one of these.
+	// maxProbes bounds requests that wait while no signer answers. Each waits for maxWait and stays behind for 24
+	// h: 4 of them come to 23,000 objects, where 1,000 edges that try again would leave millions. The first answer
+	// lets all others in, so none waits for longer on account of it. The edges of one tunnel have one of these.
 	maxProbes = 4
 )
 
 // errUnanswered is for callers that are not let through to a signer that is not there.
 var errUnanswered = errors.New("no signer answers at the moment")
 
-// Breaker is an enrol.Issuer that bounds what another one leaves unanswered, so that requests do not pile up in the apiserver
-// while no controller runs, and so that the edges of one tunnel do not take the places of others. A tunnel whose requests stay
-// unanswered, for whatever its owner does to its Tunnel, is held back alone. It is safe for concurrent use.
+// Breaker is an enrol.Issuer that bounds what another one leaves unanswered, so that requests do not pile up in the
+// apiserver while no controller runs, and so that the edges of one tunnel do not take the places of others. A
+// tunnel whose requests stay unanswered, for whatever its owner does to its Tunnel, is held back alone. It is safe
+// for concurrent use.
 type Breaker struct {
 	issuer enrol.Issuer
 	log    *slog.Logger
@@ -54,8 +55,8 @@ func NewBreaker(issuer enrol.Issuer, log *slog.Logger) *Breaker {
 	return &Breaker{issuer: issuer, log: log, all: newPlaces(maxWaiting, maxProbes), tunnels: map[string]*places{}}
 }
 
-// Issue implements enrol.Issuer. A request that was made is waited for until the issuer gives up, even if its caller has gone:
-// else whoever does not wait could make any number of them.
+// Issue implements enrol.Issuer. A request that was made is waited for until the issuer gives up, even if its
+// caller has gone: else whoever does not wait could make any number of them.
 func (b *Breaker) Issue(ctx context.Context, request enrol.IssueRequest) (chainPEM []byte, err error) {
 	leave, err := b.join(ctx, request.Subject.ID)
 	if err != nil {

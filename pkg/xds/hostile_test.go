@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// flood has the edges of one tunnel ask for everything again and again, on as many streams each as they like, as fast as the server
-// takes it. It returns what ends that.
+// flood has the edges of one tunnel ask for everything again and again, on as many streams each as they like, as
+// fast as the server takes it. It returns what ends that.
 func (b *bed) flood(t testing.TB, wc model.WorkloadCluster, nodes, streams int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +59,9 @@ func demand(ctx context.Context, client discoveryv3.AggregatedDiscoveryServiceCl
 	}()
 	r := &discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(is), TypeUrl: cds}
 	for stream.Send(r) == nil {
-		r = &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesUnsubscribe: edgeClusters, ResourceNamesSubscribe: []string{"*"}}
+		r = &discoveryv3.DeltaDiscoveryRequest{
+			TypeUrl: cds, ResourceNamesUnsubscribe: edgeClusters, ResourceNamesSubscribe: []string{"*"},
+		}
 	}
 	select { // a stream that was refused is not tried again at once
 	case <-ctx.Done():
@@ -67,8 +69,8 @@ func demand(ctx context.Context, client discoveryv3.AggregatedDiscoveryServiceCl
 	}
 }
 
-// BenchmarkPublishBesideHostileStreams is how long a change of one tunnel takes, alone and while the edges of another tunnel ask for
-// everything again and again on 96 streams.
+// BenchmarkPublishBesideHostileStreams is how long a change of one tunnel takes, alone and while the edges of
+// another tunnel ask for everything again and again on 96 streams.
 func BenchmarkPublishBesideHostileStreams(b *testing.B) {
 	for _, hostile := range []int{0, 24} {
 		b.Run(fmt.Sprintf("%d streams", 4*hostile), func(b *testing.B) {
@@ -197,6 +199,7 @@ func TestTheStreamsOfAnEdgeAndOfATunnel(t *testing.T) {
 
 // TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength sends long names, in number and in length.
 func TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength(t *testing.T) {
+	type request = discoveryv3.DeltaDiscoveryRequest
 	long := strings.Repeat("x", 100<<10)
 	many := map[string]string{}
 	for i := range 5000 {
@@ -206,12 +209,14 @@ func TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength(t *testing.T) {
 		in   *discoveryv3.DeltaDiscoveryRequest
 		want codes.Code
 	}{
-		"a node id of another edge": {&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "CN=edge-z"}, TypeUrl: cds}, codes.PermissionDenied},
-		"a long node id":            {&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: long}, TypeUrl: cds}, codes.PermissionDenied},
-		"a long type":               {&discoveryv3.DeltaDiscoveryRequest{TypeUrl: long}, codes.InvalidArgument},
-		"secrets":                   {&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resourcev3.SecretType}, codes.InvalidArgument},
-		"one name":                  {&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesSubscribe: []string{"apiserver_edge-z"}}, codes.InvalidArgument},
-		"many names":                {&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, InitialResourceVersions: many}, codes.InvalidArgument},
+		"a node id of another edge": {&request{Node: &corev3.Node{Id: "CN=edge-z"}, TypeUrl: cds}, codes.PermissionDenied},
+		"a long node id":            {&request{Node: &corev3.Node{Id: long}, TypeUrl: cds}, codes.PermissionDenied},
+		"a long type":               {&request{TypeUrl: long}, codes.InvalidArgument},
+		"secrets":                   {&request{TypeUrl: resourcev3.SecretType}, codes.InvalidArgument},
+		"one name": {
+			&request{TypeUrl: cds, ResourceNamesSubscribe: []string{"apiserver_edge-z"}}, codes.InvalidArgument,
+		},
+		"many names": {&request{TypeUrl: cds, InitialResourceVersions: many}, codes.InvalidArgument},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,10 @@ func (e *edge) pick() (job, bool) {
 	defer e.mu.Unlock()
 	for i := range e.kinds {
 		if k := &e.kinds[i]; !e.over && k.due() {
-			j := job{kind: i, must: k.first, known: k.known, requests: k.requests, updates: e.updates, dial: e.dial, made: e.made}
+			j := job{
+				kind: i, must: k.first, known: k.known, requests: k.requests,
+				updates: e.updates, dial: e.dial, made: e.made,
+			}
 			k.stale, k.first = false, false
 			if k.all {
 				return j, true
@@ -41,7 +44,8 @@ func (e *edge) pick() (job, bool) {
 	return job{}, false
 }
 
-// do computes a response, and what the edge knows when it has got that. It returns nil if the tunnel has ended: its edges are told otherwise.
+// do computes a response, and what the edge knows when it has got that. It returns nil if the tunnel has ended: its
+// edges are told otherwise.
 func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	s.limits.builds <- struct{}{}
 	defer func() { <-s.limits.builds }()
@@ -56,7 +60,9 @@ func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryR
 }
 
 // commit returns what is to be sent of a response that was computed; nil: nothing, there may be another job.
-func (e *edge) commit(j job, response *discoveryv3.DeltaDiscoveryResponse, now []known) *discoveryv3.DeltaDiscoveryResponse {
+func (e *edge) commit(
+	j job, response *discoveryv3.DeltaDiscoveryResponse, now []known,
+) *discoveryv3.DeltaDiscoveryResponse {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	k := &e.kinds[j.kind]

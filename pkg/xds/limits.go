@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// maxNodeStreams is how many ADS streams one edge may have: the one that counts, and those of connections that it has lost and that
-	// the server has not found dead yet.
+	// maxNodeStreams is how many ADS streams one edge may have: the one that counts, and those of connections that
+	// it has lost and that the server has not found dead yet.
 	maxNodeStreams = 4
-	// maxTunnelStreams is how many ADS streams the edges of one tunnel may have: ten times the 100 edges that a Tunnel's status lists.
+	// maxTunnelStreams is how many ADS streams the edges of one tunnel may have: ten times the 100 edges that a
+	// Tunnel's status lists.
 	maxTunnelStreams = 1024
 	// maxPause is how long a request waits for its turn before its stream ends.
 	maxPause = 10 * time.Second
@@ -33,8 +34,8 @@ const (
 )
 
 var (
-	// requestRate is for one stream. A connection takes four requests, and a change two more; a change that comes sooner is sent
-	// together with the next one.
+	// requestRate is for one stream. A connection takes four requests, and a change two more; a change that comes
+	// sooner is sent together with the next one.
 	requestRate = limit.Rate{Every: 100 * time.Millisecond, Burst: 64}
 	// tunnelRate is for all streams of one tunnel: 1,000 edges that connect at once do not reach it.
 	tunnelRate = limit.Rate{Every: 5 * time.Millisecond, Burst: 4000}
@@ -68,8 +69,8 @@ func (l *limits) newPace() *rate.Limiter {
 	return rate.NewLimiter(rate.Every(l.request.Every), l.request.Burst)
 }
 
-// wait returns when a stream may go on with a request that it has received. The next one is not received before, so a stream that
-// sends too fast is held up by HTTP/2's flow control.
+// wait returns when a stream may go on with a request that it has received. The next one is not received before, so
+// a stream that sends too fast is held up by HTTP/2's flow control.
 func (l *limits) wait(ctx context.Context, e *edge) error {
 	pause, ok := l.requests.Reserve(e.subject.ID, l.tunnel, maxPause)
 	if !ok {
@@ -87,8 +88,8 @@ func (l *limits) wait(ctx context.Context, e *edge) error {
 	return nil
 }
 
-// makeRoom makes room for one more stream of a node: the oldest of its own gives way, never one of another edge. The caller holds
-// the server's lock.
+// makeRoom makes room for one more stream of a node: the oldest of its own gives way, never one of another edge.
+// The caller holds the server's lock.
 func (l *limits) makeRoom(t *tunnel, node string) error {
 	var oldest *edge
 	mine := 0

@@ -46,12 +46,14 @@ func controlAttacks(t *testing.T, in *installation) {
 	defer func() { must(t, c.greedy.Delete(context.WithoutCancel(t.Context()))) }()
 	c.enrolAll(t)
 	attack(t, "a tenant opens as many control connections as it can with 24 leaves",
-		"connections per certificate and tunnel id, equal shares (TestATenantThatFillsTheChannelKeepsNoOtherOut)", c.connections, nil)
+		"connections per certificate and tunnel id, equal shares (TestATenantThatFillsTheChannelKeepsNoOtherOut)",
+		c.connections, nil)
 	attack(t, "a tenant asks for its configuration again and again on 96 ADS streams",
 		"four streams per edge, requests per stream and tunnel id, nothing built under a lock "+
 			"(TestAnEdgeIsSentNoMoreThanItsRate, TestAChangeIsPublishedWhileEdgesWaitForTheirResources)", c.requests, nil)
 	attack(t, "a source without a certificate opens a hundred times the connections that it may have",
-		"connections per address, half reserved for addresses of edges (TestAddressesOfEdgesHaveHalfOfThePlaces)", c.strangers, nil)
+		"connections per address, half reserved for addresses of edges (TestAddressesOfEdgesHaveHalfOfThePlaces)",
+		c.strangers, nil)
 	attack(t, "a tenant enrols and renews as often as it can with one token and one leaf",
 		"certificates per token, node and tunnel id (TestTheCertificatesOfOneTunnelAreBounded)", c.certificates, nil)
 	attack(t, "an edge's leaf names another node, other types, and thousands of names",
@@ -75,7 +77,9 @@ func (c *control) enrolAll(t *testing.T) {
 		is, err := world.Domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
 		must(t, err)
 		certificate := identity.TLSCertificate()
-		c.leaves = append(c.leaves, leaf{outsider.Outsider{From: c.Network.Workload, Domain: world.Domain, Roots: c.roots.Roots, Certificate: &certificate}, is})
+		who := c.stranger()
+		who.Certificate = &certificate
+		c.leaves = append(c.leaves, leaf{who, is})
 	}
 }
 
@@ -87,10 +91,15 @@ func (c *control) token(t *testing.T) string {
 }
 
 func (c *control) enrol(ctx context.Context, token string, csr []byte) (*enrolv1.Certificate, error) {
-	return with(outsider.Outsider{From: c.Network.Workload, Domain: world.Domain, Roots: c.roots.Roots}, ctx,
-		func(ctx context.Context, conn *grpc.ClientConn) (*enrolv1.Certificate, error) {
-			return enrolv1.NewEnrolmentClient(conn).EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: "tenant"})
-		})
+	return with(c.stranger(), ctx, func(ctx context.Context, conn *grpc.ClientConn) (*enrolv1.Certificate, error) {
+		request := &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: "tenant"}
+		return enrolv1.NewEnrolmentClient(conn).EnrolEdge(ctx, request)
+	})
+}
+
+// stranger shows no certificate.
+func (c *control) stranger() outsider.Outsider {
+	return outsider.Outsider{From: c.Network.Workload, Domain: world.Domain, Roots: c.roots.Roots}
 }
 
 func renew(ctx context.Context, who outsider.Outsider) error {
@@ -109,7 +118,9 @@ func renew(ctx context.Context, who outsider.Outsider) error {
 }
 
 // with makes one call on a new connection.
-func with[R any](who outsider.Outsider, ctx context.Context, call func(context.Context, *grpc.ClientConn) (R, error)) (R, error) {
+func with[R any](
+	who outsider.Outsider, ctx context.Context, call func(context.Context, *grpc.ClientConn) (R, error),
+) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlPatience)
 	defer cancel()
 	conn, err := who.Control()

@@ -21,7 +21,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// certificates repeats one enrolment and one renewal, and counts the CertificateSigningRequests that the tunnel gets.
+// certificates repeats one enrolment and one renewal, and counts the CertificateSigningRequests that the tunnel
+// gets.
 func (c *control) certificates(t *testing.T) {
 	before := c.requestsOf(t, c.leaves[0].is.ID)
 	token := c.token(t)
@@ -56,7 +57,8 @@ func (c *control) certificates(t *testing.T) {
 	measured("control_csrs_made", float64(made))
 	// 64 by the token, one more every 250 ms, and 30 by the leaf, on each of the two xds-servers.
 	if most := 2 * (64 + 30 + int(time.Since(begin)/(250*time.Millisecond)) + 2); made > most || limited.Load() == 0 {
-		t.Errorf("%d requests were made of 400 attempts, want %d at most; %d were signed, %d limited", made, most, good.Load(), limited.Load())
+		t.Errorf("%d requests were made of 400 attempts, want %d at most; %d were signed, %d limited",
+			made, most, good.Load(), limited.Load())
 	}
 }
 
@@ -80,20 +82,22 @@ func (c *control) claims(t *testing.T) {
 	for i := range 5000 {
 		many[fmt.Sprint(i)] = ""
 	}
+	type request = discoveryv3.DeltaDiscoveryRequest
+	named := func(id string) *request { return &request{Node: &corev3.Node{Id: id}, TypeUrl: resourcev3.ClusterType} }
 	long := strings.Repeat("x", 100<<10)
 	for name, tc := range map[string]struct {
-		in   *discoveryv3.DeltaDiscoveryRequest
+		in   *request
 		want codes.Code
 	}{
-		"the victim's node id": {&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: c.is.NodeID()}, TypeUrl: resourcev3.ClusterType}, codes.PermissionDenied},
-		"a gateway's node id":  {&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "CN=gateway-0"}, TypeUrl: resourcev3.ClusterType}, codes.PermissionDenied},
-		"a long node id":       {&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: long}, TypeUrl: resourcev3.ClusterType}, codes.PermissionDenied},
+		"the victim's node id": {named(c.is.NodeID()), codes.PermissionDenied},
+		"a gateway's node id":  {named("CN=gateway-0"), codes.PermissionDenied},
+		"a long node id":       {named(long), codes.PermissionDenied},
 		"secrets":              {l.request(resourcev3.SecretType), codes.InvalidArgument},
 		"a long type":          {l.request(long), codes.InvalidArgument},
-		"the victim's name": {&discoveryv3.DeltaDiscoveryRequest{
+		"the victim's name": {&request{
 			Node: &corev3.Node{Id: l.is.NodeID()}, TypeUrl: resourcev3.ClusterType, ResourceNamesSubscribe: []string{"apiserver_" + c.is.Node},
 		}, codes.InvalidArgument},
-		"thousands of names": {&discoveryv3.DeltaDiscoveryRequest{
+		"thousands of names": {&request{
 			Node: &corev3.Node{Id: l.is.NodeID()}, TypeUrl: resourcev3.ClusterType, InitialResourceVersions: many,
 		}, codes.InvalidArgument},
 	} {

@@ -18,10 +18,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// connections holds as many control connections as the tenant gets: more than one certificate may have of each leaf.
+// connections holds as many control connections as the tenant gets: more than one certificate may have of each
+// leaf.
 func (c *control) connections(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -78,7 +80,8 @@ func (l leaf) request(typeURL string) *discoveryv3.DeltaDiscoveryRequest {
 	return &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: l.is.NodeID()}, TypeUrl: typeURL}
 }
 
-// changeArrives changes the names of the victim's Tunnel some times, and returns the median of how long a name takes to work.
+// changeArrives changes the names of the victim's Tunnel some times, and returns the median of how long a name
+// takes to work.
 func (c *control) changeArrives(t *testing.T, times int) time.Duration {
 	t.Helper()
 	victim := c.installation.victim
@@ -115,7 +118,7 @@ func (c *control) requests(t *testing.T) {
 		for range 4 {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					sent.Add(l.demand(ctx, conn))
+					l.demand(ctx, conn, &sent)
 					select {
 					case <-ctx.Done():
 					case <-time.After(50 * time.Millisecond):
@@ -139,13 +142,13 @@ func (c *control) requests(t *testing.T) {
 	}
 }
 
-// demand says again and again on one stream that the edge has lost all that it got. It returns how often, when the stream ends.
-func (l leaf) demand(ctx context.Context, conn *grpc.ClientConn) (sent int64) {
+// demand says again and again on one stream that the edge has lost all that it got, until the stream ends.
+func (l leaf) demand(ctx context.Context, conn *grpc.ClientConn, sent *atomic.Int64) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	if err != nil {
-		return 0
+		return
 	}
 	go func() {
 		defer cancel()
@@ -157,16 +160,16 @@ func (l leaf) demand(ctx context.Context, conn *grpc.ClientConn) (sent int64) {
 	}()
 	r := l.request(resourcev3.ClusterType)
 	for stream.Send(r) == nil {
-		sent++
+		sent.Add(1)
 		r = &discoveryv3.DeltaDiscoveryRequest{
 			TypeUrl: resourcev3.ClusterType, ResourceNamesSubscribe: []string{"*"},
 			ResourceNamesUnsubscribe: []string{"apiserver_" + l.is.Node, "gateway-0_" + l.is.Node, "gateway-1_" + l.is.Node},
 		}
 	}
-	return sent
 }
 
-// strangers opens connections from a site of its own, and begins handshakes that it never ends. 64 are what one address may have.
+// strangers opens connections from a site of its own, and begins handshakes that it never ends. 64 are what one
+// address may have.
 func (c *control) strangers(t *testing.T) {
 	site, err := c.AddSite(t.Context(), "flood")
 	must(t, err)
@@ -178,7 +181,7 @@ func (c *control) strangers(t *testing.T) {
 	for range 16 {
 		all.Go(func() {
 			for ctx.Err() == nil && attempts.Add(1) <= 6400 {
-				c.halfHandshake(ctx, site.DialContext)
+				c.halfHandshake(ctx, site.Namespace)
 			}
 		})
 	}
@@ -209,8 +212,8 @@ func (c *control) strangers(t *testing.T) {
 }
 
 // halfHandshake sends a ClientHello and leaves the connection open, for as long as the other side likes.
-func (c *control) halfHandshake(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error)) {
-	conn, err := dial(ctx, "tcp", c.victim.PublicAddress())
+func (c *control) halfHandshake(ctx context.Context, from *lab.Namespace) {
+	conn, err := from.DialContext(ctx, "tcp", c.victim.PublicAddress())
 	if err != nil {
 		return
 	}
