@@ -19,6 +19,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/test/outsider"
 )
 
 // certificates repeats one enrolment and one renewal, and counts the CertificateSigningRequests that the tunnel
@@ -31,24 +33,29 @@ func (c *control) certificates(t *testing.T) {
 	der, err := certs.NewCSR(key)
 	must(t, err)
 	var good, limited atomic.Int64
-	note := func(err error) {
-		switch status.Code(err) {
-		case codes.OK:
-			good.Add(1)
-		case codes.ResourceExhausted:
-			limited.Add(1)
-		default:
+	note := func(all ...error) {
+		for _, err := range all {
+			switch status.Code(err) {
+			case codes.OK:
+				good.Add(1)
+			case codes.ResourceExhausted:
+				limited.Add(1)
+			default:
+			}
 		}
 	}
 	begin := time.Now()
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			for range 25 {
-				_, err := c.enrol(t.Context(), token, der)
-				note(err)
-				note(renew(t.Context(), c.leaves[0].Outsider))
-			}
+			note(c.repeat(t.Context(), c.stranger(), func(ctx context.Context, service enrolv1.EnrolmentClient) error {
+				_, err := service.EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: der, Host: "tenant"})
+				return err
+			})...)
+			note(c.repeat(t.Context(), c.leaves[0].Outsider, func(ctx context.Context, service enrolv1.EnrolmentClient) error {
+				_, err := service.Renew(ctx, &enrolv1.RenewRequest{Csr: der})
+				return err
+			})...)
 		})
 	}
 	all.Wait()
@@ -60,6 +67,23 @@ func (c *control) certificates(t *testing.T) {
 		t.Errorf("%d requests were made of 400 attempts, want %d at most; %d were signed, %d limited",
 			made, most, good.Load(), limited.Load())
 	}
+}
+
+// repeat makes one call again and again on one connection, and returns how each ended.
+func (c *control) repeat(
+	ctx context.Context, who outsider.Outsider, call func(context.Context, enrolv1.EnrolmentClient) error,
+) (results []error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*controlPatience)
+	defer cancel()
+	conn, err := who.Control()
+	if err != nil {
+		return []error{err}
+	}
+	defer func() { _ = conn.Close() }()
+	for range 25 {
+		results = append(results, call(ctx, enrolv1.NewEnrolmentClient(conn)))
+	}
+	return results
 }
 
 // requestsOf counts the CertificateSigningRequests of a tunnel.
