@@ -29,7 +29,6 @@ type caller struct {
 // conn is a connection whose handshake is done.
 type conn struct {
 	*tls.Conn
-	raw    net.Conn
 	caller *caller
 	auth   credentials.TLSInfo
 
@@ -43,9 +42,6 @@ func (c *conn) RemoteAddr() net.Addr { return c.caller }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	if c.caller.class == strangers { // whose last answer has arrived: see closeSoon
-		resetOnClose(c.raw)
-	}
 	err := c.Conn.Close()
 	c.mu.Lock()
 	ends := c.ends

@@ -118,6 +118,7 @@ func (d *door) wait() { d.within.Wait() }
 
 // open does everything that comes before the first call, and hands the connection over or closes it.
 func (d *door) open(raw net.Conn) {
+	setReset(raw, true) // however it ends before it is admitted
 	ctx, cancel := context.WithTimeout(d.ctx, d.bounds.handshake)
 	defer cancel()
 	// Whatever blocks ends with ctx; a deadline alone would not end with the door.
@@ -139,13 +140,18 @@ func (d *door) open(raw net.Conn) {
 // abort closes a connection by a reset. After an ordinary close the gateway's Envoy keeps its side until the caller closes too, and a
 // hostile caller does not.
 func abort(raw net.Conn) {
-	resetOnClose(raw)
+	setReset(raw, true)
 	_ = raw.Close()
 }
 
-func resetOnClose(raw net.Conn) {
+// setReset says whether the end of a connection is a reset.
+func setReset(raw net.Conn, reset bool) {
+	linger := -1 // what is usual
+	if reset {
+		linger = 0
+	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
+		_ = tcp.SetLinger(linger)
 	}
 }
 
@@ -257,8 +263,9 @@ func (d *door) admit(secure *tls.Conn, who *caller, raw net.Conn) (*conn, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: secure, raw: raw, caller: who, ends: []func(){leave, d.figures.connected(who.class)}}
+	c := &conn{Conn: secure, caller: who, ends: []func(){leave, d.figures.connected(who.class)}}
 	who.hangUp = sync.OnceFunc(c.closeSoon)
+	setReset(raw, who.class == strangers) // whose last answer has arrived by then: see closeSoon
 	if who.class == strangers {
 		c.closeAfter(d.bounds.stranger)
 	} else {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -194,22 +195,24 @@ func TestOneEdgeOpensAFewReservedPlaces(t *testing.T) {
 // until the caller closes too, which a hostile one does not.
 func TestAConnectionThatIsTurnedAwayIsReset(t *testing.T) {
 	b := newBed(t, channel.Bounds{Public: 4, PerAddress: 1, Handshake: 2 * time.Second})
-	from := "203.0.113.1:1"
 	hello := clientHello(t)
-	for name, first := range map[string]bool{"one that says nothing more": true, "one too many": false} {
+	open := func(from string) net.Conn {
 		conn, err := b.raw(t.Context(), from)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 		_, _ = conn.Write(hello)
-		if !first {
-			if conn, err = b.raw(t.Context(), from); err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			_, _ = conn.Write(hello)
+		return conn
+	}
+	silent := open("203.0.113.1:1")
+	eventually.True(t, patience, "the first one being in its handshake", func() error {
+		if n := b.Held(); n != 1 {
+			return fmt.Errorf("%d are", n)
 		}
+		return nil
+	})
+	for name, conn := range map[string]net.Conn{"one too many": open("203.0.113.1:2"), "one that says nothing more": silent} {
 		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, conn); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s ends with %v", name, err)
