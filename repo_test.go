@@ -41,7 +41,7 @@ var arrows = map[string][]string{
 	"pkg/check":           {"api/v1alpha1", "internal/redact", "pkg/enrol", "pkg/inspect", "pkg/kubeconfig", "pkg/model", "pkg/report/v1"},
 	"pkg/page":            {"api/v1alpha1", "internal/limit", "pkg/check", "pkg/fleetview", "pkg/inspect", "pkg/model"},
 	"pkg/signing":         {"api/v1alpha1", "pkg/certs", "pkg/enrol", "pkg/model"},
-	"pkg/xds":             {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/inspect/v1", "pkg/model"},
+	"pkg/xds":             {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/inspect/v1", "pkg/model"},
 	"pkg/fleetview":       {"api/v1alpha1", "pkg/inspect", "pkg/model"},
 	"pkg/kubeconfig":      {"api/v1alpha1", "pkg/model"},
 	"pkg/controller":      {"api/v1alpha1", "internal/metrics", "internal/redact", "internal/traces", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/source"},

@@ -13,6 +13,7 @@ import (
 // and nobody who has few. It is safe for concurrent use.
 type Crowd struct {
 	total, each int
+	group       int // how many of one network; 0: any number
 	fair        time.Duration
 
 	mu        sync.Mutex
@@ -46,9 +47,12 @@ func NewCrowd(total, each int, fair time.Duration) *Crowd {
 // Join returns what ends the stay, or nil when there is no room. end is called when the place has gone to somebody else; it
 // must not block. The result may be called more than once, and after that.
 func (c *Crowd) Join(address net.Addr, end func()) (leave func()) {
+	return c.join(Address(address), Network(address), end)
+}
+
+func (c *Crowd) join(key, of string, end func()) (leave func()) {
 	c.mu.Lock()
-	key, of := Address(address), Network(address)
-	if c.addresses[key] >= c.each {
+	if n := c.networks[of]; c.addresses[key] >= c.each || c.group > 0 && n != nil && n.members.Len() >= c.group {
 		c.mu.Unlock()
 		return nil
 	}
@@ -77,6 +81,22 @@ func (c *Crowd) Used() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.used
+}
+
+// shrink sets how many may be here in total from now on, and ends the stay of those of the largest networks that are too many.
+func (c *Crowd) shrink(total int) {
+	var gone []*member
+	c.mu.Lock()
+	c.total = total
+	for c.used > total {
+		m := c.largest[0].first()
+		c.remove(m)
+		gone = append(gone, m)
+	}
+	c.mu.Unlock()
+	for _, m := range gone {
+		m.end()
+	}
 }
 
 // victim is who gives way to somebody of a network, nil: nobody.

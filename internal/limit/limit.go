@@ -50,6 +50,20 @@ func (r *Rates) Take(key string, by Rate) time.Duration {
 	return wait(limiter, now)
 }
 
+// Reserve counts one more for a key, and returns after how long the caller may go on. Where that is longer than most it counts nothing
+// and returns false. Callers go on in the order in which they came.
+func (r *Rates) Reserve(key string, by Rate, most time.Duration) (wait time.Duration, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	reservation := r.of(key, by).ReserveN(now, 1)
+	if wait = reservation.DelayFrom(now); wait > most {
+		reservation.CancelAt(now)
+		return wait, false
+	}
+	return wait, true
+}
+
 // Look returns what Take would, and counts nothing.
 func (r *Rates) Look(key string, by Rate) time.Duration {
 	r.mu.Lock()
@@ -76,6 +90,9 @@ func (r *Rates) of(key string, by Rate) *rate.Limiter {
 		limiter := e.Value.(*bucket).limiter
 		if limiter.Limit() != every {
 			limiter.SetLimit(every)
+		}
+		if limiter.Burst() != by.Burst {
+			limiter.SetBurst(by.Burst)
 		}
 		return limiter
 	}

@@ -33,6 +33,8 @@ var xdsServer = []Metric{
 	{Name: "fairlead_xds_waiting_nodes", Kind: Gauge, Labels: []string{"role"}, Of: server, Help: "Nodes connected here that have not answered for 30 s what was sent to them."},
 	{Name: "fairlead_xds_change_ack_seconds", Kind: Histogram, Labels: []string{"role"}, Buckets: changes, Of: server, Help: "Time from when a change of an object was seen to the ACK of an Envoy; the oldest change counts where several go together."},
 	{Name: "fairlead_xds_refused_total", Kind: Counter, Labels: []string{"reason"}, Of: server, Help: "ADS streams that were refused or cut off, by gRPC code."},
+	{Name: "fairlead_xds_paused_requests_total", Kind: Counter, Of: server, Help: "Requests on ADS streams of edges that had to wait because their stream or tunnel sent too many. An Envoy does not reach this limit."},
+	{Name: "fairlead_xds_over_limit_total", Kind: Counter, Of: server, Help: "ADS streams of edges that were refused or ended because the edge or its tunnel had too many streams or requests."},
 	{Name: "fairlead_xds_denied", Kind: Gauge, Labels: []string{"what"}, Of: server, Help: "Who is let in no more: revoked edges, ended tunnels."},
 	{Name: "fairlead_xds_left_out_total", Kind: Counter, Labels: []string{"type"}, Of: server, Help: "Resources that did not pass the server's own check and were left out, each time they were built."},
 	{Name: "fairlead_xds_cluster_info", Kind: Gauge, Labels: []string{"namespace", "name", "tunnel_id"}, Of: server, PerCluster: true, Help: "Always 1, of each workload cluster that is served: gives a name to what gateways and edges have by tunnel_id."},
@@ -40,6 +42,7 @@ var xdsServer = []Metric{
 
 	{Name: "fairlead_channel_connections", Kind: Gauge, Labels: []string{"class"}, Of: server, Help: "Connections to the control channel, by what the caller is: strangers show no certificate (yet)."},
 	{Name: "fairlead_channel_turned_away_total", Kind: Counter, Of: server, Help: "Connections that were closed because there were too many, in all or of one address or certificate."},
+	{Name: "fairlead_channel_displaced_total", Kind: Counter, Labels: []string{"class"}, Of: server, Help: "Connections that gave way to another because all places were taken: strangers to a network that had fewer or to a known address, edges to a tunnel that had fewer. They are also turned away."},
 	{Name: "fairlead_channel_calls_total", Kind: Counter, Labels: []string{"method", "code"}, Of: server, Help: "Calls that began, by gRPC code: OK were let through to their service; others were refused before, for a certificate that is not accepted, a method that the caller may not call (PermissionDenied, Unauthenticated) or too many calls (ResourceExhausted)."},
 
 	{Name: "fairlead_enrol_requests_total", Kind: Counter, Labels: []string{"request", "result"}, Of: server, Help: "Requests for certificates: by edges and gateways that enrol, and renewals. Refused are wrong, expired or used up credentials; limited are those who came too often; unavailable is everything that passes."},

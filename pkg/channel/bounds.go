@@ -63,7 +63,7 @@ func newServer(class int, rules rules, calls stats.Handler) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.Creds(done{}),
 		grpc.InTapHandle(rules.admit),
-		grpc.UnaryInterceptor(unlimitedUnary), grpc.StreamInterceptor(unlimitedStream),
+		grpc.UnaryInterceptor(rules.unary), grpc.StreamInterceptor(rules.stream),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(bounds.streams),
 		grpc.MaxRecvMsgSize(bounds.message),
@@ -88,7 +88,8 @@ type bounds struct {
 	// openings are connections of which nothing is known yet, not even whether they came through the public port.
 	openings int
 	// public and inside are handshakes, and as many connections of strangers: about 30 KiB each. Whoever has a leaf that is
-	// good is neither any more. Those that came through the public port can't take the place of the others.
+	// good is neither any more. Those that came through the public port can't take the place of the others. Half of each is
+	// reserved for addresses from which an edge has come lately.
 	public, inside int
 	// perAddress is how many of those one address may have. Many machines may share one.
 	perAddress int
@@ -98,6 +99,16 @@ type bounds struct {
 	// known are connections of edges, perNode how many one certificate may have: one for each thing that an agent does, and
 	// those that it lost and that nobody has found dead yet.
 	known, perNode int
+	// perTunnel is how many the edges of one tunnel may have: ten for each of the 100 edges that a Tunnel's status lists. Each
+	// costs about 100 KiB. When all that are known are in use, the tunnel that has most gives way.
+	perTunnel int
+	// sources is how many addresses are remembered that have shown an edge's certificate, recent for how long. An edge shows its
+	// leaf anew at least once in the leaf's life, which is 24 h.
+	sources int
+	recent  time.Duration
+	// perShown is how many of the reserved places an address may have for each edge that it has shown: an edge has two
+	// connections, and may have lost both. mostShown bounds that for one address.
+	perShown, mostShown int
 	// connects is how often one address may begin a handshake, which costs a signature. 1,000 edges behind one address that all
 	// lost their connection are back within seconds.
 	connects limit.Rate
@@ -109,17 +120,23 @@ type bounds struct {
 	// them anew every 4 s if its leaves live for 6 s, and after an outage tries each again after 250 ms, 500 ms, and so on up to
 	// 3 s. It has several connections at most, for a short time.
 	calls limit.Rate
+	// tunnelCalls is that for all edges of one tunnel: 1,000 edges that come at once do not reach it.
+	tunnelCalls limit.Rate
 	// nodes is how many certificates are remembered for that.
 	nodes int
+	// nodeStreams and tunnelStreams are how many calls may go on at a time: an agent has two, on each of its connections.
+	nodeStreams, tunnelStreams int
 }
 
 func defaultBounds() bounds {
 	return bounds{
 		handshake: handshakeTime, stranger: strangerTime,
-		openings: 4096, public: 4096, inside: 1024, perAddress: 64, known: 40_000, perNode: 32,
+		openings: 4096, public: 4096, inside: 1024, perAddress: 64, known: 40_000, perNode: 32, perTunnel: 1024,
+		sources: 16_384, recent: 48 * time.Hour, perShown: 4, mostShown: 1024,
 		fair:     2 * time.Second,
 		connects: limit.Rate{Every: 20 * time.Millisecond, Burst: 400}, addresses: 16_384,
 		networkConnects: limit.Rate{Every: 2500 * time.Microsecond, Burst: 3200},
 		calls:           limit.Rate{Every: 200 * time.Millisecond, Burst: 100}, nodes: 40_000,
+		tunnelCalls: limit.Rate{Every: 5 * time.Millisecond, Burst: 4000}, nodeStreams: 64, tunnelStreams: 2048,
 	}
 }

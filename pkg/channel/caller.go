@@ -20,6 +20,7 @@ type caller struct {
 	class    int    // of the server that serves it
 	named    bool   // it has shown a certificate that is accepted
 	node     string // of that certificate: what it is counted by
+	id       string // of its tunnel, of an edge
 	expired  bool   // which has expired, less than the grace time ago
 	refusal  error  // of every call, a gRPC status; nil: none
 	hangUp   func() // ends the connection soon; may be called more than once

@@ -40,11 +40,14 @@ type door struct {
 	bounds  bounds
 	inner   [classes]*inner
 
-	openings, known, trusted *limit.Slots
-	public, inside           pools
-	connects, said           *limit.Rates
-	turnedAway               atomic.Int64
-	figures                  *figures
+	openings, trusted *limit.Slots
+	known             *limit.Shares        // of edges, by tunnel
+	group             func(*caller) string // the tunnel of an edge
+	sources           *sources
+	public, inside    pools
+	connects, said    *limit.Rates
+	turnedAway        atomic.Int64
+	figures           *figures
 
 	ctx    context.Context // ends with the door
 	close  context.CancelFunc
@@ -52,10 +55,11 @@ type door struct {
 }
 
 // pools are the connections of whom nothing is known but the address.
-type pools struct{ handshakes, strangers *limit.Crowd }
+type pools struct{ handshakes, strangers *limit.Pool }
 
 func newPools(total, each int, b bounds) pools {
-	return pools{limit.NewCrowd(total, each, b.fair), limit.NewCrowd(total, each, b.fair)}
+	pool := func() *limit.Pool { return limit.NewPool(total, limit.NewCrowd(total, each, b.fair)) }
+	return pools{pool(), pool()}
 }
 
 // pools are those for a caller.
@@ -75,7 +79,9 @@ func newDoor(config Config, b bounds) *door {
 		openings: limit.NewSlots(b.openings, b.openings),
 		public:   newPools(b.public, b.perAddress, b),
 		inside:   newPools(b.inside, b.inside, b),
-		known:    limit.NewSlots(b.known, b.perNode),
+		known:    limit.NewShares(b.known, b.perNode, b.perTunnel),
+		group:    func(who *caller) string { return who.id },
+		sources:  newSources(b.sources, b.recent),
 		trusted:  limit.NewSlots(b.known, b.perNode), // so that edges can't take the place of gateways
 		connects: limit.NewRates(b.addresses),
 		said:     limit.NewRates(16), // more than there are troubles
@@ -112,21 +118,41 @@ func (d *door) wait() { d.within.Wait() }
 
 // open does everything that comes before the first call, and hands the connection over or closes it.
 func (d *door) open(raw net.Conn) {
+	setReset(raw, true) // however it ends before it is admitted
 	ctx, cancel := context.WithTimeout(d.ctx, d.bounds.handshake)
 	defer cancel()
 	// Whatever blocks ends with ctx; a deadline alone would not end with the door.
-	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
+	defer context.AfterFunc(ctx, func() { abort(raw) })()
 	c, err := d.handshake(ctx, raw)
 	if err != nil {
-		_ = raw.Close()
 		if errors.Is(err, errTooMany) {
+			abort(raw)
 			d.turnAway(err)
 			return
 		}
+		time.AfterFunc(hangUpTime, func() { abort(raw) }) // when an alert of TLS has arrived
 		d.log.Debug("connection ended before its first call", "address", raw.RemoteAddr().String(), "error", err)
 		return
 	}
 	d.inner[c.caller.class].hand(c)
+}
+
+// abort closes a connection by a reset. After an ordinary close the gateway's Envoy keeps its side until the caller closes too, and a
+// hostile caller does not.
+func abort(raw net.Conn) {
+	setReset(raw, true)
+	_ = raw.Close()
+}
+
+// setReset says whether the end of a connection is a reset.
+func setReset(raw net.Conn, reset bool) {
+	linger := -1 // what is usual
+	if reset {
+		linger = 0
+	}
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(linger)
+	}
 }
 
 // errTooMany is wrapped by an error that says of what.
@@ -137,11 +163,19 @@ func (d *door) turnAway(why error) {
 	d.say("connections turned away", why, "connections", d.turnedAway.Add(1))
 }
 
-// giveWay ends a connection, whatever is done on it, for somebody who holds less. It does not block: TLS would say goodbye first.
-func (d *door) giveWay(raw net.Conn) func() {
+// The reasons for which a connection gives way to one of a network or a tunnel that holds fewer.
+var (
+	errNetwork = fmt.Errorf("%w connections without a certificate, of one network", errTooMany)
+	errTunnels = fmt.Errorf("%w connections of edges, and one tunnel has most of them", errTooMany)
+)
+
+// giveWay ends a connection, whatever is done on it, for one that has more right to its place. It does not block: TLS would say goodbye
+// first.
+func (d *door) giveWay(raw net.Conn, why error) func() {
 	return func() {
-		_ = raw.Close()
-		d.turnAway(fmt.Errorf("%w connections without a certificate, of one network", errTooMany))
+		abort(raw)
+		d.figures.displaced(why)
+		d.turnAway(why)
 	}
 }
 
@@ -159,7 +193,7 @@ func (d *door) handshake(ctx context.Context, raw net.Conn) (_ *conn, err error)
 		return nil, err
 	}
 	opening()
-	leave, err := d.strange(who, d.giveWay(raw))
+	leave, err := d.strange(who, d.giveWay(raw, errNetwork))
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +208,7 @@ func (d *door) handshake(ctx context.Context, raw net.Conn) (_ *conn, err error)
 	if protocol := secure.ConnectionState().NegotiatedProtocol; protocol != "h2" {
 		return nil, fmt.Errorf("doing TLS with %s: its protocol is %q, not h2", who, protocol)
 	}
-	return d.admit(secure, who, d.giveWay(raw))
+	return d.admit(secure, who, raw)
 }
 
 // readHeader reads the PROXY header, if there is one.
@@ -197,36 +231,41 @@ func readHeader(raw net.Conn, reader *bufio.Reader) (*caller, error) {
 
 // strange counts a handshake of whom nothing is known but the address, and returns what ends that.
 func (d *door) strange(who *caller, giveWay func()) (leave func(), err error) {
-	if who.public && (d.connects.Take(limit.Address(who.Addr), d.bounds.connects) > 0 ||
-		d.connects.Take("network "+limit.Network(who.Addr), d.bounds.networkConnects) > 0) {
-		return nil, fmt.Errorf("%w new connections of one address", errTooMany)
+	allowance := 0
+	if who.public {
+		allowance = d.allowance(who)
+		if d.tooFast(who, allowance) {
+			return nil, fmt.Errorf("%w new connections of one address", errTooMany)
+		}
 	}
-	if leave = d.pools(who).handshakes.Join(who.Addr, giveWay); leave == nil {
+	if leave = d.pools(who).handshakes.Join(who.Addr, allowance, giveWay); leave == nil {
 		return nil, fmt.Errorf("%w handshakes", errTooMany)
 	}
 	return leave, nil
 }
 
+// tooFast counts a new connection of an address, and says whether there were too many. An address of edges has some more, for the
+// case that others behind it have used up what each address has.
+func (d *door) tooFast(who *caller, allowance int) bool {
+	address := limit.Address(who.Addr)
+	if d.connects.Take(address, d.bounds.connects) == 0 &&
+		d.connects.Take("network "+limit.Network(who.Addr), d.bounds.networkConnects) == 0 {
+		return false
+	}
+	return allowance == 0 || d.connects.Take("edges "+address, limit.Rate{Every: d.bounds.connects.Every, Burst: allowance}) > 0
+}
+
 // admit makes the connection that gRPC gets.
-func (d *door) admit(secure *tls.Conn, who *caller, giveWay func()) (*conn, error) {
+func (d *door) admit(secure *tls.Conn, who *caller, raw net.Conn) (*conn, error) {
 	now, state := time.Now(), secure.ConnectionState()
 	leaf := d.know(who, state, now)
-	var leave func()
-	switch who.class {
-	case strangers:
-		if leave = d.pools(who).strangers.Join(who.Addr, giveWay); leave == nil {
-			return nil, fmt.Errorf("%w connections without a certificate", errTooMany)
-		}
-	case edges:
-		leave = d.known.Take(who.node)
-	case insiders:
-		leave = d.trusted.Take(who.node)
-	}
-	if leave == nil {
-		return nil, fmt.Errorf("%w connections of one certificate", errTooMany)
+	leave, err := d.place(who, raw, now)
+	if err != nil {
+		return nil, err
 	}
 	c := &conn{Conn: secure, caller: who, ends: []func(){leave, d.figures.connected(who.class)}}
 	who.hangUp = sync.OnceFunc(c.closeSoon)
+	setReset(raw, who.class == strangers) // whose last answer has arrived by then: see closeSoon
 	if who.class == strangers {
 		c.closeAfter(d.bounds.stranger)
 	} else {

@@ -6,6 +6,7 @@ import "time"
 type Bounds struct {
 	Handshake, Stranger                          time.Duration
 	Openings, Public, PerAddress, PerNode, Calls int
+	Known, PerTunnel, NodeStreams, TunnelCalls   int
 	Fair                                         time.Duration
 }
 
@@ -15,7 +16,8 @@ func NewBounded(config Config, b Bounds) *Channel {
 	for _, x := range []struct {
 		from int
 		to   *int
-	}{{b.Openings, &all.openings}, {b.Public, &all.public}, {b.PerAddress, &all.perAddress}, {b.PerNode, &all.perNode}, {b.Calls, &all.calls.Burst}} {
+	}{{b.Openings, &all.openings}, {b.Public, &all.public}, {b.PerAddress, &all.perAddress}, {b.PerNode, &all.perNode}, {b.Calls, &all.calls.Burst},
+		{b.Known, &all.known}, {b.PerTunnel, &all.perTunnel}, {b.NodeStreams, &all.nodeStreams}, {b.TunnelCalls, &all.tunnelCalls.Burst}} {
 		if x.from > 0 {
 			*x.to = x.from
 		}
@@ -41,3 +43,6 @@ func (c *Channel) Held() int {
 	}
 	return held
 }
+
+// ForgetTunnels has all edges share one group of places, as if there were no tunnels.
+func (c *Channel) ForgetTunnels() { c.door.group = func(*caller) string { return "" } }

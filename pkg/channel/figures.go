@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"errors"
 	"path"
 	"strings"
 	"sync"
@@ -16,7 +17,7 @@ import (
 // figures is what a Channel counts.
 type figures struct {
 	metrics.Set
-	calls       *prometheus.CounterVec
+	calls, gone *prometheus.CounterVec
 	connections [classes]atomic.Int64
 
 	mu      sync.RWMutex
@@ -27,7 +28,9 @@ var classNames = [classes]string{strangers: "stranger", edges: "edge", insiders:
 
 func newFigures() *figures {
 	f := &figures{methods: map[string]string{}}
-	f.calls = f.Counter("fairlead_channel_calls_total")
+	f.calls, f.gone = f.Counter("fairlead_channel_calls_total"), f.Counter("fairlead_channel_displaced_total")
+	f.gone.WithLabelValues("stranger")
+	f.gone.WithLabelValues("edge")
 	f.Look(func(emit metrics.Emit) {
 		for class, name := range classNames {
 			emit("fairlead_channel_connections", float64(f.connections[class].Load()), name)
@@ -68,6 +71,15 @@ func (f *figures) called(method string, err error) {
 		name = "other"
 	}
 	f.calls.WithLabelValues(name, status.Code(err).String()).Inc()
+}
+
+// displaced counts a connection that gave way to another.
+func (f *figures) displaced(why error) {
+	class := strangers
+	if errors.Is(why, errTunnels) {
+		class = edges
+	}
+	f.gone.WithLabelValues(classNames[class]).Inc()
 }
 
 // connected counts a connection, and returns what ends that.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,8 +24,9 @@ import (
 type rules struct {
 	anonymous, expired, inside map[string]bool
 
-	rate  limit.Rate
-	calls *limit.Rates // by certificate
+	rate, tunnelRate limit.Rate
+	calls            *limit.Rates // by certificate, and by tunnel
+	byNode, byTunnel *limit.Slots // calls that go on
 
 	figures *figures
 }
@@ -32,7 +34,8 @@ type rules struct {
 func newRules(config Config, b bounds) rules {
 	return rules{
 		anonymous: set(config.Anonymous), expired: set(config.Expired), inside: set(config.Inside),
-		rate: b.calls, calls: limit.NewRates(b.nodes),
+		rate: b.calls, tunnelRate: b.tunnelCalls, calls: limit.NewRates(b.nodes),
+		byNode: limit.NewSlots(math.MaxInt, b.nodeStreams), byTunnel: limit.NewSlots(math.MaxInt, b.tunnelStreams),
 	}
 }
 
@@ -78,24 +81,65 @@ func (r rules) check(c *caller, method string) error {
 	if wait := r.calls.Take(c.node, r.rate); wait > 0 {
 		return retry.Later("too many calls by one certificate", wait)
 	}
+	if c.id == "" {
+		return nil
+	}
+	if wait := r.calls.Take("tunnel "+c.id, r.tunnelRate); wait > 0 {
+		return retry.Later("too many calls by the edges of one tunnel", wait)
+	}
 	return nil
+}
+
+// busyTime is when to come again where too many calls go on.
+const busyTime = 2 * time.Second
+
+// begin counts a call that goes on, and returns what ends that.
+func (r rules) begin(ctx context.Context) (end func(), err error) {
+	p, _ := peer.FromContext(ctx)
+	c, ok := p.Addr.(*caller)
+	if !ok || c.node == "" {
+		return func() {}, nil // of callers without a certificate the connections are few, and pkg/enrol counts the calls
+	}
+	node := r.byNode.Take(c.node)
+	if node == nil {
+		return nil, retry.Later("too many calls of one certificate go on", busyTime)
+	}
+	if c.id == "" {
+		return node, nil
+	}
+	tunnel := r.byTunnel.Take(c.id)
+	if tunnel == nil {
+		node()
+		return nil, retry.Later("too many calls of the edges of one tunnel go on", busyTime)
+	}
+	return func() { node(); tunnel() }, nil
 }
 
 // limitedKey is the key, in the context of a call that is not served, of what its caller is told.
 type limitedKey struct{}
 
-// unlimitedUnary and unlimitedStream answer calls that are not served.
-func unlimitedUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+// unary and stream answer calls that are not served, and count those that are.
+func (r rules) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if err, ok := ctx.Value(limitedKey{}).(error); ok {
 		return nil, err
 	}
+	end, err := r.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	return handle(ctx, request)
 }
 
-func unlimitedStream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (r rules) stream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if err, ok := stream.Context().Value(limitedKey{}).(error); ok {
 		return err
 	}
+	end, err := r.begin(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer end()
 	return handle(service, stream)
 }
 
@@ -119,7 +163,7 @@ func (d *door) know(c *caller, state tls.ConnectionState, now time.Time) *x509.C
 	c.node = subject.Node + " " + subject.ID // an edge's name is its tunnel's affair alone
 	switch subject.Role {
 	case model.RoleEdge:
-		c.class = edges
+		c.class, c.id = edges, subject.ID
 	case model.RoleGateway, model.RoleController:
 		c.class = insiders
 		if c.public { // whoever has stolen it is outside

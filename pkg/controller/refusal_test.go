@@ -8,11 +8,24 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
+
+// holdID records an id as that of a Tunnel, as the controller does.
+func holdID(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, id string) {
+	t.Helper()
+	eventually(t, func() error {
+		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
+			return err
+		}
+		tunnel.Status.ID = id
+		return m.Status().Update(t.Context(), tunnel)
+	})
+}
 
 func TestTheSignerRefuses(t *testing.T) {
 	tests := map[string]struct {
@@ -38,6 +51,23 @@ func TestTheSignerRefuses(t *testing.T) {
 				delete(r.Annotations, v1alpha1.RequestTokenAnnotation)
 			},
 			want: reasonTunnelEnded,
+		},
+		"a Tunnel that claims an id which is not recorded as its own": {
+			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+				t.Helper()
+				holdID(t, m, tunnel, "")
+			},
+			want: reasonNotHeld,
+		},
+		"a renewal by a Tunnel that claims another id than is recorded": {
+			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+				t.Helper()
+				holdID(t, m, tunnel, model.NewID())
+			},
+			csr: func(r *certificatesv1.CertificateSigningRequest) {
+				delete(r.Annotations, v1alpha1.RequestTokenAnnotation)
+			},
+			want: reasonNotHeld,
 		},
 		"a token of no record": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {

@@ -101,7 +101,7 @@ func (s *Server) serviceAccount(ctx context.Context, token, gateway string) erro
 
 // renewal checks the request of one who holds a certificate that TLS has verified. It may have expired.
 func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subject model.Subject) (attempt, error) {
-	a := attempt{IssueRequest{Subject: subject, CSR: r.GetCsr()}, subject.NodeID(), renewalRate(leaf)}
+	a := attempt{IssueRequest{Subject: subject, CSR: r.GetCsr()}, subject.NodeID() + " " + subject.ID, renewalRate(leaf)}
 	switch subject.Role {
 	case model.RoleGateway, model.RoleEdge:
 	default:

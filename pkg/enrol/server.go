@@ -115,7 +115,7 @@ func (s *Server) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.C
 		return s.serve(ctx, address(ctx), func(context.Context) (attempt, error) { return attempt{}, err })
 	}
 	// Of one whom TLS has verified the name counts, not the address, which it may share with many.
-	return s.serve(ctx, subject.NodeID(), func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) })
+	return s.serve(ctx, subject.NodeID()+" "+subject.ID, func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) })
 }
 
 // attempt is a request whose credential was checked.
@@ -142,6 +142,11 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 	if wait := s.limits.attempts.Take(request.key, request.rate); wait > 0 {
 		return nil, retry.Later("too many certificates for one token or node", wait)
 	}
+	release, err := s.limits.ofTunnel(request)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	log = log.With("role", request.Subject.Role, "node", request.Subject.Node, "cluster", request.Tunnel.String())
 	certificate, err := s.issue(ctx, request.IssueRequest)
 	if err != nil {

@@ -25,6 +25,9 @@ func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepali
 		ConnectTimeout:            durationpb.New(dialTimeout),
 		LoadAssignment:            assignment(name, endpoints(to)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive},
+		// By default Envoy has 1,024 connections to a cluster. One source could take them all from every edge: the public listener's
+		// own limit is the bound, and the xds-server and the other gateway have limits by source and by tunnel.
+		CircuitBreakers: breaker(unlimited()),
 	}
 	if isName(to) {
 		c.ClusterDiscoveryType = byDNS(true)

@@ -86,6 +86,15 @@ func tcpProxy(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
 	}
 }
 
+// passedOn is a TCP proxy from the public port to the xds-server or another gateway. When the other side has closed a connection Envoy
+// waits for the edge's side to close as well, for as long as the connection may be idle. A hostile source never closes, so this is
+// short: the control channel and tunnels have pings.
+func passedOn(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
+	proxy := tcpProxy(statPrefix, cluster)
+	proxy.IdleTimeout = durationpb.New(passedIdleTimeout)
+	return proxy
+}
+
 func tcpProxyFilter(config *tcpproxyv3.TcpProxy) *listenerv3.Filter {
 	return filter("envoy.filters.network.tcp_proxy", config)
 }

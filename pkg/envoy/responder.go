@@ -65,10 +65,10 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 	// refuses large ones, and that only once the trust bundle arrives.
 	own.TransportSocket = serverTLS(model.Subject{Role: model.RoleGateway, Node: me}, endingWith(inst.Domain.TunnelIDSuffix()))
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
-	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, tcpProxy("control", controlCluster))))}
+	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, passedOn("control", controlCluster))))}
 	for _, g := range inst.Gateways {
 		if g.Name != me && g.Peer != (model.Endpoint{}) {
-			relay := recorded(OwnerRelay, tcpProxy("peer", peerCluster(g.Name)))
+			relay := recorded(OwnerRelay, passedOn("peer", peerCluster(g.Name)))
 			l.FilterChains = append(l.FilterChains, chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay)))
 		}
 	}

@@ -101,6 +101,9 @@ const (
 	// idleTimeout ends a connection on which nobody has said anything. It is what Envoy's TCP proxy has by default; its
 	// HTTP connection manager would end a silent `kubectl exec` after 5 minutes.
 	idleTimeout = time.Hour
+	// passedIdleTimeout is that of what a gateway passes on to the xds-server or another gateway. Pings come at least once a minute,
+	// as reversePing says.
+	passedIdleTimeout = 5 * time.Minute
 
 	// configBackoff is the longest wait before the agent is dialled again: Envoy's own maximum is 30 s, for which an Envoy
 	// that starts before its agent listens would have no listeners.

@@ -36,6 +36,7 @@ type Hub struct {
 	open      context.Context
 	close     context.CancelFunc
 	said      *limit.Rates // what was logged about whom
+	lines     *limit.Rates // lines that were logged, by tunnel id
 	watching  sync.Once    // the goroutine that looks who is denied
 
 	mu       sync.Mutex
@@ -44,6 +45,7 @@ type Hub struct {
 	sessions map[model.Subject]*session
 	gateways map[string]*gateway
 	edges    map[pair]*edge
+	ofTunnel map[string]int // how many of edges, by tunnel id
 	boots    *boots
 	watchers map[*watcher]bool
 	looks    singleflight.Group // what agents are asked by several at the same time
@@ -88,6 +90,7 @@ func NewHub(domain model.TunnelDomain, admission Admission, log *slog.Logger) *H
 	open, closeAll := context.WithCancel(context.Background())
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, settle: settleTime, open: open, close: closeAll, said: limit.NewRates(maxSaid),
+		lines: limit.NewRates(maxSaid), ofTunnel: map[string]int{},
 		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{}, boots: newBoots(defaultBootBounds), watchers: map[*watcher]bool{},
 	}
 }
@@ -140,7 +143,7 @@ func (h *Hub) finish(s *session) {
 		return
 	}
 	*p = presence{since: h.now()}
-	h.log.Info("reporter gone", "role", s.subject.Role, "node", s.subject.Node)
+	h.note("reporter gone", s)
 	h.changed(key)
 }
 
@@ -159,7 +162,7 @@ func (h *Hub) arrive(s *session, p *presence) bool {
 	}
 	s.reported = true
 	*p = presence{connected: true, since: h.now()}
-	h.log.Info("reporter connected", "role", s.subject.Role, "node", s.subject.Node)
+	h.note("reporter connected", s)
 	return true
 }
 
@@ -179,11 +182,9 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 	key := pair{s.subject.Node, s.subject.ID}
 	e := h.edges[key]
 	if e == nil {
-		if len(h.edges) >= maxEdges && !forget(h.edges, func(e *edge) presence { return e.presence }) {
+		if e = h.addEdge(key); e == nil {
 			return errTooMany
 		}
-		e = &edge{}
-		h.edges[key] = e
 	}
 	h.arrive(s, &e.presence)
 	e.said = h.now()

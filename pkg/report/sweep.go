@@ -11,7 +11,7 @@ func (h *Hub) sweep() {
 	h.swept = now
 	for key, e := range h.edges {
 		if e.old(now) {
-			delete(h.edges, key)
+			h.dropEdge(key)
 		}
 	}
 	for name, g := range h.gateways {
@@ -26,13 +26,18 @@ func (p presence) old(now time.Time) bool { return !p.connected && now.Sub(p.sin
 
 // forget makes room for one more by forgetting who is away for longest. Without one it returns false.
 func forget[K comparable, V any](all map[K]V, of func(V) presence) bool {
-	var longest K
+	longest, ok := longestAway(all, of)
+	delete(all, longest)
+	return ok
+}
+
+// longestAway is who is away for longest; false: all are here.
+func longestAway[K comparable, V any](all map[K]V, of func(V) presence) (longest K, ok bool) {
 	var since time.Time
 	for key, v := range all {
 		if p := of(v); !p.connected && (since.IsZero() || p.since.Before(since)) {
 			longest, since = key, p.since
 		}
 	}
-	delete(all, longest)
-	return !since.IsZero()
+	return longest, !since.IsZero()
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/signing"
 )
 
@@ -130,5 +131,106 @@ func TestSomeWithoutAnAnswerEndNothingForOthers(t *testing.T) {
 				t.Errorf("number %d: %v", i, err)
 			}
 		}
+	})
+}
+
+// stuck never answers requests for some tunnels: their owners change the Tunnels all the time, so that every write of the signer
+// conflicts. It answers all others at once.
+type stuck struct {
+	mu              sync.Mutex
+	waiting, most   int // for those tunnels
+	made, madeStuck int
+}
+
+func (s *stuck) Issue(ctx context.Context, r enrol.IssueRequest) ([]byte, error) {
+	s.mu.Lock()
+	s.made++
+	if !strings.HasPrefix(r.Subject.ID, "hostile") {
+		s.mu.Unlock()
+		return []byte("leaf"), nil
+	}
+	s.waiting++
+	s.madeStuck++
+	s.most = max(s.most, s.waiting)
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	<-ctx.Done()
+	s.mu.Lock()
+	s.waiting--
+	s.mu.Unlock()
+	return nil, ctx.Err()
+}
+
+// TestATunnelWithoutAnswersHoldsNoOtherBack has hundreds of edges of one tunnel ask for leaves that the signer can't give, while an
+// edge of another one asks every ten minutes.
+func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stuck{}
+		var log bytes.Buffer
+		b := signing.NewBreaker(s, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i := range 300 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					_, _ = b.Issue(ctx, enrol.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: fmt.Sprint("edge-", i), ID: "hostile"}})
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		for i := range 12 {
+			time.Sleep(10 * time.Minute)
+			begin := time.Now()
+			_, err := b.Issue(ctx, enrol.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: "victim"}})
+			if err != nil || time.Since(begin) > 0 {
+				t.Errorf("number %d of the victim took %s: %v", i, time.Since(begin), err)
+			}
+		}
+		cancel()
+		all.Wait()
+		time.Sleep(time.Minute) // for what is still waited for
+		if s.most > 16 {
+			t.Errorf("%d requests of one tunnel waited at a time", s.most)
+		}
+		if s.madeStuck > 16+2*60*4+16 { // one every 15 s
+			t.Errorf("%d requests were made for it in two hours", s.madeStuck)
+		}
+		if strings.Contains(log.String(), "nobody signs") {
+			t.Errorf("the signer of all is blamed: %s", log.String())
+		}
+	})
+}
+
+func TestManyTunnelsWithoutAnswersAreASignerThatIsNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &controller{running: make(chan struct{})}
+		b := signing.NewBreaker(c, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i := range 300 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					_, _ = b.Issue(ctx, enrol.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge", ID: fmt.Sprint("t", i)}})
+					time.Sleep(4 * time.Second)
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		first := c.count()
+		time.Sleep(5 * time.Minute)
+		if more := c.count() - first; first > 300 || more > 90 || more < 15 {
+			t.Errorf("%d requests were made in the first minute and %d in the next 5", first, more)
+		}
+		close(c.running)
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		for i := range 300 {
+			if _, err := b.Issue(t.Context(), enrol.IssueRequest{Subject: model.Subject{ID: fmt.Sprint("t", i)}}); err != nil {
+				t.Errorf("tunnel %d: %v", i, err)
+			}
+		}
+		cancel()
+		all.Wait()
 	})
 }

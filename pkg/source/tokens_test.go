@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -33,11 +34,13 @@ func TestTokensOfEdges(t *testing.T) {
 		return v1alpha1.TokenStatus{SHA256: enrol.HashToken(hash), MaxUses: 2, Uses: uses, ExpiresAt: metav1.NewTime(time.Now().Add(left))}
 	}
 	_, tunnel := b.pair(t, "c1", "a")
+	tunnel.Status.ID = tunnel.Spec.ID
 	tunnel.Status.Tokens = []v1alpha1.TokenStatus{record("good", 1, time.Hour), record("used", 2, time.Hour), record("expired", 0, -time.Second)}
 	if err := b.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
 	cluster, orphan := b.pair(t, "c2", "b")
+	orphan.Status.ID = orphan.Spec.ID
 	orphan.Status.Tokens = []v1alpha1.TokenStatus{record("orphaned", 0, time.Hour)}
 	if err := b.Status().Update(t.Context(), orphan); err != nil {
 		t.Fatal(err)
@@ -45,14 +48,22 @@ func TestTokensOfEdges(t *testing.T) {
 	if err := b.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
+	for i, recorded := range []string{"", "somebody-elses"} { // Tunnels that claim an id which the controller has not given them
+		_, thief := b.pair(t, fmt.Sprintf("c%d", 3+i), fmt.Sprintf("t%d", i))
+		thief.Status.ID = recorded
+		thief.Status.Tokens = []v1alpha1.TokenStatus{record("thief"+recorded, 0, time.Hour)}
+		if err := b.Status().Update(t.Context(), thief); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.run(t)
-	b.first(t, map[string][]string{"c1": none})
+	b.first(t, map[string][]string{"c1": none, "c3": none, "c4": none})
 
 	grant, err := b.EdgeToken(enrol.HashToken("good"))
 	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil || grant != want {
 		t.Errorf("got %v and %v, want %v", grant, err, want)
 	}
-	for _, token := range []string{"used", "expired", "orphaned", "unknown", ""} {
+	for _, token := range []string{"used", "expired", "orphaned", "thief", "thiefsomebody-elses", "unknown", ""} {
 		if grant, err := b.EdgeToken(enrol.HashToken(token)); !errors.Is(err, enrol.ErrUnknownToken) {
 			t.Errorf("token %q: got %v and %v", token, grant, err)
 		}
@@ -74,6 +85,7 @@ func TestTokensOfEdges(t *testing.T) {
 func TestTheTokenOfARevokedEdge(t *testing.T) {
 	b := newBed(t)
 	_, tunnel := b.pair(t, "c1", "a")
+	tunnel.Status.ID = tunnel.Spec.ID
 	for _, token := range []string{"stolen", "other"} {
 		tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), MaxUses: 9, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour))})
 		tunnel.Status.Edges = append(tunnel.Status.Edges, v1alpha1.EdgeStatus{

@@ -14,7 +14,7 @@ func FuzzFollower(f *testing.F) {
 	f.Add([]byte("one\ntwo\n"), uint16(2))
 	f.Add([]byte("no end"), uint16(0))
 	f.Add([]byte("\n\n\x00\n"), uint16(1))
-	f.Add([]byte(strings.Repeat("x", maxLine+1)+"\nafter\n"), uint16(maxLine))
+	f.Add([]byte(strings.Repeat("x", MaxLine+1)+"\nafter\n"), uint16(MaxLine))
 	f.Add([]byte("before\n"+strings.Repeat("{", 2*chunk)+"\nafter\n"), uint16(7))
 	path := filepath.Join(f.TempDir(), "events")
 	f.Fuzz(func(t *testing.T, data []byte, cut uint16) {
@@ -30,7 +30,7 @@ func FuzzFollower(f *testing.F) {
 			if _, _, err := follower.read(func(line []byte) { lines = append(lines, bytes.Clone(line)) }); err != nil {
 				t.Fatalf("piece %d: %v", i, err)
 			}
-			if len(follower.partial) > maxLine || cap(follower.partial) > 2*maxLine+chunk {
+			if len(follower.partial) > MaxLine || cap(follower.partial) > 2*MaxLine+chunk {
 				t.Fatalf("%d bytes of a line are kept", cap(follower.partial))
 			}
 		}
@@ -38,7 +38,7 @@ func FuzzFollower(f *testing.F) {
 		wantLong := 0
 		for part := range bytes.SplitSeq(whole, []byte{'\n'}) {
 			switch {
-			case len(part) > maxLine:
+			case len(part) > MaxLine:
 				wantLong++
 			case len(part) > 0:
 				if len(lines) == 0 || !bytes.Equal(lines[0], part) {

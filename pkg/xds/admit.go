@@ -66,38 +66,67 @@ func (d *denials) stop() {
 // certificate that is valid. Until then gateways' Envoys are told to deny it; agents are, and here it is refused, for as long as
 // it is on record.
 func (s *Server) Ended(ids map[string]time.Time) {
+	ids = maps.Clone(ids)
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.denials.ended, s.denials.stale = maps.Clone(ids), true
+	s.denials.ended, s.denials.stale = ids, true
+	s.mu.Unlock()
 	s.deny()
 }
 
-// deny acts on a change of who is let in, if there is one: it tells gateways and ends the streams of edges.
+// deny acts on a change of who is let in, if there is one: it notifies gateways and ends the streams of edges. The caller holds
+// s.publishing.
 func (s *Server) deny() {
 	if !s.denials.stale {
 		return
 	}
-	now := s.now()
+	now, revoked := s.now(), s.revoked()
+	s.mu.Lock()
 	before := s.denials.changed
-	changed, next := s.denials.settle(now, s.revoked())
+	changed, next := s.denials.settle(now, revoked)
 	s.again(now, next)
+	s.mu.Unlock()
 	if changed {
-		for st := range s.hosts {
-			st.set(s.gatewayListeners(st))
-		}
+		s.relisten()
 	}
 	if s.denials.changed == before {
 		return
 	}
 	s.log.Info("denied changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs))
-	for e := range s.edges {
-		if err := s.admit(e.subject); err != nil {
-			e.end(err)
-		}
+	for e, err := range s.refusedEdges() {
+		e.end(err)
 	}
 }
 
-// again looks at the denials once more at a time, zero: never.
+// refusedEdges are the streams of edges that are let in no more, each with the gRPC status that says why.
+func (s *Server) refusedEdges() map[*edge]error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	refused := map[*edge]error{}
+	for e := range s.edges {
+		if err := s.admit(e.subject); err != nil {
+			refused[e] = err
+		}
+	}
+	return refused
+}
+
+// relisten gives each gateway its listeners anew. The caller holds s.publishing.
+func (s *Server) relisten() {
+	s.mu.RLock()
+	hosts := slices.Collect(maps.Keys(s.hosts))
+	s.mu.RUnlock()
+	for _, st := range hosts {
+		if err := s.admitGateway(st.subject.Node); err != nil {
+			st.end(err)
+			continue
+		}
+		st.set(s.gatewayListeners(st))
+	}
+}
+
+// again looks at the denials once more at a time, zero: never. The caller holds s.mu.
 func (s *Server) again(now, next time.Time) {
 	d := &s.denials
 	if d.stopped {
@@ -111,9 +140,11 @@ func (s *Server) again(now, next time.Time) {
 		return
 	}
 	d.timer = time.AfterFunc(next.Sub(now), func() {
+		s.publishing.Lock()
+		defer s.publishing.Unlock()
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		s.denials.stale = true
+		s.mu.Unlock()
 		s.deny()
 	})
 }

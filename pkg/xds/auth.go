@@ -30,7 +30,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 // checkNode compares what a request claims with the certificate.
 func checkNode(node *corev3.Node, subject model.Subject) error {
 	if node.GetId() != subject.NodeID() {
-		return status.Errorf(codes.PermissionDenied, "node id %q is not that of the certificate, %s", node.GetId(), subject.NodeID())
+		return status.Errorf(codes.PermissionDenied, "node id %q is not that of the certificate, %s", printable(node.GetId(), maxQuoted), subject.NodeID())
 	}
 	return nil
 }

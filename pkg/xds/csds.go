@@ -119,7 +119,6 @@ type node struct {
 // nodes are those with streams, in order.
 func (s *Server) nodes() []node {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
 	all := make([]node, 0, len(s.hosts)+len(s.edges))
 	for st := range s.hosts {
 		all = append(all, node{s, st.subject, &st.progress, st, nil})
@@ -127,6 +126,7 @@ func (s *Server) nodes() []node {
 	for e := range s.edges {
 		all = append(all, node{s, e.subject, &e.progress, nil, e})
 	}
+	s.mu.RUnlock()
 	slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.subject.Node, b.subject.Node) })
 	return all
 }
@@ -177,16 +177,7 @@ func (n node) published(typeURL string, names []string) []published {
 	if n.gateway != nil && typeURL == s.gateways.typeURL {
 		return s.gateways.published(n.gateway.reader, wanted, &s.figures.marks)
 	}
-	var resources map[string]types.Resource
-	s.mu.RLock()
-	if n.gateway != nil {
-		if cache := n.gateway.caches[typeURL]; cache != nil {
-			resources = cache.GetResources()
-		}
-	} else if t := s.tunnels[n.subject.ID]; t != nil && n.edge.named {
-		resources = s.edgeResources(t.cluster, n.subject.Node, n.edge.dial)[typeURL]
-	}
-	s.mu.RUnlock()
+	resources := n.resources(typeURL)
 	var all []published
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
 		value, err := cachev3.MarshalResource(resources[name])
@@ -196,6 +187,24 @@ func (n node) published(typeURL string, names []string) []published {
 		all = append(all, published{name: name, version: cachev3.HashResource(value), body: &anypb.Any{TypeUrl: typeURL, Value: value}})
 	}
 	return all
+}
+
+// resources are those of one type that only this node has.
+func (n node) resources(typeURL string) map[string]types.Resource {
+	if n.gateway != nil { // its caches are there since it is in the server's table
+		if cache := n.gateway.caches[typeURL]; cache != nil {
+			return cache.GetResources()
+		}
+		return nil
+	}
+	n.edge.mu.Lock()
+	named, dial := n.edge.named, n.edge.dial
+	n.edge.mu.Unlock()
+	inst, cluster, ok := n.server.servedTo(n.subject.ID)
+	if !ok || !named {
+		return nil
+	}
+	return n.server.edgeResources(inst, cluster, n.subject.Node, dial)[typeURL]
 }
 
 // published are the resources of a feed with some names, in order, as one stream has them.

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strconv"
+	"sync"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -20,20 +21,27 @@ import (
 // order is that in which types are sent: listeners refer to Envoy clusters.
 var order = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
 
-// edge is the ADS stream of an edge. There are thousands, on which hardly ever anything happens, so it keeps no resources: of those that the edge
-// has it remembers names and versions, and makes all again when its tunnel or the gateways change. It has one goroutine, which receives, and another
-// one only while there is something to send: what that is is computed when it is sent, so there is no queue and a slow edge holds nobody. The
-// server's lock guards it.
+// edge is the ADS stream of an edge. There are thousands, on which hardly ever anything happens, so it keeps no resources: it remembers the names and
+// versions of those that the edge has, and makes all again when its tunnel or the gateways change. It has one goroutine, which receives, and another
+// one only while there is something to send. What that is is computed when it is sent, so there is no queue, and a slow edge delays no other.
+//
+// What an edge asks for is decoded, built and hashed without any lock: a hostile edge must not delay changes of other tunnels.
 type edge struct {
 	server  *Server
 	subject model.Subject
 	conn    discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 	hangUp  func(error)
+	pace    *rate.Limiter // of requests
+	number  uint64        // of streams, in the order in which they came
+
+	// mu guards what follows. It may be locked while the server's lock is held, never the other way round.
+	mu      sync.Mutex
 	over    bool
 	sending bool           // there is a goroutine that sends
 	named   bool           // the node id was checked, and dial is known
-	dial    envoy.EdgeDial // whom it dials
+	dial    envoy.EdgeDial // the addresses that it dials
 	made    resources      // while it asks for the first time; nil: made when they are needed
+	updates uint64         // how often made became stale
 	nonce   uint64
 	kinds   [len(order)]kind
 
@@ -50,7 +58,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		e := &edge{server: s, subject: subject, conn: conn, hangUp: end}
+		e := &edge{server: s, subject: subject, conn: conn, hangUp: end, pace: s.limits.newPace()}
 		if err := e.enter(); err != nil {
 			return err
 		}
@@ -61,7 +69,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 				return nil
 			}
 			if err == nil {
-				err = e.receive(r)
+				err = e.receive(ctx, r)
 			}
 			if err != nil {
 				return err
@@ -70,7 +78,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 	})
 }
 
-// enter registers a stream, so that it follows its tunnel.
+// enter registers a stream, so that it follows its tunnel. Where its node has too many, the oldest ends.
 func (e *edge) enter() error {
 	s := e.server
 	s.mu.Lock()
@@ -81,66 +89,96 @@ func (e *edge) enter() error {
 	if err := s.admit(e.subject); err != nil {
 		return err
 	}
+	t := s.tunnels[e.subject.ID]
+	if err := s.limits.makeRoom(t, e.subject.Node); err != nil {
+		return err
+	}
+	s.streams++
+	e.number = s.streams
 	s.edges[e] = true
-	s.tunnels[e.subject.ID].streams[e] = true
-	s.log.Info("stream opened", "node", e.subject.Node, "role", e.subject.Role)
+	t.streams[e] = true
+	s.logEdge(e.subject, "stream opened", "node", e.subject.Node, "role", e.subject.Role)
 	return nil
 }
 
 // leave forgets a stream.
 func (e *edge) leave() {
+	e.mu.Lock()
+	e.over = true
+	e.mu.Unlock()
 	s := e.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.over = true
 	delete(s.edges, e)
 	delete(s.telling.waiting, e)
 	if t, ok := s.tunnels[e.subject.ID]; ok {
 		delete(t.streams, e)
 	}
-	s.log.Info("stream closed", "node", e.subject.Node)
+	s.logEdge(e.subject, "stream closed", "node", e.subject.Node)
 }
 
-// end ends a stream. It is still in the table of its tunnel, for whoever walks that.
+// end ends a stream. It stays in the table of its tunnel until its handler returns.
 func (e *edge) end(err error) {
+	e.mu.Lock()
 	e.over = true
+	e.mu.Unlock()
 	e.hangUp(err)
 }
 
-// receive looks at a request and has sent what it asks for.
-func (e *edge) receive(r *discoveryv3.DeltaDiscoveryRequest) error {
-	e.server.mu.Lock()
-	defer e.server.mu.Unlock()
+// receive takes a request, not faster than it may, and notifies the goroutine that sends.
+func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest) error {
+	if err := e.server.limits.wait(ctx, e); err != nil {
+		return err
+	}
 	e.server.nack(e.subject, r)
-	// The node is named in the first request only; more often is allowed, but not another.
-	if r.GetNode() != nil || !e.named {
-		if err := checkNode(r.GetNode(), e.subject); err != nil {
-			return err
-		}
-	}
-	if !e.named {
-		dial, err := envoy.ParseEdgeDial(r.GetNode())
-		if err != nil {
-			return status.Error(codes.InvalidArgument, err.Error())
-		}
-		e.named, e.dial = true, dial
-	}
-	if err := checkNames(r); err != nil {
+	if err := e.identify(r); err != nil {
 		return err
 	}
 	i := slices.Index(order[:], r.GetTypeUrl())
 	if i < 0 {
-		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", r.GetTypeUrl())
+		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", printable(r.GetTypeUrl(), maxQuoted))
+	}
+	said, err := readRequest(r)
+	if err != nil {
+		return err
 	}
 	e.server.figures.answer(model.RoleEdge, &e.progress[i], r)
-	e.kinds[i].apply(r)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.kinds[i].apply(said)
 	e.wake()
 	return nil
 }
 
-// update has sent what has changed for an edge: at once if it has answered what was sent before, or else when it does.
+// identify checks which node a request claims to be from. The first request names the node; later ones may, but must not name another.
+func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
+	e.mu.Lock()
+	named := e.named
+	e.mu.Unlock()
+	if r.GetNode() != nil || !named {
+		if err := checkNode(r.GetNode(), e.subject); err != nil {
+			return err
+		}
+	}
+	if named {
+		return nil
+	}
+	dial, err := envoy.ParseEdgeDial(r.GetNode())
+	if err != nil {
+		return status.Error(codes.InvalidArgument, printable(err.Error(), maxQuoted))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.named, e.dial = true, dial
+	return nil
+}
+
+// update sends what has changed for an edge: at once if it has answered what was sent before, or else when it does. It does not block.
 func (e *edge) update() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.made = nil
+	e.updates++
 	for i := range e.kinds {
 		if k := &e.kinds[i]; k.asked && !e.over {
 			e.progress[i].change()
@@ -150,7 +188,7 @@ func (e *edge) update() {
 	e.wake()
 }
 
-// wake has what there may be to send sent by another goroutine, unless there is one.
+// wake starts the goroutine that sends, unless there is one or nothing is to be sent. The caller holds e.mu.
 func (e *edge) wake() {
 	if e.over || e.sending || !slices.ContainsFunc(e.kinds[:], kind.due) {
 		return
@@ -172,56 +210,23 @@ func (e *edge) send() {
 	}
 }
 
-// next is what an edge is to be sent now; nil: nothing, and whoever sends must end.
+// next is what an edge is to be sent now; nil: nothing, and the goroutine that sends must end.
 func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
-	e.server.mu.Lock()
-	defer e.server.mu.Unlock()
-	for i := range e.kinds {
-		if e.over {
-			break
+	for {
+		j, ok := e.pick()
+		if !ok {
+			return nil
 		}
-		if !e.kinds[i].due() {
+		response, now, err := j.do(e.server, e.subject)
+		if err != nil {
+			e.server.log.Error("resources not sent", "node", e.subject.Node, "type_url", order[j.kind], "error", err)
+			e.end(status.Error(codes.Internal, "the server could not encode the resources"))
 			continue
 		}
-		response, err := e.answer(i)
-		if err != nil {
-			e.server.log.Error("resources not sent", "node", e.subject.Node, "type_url", order[i], "error", err)
-			e.end(status.Error(codes.Internal, "the server could not encode the resources"))
-		} else if response != nil {
+		if response = e.commit(j, response, now); response != nil {
+			p := &e.progress[j.kind]
+			e.server.figures.send(model.RoleEdge, p, response, p.next.Swap(0))
 			return response
 		}
 	}
-	e.sending = false
-	if !slices.ContainsFunc(e.kinds[:], func(k kind) bool { return !k.asked }) {
-		e.made = nil // it has asked for all that there is
-	}
-	return nil
-}
-
-// answer is what an edge does not know of a type; nil: there is nothing, and it need not be told so.
-func (e *edge) answer(i int) (*discoveryv3.DeltaDiscoveryResponse, error) {
-	k, p := &e.kinds[i], &e.progress[i]
-	must := k.first
-	k.stale, k.first = false, false
-	t := e.server.tunnels[e.subject.ID]
-	if !k.all || t == nil { // its end is told otherwise
-		return nil, nil //nolint:nilnil // as documented
-	}
-	if e.made == nil {
-		e.made = e.server.edgeResources(t.cluster, e.subject.Node, e.dial)
-	}
-	response, now, err := k.difference(order[i], e.made[order[i]])
-	if err != nil {
-		return nil, err
-	}
-	k.known = now
-	if len(response.GetResources())+len(response.GetRemovedResources()) == 0 && !must {
-		return nil, nil //nolint:nilnil // as documented
-	}
-	e.nonce++
-	response.Nonce = strconv.FormatUint(e.nonce, 10)
-	response.SystemVersionInfo = response.GetNonce()
-	k.waiting = false
-	e.server.figures.send(model.RoleEdge, p, response, p.next.Swap(0))
-	return response, nil
 }

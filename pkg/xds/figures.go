@@ -23,6 +23,7 @@ const slow = 30 * time.Second
 type figures struct {
 	metrics.Set
 	sent, answers, refused, leftOut *prometheus.CounterVec
+	paused, overLimit               prometheus.Counter
 	took                            *prometheus.HistogramVec
 	marks                           marks
 	spans                           spans
@@ -32,8 +33,10 @@ func newFigures(s *Server) *figures {
 	f := &figures{}
 	f.sent, f.answers = f.Counter("fairlead_xds_resources_sent_total"), f.Counter("fairlead_xds_answers_total")
 	f.refused, f.leftOut = f.Counter("fairlead_xds_refused_total"), f.Counter("fairlead_xds_left_out_total")
+	f.paused = f.Counter("fairlead_xds_paused_requests_total").WithLabelValues()
+	f.overLimit = f.Counter("fairlead_xds_over_limit_total").WithLabelValues()
 	f.took = f.Histogram("fairlead_xds_change_ack_seconds")
-	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Unavailable, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument} {
+	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Unavailable, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted} {
 		f.refused.WithLabelValues(code.String())
 	}
 	for _, typeURL := range order {
@@ -126,7 +129,7 @@ type progress struct {
 	refusing atomic.Bool
 	sent     atomic.Int64 // when the response that has no answer yet was sent
 	next     atomic.Int64 // when the newest change was seen that is not sent yet
-	changed  int64        // when the oldest change in the response was seen
+	changed  atomic.Int64 // when the oldest change in the response was seen
 	sight    sight        // what people are told
 }
 
@@ -143,7 +146,7 @@ func (f *figures) send(role model.Role, p *progress, r *discoveryv3.DeltaDiscove
 	f.sent.WithLabelValues(string(role), typeName(r.GetTypeUrl())).Add(float64(len(r.GetResources())))
 	now := time.Now()
 	p.sent.Store(now.UnixNano())
-	p.changed = changed
+	p.changed.Store(changed)
 	p.sight.response(r, now)
 }
 
@@ -159,13 +162,13 @@ func (f *figures) answer(role model.Role, p *progress, r *discoveryv3.DeltaDisco
 	}
 	f.answers.WithLabelValues(string(role), typeName(r.GetTypeUrl()), answer).Inc()
 	p.refusing.Store(answer == nack)
-	if sent := p.sent.Swap(0); p.changed != 0 {
-		f.spans.answered(p.changed, sent, role, typeName(r.GetTypeUrl()), answer)
+	sent, changed := p.sent.Swap(0), p.changed.Swap(0)
+	if changed != 0 {
+		f.spans.answered(changed, sent, role, typeName(r.GetTypeUrl()), answer)
 	}
-	if p.changed != 0 && answer == ack {
-		f.took.WithLabelValues(string(role)).Observe(float64(time.Now().UnixNano()-p.changed) / 1e9)
+	if changed != 0 && answer == ack {
+		f.took.WithLabelValues(string(role)).Observe(float64(time.Now().UnixNano()-changed) / 1e9)
 	}
-	p.changed = 0
 }
 
 // noteSent notes a response to a gateway.

@@ -43,38 +43,37 @@ func (t *telling) stop() {
 // once. Edges are told a few at a time, in random order, for each then dials all that are new; one that connects meanwhile
 // learns of all of them. What is equal to what was is told nobody.
 func (s *Server) SetGateways(gateways []model.Gateway) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
 	if len(gateways) == 0 || slices.Equal(gateways, s.inst.Gateways) {
 		return
 	}
-	s.inst.Gateways = slices.Clone(gateways)
+	gateways = slices.Clone(gateways)
+	s.mu.Lock()
+	s.inst.Gateways = gateways
+	s.mu.Unlock()
 	s.log.Info("gateways changed", "gateways", len(gateways), "first", gateways[0].Name, "last", gateways[len(gateways)-1].Name)
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)
-	for st := range s.hosts {
-		if err := s.admit(st.subject); err != nil {
-			st.end(err)
-			continue
-		}
-		st.set(s.gatewayListeners(st))
-	}
+	s.relisten()
+	s.mu.Lock()
 	for e := range s.edges {
 		s.telling.waiting[e] = true
 	}
 	s.tell()
+	s.mu.Unlock()
 	s.publish()
 }
 
-// publish lets everybody in once all is known that they get.
+// publish lets every caller in once all is known that they get. The caller holds s.publishing.
 func (s *Server) publish() {
 	if s.replaced && len(s.inst.Gateways) > 0 && !s.Published() {
 		close(s.published)
 	}
 }
 
-// setCommon makes the Envoy clusters that every gateway has, and notes which of them change.
+// setCommon makes the Envoy clusters that every gateway has, and notes which of them change. The caller holds s.publishing.
 func (s *Server) setCommon(changes changes) {
 	static := set(envoy.StaticClusters())
 	// They all depend on the installation alone, and refer to nothing.

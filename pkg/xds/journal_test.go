@@ -43,3 +43,10 @@ func (j *journal) count(words ...string) (n int) {
 	}
 	return n
 }
+
+// String is all that was logged.
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}

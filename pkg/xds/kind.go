@@ -8,17 +8,20 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // kind is what an edge knows of one type.
 type kind struct {
-	asked   bool // at all
-	first   bool // and it has had no answer yet: it gets one in any case
-	all     bool // it subscribes to all there are, which is all that can be subscribed to
-	waiting bool // it has answered what was sent last
-	stale   bool // something may have changed since then
-	known   []known
+	asked    bool    // at all
+	first    bool    // and it has had no answer yet: it gets one in any case
+	all      bool    // it subscribes to all there are, which is all that can be subscribed to
+	waiting  bool    // it has answered what was sent last
+	stale    bool    // something may have changed since then
+	known    []known // never changed in place
+	requests uint64  // how many came
 }
 
 // due says whether there may be something to send now.
@@ -30,36 +33,58 @@ type known struct {
 	version [32]byte // its hash
 }
 
-// apply takes what a request says of what the edge has and wants.
-func (k *kind) apply(r *discoveryv3.DeltaDiscoveryRequest) {
-	k.waiting = true
-	if !k.asked {
-		k.asked, k.first, k.all, k.stale = true, true, true, true
-		for name, version := range r.GetInitialResourceVersions() {
-			have := known{name: name}
-			if hash, err := hex.DecodeString(version); err == nil && len(hash) == len(have.version) {
-				have.version = [32]byte(hash)
-			}
-			k.known = append(k.known, have)
-		}
-	} else if len(r.GetResourceNamesSubscribe()) > 0 && !k.all {
-		k.all, k.stale = true, true
-	}
-	for _, name := range r.GetResourceNamesUnsubscribe() {
-		k.stale = true
-		if name == "*" {
-			k.all = false
-			continue
-		}
-		k.known = slices.DeleteFunc(k.known, func(have known) bool { return have.name == name }) // it has it no more
-	}
+// request is what an edge says of one type.
+type request struct {
+	have        []known // the resources that it has; of use in the first request alone
+	subscribes  bool
+	unsubscribe map[string]bool
 }
 
-// difference is what an edge is to be told of a type, and what it knows then.
-func (k *kind) difference(typeURL string, all map[string]types.Resource) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
+// readRequest reads what a request says. It returns a gRPC status for one that no edge sends.
+func readRequest(r *discoveryv3.DeltaDiscoveryRequest) (request, error) {
+	if n := len(r.GetInitialResourceVersions()) + len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe()); n > maxNames {
+		return request{}, status.Errorf(codes.InvalidArgument, "the request lists %d names, more than %d", n, maxNames)
+	}
+	if err := checkNames(r); err != nil {
+		return request{}, err
+	}
+	said := request{subscribes: len(r.GetResourceNamesSubscribe()) > 0, unsubscribe: set(r.GetResourceNamesUnsubscribe())}
+	for name, version := range r.GetInitialResourceVersions() {
+		have := known{name: name}
+		if hash, err := hex.DecodeString(version); err == nil && len(hash) == len(have.version) {
+			have.version = [32]byte(hash)
+		}
+		said.have = append(said.have, have)
+	}
+	return said, nil
+}
+
+// apply takes what a request says of what the edge has and wants.
+func (k *kind) apply(said request) {
+	k.waiting = true
+	k.requests++
+	if !k.asked {
+		k.asked, k.first, k.all, k.stale = true, true, true, true
+		k.known = said.have
+	} else if said.subscribes && !k.all {
+		k.all, k.stale = true, true
+	}
+	if len(said.unsubscribe) == 0 {
+		return
+	}
+	k.stale = true
+	if said.unsubscribe["*"] {
+		k.all = false
+	}
+	// Another slice, for the one that is there may be in use: the edge has these resources no more.
+	k.known = slices.DeleteFunc(slices.Clone(k.known), func(have known) bool { return said.unsubscribe[have.name] })
+}
+
+// difference is what an edge is to be told of a type, where it knows some resources before, and what it knows then.
+func difference(typeURL string, all map[string]types.Resource, before []known) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL}
-	had := make(map[string][32]byte, len(k.known))
-	for _, have := range k.known {
+	had := make(map[string][32]byte, len(before))
+	for _, have := range before {
 		had[have.name] = have.version
 	}
 	now := make([]known, 0, len(all))
@@ -68,15 +93,15 @@ func (k *kind) difference(typeURL string, all map[string]types.Resource) (*disco
 		if err != nil {
 			return nil, nil, err
 		}
-		version := cachev3.HashResource(value)
-		hash, err := hex.DecodeString(version)
+		hash := cachev3.HashResource(value)
+		binary, err := hex.DecodeString(hash)
 		if err != nil {
 			return nil, nil, err
 		}
-		is := known{name, [32]byte(hash)}
+		is := known{name, [32]byte(binary)}
 		now = append(now, is)
-		if before, has := had[name]; !has || before != is.version {
-			response.Resources = append(response.Resources, &discoveryv3.Resource{Name: name, Version: version, Resource: &anypb.Any{TypeUrl: typeURL, Value: value}})
+		if version, has := had[name]; !has || version != is.version {
+			response.Resources = append(response.Resources, &discoveryv3.Resource{Name: name, Version: hash, Resource: &anypb.Any{TypeUrl: typeURL, Value: value}})
 		}
 		delete(had, name)
 	}

@@ -5,7 +5,7 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// send hands changes to the streams of all gateways.
+// send hands changes to the streams of all gateways. The caller holds s.publishing.
 func (s *Server) send(changes changes) {
 	if len(changes) == 0 {
 		return
@@ -31,5 +31,12 @@ func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
 	s.figures.leftOut.WithLabelValues(typeName(typeURL)).Add(float64(len(errs)))
 	for _, err := range errs {
 		s.log.With(where...).Error("resource not published", "type_url", typeURL, "error", err)
+	}
+}
+
+// leftOutOfEdge is leftOut for the resources of an edge, which are built as often as the edge asks for them.
+func (s *Server) leftOutOfEdge(typeURL string, errs []error, id, node string) {
+	if len(errs) > 0 && s.limits.refusalText.Take(id, tunnelRefusalRate) == 0 {
+		s.leftOut(typeURL, errs, "node", node)
 	}
 }

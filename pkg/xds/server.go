@@ -14,6 +14,7 @@ package xds
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -47,17 +48,25 @@ type Server struct {
 	said      *limit.Rates // what was logged about whom
 	figures   *figures
 
+	limits *limits
+
+	// publishing orders changes: whatever publishes holds it while it builds and sends. No stream of an edge takes it.
+	publishing sync.Mutex
+	common     map[string]types.Resource // the Envoy clusters that every gateway has: no tunnel may have their names
+	taken      map[string]bool           // names of those, and of Envoy's own
+	replaced   bool                      // there was a Replace
+
+	// mu guards what follows, and nothing is built, marshalled or hashed while it is held. A change of what is published
+	// takes publishing first, so that the holder of publishing may read without mu.
 	mu       sync.RWMutex
-	inst     model.Installation        // without gateways: they are not known yet
-	common   map[string]types.Resource // the Envoy clusters that every gateway has: no tunnel may have their names
-	taken    map[string]bool           // names of those, and of Envoy's own
-	replaced bool                      // there was a Replace
+	inst     model.Installation // without gateways: they are not known yet
 	telling  telling
 	clusters map[model.Key]model.WorkloadCluster // that are served
 	withheld withheld
 	holders  map[string]model.Key // by Envoy cluster of a tunnel: who published it last
 	tunnels  map[string]*tunnel   // by Tunnel.spec.id
 	edges    map[*edge]bool       // the streams of all edges
+	streams  uint64               // how many of them there have been
 	hosts    map[*stream]bool     // the streams of gateways that have said where they listen
 	denials  denials
 }
@@ -80,6 +89,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		open:      open,
 		close:     closeAll,
 		said:      limit.NewRates(maxSaid),
+		limits:    newLimits(),
 		clusters:  map[model.Key]model.WorkloadCluster{},
 		withheld:  newWithheld(),
 		holders:   map[string]model.Key{},
@@ -90,6 +100,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		telling:   newTelling(),
 	}
 	s.figures = newFigures(s)
+	s.limits.waited, s.limits.refusedStreams = s.figures.paused.Inc, s.figures.overLimit.Inc
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)
@@ -98,8 +109,8 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 
 // Replace publishes exactly these workload clusters, and no others.
 func (s *Server) Replace(clusters []model.WorkloadCluster) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
 	gone := make(map[model.Key]bool, len(s.clusters))
 	for key := range s.clusters {
 		gone[key] = true
@@ -124,8 +135,8 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 // Publish publishes one workload cluster in place of what was published under its key; nil: there is none any more. What
 // is equal to that is sent to nobody. Where two have the same name the one that was published last has it.
 func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
 	ctx, end := s.figures.spans.change(key)
 	defer end()
 	changes := changes{}
@@ -144,10 +155,11 @@ func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 func (s *Server) Close() {
 	s.close()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.denials.stop()
 	s.telling.stop()
-	for e := range s.edges {
+	all := slices.Collect(maps.Keys(s.edges))
+	s.mu.Unlock()
+	for _, e := range all {
 		e.end(errShutdown)
 	}
 }
@@ -176,7 +188,7 @@ func (s *Server) Tunnel(id string) (model.Key, bool) {
 // changes are Envoy clusters to set, by name; nil: to remove.
 type changes map[string]types.Resource
 
-// put records a workload cluster and tells its edges.
+// put records a workload cluster and notifies its edges. The caller holds s.publishing.
 func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	if wc.Withheld {
 		s.withhold(wc, changes)
@@ -186,15 +198,17 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	if had && reflect.DeepEqual(old, wc) {
 		return
 	}
-	s.clusters[wc.Key] = wc
-	s.withheld.remove(wc.Key)
-	s.doubt(old, wc)
 	routes := envoy.TunnelClusters(s.inst, wc)
 	if wc.Prepared {
 		routes = nil
 	}
 	good, errs := check(routes, s.taken, s.taken)
 	s.leftOut(resourcev3.ClusterType, errs, "cluster", wc.Key.String())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clusters[wc.Key] = wc
+	s.withheld.remove(wc.Key)
+	s.doubt(old, wc)
 	for name, r := range good {
 		s.holders[name] = wc.Key
 		changes[name] = r
@@ -208,6 +222,8 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 
 // withhold ends the tunnel of a workload cluster, if it has one, and keeps what it revokes.
 func (s *Server) withhold(wc model.WorkloadCluster, changes changes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.withheld.put(wc) {
 		s.denials.stale = true
 	}
@@ -216,13 +232,15 @@ func (s *Server) withhold(wc model.WorkloadCluster, changes changes) {
 
 // remove forgets a workload cluster and ends its tunnel.
 func (s *Server) remove(key model.Key, changes changes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.withheld.remove(key) {
 		s.denials.stale = true
 	}
 	s.unserve(key, changes)
 }
 
-// unserve ends the tunnel of a workload cluster.
+// unserve ends the tunnel of a workload cluster. The caller holds s.mu.
 func (s *Server) unserve(key model.Key, changes changes) {
 	old, had := s.clusters[key]
 	if !had {

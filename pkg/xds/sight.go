@@ -62,6 +62,14 @@ func (s *sight) pardon(name string) {
 
 // request notes what a request says.
 func (s *sight) request(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) {
+	detail := r.GetErrorDetail()
+	var groups []*statusv3.ClientConfig // decoded before the lock is taken: what lists nodes waits for it
+	for _, packed := range detail.GetDetails()[:min(len(detail.GetDetails()), maxRefusals)] {
+		group := &statusv3.ClientConfig{}
+		if packed.UnmarshalTo(group) == nil {
+			groups = append(groups, group)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.began == 0 {
@@ -79,19 +87,13 @@ func (s *sight) request(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) {
 	} else {
 		names = nil
 	}
-	detail := r.GetErrorDetail()
 	if detail == nil {
 		return
 	}
-	known := false
-	for _, packed := range detail.GetDetails() {
-		group := &statusv3.ClientConfig{}
-		if packed.UnmarshalTo(group) == nil {
-			known = true
-			s.refuse(group, now)
-		}
+	for _, group := range groups {
+		s.refuse(group, now)
 	}
-	if !known { // an agent that does not say which
+	if len(groups) == 0 { // an agent that does not say which
 		group := &refusals{versions: map[string]string{}, why: printable(detail.GetMessage(), maxRefusal), since: now}
 		for _, name := range names {
 			s.add(name, "", group)

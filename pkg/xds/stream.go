@@ -85,7 +85,10 @@ func (s *Server) refused(subject model.Subject, err error) {
 	default:
 		return
 	}
-	if s.said.Take(subject.Node+" "+code.String(), sayRate) == 0 {
+	if subject.Role == model.RoleEdge && s.limits.lines.Look(subject.ID, logRate) > 0 {
+		return
+	}
+	if s.said.Take(subject.Node+" "+subject.ID+" "+code.String(), sayRate) == 0 {
 		s.log.Warn("stream refused", "node", subject.Node, "error", err)
 	}
 }
@@ -137,20 +140,32 @@ func (s *Server) forget(st *stream) {
 	delete(s.hosts, st)
 }
 
-// edgeResources are all resources of one edge.
-func (s *Server) edgeResources(wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
+// edgeResources are all resources of one edge. It needs no lock.
+func (s *Server) edgeResources(inst model.Installation, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
 	if wc.Prepared {
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
 	}
 	static := set(envoy.StaticClusters())
-	clusters, errs := check(envoy.EdgeClusters(s.inst, wc, node, dial), static, static)
-	s.leftOut(resourcev3.ClusterType, errs, "node", node)
-	listeners, errs := check(envoy.EdgeListeners(s.inst, wc, node, dial), nil, namesOf(clusters, static))
-	s.leftOut(resourcev3.ListenerType, errs, "node", node)
+	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)
+	s.leftOutOfEdge(resourcev3.ClusterType, errs, wc.ID, node)
+	listeners, errs := check(envoy.EdgeListeners(inst, wc, node, dial), nil, namesOf(clusters, static))
+	s.leftOutOfEdge(resourcev3.ListenerType, errs, wc.ID, node)
 	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
 }
 
-// gatewayListeners are all listeners of one gateway.
+// servedTo returns what the resources of a tunnel's edges are built from, and false if the tunnel has ended. What it returns is never
+// changed, so that building needs no lock.
+func (s *Server) servedTo(id string) (model.Installation, model.WorkloadCluster, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t := s.tunnels[id]
+	if t == nil {
+		return model.Installation{}, model.WorkloadCluster{}, false
+	}
+	return s.inst, t.cluster, true
+}
+
+// gatewayListeners are all listeners of one gateway. The caller holds s.publishing.
 func (s *Server) gatewayListeners(st *stream) resources {
 	listeners, errs := check(envoy.GatewayListeners(s.inst, st.subject.Node, st.bind, s.denials.filter), nil, s.taken)
 	s.leftOut(resourcev3.ListenerType, errs, "node", st.subject.Node)
@@ -196,10 +211,14 @@ func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryReq
 
 // nack logs that an Envoy refuses resources.
 func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryRequest) {
-	if detail := r.GetErrorDetail(); detail != nil && s.said.Take(subject.Node+" resources", refusalRate) == 0 {
-		text := detail.GetMessage()
-		s.log.Error("resources refused", "node", subject.Node, "type_url", r.GetTypeUrl(), "error", text[:min(len(text), maxDetail)])
+	detail := r.GetErrorDetail()
+	if detail == nil || s.said.Take(subject.Node+" "+subject.ID+" resources", refusalRate) > 0 {
+		return
 	}
+	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
+		return
+	}
+	s.log.Error("resources refused", "node", subject.Node, "type_url", printable(r.GetTypeUrl(), maxQuoted), "error", printable(detail.GetMessage(), maxDetail))
 }
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
@@ -217,9 +236,11 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := st.server
+	s.publishing.Lock() // so that no change comes between the listeners and the stream's place in the table
+	defer s.publishing.Unlock()
+	st.make(s.gatewayListeners(st))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.make(s.gatewayListeners(st))
 	s.hosts[st] = true
 	return nil
 }
@@ -231,7 +252,7 @@ func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscrip
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
-		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", r.GetTypeUrl())
+		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", printable(r.GetTypeUrl(), maxQuoted))
 	}
 	return cache.CreateDeltaWatch(r, sub, to)
 }

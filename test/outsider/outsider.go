@@ -37,7 +37,7 @@ type Outsider struct {
 
 // TLS makes a TLS connection to the public port for a name.
 func (o Outsider) TLS(ctx context.Context, name string) (*tls.Conn, error) {
-	conn, err := o.From.DialContext(ctx, "tcp", o.address())
+	conn, err := o.From.DialContext(ctx, "tcp", o.PublicAddress())
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,8 @@ func (o Outsider) TLS(ctx context.Context, name string) (*tls.Conn, error) {
 	return client, nil
 }
 
-func (o Outsider) address() string {
+// PublicAddress is that of the gateways' public port.
+func (o Outsider) PublicAddress() string {
 	if o.Address != "" {
 		return o.Address
 	}
@@ -94,8 +95,8 @@ func (o Outsider) Handshake(ctx context.Context, gateway string, c Claim) (int, 
 // Control prepares a gRPC connection to the control channel, through the public port.
 func (o Outsider) Control() (*grpc.ClientConn, error) {
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		return o.From.DialContext(ctx, "tcp", o.address())
+		return o.From.DialContext(ctx, "tcp", o.PublicAddress())
 	}
-	return grpc.NewClient("passthrough:///"+o.address(), grpc.WithTransportCredentials(credentials.NewTLS(o.config(o.Domain.Control()))),
+	return grpc.NewClient("passthrough:///"+o.PublicAddress(), grpc.WithTransportCredentials(credentials.NewTLS(o.config(o.Domain.Control()))),
 		grpc.WithContextDialer(dial))
 }

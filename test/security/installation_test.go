@@ -11,7 +11,8 @@ import (
 // with an edge. Attacks leave it as they found it.
 type installation struct {
 	*world.World
-	victim, tenant *world.Member
+	victim, tenant         *world.Member
+	edgeVictim, edgeTenant *lab.Agent
 }
 
 // areas are the parts of the proof, in the order in which they run. Each function is in a file of its own.
@@ -24,6 +25,7 @@ var areas = []struct {
 	{"parsers", false, parserAttacks},
 	{"tunnels", false, tunnelAttacks},
 	{"handshakes", false, handshakeAttacks},
+	{"control channel", false, controlAttacks},
 }
 
 // TestAttacks runs every area on one installation.
@@ -32,8 +34,8 @@ func TestAttacks(t *testing.T) {
 	in := &installation{World: w}
 	in.victim = w.Member(t, "victim", nil)
 	in.tenant = w.Member(t, "tenant", nil)
-	w.Edge(t, lab.EdgeSpec{Name: "edge-victim"}, in.victim)
-	w.Edge(t, lab.EdgeSpec{Name: "edge-tenant"}, in.tenant)
+	in.edgeVictim = w.Edge(t, lab.EdgeSpec{Name: "edge-victim"}, in.victim)
+	in.edgeTenant = w.Edge(t, lab.EdgeSpec{Name: "edge-tenant"}, in.tenant)
 	for _, area := range areas {
 		if area.short || !testing.Short() {
 			t.Run(area.name, func(t *testing.T) { area.run(t, in) })

@@ -1,0 +1,101 @@
+package limit_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/limit"
+)
+
+func TestHalfOfAPoolIsReserved(t *testing.T) {
+	gone := map[string]int{}
+	join := func(p *limit.Pool, from string, allowance int) func() {
+		return p.Join(addr(from+":1"), allowance, func() { gone[from]++ })
+	}
+	p := limit.NewPool(8, limit.NewCrowd(8, 64, time.Hour))
+	for i := range 16 { // each of another address, all of which could stay for an hour
+		join(p, fmt.Sprintf("203.0.113.%d", i), 0)
+	}
+	if p.Used() != 8 {
+		t.Fatalf("without anybody who has an allowance, %d of 8 places are used", p.Used())
+	}
+	for i := range 4 {
+		if join(p, fmt.Sprintf("198.51.100.%d", i), 1) == nil {
+			t.Errorf("number %d with an allowance has no place", i)
+		}
+	}
+	if p.Used() != 8 || len(gone) != 4 {
+		t.Errorf("%d places are used, and %v gave way", p.Used(), gone)
+	}
+	for i := range 64 {
+		join(p, fmt.Sprintf("192.0.2.%d", i), 0)
+	}
+	for from := range gone {
+		if from[0] == '1' && from[2] == '8' {
+			t.Errorf("%s, which has an allowance, had to give way", from)
+		}
+	}
+	if p.Used() > 8 {
+		t.Errorf("%d of 8 places are used", p.Used())
+	}
+}
+
+func TestAnAllowanceOpensNoMoreThanItself(t *testing.T) {
+	p := limit.NewPool(100, limit.NewCrowd(100, 10, time.Hour))
+	n := 0
+	var leaves []func()
+	for range 50 {
+		if leave := p.Join(addr("203.0.113.1:1"), 4, func() {}); leave != nil {
+			n++
+			leaves = append(leaves, leave)
+		}
+	}
+	if n != 10+4 {
+		t.Errorf("an address with an allowance of 4 has %d places, want 14", n)
+	}
+	for _, leave := range leaves {
+		leave()
+		leave()
+	}
+	if p.Used() != 0 {
+		t.Errorf("%d places are still used", p.Used())
+	}
+}
+
+func TestTheGroupThatHasMostGivesWay(t *testing.T) {
+	gone := map[string]int{}
+	s := limit.NewShares(12, 4, 10)
+	join := func(group string, caller int) bool {
+		return s.Join(fmt.Sprint(group, caller), group, func() { gone[group]++ }) != nil
+	}
+	for i := range 20 {
+		join("greedy", i)
+	}
+	if s.Used() != 10 {
+		t.Errorf("one group has %d places, want 10", s.Used())
+	}
+	for i := range 6 {
+		if !join("victim", i) {
+			t.Errorf("number %d of the victim has no place", i)
+		}
+	}
+	if join("victim", 6) || join("greedy", 50) {
+		t.Error("a group that has its equal share takes more")
+	}
+	if gone["victim"] > 0 || gone["greedy"] != 4 {
+		t.Errorf("these gave way: %v", gone)
+	}
+}
+
+func TestOneCallerHasAShareOfItsGroup(t *testing.T) {
+	s := limit.NewShares(12, 4, 10)
+	for i := range 6 {
+		if leave := s.Join("edge-a", "c1", func() {}); (leave != nil) != (i < 4) {
+			t.Errorf("number %d of one caller", i)
+		}
+	}
+	if s.Join("edge-b", "c1", func() {}) == nil {
+		t.Error("another of its group has no place")
+	}
+}

@@ -1,0 +1,58 @@
+package enrol_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/fairlead/fairlead/pkg/enrol"
+)
+
+// TestTheCertificatesOfOneTunnelAreBounded has one tunnel use one token after the other, and one leaf after the
+// other.
+func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
+	tests := map[string]struct {
+		burst int
+		try   func(t *testing.T, m *management, client enrol.Client, i int) error
+	}{
+		"by tokens": {burst: 512, try: func(t *testing.T, m *management, client enrol.Client, i int) error {
+			t.Helper()
+			if i%50 == 0 { // one token has a limit of its own
+				token, err := enrol.RandomToken()
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.set(func() { m.edge = token })
+			}
+			return enrolEdge(t, client, m.edge)
+		}},
+		"by leaves": {burst: 1000, try: func(t *testing.T, m *management, client enrol.Client, i int) error {
+			t.Helper()
+			_, _, err := client.Renew(t.Context(), m.identity(fmt.Sprintf("edge-%d", i/20), domain.TunnelID(id)))
+			return err
+		}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := newManagement(t)
+			client := m.serve()
+			served, others := 0, 0
+			for i := 0; i < 2*tc.burst && others < 5; i++ {
+				var limit *enrol.LimitError
+				switch err := tc.try(t, m, client, i); {
+				case err == nil:
+					served++
+				case errors.As(err, &limit):
+					others++
+				default:
+					t.Fatalf("number %d: %v", i, err)
+				}
+			}
+			// On a slow machine some more come in the meantime: one every 2 s by tokens, one every 120 ms by leaves
+			// of an hour.
+			if served < tc.burst || served > tc.burst*3/2 || others == 0 {
+				t.Errorf("%d of %d were served, want about %d", served, served+others, tc.burst)
+			}
+		})
+	}
+}

@@ -1,0 +1,34 @@
+package xds
+
+import (
+	"time"
+
+	"github.com/fairlead/fairlead/internal/limit"
+)
+
+// Unlimited removes the limits of what the edges of one tunnel may have and ask for.
+func (s *Server) Unlimited() {
+	l := s.limits
+	l.request, l.tunnel = limit.Rate{Every: 1, Burst: 1 << 30}, limit.Rate{Every: 1, Burst: 1 << 30}
+	l.nodeStreams, l.tunnelStreams = 1<<20, 1<<20
+}
+
+// SetRequestRate sets how many requests one stream may send at once, and then ten in a second.
+func (s *Server) SetRequestRate(burst int) {
+	s.limits.request = limit.Rate{Every: 100 * time.Millisecond, Burst: burst}
+}
+
+// StopBuilding keeps the resources of edges from being built, and returns what ends that.
+func (s *Server) StopBuilding() (goOn func()) {
+	for range cap(s.limits.builds) {
+		s.limits.builds <- struct{}{}
+	}
+	return func() {
+		for range cap(s.limits.builds) {
+			<-s.limits.builds
+		}
+	}
+}
+
+// SetTunnelStreams sets how many streams the edges of one tunnel may have.
+func (s *Server) SetTunnelStreams(n int) { s.limits.tunnelStreams = n }
