@@ -122,7 +122,7 @@ func (m *move) run(ctx context.Context) error {
 	if err := m.differ(ctx); err != nil {
 		return err
 	}
-	if err := m.prepareTarget(ctx, source.Spec.ID); err != nil {
+	if err := m.prepareTarget(ctx, source.HeldID()); err != nil {
 		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, installTimeout)
@@ -158,7 +158,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	switch {
 	case !tunnel.DeletionTimestamp.IsZero():
 		return nil, fmt.Errorf("the Tunnel %s is being deleted", m.key)
-	case tunnel.Spec.ID == "" || tunnel.Status.ID != tunnel.Spec.ID:
+	case tunnel.HeldID() == "" || tunnel.Status.Hostname == "":
 		return nil, fmt.Errorf("the Tunnel %s is not served: %s", m.key, acceptedMessage(&tunnel))
 	case len(connectedEdges(&tunnel)) == 0:
 		return nil, fmt.Errorf("no edge of the Tunnel %s is connected, so there is nobody to prepare: see `fairlead edge list -n %s %s`", m.key, m.key.Namespace, m.key.Name)
@@ -200,7 +200,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 		return fmt.Errorf("reading Tunnel in the target: %w", err)
 	case !have.DeletionTimestamp.IsZero():
 		return fmt.Errorf("the Tunnel %s in the target is being deleted: try again when it is gone", m.target)
-	case have.Spec.ID != id:
+	case have.ClaimedID() != id:
 		return fmt.Errorf("the target has a Tunnel %s with another id, so it is another Cluster's: delete it there, or give --to-namespace", m.target)
 	case metav1.GetControllerOf(&have) != nil:
 		m.say("target: the Cluster is there already")
