@@ -72,7 +72,9 @@ func (p *people) stolenID(t *testing.T) {
 				resumed := cluster.DeepCopy()
 				resumed.Annotations = nil
 				must(t, p.owner.Patch(t.Context(), resumed, client.MergeFrom(cluster)))
-				eventually(t, func(ctx context.Context) error { return accepted(ctx, p.admin, tunnel.DeepCopy(), v1alpha1.ReasonAccepted) })
+				eventually(t, func(ctx context.Context) error {
+					return accepted(ctx, p.admin, tunnel.DeepCopy(), v1alpha1.ReasonAccepted)
+				})
 				eventually(t, func(ctx context.Context) error { return accepted(ctx, p.admin, victim, v1alpha1.ReasonNameTaken) })
 			})
 		})

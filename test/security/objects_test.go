@@ -70,7 +70,9 @@ func newPeople(t *testing.T, in *installation) *people {
 		must(t, p.admin.Create(t.Context(), o))
 		t.Cleanup(func() { _ = p.admin.Delete(context.WithoutCancel(t.Context()), o) })
 	}
-	eventually(t, func(ctx context.Context) error { return p.owner.List(ctx, &corev1.SecretList{}, client.InNamespace(rivals)) })
+	eventually(t, func(ctx context.Context) error {
+		return p.owner.List(ctx, &corev1.SecretList{}, client.InNamespace(rivals))
+	})
 	eventually(t, func(ctx context.Context) error { return p.viewer.List(ctx, &v1alpha1.TunnelList{}) })
 	return p
 }

@@ -131,7 +131,9 @@ func (p *people) maliciousObjects(t *testing.T) {
 			accepts := namespace.DeepCopy()
 			metav1.SetMetaDataAnnotation(&accepts.ObjectMeta, v1alpha1.AcceptKubeconfigsAnnotation, rivals)
 			must(t, p.admin.Patch(t.Context(), accepts, client.MergeFrom(namespace)))
-			defer func() { must(t, p.admin.Patch(t.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AcceptKubeconfigsAnnotation+`":null}}}`)))) }()
+			defer func() {
+				must(t, p.admin.Patch(t.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AcceptKubeconfigsAnnotation+`":null}}}`))))
+			}()
 			p.copyInto(t)
 			copied := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "planted"}}
 			eventually(t, func(ctx context.Context) error { return p.admin.Get(ctx, client.ObjectKeyFromObject(copied), copied) })
