@@ -136,6 +136,9 @@ func TestProgramsActOnIDsThatTunnelsHave(t *testing.T) {
 			continue
 		}
 		for _, name := range p.GoFiles {
+			if place+"/"+name == "pkg/source/strip.go" { // which copies the status
+				continue
+			}
 			set := token.NewFileSet()
 			file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, 0)
 			if err != nil {

@@ -72,8 +72,7 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 		figures: figures,
 		config:  config, client: counting{mgr.GetClient(), figures}, live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(), apiserver: mgr.GetConfig().Host,
 	}
-	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}
-	names := &model.Names{}
+	ended, names := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}, &model.Names{}
 	tunnels, kubeconfigs := parts.tunnels(ended, names), parts.kubeconfigs(names)
 	tunnels.wake = kubeconfigs.wake
 	err := errors.Join(
