@@ -61,6 +61,7 @@ type Config struct {
 	// DialNetworks are the networks in which the controller may dial addresses that Tunnels name, such as https proxies; none: it dials
 	// none of them.
 	DialNetworks []netip.Prefix
+	neverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
 	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
 	WebhookListen string
 	// Metrics is where figures are registered; nil: nowhere. PerCluster has some for each workload cluster.

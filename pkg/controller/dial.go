@@ -20,16 +20,20 @@ var errNotDialled = errors.New("the controller does not dial this address")
 // dialRule says which addresses that users name the controller may dial. It stands in the management network, where its users may
 // not be: so without the installation's leave it dials none that a Tunnel names. The zero value allows nothing.
 type dialRule struct {
-	networks  []netip.Prefix // that the installation allows, by --dial-networks
-	apiserver string         // the host of the management cluster's apiserver, which is never dialled
-	never     func(netip.Addr) bool
+	networks        []netip.Prefix // that the installation allows, by --dial-networks
+	apiserver, port string         // host and port of the management cluster's apiserver, which is never dialled
+	never           func(netip.Addr) bool
 }
 
 func newDialRule(config Config, apiserver string) dialRule {
+	rule := dialRule{networks: config.DialNetworks, never: config.neverDial}
 	if u, err := url.Parse(apiserver); err == nil && u.Hostname() != "" {
-		apiserver = u.Hostname()
+		rule.apiserver, rule.port = u.Hostname(), portOf(u)
 	}
-	return dialRule{networks: config.DialNetworks, apiserver: apiserver, never: neverDialled}
+	if rule.never == nil {
+		rule.never = neverDialled
+	}
+	return rule
 }
 
 // neverDialled says whether an address leads to this machine or its neighbours, such as the metadata service of a cloud.
@@ -66,7 +70,7 @@ func (d dialRule) dialer(ctx context.Context, known bool) *net.Dialer {
 			return fmt.Errorf("%w: %w", errNotDialled, err)
 		}
 		a := to.Addr().Unmap()
-		isOwn := slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Unmap() == a })
+		isOwn := fmt.Sprint(to.Port()) == d.port && slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Unmap() == a })
 		if d.never == nil || d.never(a) || isOwn || (!known && !d.allowed(a)) {
 			return errNotDialled
 		}

@@ -102,7 +102,7 @@ func TestAllowedNetworksAreDialled(t *testing.T) {
 func TestSomeAddressesAreNeverDialled(t *testing.T) {
 	port := freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
-	rule := newDialRule(Config{DialNetworks: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}, "https://192.0.2.7:6443")
+	rule := newDialRule(Config{DialNetworks: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}, fmt.Sprintf("https://192.0.2.7:%d", port))
 	for _, known := range []bool{false, true} {
 		for _, host := range []string{"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "169.254.169.254", "fe80::1", "224.0.0.1", "192.0.2.7"} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
