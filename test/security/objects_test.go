@@ -2,6 +2,7 @@ package security
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -111,12 +112,21 @@ func (p *people) victimIs(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	said := []string{fmt.Sprint(tunnel.UID, tunnel.Spec, tunnel.OwnerReferences, tunnel.Finalizers, tunnel.Annotations, tunnel.Status.ID, tunnel.Status.Hostname, tunnel.Status.Names)}
+	text, err := json.Marshal([]any{
+		tunnel.UID, tunnel.Spec, tunnel.OwnerReferences, tunnel.Finalizers, tunnel.Annotations, tunnel.Status.ID, tunnel.Status.Hostname, tunnel.Status.Names,
+	})
+	if err != nil {
+		return "", err
+	}
+	said := []string{string(text)}
 	var secrets corev1.SecretList
 	if err := p.admin.List(ctx, &secrets, client.InNamespace(world.Namespace)); err != nil {
 		return "", err
 	}
 	for i := range secrets.Items {
+		if strings.HasPrefix(secrets.Items[i].Name, "mark-") { // of a Cluster that is being deleted
+			continue
+		}
 		said = append(said, fmt.Sprint(secrets.Items[i].Name, secrets.Items[i].UID, secrets.Items[i].ResourceVersion))
 	}
 	slices.Sort(said)

@@ -29,8 +29,8 @@ import (
 // groups are those whose objects Fairlead has or reads.
 var groups = []string{"", "fairlead.dev", "cluster.x-k8s.io", "certificates.k8s.io", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apps", "coordination.k8s.io"}
 
-// open are resources that every user may create: they say only something about that user.
-var open = []string{"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"}
+// open are resources that Kubernetes opens to every user: they hold public certificates alone, or say something about that user.
+var open = []string{"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "clustertrustbundles"}
 
 // tryAll uses each verb that the apiserver knows of each resource in the victim's namespace and in the installation's, as the owner of
 // another namespace. It returns what was not refused.
@@ -231,7 +231,7 @@ func (p *people) writeMalice(t *testing.T) {
 	// Who has every verb in a namespace chooses no id and writes no status there.
 	for what, err := range map[string]error{
 		"an id":    p.owner.Create(t.Context(), rivalTunnel("chooser", victim.Spec.ID)),
-		"a status": p.owner.Status().Update(t.Context(), func() *v1alpha1.Tunnel { o := rivalTunnel("malice-0", ""); o.Status = victim.Status; return o }()),
+		"a status": p.owner.Status().Patch(t.Context(), rivalTunnel("malice-0", ""), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"id":%q}}`, victim.Spec.ID))),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, errors.Join(err))
