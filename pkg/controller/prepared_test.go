@@ -167,7 +167,7 @@ func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
 	tunnel := preparedTunnel(t, m, served.Spec.ID, time.Hour)
 	waitCondition(t, m, kubetest.Cluster(tunnel.Namespace, tunnel.Name), v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
 	csr, _ := enrolment(t, tunnel, "fl1.any")
-	if reason := denialOf(answered(t, m, csr)); reason != reasonTunnelEnded {
+	if reason := denialOf(answered(t, m, csr)); reason != reasonNotHeld {
 		t.Errorf("its edge is answered %q", reason)
 	}
 	settled(t, m, tunnel.Namespace)

@@ -38,6 +38,7 @@ const (
 	reasonInvalidName    = "InvalidName"    // an annotation is not what it has to be
 	reasonUnknownTunnel  = "UnknownTunnel"  // there is no such Tunnel: it may have been moved
 	reasonTunnelEnded    = "TunnelEnded"    // the Tunnel is another one by now, or its Cluster is gone
+	reasonNotHeld        = "IDNotHeld"      // the controller has not recorded the id as this Tunnel's: it may be another Tunnel's
 	reasonRevoked        = "Revoked"        // the edge is one of spec.revokedEdges, or one of those came by the same token
 	reasonUnknownToken   = "UnknownToken"   // the Tunnel has no record of the token: it has ended, or is another Tunnel's
 	reasonTokenExpired   = "TokenExpired"   // the token was not used in time
@@ -167,8 +168,10 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 	switch {
 	case tunnel == nil:
 		return refuseRequest(reasonUnknownTunnel, "there is no Tunnel %s", q.tunnel)
-	case tunnel.HeldID() != q.subject.ID:
+	case tunnel.ClaimedID() != q.subject.ID:
 		return refuseRequest(reasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID)
+	case tunnel.HeldID() != q.subject.ID:
+		return refuseRequest(reasonNotHeld, "Tunnel %s does not hold the id %s: the controller has not recorded it", q.tunnel, q.subject.ID)
 	case awaited(cluster, tunnel, now) == nil:
 		return refuseRequest(reasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
 	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):

@@ -38,7 +38,7 @@ func TestARevokedEdgeDoesNotComeBackByItsToken(t *testing.T) {
 // TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself: whatever the status says.
 func TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself(t *testing.T) {
 	cluster, tunnel := served("c1", 1000)
-	tunnel.Spec.RevokedEdges = []string{"edge-a"}
+	tunnel.Spec.RevokedEdges, tunnel.Status.ID = []string{"edge-a"}, tunnel.Spec.ID
 	for _, node := range []string{"edge-a", "edge-b"} {
 		e := recorded(node, time.Now())
 		e.TokenSHA256 = enrol.HashToken(node)

@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/signing"
 )
 
-// pausedTunnel makes a Tunnel with one token of three uses, to which nothing but its status is written.
+// pausedTunnel makes a Tunnel that holds its id and has one token of three uses, to which nothing but its status is written.
 func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
@@ -46,7 +46,7 @@ func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err
 		}
-		tunnel.Status.Tokens = tokens
+		tunnel.Status.ID, tunnel.Status.Tokens = tunnel.Spec.ID, tokens
 		return m.Status().Update(t.Context(), tunnel)
 	})
 }
