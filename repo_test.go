@@ -123,6 +123,49 @@ func TestEveryPackageHasOneDocComment(t *testing.T) {
 // isDirective says whether a comment is for tools alone.
 func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text()) == "" }
 
+// claims are the files that may look at which id a Tunnel claims: to decide whose it is, to write it, to compare it or to show it. All
+// others act on ids, and see only those that a Tunnel has: (*v1alpha1.Tunnel).HeldID.
+var claims = []string{
+	"cmd/fairlead/configverdict.go", "cmd/fairlead/move.go", "pkg/fleetview/row.go", "pkg/source/build.go", "pkg/source/load.go", "pkg/source/prepared.go",
+	"pkg/controller/bootstrap.go", "pkg/controller/boottoken.go", "pkg/controller/copies.go", "pkg/controller/copieswrite.go", "pkg/controller/decide.go",
+	"pkg/controller/index.go", "pkg/controller/prepared.go", "pkg/controller/remove.go", "pkg/controller/request.go", "pkg/controller/tunnel.go",
+}
+
+// TestProgramsActOnIDsThatTunnelsHave: spec.id is what the writer of a Tunnel claims. A program that acts on it ends or changes what
+// belongs to another Tunnel.
+func TestProgramsActOnIDsThatTunnelsHave(t *testing.T) {
+	for _, p := range packages(t) {
+		place := strings.TrimPrefix(p.ImportPath, modulePath)
+		if strings.HasPrefix(place, "api/") || strings.HasPrefix(place, "test/") {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			if place+"/"+name == "pkg/source/strip.go" { // which copies the status
+				continue
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				selector, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				of, _ := selector.X.(*ast.SelectorExpr)
+				switch {
+				case selector.Sel.Name == "ID" && of != nil && of.Sel.Name == "Spec", selector.Sel.Name == "ID" && of != nil && of.Sel.Name == "Status":
+					t.Errorf("%s: use HeldID, the id that the Tunnel has", set.Position(n.Pos()))
+				case selector.Sel.Name == "ClaimedID" && !slices.Contains(claims, place+"/"+name):
+					t.Errorf("%s: does this act on the id? Then use HeldID; else add the file to the list", set.Position(n.Pos()))
+				}
+				return true
+			})
+		}
+	}
+}
+
 func TestTheModuleReplacesNothing(t *testing.T) {
 	data, err := os.ReadFile("go.mod")
 	if err != nil {

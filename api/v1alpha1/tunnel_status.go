@@ -16,7 +16,7 @@ type TunnelStatus struct {
 	// +listType=atomic
 	Names []string `json:"names,omitempty"`
 
-	// id is the tunnel id that is served, recorded like names.
+	// id is the tunnel id that this Tunnel has, recorded like names, also while nothing is served: no other Tunnel has it.
 	// +optional
 	ID string `json:"id,omitempty"`
 

@@ -46,7 +46,7 @@ type TunnelList struct {
 // TunnelSpec is what a user may say about a tunnel. The controller fills what is empty and changes nothing else.
 type TunnelSpec struct {
 	// id is the identity of the tunnel: random, chosen by the controller, never changed, moved with the object. Only who may
-	// do set-id on tunnels.fairlead.dev in the namespace may choose it: whoever moves Clusters.
+	// do set-id on tunnels.fairlead.dev in all namespaces may choose it: whoever moves Clusters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]{20,32}$')",message="must be 20 to 32 characters of a-z and 0-9; leave it out, and the controller chooses it"

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,6 +45,7 @@ type flags struct {
 	leaderElectLease                   time.Duration
 	healthListen, metricsListen        string
 	webhookListen                      string
+	dialNetworks                       []string
 	logging                            logging.Flags
 	traces                             traces.Flags
 }
@@ -82,6 +84,7 @@ func rootCommand() *cobra.Command {
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
 	set.BoolVar(&f.config.PerCluster, "per-cluster-metrics", false, "publish series for each workload cluster too")
 	set.StringVar(&f.webhookListen, "webhook-listen", ":9443", "address of the webhook that has kubeconfigs written the right way at once, HTTPS; 0 for none")
+	set.StringSliceVar(&f.dialNetworks, "dial-networks", nil, "networks in which the controller may dial addresses that Tunnels name, such as 10.1.0.0/16: https proxies, and servers of kubeconfigs before; without any it dials the endpoints of Clusters alone, and takes no https proxy. Never loopback, link-local addresses and the management cluster's apiserver")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
 	f.logging.AddTo(set)
 	f.traces.AddTo(set)
@@ -129,6 +132,13 @@ func (f *flags) complete() (err error) {
 		f.config.WebhookListen = f.webhookListen
 	}
 	f.config.Domain, f.config.DNS, f.config.NoTunnels = model.TunnelDomain(f.domain), controller.TunnelDNS(f.dns), !f.tunnels
+	for _, network := range f.dialNetworks {
+		prefix, err := netip.ParsePrefix(network)
+		if err != nil {
+			return fmt.Errorf("--dial-networks: %q is not a network such as 10.1.0.0/16", network)
+		}
+		f.config.DialNetworks = append(f.config.DialNetworks, prefix.Masked())
+	}
 	for _, address := range []struct {
 		flag, value string
 		into        *model.Endpoint

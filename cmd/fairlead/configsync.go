@@ -100,7 +100,7 @@ func lookSync(ctx context.Context, servers *inspect.Servers, m *management, only
 	var tunnels v1alpha1.TunnelList
 	if err := m.List(ctx, &tunnels); err == nil { // whoever may not list them sees no names of Clusters
 		for i := range tunnels.Items {
-			clusters[tunnels.Items[i].Spec.ID] = tunnels.Items[i].Namespace + "/" + tunnels.Items[i].Name
+			clusters[tunnels.Items[i].HeldID()] = tunnels.Items[i].Namespace + "/" + tunnels.Items[i].Name
 		}
 	}
 	rows = syncRows(fleet, nodes, len(failed) > 0, clusters, time.Now())

@@ -100,7 +100,7 @@ func idle(c *claim, hostname string, domain model.TunnelDomain) (verdict, cure s
 		return fmt.Sprintf("Cluster %s is to have a tunnel, but there is no Tunnel yet", key), "the controller makes it: look at its log and at the events of the Cluster"
 	case c.cluster == nil:
 		return fmt.Sprintf("there is a Tunnel %s, but no Cluster of that name", key), "create the Cluster, or delete the Tunnel"
-	case c.tunnel.Spec.ID == "":
+	case c.tunnel.ClaimedID() == "":
 		return fmt.Sprintf("Tunnel %s has no id yet", key), "the controller gives it one: look at its log"
 	case !c.tunnel.Spec.Kubeconfig.Mode.Tunnelled():
 		return fmt.Sprintf("Tunnel %s has the kubeconfig mode %s, which leads through no tunnel", key, c.tunnel.Spec.Kubeconfig.Mode), "choose another spec.kubeconfig.mode"

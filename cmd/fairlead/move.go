@@ -47,8 +47,8 @@ Enrol the edges of a Cluster in the management cluster that it is to be moved to
 of both installations, and their tunnels at the new one are up seconds after the Cluster is there. The installations may
 have different tunnel domains, gateways and CAs. Run clusterctl move when this has succeeded.
 
-It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels there, and hands the bootstrap file that
-the target makes for it to every edge of the Cluster: by "edge-agent join" in its Pods, through the tunnel that there
+It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels in all namespaces there.
+It hands the bootstrap file that the target makes for it to every edge of the Cluster: by "edge-agent join" in its Pods, through the tunnel that there
 is. For edges that run in no Pod, or can't be reached, it prints what to run there; that has a token in it.
 
 Then it waits until the target has as many of the edges on record as are connected here. It can be repeated: what is done is done.
@@ -122,7 +122,7 @@ func (m *move) run(ctx context.Context) error {
 	if err := m.differ(ctx); err != nil {
 		return err
 	}
-	if err := m.prepareTarget(ctx, source.Spec.ID); err != nil {
+	if err := m.prepareTarget(ctx, source.HeldID()); err != nil {
 		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, installTimeout)
@@ -158,7 +158,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	switch {
 	case !tunnel.DeletionTimestamp.IsZero():
 		return nil, fmt.Errorf("the Tunnel %s is being deleted", m.key)
-	case tunnel.Spec.ID == "" || tunnel.Status.ID != tunnel.Spec.ID:
+	case tunnel.HeldID() == "" || tunnel.Status.Hostname == "":
 		return nil, fmt.Errorf("the Tunnel %s is not served: %s", m.key, acceptedMessage(&tunnel))
 	case len(connectedEdges(&tunnel)) == 0:
 		return nil, fmt.Errorf("no edge of the Tunnel %s is connected, so there is nobody to prepare: see `fairlead edge list -n %s %s`", m.key, m.key.Namespace, m.key.Name)
@@ -200,7 +200,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 		return fmt.Errorf("reading Tunnel in the target: %w", err)
 	case !have.DeletionTimestamp.IsZero():
 		return fmt.Errorf("the Tunnel %s in the target is being deleted: try again when it is gone", m.target)
-	case have.Spec.ID != id:
+	case have.ClaimedID() != id:
 		return fmt.Errorf("the target has a Tunnel %s with another id, so it is another Cluster's: delete it there, or give --to-namespace", m.target)
 	case metav1.GetControllerOf(&have) != nil:
 		m.say("target: the Cluster is there already")
@@ -231,7 +231,9 @@ func (m *move) createTarget(ctx context.Context, id, until string) error {
 		},
 		Spec: v1alpha1.TunnelSpec{ID: id},
 	}
-	if err := m.to.Create(ctx, tunnel); err != nil {
+	if err := m.to.Create(ctx, tunnel); apierrors.IsForbidden(err) {
+		return fmt.Errorf("creating Tunnel in the target: it takes the verbs create, and set-id in all namespaces, on tunnels.fairlead.dev there: %w", err)
+	} else if err != nil {
 		return fmt.Errorf("creating Tunnel in the target: %w", err)
 	}
 	m.say("target: Tunnel %s made, it waits for its Cluster until %s", m.target, until)

@@ -174,7 +174,7 @@ func (l *statusLook) inputOfOne(ctx context.Context) (in fleetview.Input, err er
 	}
 	if errTunnel == nil {
 		in.Tunnels = []v1alpha1.Tunnel{tunnel}
-		in.Live = l.live.ask(ctx, tunnel.Spec.ID)
+		in.Live = l.live.ask(ctx, tunnel.HeldID())
 	}
 	var secret corev1.Secret
 	if l.m.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &secret) == nil { // who may not read it does not see its end

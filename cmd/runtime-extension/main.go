@@ -1,15 +1,18 @@
 // Command runtime-extension serves the hooks of Cluster API's Runtime SDK that bring edges along with control-plane machines:
-// see pkg/extension. It writes nothing and reads Tunnels alone. Only Cluster API's core manager needs to reach it.
+// see pkg/extension. It writes nothing and reads Tunnels alone. Only Cluster API's core manager calls it, and shows a client certificate:
+// answers say which Tunnels there are and what is wrong with them.
 package main
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -62,7 +65,7 @@ func rootCommand() *cobra.Command {
 	set.Int32Var(&f.defaults.APIServerPort, "api-server-port", topology.DefaultAPIServerPort, "where the apiservers of new Clusters listen on their machines")
 	set.StringVar(&f.listen, "listen", ":9443", "address of the hooks, HTTPS")
 	set.StringVar(&f.certDir, "cert-dir", "/etc/fairlead/runtime-extension", "folder of tls.crt and tls.key, which may change at any time")
-	set.StringVar(&f.clientCA, "client-ca", "", "name of a file in that folder with the CA of those who may call; without it everybody may")
+	set.StringVar(&f.clientCA, "client-ca", "", "file with the CA of the client certificates of callers, in PEM (required): Cluster API shows one with --runtime-extension-client-cert-file; read at the start")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
 	f.logging.AddTo(set)
@@ -87,7 +90,11 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--tunnel-domain, --edge-image, --api-server-port: %w", err)
 	}
-	serving, err := f.server(hooks)
+	callers, err := f.callers()
+	if err != nil {
+		return err
+	}
+	serving, err := f.server(hooks, callers)
 	if err != nil {
 		return err
 	}
@@ -143,14 +150,32 @@ func (f *flags) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-func (f *flags) server(hooks *extension.Extension) (*server.Server, error) {
+// callers are the CAs of those that may call. There is no way to do without.
+func (f *flags) callers() (*x509.CertPool, error) {
+	if f.clientCA == "" {
+		return nil, errors.New("--client-ca: name the file with the CA of the client certificate that Cluster API shows: see docs/machines.md")
+	}
+	data, err := os.ReadFile(f.clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("--client-ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("--client-ca: %s has no certificate in PEM", f.clientCA)
+	}
+	return pool, nil
+}
+
+func (f *flags) server(hooks *extension.Extension, callers *x509.CertPool) (*server.Server, error) {
 	catalog := runtimecatalog.New()
 	if err := runtimehooksv1.AddToCatalog(catalog); err != nil {
 		return nil, fmt.Errorf("building catalog of hooks: %w", err)
 	}
 	serving, err := server.New(server.Options{
-		Catalog: catalog, Host: f.host, Port: f.port, CertDir: f.certDir, ClientCAName: f.clientCA,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }},
+		Catalog: catalog, Host: f.host, Port: f.port, CertDir: f.certDir,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+			c.MinVersion, c.ClientAuth, c.ClientCAs = tls.VersionTLS13, tls.RequireAndVerifyClientCert, callers
+		}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("making server of hooks: %w", err)

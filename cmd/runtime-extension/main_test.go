@@ -30,11 +30,17 @@ func TestRefusesBadFlags(t *testing.T) {
 	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	good := []string{"--kubeconfig=" + file, "--tunnel-domain=t.example.com", "--edge-image=fairlead-edge:v1"}
+	dir := t.TempDir()
+	writeCertificate(t, dir)
+	ca := "--client-ca=" + filepath.Join(dir, "ca.crt")
+	good := []string{"--kubeconfig=" + file, "--tunnel-domain=t.example.com", "--edge-image=fairlead-edge:v1", ca}
 	tests := map[string]struct {
 		args []string
 		want string
 	}{
+		"no client CA":     {good[:3], "--client-ca"},
+		"no such CA":       {append(good, "--client-ca=/nowhere"), "--client-ca"},
+		"a CA of nothing":  {append(good, "--client-ca="+file), "no certificate in PEM"},
 		"no tunnel domain": {good[:1], "--tunnel-domain"},
 		"no image":         {good[:2], "no image reference"},
 		"a port of none":   {append(good, "--api-server-port=70000"), "apiServerPort"},
@@ -61,7 +67,7 @@ func TestServes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	pool := writeCertificate(t, dir)
+	pool, client := writeCertificate(t, dir)
 	port, health := freePort(t), freePort(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
@@ -69,7 +75,7 @@ func TestServes(t *testing.T) {
 	go func() {
 		ended <- run(ctx, []string{
 			"--kubeconfig=" + filepath.Join(dir, "kubeconfig"), "--tunnel-domain=t.example.com", "--edge-image=fairlead-edge:v1",
-			"--cert-dir=" + dir, "--listen=127.0.0.1:" + port, "--health-listen=127.0.0.1:" + health,
+			"--cert-dir=" + dir, "--client-ca=" + filepath.Join(dir, "ca.crt"), "--listen=127.0.0.1:" + port, "--health-listen=127.0.0.1:" + health,
 		}, io.Discard, &stderr)
 	}()
 	eventually.True(t, 30*time.Second, "the program is ready", func() error {
@@ -83,10 +89,17 @@ func TestServes(t *testing.T) {
 		}
 		return nil
 	})
-	if got := discover(t, pool, port); len(got) != 4 {
-		t.Errorf("%d handlers: %v", len(got), got)
+	if got, err := discover(t, pool, port, client); err != nil || len(got) != 4 {
+		t.Errorf("%d handlers: %v, %v", len(got), got, err)
 	}
-	pool = writeCertificate(t, dir)
+	// A caller without a certificate, or with one of another CA, gets no answer.
+	_, stranger := writeCertificate(t, t.TempDir())
+	for who, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a certificate of another CA": stranger} {
+		if got, err := discover(t, pool, port, certificates); err == nil {
+			t.Errorf("a caller with %s is answered: %v", who, got)
+		}
+	}
+	pool, _ = writeCertificate(t, dir)
 	eventually.True(t, 30*time.Second, "the new certificate is served", func() error {
 		c, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13})
 		if err != nil {
@@ -105,24 +118,22 @@ func TestServes(t *testing.T) {
 	}
 }
 
-func discover(t *testing.T, pool *x509.CertPool, port string) []runtimehooksv1.ExtensionHandler {
+func discover(t *testing.T, pool *x509.CertPool, port string, shows []tls.Certificate) ([]runtimehooksv1.ExtensionHandler, error) {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, Certificates: shows}}
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Post("https://127.0.0.1:"+port+"/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery", "application/json", strings.NewReader("{}"))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer response.Body.Close()
 	var discovery runtimehooksv1.DiscoveryResponse
-	if err := json.NewDecoder(response.Body).Decode(&discovery); err != nil {
-		t.Fatal(err)
-	}
-	return discovery.Handlers
+	err = json.NewDecoder(response.Body).Decode(&discovery)
+	return discovery.Handlers, err
 }
 
-// writeCertificate writes a new certificate of a new CA, and returns that.
-func writeCertificate(t *testing.T, dir string) *x509.CertPool {
+// writeCertificate writes a new certificate of a new CA, and returns that, with the certificate of a client.
+func writeCertificate(t *testing.T, dir string) (*x509.CertPool, []tls.Certificate) {
 	t.Helper()
 	authority, err := lab.NewAuthority("test")
 	if err != nil {
@@ -132,14 +143,22 @@ func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string][]byte{"tls.crt": pair.CertPEM, "tls.key": pair.KeyPEM} {
+	for name, data := range map[string][]byte{"tls.crt": pair.CertPEM, "tls.key": pair.KeyPEM, "ca.crt": authority.CertPEM} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(authority.CertPEM)
-	return pool
+	of, err := authority.Issue(lab.LeafSpec{CommonName: "capi", Usage: x509.ExtKeyUsageClientAuth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := tls.X509KeyPair(of.CertPEM, of.KeyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool, []tls.Certificate{client}
 }
 
 func freePort(t *testing.T) string {

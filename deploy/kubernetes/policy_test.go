@@ -1,6 +1,7 @@
 package kubernetes_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -48,6 +49,29 @@ func mayRead(secret string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get"}}
 }
 
+// installationUser is a user with a rule in all namespaces.
+func installationUser(t *testing.T, admin client.Client, name string, rule rbacv1.PolicyRule) client.Client {
+	t.Helper()
+	meta := metav1.ObjectMeta{Name: "test-" + name}
+	for _, o := range []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+		},
+	} {
+		if err := admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = admin.Delete(context.WithoutCancel(t.Context()), o) })
+	}
+	user, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user
+}
+
 func newTunnel(namespace, name, id string) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.TunnelSpec{ID: id}}
 }
@@ -64,7 +88,8 @@ func TestOnlyWhoMayDoSoSetsAnID(t *testing.T) {
 	admin := apiserver(t)
 	ns, other := kubetest.NewNamespace(t, admin), kubetest.NewNamespace(t, admin)
 	user := tenant(t, admin, "tenant", ns, "get", "create", "update", "patch")
-	mover := tenant(t, admin, "mover", ns, "create", "set-id")
+	owner := tenant(t, admin, "owner", ns, "*")
+	mover := installationUser(t, admin, "mover", rbacv1.PolicyRule{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: []string{"create", "set-id"}})
 	controller, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("controller")))
 	if err != nil {
 		t.Fatal(err)
@@ -102,9 +127,66 @@ func TestOnlyWhoMayDoSoSetsAnID(t *testing.T) {
 			t.Errorf("%s: %v", who, err)
 		}
 	}
-	// The right is one of a namespace.
-	_ = tenant(t, admin, "mover", other, "create")
-	kubetest.Eventually(t, "creating in the other namespace", func() error {
-		return checkRefused(mover.Create(t.Context(), newTunnel(other, "c1", model.NewID()), client.DryRunAll))
+	// The right is one of the installation: neither every verb in a namespace nor the verb itself there is enough.
+	kubetest.Eventually(t, "creating by a namespace owner", func() error {
+		if err := owner.Create(t.Context(), newTunnel(ns, "owned", ""), client.DryRunAll); err != nil {
+			return err
+		}
+		return checkRefused(owner.Create(t.Context(), newTunnel(ns, "owned", model.NewID()), client.DryRunAll))
 	})
+	named := tenant(t, admin, "named", other, "create", "set-id")
+	kubetest.Eventually(t, "creating with set-id in the namespace alone", func() error {
+		return checkRefused(named.Create(t.Context(), newTunnel(other, "c1", model.NewID()), client.DryRunAll))
+	})
+}
+
+// TestOnlyTheControllerWritesTheRecord tries to forge the status of a Tunnel as the owner of its namespace, who has every verb on
+// every resource there.
+func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
+	admin := apiserver(t)
+	ns := kubetest.NewNamespace(t, admin)
+	allow(t, admin, "lord", ns, "lord", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	owner, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), "lord"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tunnel := newTunnel(ns, "c1", "")
+	kubetest.Eventually(t, "creating a Tunnel by its namespace's owner", func() error { return owner.Create(t.Context(), tunnel) })
+	forged := tunnel.DeepCopy()
+	forged.Status.ID = model.NewID()
+	refused := func(err error) error {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "only the controller writes the status") {
+			return fmt.Errorf("not refused by the policy: %w", err)
+		}
+		return nil
+	}
+	kubetest.Eventually(t, "patching the status", func() error {
+		return refused(owner.Status().Patch(t.Context(), forged.DeepCopy(), client.MergeFrom(tunnel), &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}}))
+	})
+	apply := forged.DeepCopy()
+	apply.TypeMeta, apply.ManagedFields = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel"}, nil
+	for name, write := range map[string]func() error{
+		"updating": func() error { return owner.Status().Update(t.Context(), forged.DeepCopy()) },
+		"patching": func() error { return owner.Status().Patch(t.Context(), forged.DeepCopy(), client.MergeFrom(tunnel)) },
+		"applying": func() error {
+			return owner.Status().Patch(t.Context(), apply, client.Apply, client.FieldOwner("lord"), client.ForceOwnership) //nolint:staticcheck // of the status
+		},
+	} {
+		if err := refused(write()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A status in the object itself is dropped by the apiserver.
+	created := newTunnel(ns, "c2", "")
+	created.Status.ID = model.NewID()
+	if err := owner.Create(t.Context(), created); err != nil || created.Status.ID != "" {
+		t.Errorf("a Tunnel that is created with a status has the id %q: %v", created.Status.ID, err)
+	}
+	controller, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("controller")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := controller.Status().Patch(t.Context(), forged, client.MergeFrom(tunnel)); err != nil {
+		t.Errorf("the controller can't write the status: %v", err)
+	}
 }

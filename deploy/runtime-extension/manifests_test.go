@@ -162,6 +162,9 @@ func TestNamesFitTogether(t *testing.T) {
 	if want := "--cert-dir=" + container.VolumeMounts[0].MountPath; !slices.Contains(container.Args, want) {
 		t.Errorf("%v does not have %s", container.Args, want)
 	}
+	if want := "--client-ca=" + container.VolumeMounts[1].MountPath + "/" + pod.Volumes[1].ConfigMap.Items[0].Path; !slices.Contains(container.Args, want) {
+		t.Errorf("%v does not have %s", container.Args, want)
+	}
 	if want := fmt.Sprintf("--listen=:%d", container.Ports[0].ContainerPort); !slices.Contains(container.Args, want) || container.Ports[0].Name != service.Spec.Ports[0].TargetPort.StrVal {
 		t.Errorf("the Service leads to the port %s, %v", service.Spec.Ports[0].TargetPort.StrVal, container.Args)
 	}

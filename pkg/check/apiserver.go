@@ -32,7 +32,7 @@ type looks struct {
 func (v *visit) look(ctx context.Context) looks {
 	if v.looks == nil {
 		v.looks = &looks{}
-		v.looks.all, v.looks.err = v.Servers.Look(ctx, v.tunnel.Spec.ID)
+		v.looks.all, v.looks.err = v.Servers.Look(ctx, v.tunnel.HeldID())
 	}
 	return *v.looks
 }

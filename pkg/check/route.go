@@ -21,7 +21,7 @@ func (v *visit) see(ctx context.Context) bool {
 	case v.Servers == nil:
 		v.blind = "the xds-servers can't be asked from here"
 	default:
-		sight, err := v.Servers.Sight(ctx, v.tunnel.Spec.ID, v.tunnel.Status.Names)
+		sight, err := v.Servers.Sight(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
 		if err != nil {
 			v.blind = "no xds-server answers: " + text(err)
 		}

@@ -64,7 +64,7 @@ func (r *bootReports) Reconcile(ctx context.Context, request reconcile.Request) 
 	if err != nil {
 		return reconcile.Result{}, wrap("reading Tunnel", err)
 	}
-	if cluster == nil || tunnel == nil || !metav1.IsControlledBy(tunnel, cluster) || tunnel.Spec.ID == "" || tunnel.Status.ID != tunnel.Spec.ID {
+	if cluster == nil || tunnel == nil || !metav1.IsControlledBy(tunnel, cluster) || tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		r.forget(key)
 		return reconcile.Result{}, nil
 	}
@@ -88,7 +88,7 @@ func (r *bootReports) settle(ctx context.Context, cluster *clusterv1.Cluster, tu
 	if err != nil {
 		return 0, err
 	}
-	boots, known := r.view.Boots(tunnel.Spec.ID)
+	boots, known := r.view.Boots(tunnel.HeldID())
 	byMachine, left := r.assign(client.ObjectKeyFromObject(cluster), machines, boots)
 	c := bootCircumstances{
 		now: now, known: known, after: r.config.bootReportAfter(),

@@ -147,7 +147,7 @@ func (r *tunnels) bootstrapSecret(ctx context.Context, key client.ObjectKey) (*c
 
 // writeBootstrapSecret creates the bootstrap Secret of a Tunnel, or changes what differs.
 func (r *tunnels) writeBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile) error {
-	file.ID = tunnel.Spec.ID
+	file.ID = tunnel.ClaimedID()
 	data, err := file.data()
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func (r *tunnels) reportSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) (*c
 // deliverReports creates the Secret for boot reports, or changes what differs. The file is like an edge's bootstrap file, with the
 // other token.
 func (r *tunnels) deliverReports(ctx context.Context, tunnel *v1alpha1.Tunnel, d reportDelivery, file bootstrapFile) error {
-	file.ID, file.Token = tunnel.Spec.ID, d.token
+	file.ID, file.Token = tunnel.ClaimedID(), d.token
 	content, err := yaml.Marshal(file)
 	if err != nil {
 		return fmt.Errorf("writing file for boot reports: %w", err)

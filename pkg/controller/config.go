@@ -8,6 +8,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,6 +58,10 @@ type Config struct {
 	// StatusWrites is how many times a second at most live state is written to the status of Tunnels and Clusters, over all of them;
 	// zero: 150.
 	StatusWrites int
+	// DialNetworks are the networks in which the controller may dial addresses that Tunnels name, such as https proxies; none: it dials
+	// none of them.
+	DialNetworks []netip.Prefix
+	neverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
 	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
 	WebhookListen string
 	// Metrics is where figures are registered; nil: nowhere. PerCluster has some for each workload cluster.

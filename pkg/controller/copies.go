@@ -56,11 +56,11 @@ func (r *copies) Reconcile(ctx context.Context, request reconcile.Request) (reco
 
 func (r *copies) settle(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
 	o, err := r.load(ctx, key)
-	if err != nil || o.tunnel == nil || o.tunnel.Spec.ID == "" {
+	if err != nil || o.tunnel == nil || o.tunnel.ClaimedID() == "" {
 		return 0, err
 	}
 	if !o.tunnel.DeletionTimestamp.IsZero() {
-		return 0, r.remove(ctx, o.tunnel.Spec.ID, nil)
+		return 0, r.removeOthers(ctx, o.tunnel, nil)
 	}
 	if owner := controllingCluster(o.tunnel); o.cluster == nil || owner == nil || owner.UID != o.cluster.UID || paused(o) {
 		return 0, nil
@@ -71,7 +71,7 @@ func (r *copies) settle(ctx context.Context, key client.ObjectKey) (time.Duratio
 	for i := range results {
 		keep[results[i].key] = keep[results[i].key] || results[i].stays
 	}
-	err = errors.Join(err, r.remove(ctx, o.tunnel.Spec.ID, keep))
+	err = errors.Join(err, r.removeOthers(ctx, o.tunnel, keep))
 	if conflict(err) { // what becomes of it is known in a moment
 		return 0, err
 	}
@@ -203,30 +203,49 @@ func copiesReady(results []copyResult) metav1.Condition {
 	return c
 }
 
-// removeOrphans removes the copies of a tunnel that is gone.
+// madeFor says whether a Secret is a copy that was made for a Tunnel. An id alone does not say so, as another Tunnel can claim it: the
+// Tunnel controls the copy, or its namespace and name, which no other Tunnel has, are noted on it.
+func madeFor(secret client.Object, tunnel *v1alpha1.Tunnel) bool {
+	return secret.GetLabels()[v1alpha1.CopyLabel] == tunnel.ClaimedID() &&
+		(metav1.IsControlledBy(secret, tunnel) || noted(secret) == client.ObjectKeyFromObject(tunnel))
+}
+
+// noted is the Tunnel that a copy says it was made for; the zero value: none.
+func noted(secret client.Object) client.ObjectKey {
+	namespace, name, _ := strings.Cut(secret.GetAnnotations()[v1alpha1.RequestTunnelAnnotation], "/")
+	return client.ObjectKey{Namespace: namespace, Name: name}
+}
+
+// ownerKey is where the Tunnel of a copy is now: clusterctl takes the owner along to another namespace, and not the note.
+func ownerKey(secret client.Object) client.ObjectKey {
+	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Tunnel" {
+		return client.ObjectKey{Namespace: secret.GetNamespace(), Name: owner.Name}
+	}
+	return noted(secret)
+}
+
+// removeOrphans removes the copies of a tunnel that is gone: each whose own Tunnel is not there, or has another id by now.
 func (r *copies) removeOrphans(ctx context.Context, id string) error {
 	list, err := r.list(ctx, id)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for i := range list {
-		// The cache may not have seen a Tunnel that has just come, say with clusterctl move.
-		namespace, name, _ := strings.Cut(list[i].Annotations[v1alpha1.RequestTunnelAnnotation], "/")
-		if name != "" {
-			tunnel, err := get(ctx, r.live, client.ObjectKey{Namespace: namespace, Name: name}, &v1alpha1.Tunnel{})
-			if err != nil {
-				return wrap("reading Tunnel", err)
-			}
-			if tunnel != nil && tunnel.Spec.ID == id {
-				return nil
-			}
+		key := ownerKey(&list[i])
+		if key.Namespace == "" || key.Name == "" {
+			continue // not made by this controller
+		}
+		// From the apiserver: the cache may not have seen a Tunnel that has just come, say with clusterctl move.
+		tunnel, err := get(ctx, r.live, key, &v1alpha1.Tunnel{})
+		switch {
+		case err != nil:
+			errs = append(errs, wrap("reading Tunnel", err))
+		case tunnel == nil || !madeFor(&list[i], tunnel):
+			errs = append(errs, r.remove(ctx, &list[i]))
 		}
 	}
-	var known v1alpha1.TunnelList
-	if err := r.client.List(ctx, &known, client.MatchingFields{tunnelIDIndex: id}); err != nil || len(known.Items) > 0 {
-		return wrap("listing Tunnels", err)
-	}
-	return r.remove(ctx, id, nil)
+	return errors.Join(errs...)
 }
 
 // list returns the copies that are marked as a tunnel's.
@@ -239,26 +258,28 @@ func (r *copies) list(ctx context.Context, id string) ([]metav1.PartialObjectMet
 	return list.Items, nil
 }
 
-// remove deletes the copies of a tunnel, less those that are to be kept.
-func (r *copies) remove(ctx context.Context, id string, keep map[client.ObjectKey]bool) error {
-	list, err := r.list(ctx, id)
+// removeOthers deletes the copies that were made for a Tunnel, less those that are to be kept.
+func (r *copies) removeOthers(ctx context.Context, tunnel *v1alpha1.Tunnel, keep map[client.ObjectKey]bool) error {
+	list, err := r.list(ctx, tunnel.ClaimedID())
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for i := range list {
-		o := &list[i]
-		if keep[client.ObjectKeyFromObject(o)] {
-			continue
+		if o := &list[i]; madeFor(o, tunnel) && !keep[client.ObjectKeyFromObject(o)] {
+			errs = append(errs, r.remove(ctx, o))
 		}
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
-		// Not one that somebody has made meanwhile, or whose label was taken off.
-		err := r.client.Delete(ctx, secret, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
-		if client.IgnoreNotFound(err) != nil {
-			errs = append(errs, wrap("deleting copy of a kubeconfig", err))
-			continue
-		}
-		r.log.Info("copy of a kubeconfig removed", "secret", o.Namespace+"/"+o.Name, "tunnel", id)
 	}
 	return errors.Join(errs...)
+}
+
+// remove deletes a copy, but not a Secret that has taken its place, or one that was changed since it was looked at.
+func (r *copies) remove(ctx context.Context, o *metav1.PartialObjectMetadata) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
+	err := r.client.Delete(ctx, secret, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return wrap("deleting copy of a kubeconfig", err)
+	}
+	r.log.Info("copy of a kubeconfig removed", "secret", o.Namespace+"/"+o.Name, "tunnel", o.Labels[v1alpha1.CopyLabel])
+	return nil
 }

@@ -38,6 +38,7 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 			tunnel.Status.Hostname, tunnel.Status.Kubeconfig.Mode = "c1.prod.tunnels.example.com", v1alpha1.KubeconfigModeConnect
 			old := secretNamed("prod", "old")
 			old.Labels = map[string]string{v1alpha1.CopyLabel: tunnel.Spec.ID}
+			old.Annotations = map[string]string{v1alpha1.RequestTunnelAnnotation: "prod/c1"}
 			api := fakeAPI(t, cluster, tunnel, old, kubeconfigSecret(t, "prod", "c1", originalServer))
 			refusing := interceptor.NewClient(api, interceptor.Funcs{
 				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {

@@ -92,7 +92,7 @@ func (r *copies) writeOne(ctx context.Context, o objects, request copyRequest, r
 	if err != nil {
 		return wrap("reading copy of a kubeconfig", err)
 	}
-	if have != nil && have.Labels[v1alpha1.CopyLabel] != o.tunnel.Spec.ID {
+	if have != nil && !madeFor(have, o.tunnel) {
 		result.problem = request.refuse("name", "%q: there is a Secret %s that is not this Tunnel's: delete it, or choose another name", request.Name, result.key)
 		return nil
 	}
@@ -227,8 +227,8 @@ func (r *copies) store(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev
 	if have != nil {
 		want = have.DeepCopy()
 	}
-	metav1.SetMetaDataLabel(&want.ObjectMeta, v1alpha1.CopyLabel, tunnel.Spec.ID)
-	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.RequestTunnelAnnotation, tunnel.Namespace+"/"+tunnel.Name)
+	metav1.SetMetaDataLabel(&want.ObjectMeta, v1alpha1.CopyLabel, tunnel.ClaimedID())
+	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.RequestTunnelAnnotation, client.ObjectKeyFromObject(tunnel).String())
 	if tunnel.Namespace == result.key.Namespace { // no owner can be in another
 		want.OwnerReferences = []metav1.OwnerReference{ownerRef(v1alpha1.GroupVersion.WithKind("Tunnel"), tunnel)}
 	}
@@ -255,6 +255,6 @@ func (r *copies) store(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev
 	case err != nil:
 		return wrap("writing copy of a kubeconfig", err)
 	}
-	r.log.Info("copy of a kubeconfig written", "secret", result.key.String(), "tunnel", tunnel.Spec.ID, "not_after", result.notAfter)
+	r.log.Info("copy of a kubeconfig written", "secret", result.key.String(), "tunnel", tunnel.ClaimedID(), "not_after", result.notAfter)
 	return nil
 }

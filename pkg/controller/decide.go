@@ -122,8 +122,8 @@ func fillTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 	}
 	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // what it waited for is there
 	controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer)
-	if tunnel.Spec.ID == "" {
-		tunnel.Spec.ID = model.NewID()
+	if tunnel.ClaimedID() == "" {
+		tunnel.ClaimID(model.NewID())
 	}
 	if tunnel.Spec.Kubeconfig.Mode == "" {
 		tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeAuto

@@ -17,8 +17,8 @@ import (
 const tunnelIDIndex = "spec.id"
 
 func tunnelIDOf(o client.Object) []string {
-	if tunnel, ok := o.(*v1alpha1.Tunnel); ok && tunnel.Spec.ID != "" {
-		return []string{tunnel.Spec.ID}
+	if tunnel, ok := o.(*v1alpha1.Tunnel); ok && tunnel.ClaimedID() != "" {
+		return []string{tunnel.ClaimedID()}
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ type kubeconfigs struct {
 	now      func() time.Time
 	resolver *resolver
 	names    *model.Names // those of tunnels
+	rule     dialRule
 	oldWays  *oldWays
 	proofs   *proofs
 	prove    func(ctx context.Context, p proxyLeg) error

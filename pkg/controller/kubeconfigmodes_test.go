@@ -148,7 +148,7 @@ func TestATunnelIsGivenUpForANetworkOfTheUsersOwn(t *testing.T) {
 	waitWay(t, m, cluster, kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"})
 	waitGone(t, m, bootstrapOf(cluster))
 	now := waitCondition(t, m, cluster, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	if now.Status.Hostname != "" || now.Status.Names != nil || now.Status.ID != "" || len(now.Status.Tokens) != 0 {
+	if now.Status.Hostname != "" || now.Status.Names != nil || now.HeldID() == "" || len(now.Status.Tokens) != 0 {
 		t.Errorf("something is served: %+v", now.Status)
 	}
 	for _, kind := range liveConditions {

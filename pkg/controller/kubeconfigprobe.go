@@ -31,6 +31,7 @@ const (
 type oldWays struct {
 	now   func() time.Time
 	wake  func(client.ObjectKey) // called when there is an answer
+	rule  dialRule
 	slots chan struct{}
 
 	mu    sync.Mutex
@@ -46,12 +47,13 @@ type oldWay struct {
 	lastWorking time.Time // when it answered last, or when it was first asked after
 }
 
-func newOldWays(now func() time.Time, wake func(client.ObjectKey)) *oldWays {
-	return &oldWays{now: now, wake: wake, slots: make(chan struct{}, maxProbes), known: map[client.ObjectKey]*oldWay{}}
+func newOldWays(now func() time.Time, wake func(client.ObjectKey), rule dialRule) *oldWays {
+	return &oldWays{now: now, wake: wake, rule: rule, slots: make(chan struct{}, maxProbes), known: map[client.ObjectKey]*oldWay{}}
 }
 
-// ask returns whether a server answers, as far as it is known, and finds it out anew where that is old.
-func (w *oldWays) ask(o objects, server string) (works, known bool) {
+// ask returns whether a server answers, as far as it is known, and finds it out anew where that is old. expected: it is no address that
+// a Tunnel has named.
+func (w *oldWays) ask(o objects, server string, expected bool) (works, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	way := w.known[o.key]
@@ -64,7 +66,7 @@ func (w *oldWays) ask(o objects, server string) (works, known bool) {
 		select {
 		case w.slots <- struct{}{}:
 			way.asking = true
-			go w.probe(o.key, way, leg)
+			go w.probe(o.key, way, leg, expected)
 		default: // the next look asks again
 		}
 	}
@@ -72,10 +74,10 @@ func (w *oldWays) ask(o objects, server string) (works, known bool) {
 }
 
 // probe dials one server and tells.
-func (w *oldWays) probe(key client.ObjectKey, way *oldWay, leg tlsLeg) {
+func (w *oldWays) probe(key client.ObjectKey, way *oldWay, leg tlsLeg, expected bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	works := answers(leg.handshake(ctx))
+	works := answers(leg.handshake(ctx, w.rule.dialer(ctx, expected)))
 	<-w.slots
 	w.mu.Lock()
 	way.asking, way.askedAt, way.works = false, w.now(), works
@@ -137,6 +139,9 @@ func serverLeg(o objects, server string) tlsLeg {
 func answers(err error) bool {
 	var unverified *tls.CertificateVerificationError
 	var alert *net.OpError
+	if errors.Is(err, errNotDialled) {
+		return true // it is not known, so it may work
+	}
 	return err == nil || errors.As(err, &unverified) || (errors.As(err, &alert) && alert.Op == "remote error")
 }
 
@@ -156,7 +161,7 @@ func portOf(u *url.URL) string {
 var errHTTP2 = errors.New("it chooses HTTP/2, which client-go offers to it but can't use towards a proxy")
 
 // handshake makes the connection and closes it. It sends no client certificate.
-func (l tlsLeg) handshake(ctx context.Context) error {
+func (l tlsLeg) handshake(ctx context.Context, dialer *net.Dialer) error {
 	config := &tls.Config{ServerName: l.name, NextProtos: l.protocols, MinVersion: tls.VersionTLS12}
 	if len(l.roots) > 0 {
 		config.RootCAs = x509.NewCertPool()
@@ -165,7 +170,7 @@ func (l tlsLeg) handshake(ctx context.Context) error {
 		}
 	}
 	config.InsecureSkipVerify = l.unverified // as the kubeconfig's clients do; nothing is sent
-	connection, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", l.address)
+	connection, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", l.address)
 	if err != nil {
 		return fmt.Errorf("making TLS connection: %w", err)
 	}

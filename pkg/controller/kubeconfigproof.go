@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// Whoever writes Tunnels says which addresses are dialled here. So it is few at a time, seldom for those that were refused,
-// and what is said of them is one of three sentences.
+// The writer of a Tunnel names the addresses that are dialled here. So only those are dialled that the installation allows, few at a
+// time and seldom after a refusal, and all that is said of them is whether one can be used.
 const (
 	// maxProofs bounds how many proxies are dialled at a time: fewer than there are workers, as each waits for its own.
 	maxProofs = 4
@@ -131,27 +131,32 @@ func (r *kubeconfigs) proveProxy(ctx context.Context, v *verdict, o objects) err
 	at := refusal.asked.Add(refusal.wait)
 	v.again = min(v.again, max(at.Sub(r.now()), 0)+time.Second)
 	v.refuse(v1alpha1.ReasonInvalidProxy, fmt.Sprintf("spec.kubeconfig.proxy.address: %q: %s. client-go verifies an https proxy with the CA of the workload cluster "+
-		"and the name in the kubeconfig: give the proxy a certificate of that CA with that name, or use mode http-proxy in a network that you trust. It is asked again at %s",
+		"and the name in the kubeconfig: give the proxy a certificate of that CA with that name, without HTTP/2, or use mode http-proxy in a network that you trust. It is asked again at %s",
 		address, refusal.why, at.UTC().Format(time.RFC3339)))
 	return nil
 }
 
-// proof dials a proxy and says why it is refused; empty: it is not. No word of it comes from whoever answers, or from the
-// network: that would tell whoever names addresses what is there.
+// notProved is all that is said of a proxy that was refused. It does not tell what is wrong: that would tell the writer of a Tunnel what
+// is at an address of their choice.
+const notProved = "the controller has not found there an https proxy that is verified by the workload cluster's CA, or may not dial it: the operator of " +
+	"Fairlead allows networks by --dial-networks of the controller, whose log has more"
+
+// proof dials a proxy and says why it is refused; empty: it is not. The log says more: it is the installation's.
 func (r *kubeconfigs) proof(ctx context.Context, leg proxyLeg, known bool) string {
+	switch {
+	case r.rule.may(leg.address):
+	case known: // it was proved when it was allowed, and its clients need it
+		return ""
+	default:
+		return notProved
+	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	err := r.prove(ctx, leg)
 	var unverified *tls.CertificateVerificationError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &unverified):
-		return fmt.Sprintf("it is not verified by the workload cluster's CA for the name %s", leg.name)
-	case errors.Is(err, errHTTP2):
-		return errHTTP2.Error()
-	case known:
+	if err == nil || (known && !errors.As(err, &unverified) && !errors.Is(err, errHTTP2)) {
 		return ""
 	}
-	return "it gives no answer as an https proxy does"
+	r.log.Info("https proxy is refused", "address", leg.address, "name", leg.name, "error", err)
+	return notProved
 }

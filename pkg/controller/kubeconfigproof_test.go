@@ -26,7 +26,7 @@ func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 		return errors.New("dial tcp 10.0.0.1:22: connection refused by a secret")
 	}
 	tunnel := w.settle(0)
-	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, "it gives no answer as an https proxy does")
+	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, "--dial-networks")
 	for range 360 {
 		w.settle(10 * time.Second)
 	}

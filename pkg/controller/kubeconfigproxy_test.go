@@ -26,10 +26,10 @@ func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
 		says      string // empty: it is taken
 	}{
 		"the CA of the workload cluster and the name that clients verify": {name: "kubernetes"},
-		"another name of that CA": {name: "proxy.example.org", says: "not verified by the workload cluster's CA for the name kubernetes"},
-		"another CA":              {name: "kubernetes", foreign: true, says: "not verified by the workload cluster's CA for the name kubernetes"},
-		"HTTP/2":                  {name: "kubernetes", protocols: []string{"h2"}, says: "HTTP/2"},
-		"nobody":                  {says: "it gives no answer as an https proxy does"},
+		"another name of that CA": {name: "proxy.example.org", says: "--dial-networks"},
+		"another CA":              {name: "kubernetes", foreign: true, says: "--dial-networks"},
+		"HTTP/2":                  {name: "kubernetes", protocols: []string{"h2"}, says: "--dial-networks"},
+		"nobody":                  {says: "--dial-networks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))

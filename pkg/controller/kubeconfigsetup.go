@@ -44,9 +44,10 @@ func (p parts) kubeconfigs(names *model.Names) *kubeconfigs {
 	r := &kubeconfigs{
 		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, names: names,
 		resolver: &resolver{mode: p.config.DNS, lookup: net.DefaultResolver.LookupHost, now: time.Now},
-		prove:    func(ctx context.Context, leg proxyLeg) error { return leg.handshake(ctx) },
+		rule:     newDialRule(p.config, p.apiserver),
 	}
-	r.oldWays, r.proofs = newOldWays(p.now, r.wake), newProofs(p.now)
+	r.prove = func(ctx context.Context, leg proxyLeg) error { return leg.handshake(ctx, r.rule.dialer(ctx, false)) }
+	r.oldWays, r.proofs = newOldWays(p.now, r.wake, r.rule), newProofs(p.now)
 	return r
 }
 

@@ -3,6 +3,8 @@ package controller
 import (
 	"cmp"
 	"fmt"
+	"net"
+	"net/url"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -103,7 +105,7 @@ func (r *kubeconfigs) switched(v *verdict, status *v1alpha1.TunnelStatus, o obje
 // askOldWay goes by whether the server of the way before answers.
 func (r *kubeconfigs) askOldWay(v *verdict, record *v1alpha1.KubeconfigStatus, was *metav1.Condition, o objects) time.Duration {
 	now, before := r.now(), way(record.PreviousServer, record.PreviousProxyURL)
-	works, known := r.oldWays.ask(o, record.PreviousServer)
+	works, known := r.oldWays.ask(o, record.PreviousServer, expected(record.PreviousServer, o, r.config.Gateways()))
 	began := record.ChangedAt.Time
 	waited := was != nil && was.Status == metav1.ConditionFalse
 	if waited {
@@ -119,7 +121,7 @@ func (r *kubeconfigs) askOldWay(v *verdict, record *v1alpha1.KubeconfigStatus, w
 		v.waiting(v1alpha1.ReasonWaitingForManagers, fmt.Sprintf("it is being found out whether the way before, %s, works still", before))
 		return oldWayInterval
 	case works:
-		v.waiting(v1alpha1.ReasonOldWayWorks, oldWayWorks(before, "it answers"))
+		v.waiting(v1alpha1.ReasonOldWayWorks, oldWayWorks(before, "it answers, or the controller may not dial it"))
 		if now.Sub(record.ChangedAt.Time) > 10*time.Minute {
 			return oldWayRarely
 		}
@@ -164,8 +166,19 @@ func (r *kubeconfigs) worksForSure(record *v1alpha1.KubeconfigStatus, o objects)
 		return "it leads through the same gateways"
 	case proxy != "" && proxy != gateways.Connect.Host:
 		return "it leads through a proxy, which nobody asks"
+	case !expected(before.Server, o, gateways) && !r.rule.may(address(before.Server)):
+		return "it is not the endpoint of the Cluster, and --dial-networks of the controller does not have it, so nothing asks it"
 	}
 	return ""
+}
+
+// address is host:port of a server; empty if it is none.
+func address(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	return net.JoinHostPort(u.Hostname(), portOf(u))
 }
 
 // way is a way that may be shown.

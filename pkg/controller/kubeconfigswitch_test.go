@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +61,9 @@ func (w *switchWorld) restart() {
 	w.r = kubeconfigsOf(w.tunnels)
 	w.r.now = func() time.Time { return w.clock }
 	w.r.proofs = newProofs(w.r.now)
-	w.r.oldWays = newOldWays(w.r.now, func(key client.ObjectKey) { w.woken <- key })
+	// Everything here is on loopback.
+	w.r.rule = dialRule{networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, never: func(netip.Addr) bool { return false }}
+	w.r.oldWays = newOldWays(w.r.now, func(key client.ObjectKey) { w.woken <- key }, w.r.rule)
 }
 
 // settle lets time go by and reconciles, and once more if a server is being dialled. It returns the Tunnel.

@@ -102,8 +102,8 @@ func (r *liveStatus) settle(ctx context.Context, o objects, now time.Time) (time
 	}
 	var live report.Live
 	// What is known by an id is a Tunnel's only if the id is: another one may hold it.
-	if r.view != nil && o.tunnel.Status.ID == o.tunnel.Spec.ID {
-		live = r.view.Tunnel(o.tunnel.Spec.ID)
+	if r.view != nil && o.tunnel.HeldID() != "" && o.tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		live = r.view.Tunnel(o.tunnel.HeldID())
 	}
 	status, events := r.status(o, live, now)
 	if err := r.write(ctx, o, status, events, now); err != nil {
@@ -201,10 +201,11 @@ func (r *liveStatus) doubt(key client.ObjectKey, c metav1.Condition, now time.Ti
 
 // revive takes a tunnel off the record of those that have ended, if it lives: its Cluster was moved back, or restored.
 func (r *liveStatus) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
-	if !r.ended.has(tunnel.Spec.ID) || !tunnel.DeletionTimestamp.IsZero() {
+	id := tunnel.HeldID()
+	if id == "" || !r.ended.has(id) || !tunnel.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	return r.ended.revive(ctx, tunnel.Spec.ID, func() (bool, error) {
+	return r.ended.revive(ctx, id, func() (bool, error) {
 		key := client.ObjectKeyFromObject(tunnel)
 		now, err := get(ctx, r.live, key, &v1alpha1.Tunnel{})
 		if err != nil || now == nil {
@@ -214,9 +215,9 @@ func (r *liveStatus) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 		if err != nil || cluster == nil {
 			return false, wrap("reading Cluster", err)
 		}
-		lives := now.DeletionTimestamp.IsZero() && now.Spec.ID == tunnel.Spec.ID && metav1.IsControlledBy(now, cluster)
+		lives := now.DeletionTimestamp.IsZero() && now.HeldID() == id && metav1.IsControlledBy(now, cluster)
 		if lives {
-			r.log.Info("a tunnel that had ended lives again", "cluster", key.String(), "tunnel", tunnel.Spec.ID)
+			r.log.Info("a tunnel that had ended lives again", "cluster", key.String(), "tunnel", id)
 		}
 		return lives, nil
 	})

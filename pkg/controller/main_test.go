@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ func testConfig() Config {
 		Connect:   model.Endpoint{Host: "10.1.1.1", Port: 3128},
 		DNS:       TunnelDNSNo, LeafLifetime: 24 * time.Hour, TokenLifetime: 24 * time.Hour, TokenUses: 3,
 		XDSServerUser: xdsServerUser,
+		DialNetworks:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, neverDial: func(netip.Addr) bool { return false },
 	}
 }
 

@@ -175,8 +175,8 @@ func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 	create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
 	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "no..address" })
-	if now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer); now.Status.Names != nil || now.Status.ID != "" {
-		t.Errorf("on record are %v and %q, although nothing is served", now.Status.Names, now.Status.ID)
+	if now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer); now.Status.Names != nil || now.HeldID() == "" {
+		t.Errorf("on record are %v and %q, while nothing is served: the id stays the Tunnel's", now.Status.Names, now.Status.ID)
 	}
 	waitServer(t, m, secret, originalServer)
 	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "192.0.2.11" })

@@ -69,28 +69,29 @@ func (r *tunnels) endPrepared(ctx context.Context, o objects) error {
 	if err != nil || cluster != nil {
 		return wrap("reading Cluster", err)
 	}
-	r.log.Info("tunnel ended: the Cluster that it waited for has not come", "cluster", o.key.String(), "tunnel", o.tunnel.Spec.ID)
+	r.log.Info("tunnel ended: the Cluster that it waited for has not come", "cluster", o.key.String(), "tunnel", o.tunnel.ClaimedID())
 	return r.drop(ctx, o.tunnel, inVain(o.tunnel))
 }
 
 // inVain says whether a Tunnel never had the right to its id: ending it ends nothing that another one has.
 func inVain(tunnel *v1alpha1.Tunnel) bool {
 	_, prepared := tunnel.Annotations[v1alpha1.PreparedAnnotation]
-	return prepared && tunnel.Status.ID != tunnel.Spec.ID
+	return prepared && tunnel.HeldID() == ""
 }
 
 // revivePrepared takes a tunnel off the record of those that have ended here: it was moved away, or prepared in vain, before.
 func (r *tunnels) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
-	if !r.ended.has(tunnel.Spec.ID) {
+	id := tunnel.HeldID()
+	if id == "" || !r.ended.has(id) {
 		return nil
 	}
-	return r.ended.revive(ctx, tunnel.Spec.ID, func() (bool, error) {
+	return r.ended.revive(ctx, id, func() (bool, error) {
 		now, err := get(ctx, r.live, client.ObjectKeyFromObject(tunnel), &v1alpha1.Tunnel{})
 		if err != nil || now == nil {
 			return false, wrap("reading Tunnel", err)
 		}
 		_, waits := source.PreparedUntil(now)
-		return waits && now.Spec.ID == tunnel.Spec.ID, nil
+		return waits && now.HeldID() == id, nil
 	})
 }
 
@@ -98,7 +99,7 @@ func (r *tunnels) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) e
 // one that is not its own.
 func awaited(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) *clusterv1.Cluster {
 	switch {
-	case tunnel == nil || tunnel.Spec.ID == "":
+	case tunnel == nil || tunnel.ClaimedID() == "":
 		return nil
 	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
 		return cluster

@@ -26,7 +26,7 @@ func (r *tunnels) remove(ctx context.Context, o objects) error {
 	if tunnel == nil {
 		return nil
 	}
-	r.log.Info("tunnel ended: it is not wanted any more", "cluster", o.key.String(), "tunnel", tunnel.Spec.ID)
+	r.log.Info("tunnel ended: it is not wanted any more", "cluster", o.key.String(), "tunnel", tunnel.ClaimedID())
 	return r.drop(ctx, tunnel, false)
 }
 
@@ -41,7 +41,7 @@ func (r *tunnels) end(ctx context.Context, o objects) error {
 		return nil // the cache is late; its next event comes back here
 	}
 	moved := wasMoved(o.tunnel)
-	r.log.Info("tunnel ended: its Cluster is gone", "cluster", o.key.String(), "tunnel", o.tunnel.Spec.ID, "moved", moved)
+	r.log.Info("tunnel ended: its Cluster is gone", "cluster", o.key.String(), "tunnel", o.tunnel.ClaimedID(), "moved", moved)
 	return r.drop(ctx, o.tunnel, moved || inVain(o.tunnel))
 }
 
@@ -53,7 +53,7 @@ func wasMoved(tunnel *v1alpha1.Tunnel) bool {
 }
 
 // drop deletes a Tunnel with its bootstrap Secret and lets it go. Unless it was moved its id is on record as ended before the
-// last trace of it goes: so a crash in between only repeats something.
+// last trace of it goes: so a crash in between only repeats something. A Tunnel that was refused its id ends none: it is another's.
 func (r *tunnels) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool) error {
 	if !r.config.NoTunnels {
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
@@ -65,8 +65,8 @@ func (r *tunnels) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool)
 	if err != nil || tunnel == nil {
 		return err
 	}
-	if !moved && !r.config.NoTunnels && tunnel.Spec.ID != "" {
-		if err := r.ended.add(ctx, tunnel.Spec.ID, r.config.validUntil(tunnel, r.now())); err != nil {
+	if id := tunnel.HeldID(); id != "" && !moved && !r.config.NoTunnels {
+		if err := r.ended.add(ctx, id, r.config.validUntil(tunnel, r.now())); err != nil {
 			return err
 		}
 	}

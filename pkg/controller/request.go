@@ -168,9 +168,9 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 	switch {
 	case tunnel == nil:
 		return refuseRequest(reasonUnknownTunnel, "there is no Tunnel %s", q.tunnel)
-	case tunnel.Spec.ID != q.subject.ID:
+	case tunnel.ClaimedID() != q.subject.ID:
 		return refuseRequest(reasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID)
-	case tunnel.Status.ID != q.subject.ID:
+	case tunnel.HeldID() != q.subject.ID:
 		return refuseRequest(reasonNotHeld, "Tunnel %s does not hold the id %s: the controller has not recorded it", q.tunnel, q.subject.ID)
 	case awaited(cluster, tunnel, now) == nil:
 		return refuseRequest(reasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)

@@ -70,10 +70,9 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 	}
 	parts := parts{
 		figures: figures,
-		config:  config, client: counting{mgr.GetClient(), figures}, live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(),
+		config:  config, client: counting{mgr.GetClient(), figures}, live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(), apiserver: mgr.GetConfig().Host,
 	}
-	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}
-	names := &model.Names{}
+	ended, names := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}, &model.Names{}
 	tunnels, kubeconfigs := parts.tunnels(ended, names), parts.kubeconfigs(names)
 	tunnels.wake = kubeconfigs.wake
 	err := errors.Join(
@@ -93,15 +92,16 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 	)
 }
 
-// parts are what the controllers are made of.
+// parts are what the controllers are made of; apiserver is that of the management cluster, as the controller reaches it.
 type parts struct {
-	config   Config
-	client   client.Client // reads come from the cache
-	live     client.Reader // reads come from the apiserver
-	recorder events.EventRecorder
-	log      *slog.Logger
-	now      func() time.Time
-	figures  *figures
+	config    Config
+	client    client.Client // reads come from the cache
+	live      client.Reader // reads come from the apiserver
+	recorder  events.EventRecorder
+	log       *slog.Logger
+	now       func() time.Time
+	figures   *figures
+	apiserver string
 }
 
 func (p parts) tunnels(ended *endedTunnels, names *model.Names) *tunnels {

@@ -24,13 +24,15 @@ const (
 	maxEdges = 100
 )
 
-// record notes in a status which names are served. Who is on record keeps them: see model.Names.
+// record notes in a status which id the Tunnel has, and which names are served. Who is on record keeps them: see model.Names.
 func record(status *v1alpha1.TunnelStatus, r model.Resolution) {
-	if r.Fatal != nil {
-		recordNothing(status)
-		return
+	recordNothing(status)
+	if r.HoldsID {
+		status.ID = r.Cluster.ID
 	}
-	status.Hostname, status.Names, status.ID = r.Cluster.Hostname, r.Cluster.Names(), r.Cluster.ID
+	if !r.Cluster.Withheld {
+		status.Hostname, status.Names = r.Cluster.Hostname, r.Cluster.Names()
+	}
 }
 
 // recordNothing gives up what a status has on record.

@@ -151,7 +151,7 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 		return reconcile.Result{}, err
 	}
 	if r.config.NoTunnels || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
-		return reconcile.Result{}, r.serveNothing(ctx, tunnel)
+		return reconcile.Result{}, r.serveNothing(ctx, o.cluster, tunnel)
 	}
 	candidate, ok := source.Candidate(o.cluster, tunnel)
 	if !ok {
@@ -169,15 +169,22 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 }
 
 // serveNothing keeps a Tunnel that only says how its Cluster's kubeconfig is written: no name is served, and no edge gets in.
-func (r *tunnels) serveNothing(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
-	r.enqueue(r.names.Release(model.Key(client.ObjectKeyFromObject(tunnel))))
+// It keeps its id, for which edges may have certificates.
+func (r *tunnels) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
+	status := tunnel.Status.DeepCopy()
+	if candidate, ok := source.UnservedCandidate(cluster, tunnel); ok && !r.config.NoTunnels {
+		resolution := r.names.Resolve(r.config.Domain, candidate)
+		r.enqueue(resolution.Affected)
+		record(status, resolution)
+	} else {
+		r.enqueue(r.names.Release(model.Key(client.ObjectKeyFromObject(tunnel))))
+		recordNothing(status)
+	}
 	if !r.config.NoTunnels {
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
 			return err
 		}
 	}
-	status := tunnel.Status.DeepCopy()
-	recordNothing(status)
 	status.Tokens = nil
 	return r.report(ctx, tunnel, status, notTunnelled(tunnel.Spec.Kubeconfig.Mode))
 }
@@ -220,7 +227,7 @@ func (r *tunnels) ensureTunnel(ctx context.Context, o objects) (*v1alpha1.Tunnel
 		if err := r.client.Create(ctx, tunnel); err != nil {
 			return nil, wrap("creating Tunnel", err)
 		}
-		r.log.Info("tunnel created", "cluster", o.key.String(), "tunnel", tunnel.Spec.ID)
+		r.log.Info("tunnel created", "cluster", o.key.String(), "tunnel", tunnel.ClaimedID())
 		return tunnel, nil
 	}
 	tunnel := o.tunnel.DeepCopy()

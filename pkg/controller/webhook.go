@@ -33,10 +33,12 @@ const (
 // kubeconfigWebhook has whoever writes a kubeconfig Secret write the way that is on record already. It decides nothing: what
 // it does the controller would do a moment later. So it never refuses a Secret, and leaves alone what it is in any doubt about. Every
 // replica serves it.
+//
+// It can't tell the apiserver from another caller on its port. So it adds no secret to a response that was not in the request: it
+// reads no Secret at all, and of a proxy's credentials it keeps those that the request holds. The controller adds those of a new one.
 type kubeconfigWebhook struct {
 	config Config
 	client client.Reader // the cache
-	live   client.Reader
 	log    *slog.Logger
 }
 
@@ -74,7 +76,7 @@ func (w *kubeconfigWebhook) rewrite(ctx context.Context, request admission.Reque
 	case len(before.Data[kubeconfig.Key]) > maxKubeconfig:
 		return nil, nil
 	}
-	decision, ok, err := w.decision(ctx, client.ObjectKey{Namespace: request.Namespace, Name: name})
+	decision, ok, err := w.decision(ctx, client.ObjectKey{Namespace: request.Namespace, Name: name}, &old, &before)
 	if !ok || err != nil {
 		return nil, err
 	}
@@ -88,8 +90,9 @@ func (w *kubeconfigWebhook) rewrite(ctx context.Context, request admission.Reque
 	return operations(&before, after), nil
 }
 
-// decision is what is on record for a Cluster; false: nothing, or nobody is to touch its kubeconfig now.
-func (w *kubeconfigWebhook) decision(ctx context.Context, key client.ObjectKey) (none kubeconfig.Decision, ok bool, err error) {
+// decision is what is on record for a Cluster, with the credentials that the Secrets in the request hold; false: nothing is on
+// record, or the kubeconfig is to be left alone now.
+func (w *kubeconfigWebhook) decision(ctx context.Context, key client.ObjectKey, sent ...*corev1.Secret) (none kubeconfig.Decision, ok bool, err error) {
 	o := objects{key: key}
 	if o.tunnel, err = get(ctx, w.client, key, &v1alpha1.Tunnel{}); err != nil || o.tunnel == nil {
 		return none, false, wrap("reading Tunnel", err)
@@ -100,30 +103,9 @@ func (w *kubeconfigWebhook) decision(ctx context.Context, key client.ObjectKey) 
 	if owner := controllingCluster(o.tunnel); owner == nil || owner.UID != o.cluster.UID || paused(o) {
 		return none, false, nil
 	}
-	credentials, err := w.credentials(ctx, o.tunnel)
-	if err != nil {
-		return none, false, err
-	}
-	decision, ok := kubeconfig.FromTunnel(o.tunnel, w.config.Gateways(), credentials)
+	decision, ok := kubeconfig.FromTunnelAndSecrets(o.tunnel, w.config.Gateways(), key.Name, sent...)
 	decision.Endpoint = kubeconfig.EndpointURL(o.cluster.Spec.ControlPlaneEndpoint.Host, o.cluster.Spec.ControlPlaneEndpoint.Port)
 	return decision, ok, nil
-}
-
-// credentials reads those of a Tunnel's proxy, from the apiserver: nothing keeps them in memory.
-func (w *kubeconfigWebhook) credentials(ctx context.Context, tunnel *v1alpha1.Tunnel) (*kubeconfig.Credentials, error) {
-	proxy := tunnel.Spec.Kubeconfig.Proxy
-	if proxy == nil || proxy.CredentialsSecret == "" {
-		return nil, nil
-	}
-	secret, err := get(ctx, w.live, client.ObjectKey{Namespace: tunnel.Namespace, Name: proxy.CredentialsSecret}, &corev1.Secret{})
-	if err != nil {
-		return nil, wrap("reading credentials of the proxy", err)
-	}
-	credentials, problem := kubeconfig.ReadCredentials(proxy.CredentialsSecret, secret)
-	if problem != nil {
-		return nil, problem
-	}
-	return credentials, nil
 }
 
 // fits says whether the apiserver takes a Secret of this size.

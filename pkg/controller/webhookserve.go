@@ -56,7 +56,7 @@ func (p parts) setupWebhook(mgr ctrl.Manager) error {
 		return err
 	}
 	source := &servingSource{from: watched, key: client.ObjectKey{Namespace: p.config.Namespace, Name: v1alpha1.WebhookSecretName}}
-	hook := &kubeconfigWebhook{config: p.config, client: p.client, live: p.live, log: p.log}
+	hook := &kubeconfigWebhook{config: p.config, client: p.client, log: p.log}
 	server := webhook.NewServer(webhook.Options{Host: host, Port: port, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
 		c.MinVersion, c.GetCertificate = tls.VersionTLS13, source.certificate
 	}}})

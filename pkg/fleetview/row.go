@@ -18,7 +18,7 @@ import (
 // build makes the row of a Tunnel; cluster is nil where there is none.
 func build(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, in Input, now time.Time) Row {
 	r := Row{
-		Namespace: t.Namespace, Cluster: t.Name, ID: t.Spec.ID, Hostname: t.Status.Hostname, Names: t.Status.Names, Created: t.CreationTimestamp.Time,
+		Namespace: t.Namespace, Cluster: t.Name, ID: t.ClaimedID(), Hostname: t.Status.Hostname, Names: t.Status.Names, Created: t.CreationTimestamp.Time,
 		Mode:   string(cmp.Or(t.Status.Kubeconfig.Mode, t.Spec.Kubeconfig.Mode, v1alpha1.KubeconfigModeAuto)),
 		Server: t.Status.Kubeconfig.Server, ProxyURL: t.Status.Kubeconfig.ProxyURL, Conditions: t.Status.Conditions,
 		Paused:   meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionPaused) || isPaused(cluster),
@@ -30,8 +30,8 @@ func build(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, in Input, now time.Ti
 		}
 	}
 	var live []LiveTunnel
-	if in.Live != nil && t.Spec.ID != "" {
-		live = in.Live.Tunnels[t.Spec.ID]
+	if in.Live != nil && t.HeldID() != "" {
+		live = in.Live.Tunnels[t.HeldID()]
 	}
 	r.addEdges(t, live, now)
 	r.addExpiries(t, in.Kubeconfigs[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}])

@@ -104,7 +104,7 @@ func (d Decision) leadsThere(entry clientcmdapi.Cluster) bool {
 // provided is what a provider wrote into an entry, less what is left of ours there: some change the server alone.
 func (d Decision) provided(secret *corev1.Secret, entry clientcmdapi.Cluster) Way {
 	w := wayOf(entry)
-	ours := w.ProxyURL == connectURL(d.Gateways.Connect) || (Noted(secret) && w.ProxyURL == d.Way.ProxyURL)
+	ours := w.ProxyURL == connectURL(d.Gateways.Connect) || (Noted(secret) && WithoutCredentials(w.ProxyURL) == WithoutCredentials(d.Way.ProxyURL))
 	if w.ProxyURL != "" && ours {
 		w.ProxyURL, w.TLSServerName = "", ""
 	}

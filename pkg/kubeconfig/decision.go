@@ -24,6 +24,51 @@ type Decision struct {
 // FromTunnel is the decision that is on record in a Tunnel, with the credentials of its proxy, nil where there are none. It
 // is false if nothing is to be written: nothing is on record, or the credentials that the Tunnel names are missing.
 func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credentials) (Decision, bool) {
+	spec := tunnel.Spec.Kubeconfig
+	if spec.Proxy != nil && (spec.Proxy.CredentialsSecret != "") != (credentials != nil) && throughProxy(tunnel.Status.Kubeconfig.Mode) {
+		return Decision{}, false
+	}
+	return fromRecord(tunnel, gateways, credentials)
+}
+
+// FromTunnelAndSecrets is FromTunnel without access to the credentials of the proxy: it keeps those that one of the Secrets holds for the
+// same proxy, and has none where no Secret does. So its result discloses no secret to a party that has sent these Secrets.
+func FromTunnelAndSecrets(tunnel *v1alpha1.Tunnel, gateways Gateways, cluster string, secrets ...*corev1.Secret) (Decision, bool) {
+	var credentials *Credentials
+	if proxy := tunnel.Spec.Kubeconfig.Proxy; proxy != nil && proxy.CredentialsSecret != "" {
+		for _, secret := range secrets {
+			if credentials = credentialsIn(secret, cluster, tunnel.Spec.Kubeconfig); credentials != nil {
+				break
+			}
+		}
+	}
+	return fromRecord(tunnel, gateways, credentials)
+}
+
+// credentialsIn are the credentials in the proxy-url of a kubeconfig that leads by the proxy of a Tunnel; nil: there are none.
+func credentialsIn(secret *corev1.Secret, cluster string, spec v1alpha1.KubeconfigSpec) *Credentials {
+	way, err := Read(secret, cluster)
+	if err != nil || !ByProxy(way, spec) {
+		return nil
+	}
+	u, err := url.Parse(way.ProxyURL)
+	if err != nil || u.User == nil {
+		return nil
+	}
+	password, _ := u.User.Password()
+	return &Credentials{u.User.Username(), password}
+}
+
+// throughProxy says whether a mode leads by a proxy of the user's own.
+func throughProxy(mode v1alpha1.KubeconfigMode) bool {
+	switch mode {
+	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
+		return true
+	}
+	return false
+}
+
+func fromRecord(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credentials) (Decision, bool) {
 	spec, s := tunnel.Spec.Kubeconfig, tunnel.Status.Kubeconfig
 	d := Decision{Mode: s.Mode, Hostname: tunnel.Status.Hostname, Gateways: gateways, Way: Way{s.Server, s.TLSServerName, s.ProxyURL}}
 	switch s.Mode {
@@ -37,7 +82,7 @@ func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
 		// What is on record of another mode than the spec's says nothing about which credentials belong to it.
 		// Nor does that of another proxy, which is not to be sent the credentials of this one.
-		if spec.Mode != s.Mode || !ByProxy(Way{ProxyURL: s.ProxyURL}, spec) || (spec.Proxy.CredentialsSecret != "") != (credentials != nil) {
+		if spec.Mode != s.Mode || !ByProxy(Way{ProxyURL: s.ProxyURL}, spec) {
 			return Decision{}, false
 		}
 		d.Way.Server, d.Way.TLSServerName = "", spec.TLSServerName // else those of the provider

@@ -20,10 +20,13 @@ type Candidate struct {
 	Revoked      []string
 	Held         []string // the DNS names and the id that are on record as served by it; those it no longer claims don't count
 	Prepared     bool     // it waits for its Cluster
+	Unserved     bool     // it claims its id alone, and is not to be served
+	Lives        bool     // its id is on record as its own, and it is not being deleted
 }
 
 // Resolution is what becomes of a Candidate.
 type Resolution struct {
+	HoldsID  bool            // the id is its own, whether or not anything is served
 	Cluster  WorkloadCluster // to be served, if Fatal is nil: only with the names that it has a right to; else it is withheld
 	Fatal    *FieldError     // why nothing can be served
 	Refused  []*FieldError   // what is left out: extra names, further apiservers, revoked edges
@@ -38,13 +41,16 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 	var badOthers, badRevoked, badLimits []*FieldError
 	w.Revoked, badRevoked = validateRevoked(c.Revoked)
 	w.Limits, badLimits = validateLimits(c.Limits)
+	if c.Unserved {
+		return n.withhold(d, c, Resolution{Cluster: w, Refused: badRevoked})
+	}
 	hostname, err := d.Hostname(c.Key)
 	if err != nil {
-		return Resolution{Cluster: w.withheld(), Fatal: asFieldError(err), Refused: badRevoked, Affected: n.Release(c.Key)}
+		return n.withhold(d, c, Resolution{Cluster: w, Fatal: asFieldError(err), Refused: badRevoked})
 	}
 	w.Hostname = hostname
 	if err := w.Validate(); err != nil {
-		return Resolution{Cluster: w.withheld(), Fatal: asFieldError(err), Refused: badRevoked, Affected: n.Release(c.Key)}
+		return n.withhold(d, c, Resolution{Cluster: w, Fatal: asFieldError(err), Refused: badRevoked})
 	}
 	w.Others, badOthers = validateOthers(c.Others)
 	good, bad := d.ValidateExtraNames(c.ExtraNames)
@@ -55,7 +61,7 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 	id := d.TunnelID(c.ID)
 	base := slices.Compact([]string{hostname, id}) // in a namespace of the name id they may be one
 	owner, affected := n.claim(claimant{key: c.Key, created: c.Created, base: base, extra: claimed, held: d.held(c)})
-	r := Resolution{Cluster: w, Refused: slices.Concat(bad, badOthers, badRevoked, badLimits), Affected: affected}
+	r := Resolution{Cluster: w, HoldsID: owner[id] == c.Key, Refused: slices.Concat(bad, badOthers, badRevoked, badLimits), Affected: affected}
 	switch {
 	case owner[hostname] != c.Key:
 		r.Fatal = taken("metadata.name", c.Key.Name, fmt.Sprintf("gives the tunnel hostname %s", hostname), owner[hostname], "rename one of the two Clusters")
@@ -79,6 +85,20 @@ func (n *Names) Resolve(d TunnelDomain, c Candidate) Resolution {
 	if len(claimed) > len(good) && owner[c.EndpointName] == c.Key {
 		r.Cluster.ExtraNames = append(r.Cluster.ExtraNames, c.EndpointName)
 	}
+	return r
+}
+
+// withhold completes the resolution of a candidate of which nothing is served. It keeps its id all the same: edges have certificates for
+// it, and a mistake in another field does not give the id to another Tunnel.
+func (n *Names) withhold(d TunnelDomain, c Candidate, r Resolution) Resolution {
+	r.Cluster = r.Cluster.withheld()
+	if ValidateID(c.ID) != nil {
+		r.Affected = n.Release(c.Key)
+		return r
+	}
+	id := d.TunnelID(c.ID)
+	owner, affected := n.claim(claimant{key: c.Key, created: c.Created, base: []string{id}, held: d.held(c)})
+	r.HoldsID, r.Affected = owner[id] == c.Key, affected
 	return r
 }
 

@@ -101,8 +101,8 @@ func (p *Page) objectsOf(ctx context.Context, key model.Key) ([]byte, error) {
 	}
 	d := details{Domain: string(p.Domain), Namespace: key.Namespace, Name: key.Name, Found: cluster != nil || tunnel != nil}
 	var live *fleetview.Live
-	if p.Live != nil && tunnel != nil && tunnel.Spec.ID != "" {
-		live = p.Live(ctx, tunnel.Spec.ID)
+	if p.Live != nil && tunnel != nil && tunnel.HeldID() != "" {
+		live = p.Live(ctx, tunnel.HeldID())
 	}
 	d.Row = rowOf(cluster, tunnel, live, p.Now())
 	if cluster != nil && cluster.Spec.ControlPlaneEndpoint.IsValid() {

@@ -26,13 +26,13 @@ const (
 // if it is not this Cluster's but that of an earlier one with the same name. Pausing or deleting either changes nothing until
 // it is gone.
 func Candidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candidate, bool) {
-	if cluster == nil || tunnel == nil || tunnel.Spec.ID == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() || !metav1.IsControlledBy(tunnel, cluster) {
+	if cluster == nil || tunnel == nil || tunnel.ClaimedID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() || !metav1.IsControlledBy(tunnel, cluster) {
 		return model.Candidate{}, false
 	}
 	return model.Candidate{
 		Key:          model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
 		Created:      tunnel.CreationTimestamp.Time,
-		ID:           tunnel.Spec.ID,
+		ID:           tunnel.ClaimedID(),
 		ExtraNames:   tunnel.Spec.ExtraNames,
 		EndpointName: tunnel.Status.Kubeconfig.EndpointName,
 		APIServer:    apiServer(cluster, tunnel),
@@ -40,6 +40,7 @@ func Candidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candi
 		Limits:       limits(tunnel.Spec.Limits),
 		Revoked:      tunnel.Spec.RevokedEdges,
 		Held:         held(tunnel.Status),
+		Lives:        tunnel.HeldID() != "" && tunnel.DeletionTimestamp.IsZero(),
 	}, true
 }
 

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +44,12 @@ func (k *Kube) publishEnded(ctx context.Context) error {
 	if err := k.record.Get(ctx, at, &found); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("reading ConfigMap %s: %w", at, err)
 	}
-	k.Publisher.Ended(k.ended(found.Data))
+	k.recorded = k.ended(found.Data)
+	over := maps.Clone(k.recorded)
+	for _, id := range k.living {
+		delete(over, id) // the controller takes it off the record in a moment
+	}
+	k.Publisher.Ended(over)
 	return nil
 }
 

@@ -62,7 +62,9 @@ type Kube struct {
 	names        model.Names
 	said         map[model.Key]string // what was logged last about a workload cluster
 	saidEnded    map[string]string    // entries of the record that were logged
-	saidGateways string               // why the gateways are not known
+	recorded     map[string]time.Time // the record of ended tunnels
+	living       living
+	saidGateways string // why the gateways are not known
 }
 
 // NewKube returns a source that reads with a client configuration; Run starts it.
@@ -100,7 +102,7 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	}
 	k := &Kube{
 		KubeConfig: config, objects: objects, record: record, queue: workqueue.NewTyped[model.Key](),
-		read: make(chan struct{}), figures: figures, said: map[model.Key]string{},
+		read: make(chan struct{}), figures: figures, said: map[model.Key]string{}, living: living{},
 	}
 	if config.GatewaySet != "" {
 		followed := only(config.Namespace, config.GatewaySet)
@@ -231,15 +233,19 @@ func (k *Kube) replace(ctx context.Context) error {
 		}
 	}
 	served := 0
-	for _, r := range Build(k.Domain, &k.names, candidates) {
+	for i, r := range Build(k.Domain, &k.names, candidates) {
 		k.say(r)
+		k.living.note(candidates[i], r)
 		all = append(all, r.Cluster)
-		if r.Fatal == nil {
+		if !r.Cluster.Withheld {
 			served++
 		}
 	}
 	k.Publisher.Replace(all)
 	k.Log.Info("all objects read", "tunnels", len(tunnels.Items), "served", served)
+	if len(k.recorded) > 0 {
+		return k.publishEnded(ctx)
+	}
 	return nil
 }
 

@@ -254,10 +254,10 @@ func (l *loader) candidate(key model.Key) (model.Candidate, bool) {
 	cluster.Namespace, cluster.Name, cluster.UID = key.Namespace, key.Name, "cluster"
 	tunnel.Namespace, tunnel.Name = key.Namespace, key.Name
 	tunnel.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster"))}
-	if tunnel.Spec.ID == "" {
+	if tunnel.ClaimedID() == "" {
 		sum := sha256.Sum256([]byte(key.String()))
-		tunnel.Spec.ID = strings.ToLower(base32.StdEncoding.EncodeToString(sum[:15]))
-		l.assumed = append(l.assumed, fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.Spec.ID, key))
+		tunnel.ClaimID(strings.ToLower(base32.StdEncoding.EncodeToString(sum[:15])))
+		l.assumed = append(l.assumed, fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.ClaimedID(), key))
 	}
 	if !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		l.assumed = append(l.assumed, fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode))

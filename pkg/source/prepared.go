@@ -13,7 +13,7 @@ import (
 // PreparedUntil is until when a Tunnel waits for its Cluster, which is to be moved here. It is false for one that does not: one
 // that belongs to somebody, is being deleted, has no id or no tunnel, or says no time that can be read.
 func PreparedUntil(tunnel *v1alpha1.Tunnel) (time.Time, bool) {
-	if tunnel == nil || tunnel.Spec.ID == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() ||
+	if tunnel == nil || tunnel.ClaimedID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() ||
 		!tunnel.DeletionTimestamp.IsZero() || metav1.GetControllerOf(tunnel) != nil {
 		return time.Time{}, false
 	}
@@ -25,7 +25,7 @@ func PreparedUntil(tunnel *v1alpha1.Tunnel) (time.Time, bool) {
 // too long, and the controller has recorded that the id is its own.
 func Prepared(tunnel *v1alpha1.Tunnel, now time.Time) bool {
 	until, ok := PreparedUntil(tunnel)
-	return ok && now.Before(until) && tunnel.Status.ID == tunnel.Spec.ID
+	return ok && now.Before(until) && tunnel.HeldID() != ""
 }
 
 // PreparedCandidate is what a Tunnel claims that waits for its Cluster: its hostname and its id, and nothing that others might
@@ -34,7 +34,7 @@ func PreparedCandidate(tunnel *v1alpha1.Tunnel) model.Candidate {
 	return model.Candidate{
 		Key:       model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
 		Created:   tunnel.CreationTimestamp.Time,
-		ID:        tunnel.Spec.ID,
+		ID:        tunnel.ClaimedID(),
 		APIServer: model.Endpoint{Host: defaultAddress, Port: defaultPort}, // nobody dials it
 		Revoked:   tunnel.Spec.RevokedEdges,
 		Held:      held(tunnel.Status),
@@ -42,10 +42,25 @@ func PreparedCandidate(tunnel *v1alpha1.Tunnel) model.Candidate {
 	}
 }
 
-// Claimant is Candidate, or what a Tunnel claims that waits for its Cluster.
+// Claimant is Candidate, or what a Tunnel claims that waits for its Cluster or makes no tunnel.
 func Claimant(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (model.Candidate, bool) {
-	if c, ok := Candidate(cluster, tunnel); ok || !Prepared(tunnel, now) {
+	if c, ok := Candidate(cluster, tunnel); ok {
 		return c, ok
 	}
-	return PreparedCandidate(tunnel), true
+	if Prepared(tunnel, now) {
+		return PreparedCandidate(tunnel), true
+	}
+	return UnservedCandidate(cluster, tunnel)
+}
+
+// UnservedCandidate is what a Tunnel of a Cluster claims whose kubeconfig leads through a network of the user's own: its id, so that no
+// other Tunnel gets it meanwhile, and nothing else.
+func UnservedCandidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candidate, bool) {
+	if cluster == nil || tunnel == nil || tunnel.ClaimedID() == "" || tunnel.Spec.Kubeconfig.Mode.Tunnelled() || !metav1.IsControlledBy(tunnel, cluster) {
+		return model.Candidate{}, false
+	}
+	return model.Candidate{
+		Key: model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, Created: tunnel.CreationTimestamp.Time,
+		ID: tunnel.ClaimedID(), Revoked: tunnel.Spec.RevokedEdges, Held: held(tunnel.Status), Unserved: true,
+	}, true
 }

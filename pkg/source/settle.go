@@ -39,16 +39,43 @@ func (k *Kube) settle(ctx context.Context, key model.Key) error {
 			gone[next] = withheld
 		}
 	}
+	revived := false
 	for key, withheld := range gone {
 		delete(k.said, key)
+		revived = k.living.set(key, "") || revived
 		k.Publisher.Publish(key, withheld)
 	}
 	for _, c := range candidates {
 		r := k.names.Resolve(k.Domain, c)
 		k.say(r)
+		revived = k.living.note(c, r) || revived
 		k.Publisher.Publish(r.Cluster.Key, &r.Cluster)
 	}
+	if revived && len(k.recorded) > 0 {
+		return k.publishEnded(ctx)
+	}
 	return nil
+}
+
+// living are the ids of the Tunnels that are served, by Tunnel. A served Tunnel takes precedence over the record of ended tunnels.
+type living map[model.Key]string
+
+// note records what became of a candidate, and says whether that is new.
+func (l living) note(c model.Candidate, r model.Resolution) bool {
+	if r.Cluster.Withheld || r.Cluster.Prepared || !c.Lives {
+		return l.set(c.Key, "")
+	}
+	return l.set(c.Key, c.ID)
+}
+
+func (l living) set(key model.Key, id string) bool {
+	if l[key] == id {
+		return false
+	}
+	if l[key] = id; id == "" {
+		delete(l, key)
+	}
+	return true
 }
 
 // say logs what is left out of a workload cluster, once. Its users read it in the Tunnel's condition.
@@ -71,14 +98,14 @@ func (k *Kube) say(r model.Resolution) {
 // candidate reads the objects of one workload cluster, and returns false if it is not to be served.
 func (k *Kube) candidate(ctx context.Context, key model.Key) (model.Candidate, bool, error) {
 	c, _, err := k.look(ctx, key)
-	if c == nil {
+	if c == nil || c.Unserved {
 		return model.Candidate{}, false, err
 	}
 	return *c, true, nil
 }
 
 // look reads the objects of one workload cluster. One that is not to be served is withheld, or both are nil if it has no
-// Tunnel.
+// Tunnel. What a Tunnel revokes counts only for an id that it has.
 func (k *Kube) look(ctx context.Context, key model.Key) (*model.Candidate, *model.WorkloadCluster, error) {
 	tunnel, cluster := &v1alpha1.Tunnel{}, &clusterv1.Cluster{}
 	at := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
@@ -95,5 +122,5 @@ func (k *Kube) look(ctx context.Context, key model.Key) (*model.Candidate, *mode
 	if c, ok := Claimant(cluster, tunnel, k.Now()); ok {
 		return &c, nil, nil
 	}
-	return nil, &model.WorkloadCluster{Key: key, ID: tunnel.Spec.ID, Revoked: tunnel.Spec.RevokedEdges, Withheld: true}, nil
+	return nil, &model.WorkloadCluster{Key: key, ID: tunnel.HeldID(), Revoked: tunnel.Spec.RevokedEdges, Withheld: true}, nil
 }

@@ -52,14 +52,8 @@ func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
 func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 	return k.grant(tokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
 		token, ok := k.unexpired(tunnel.Status.Tokens, hash)
-		return ok && token.Uses < token.MaxUses && !TokenRevoked(tunnel, hash) && holdsID(tunnel)
+		return ok && token.Uses < token.MaxUses && !TokenRevoked(tunnel, hash) && tunnel.HeldID() != ""
 	})
-}
-
-// holdsID says whether the controller has recorded the id of a Tunnel as its own. A Tunnel that only claims an id must not grant
-// anything for it: the id may belong to another Tunnel.
-func holdsID(tunnel *v1alpha1.Tunnel) bool {
-	return tunnel.Spec.ID != "" && tunnel.Spec.ID == tunnel.Status.ID
 }
 
 // grant is what the Tunnel grants that has a token on record by which an index finds it, if the token is good.

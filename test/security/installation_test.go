@@ -26,6 +26,7 @@ var areas = []struct {
 	{"tunnels", false, tunnelAttacks},
 	{"handshakes", false, handshakeAttacks},
 	{"control channel", false, controlAttacks},
+	{"objects", true, objectAttacks},
 }
 
 // TestAttacks runs every area on one installation.
