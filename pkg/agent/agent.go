@@ -168,6 +168,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 		group.Go(func() error { return m.run(work) })
 	}
 	group.Go(func() error { a.watchRelay(work); return nil })
+	group.Go(func() error { a.watchEnvoy(work); return nil })
 	if a.config.Joined != nil {
 		group.Go(func() error { a.followJoined(work); return nil })
 	}

@@ -45,7 +45,7 @@ func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 // ready returns all that keeps the agent from being ready.
 func (a *Agent) ready(ctx context.Context) error {
 	err := a.envoy.ready()
-	if errors.Is(err, errDraining) {
+	if _, silent := a.envoy.state(); errors.Is(err, errDraining) || silent != "" {
 		return err
 	}
 	if missing := a.carries(ctx); missing != nil {

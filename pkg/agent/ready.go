@@ -27,6 +27,7 @@ type health struct {
 	mu       sync.Mutex
 	draining bool
 	waits    string        // for what a gateway waits before it takes clients; empty: for nothing
+	silent   string        // the parts of Envoy that do not answer; empty: none
 	changed  chan struct{} // closed when takes has another answer
 }
 
@@ -39,6 +40,8 @@ func (h *health) ready() error {
 	switch {
 	case h.draining:
 		return errDraining
+	case h.silent != "":
+		return errors.New("Envoy hangs: no answer from " + h.silent)
 	case h.waits != "":
 		return errors.New("waiting: " + h.waits)
 	}
@@ -52,7 +55,17 @@ func (h *health) takes() (bool, <-chan struct{}) {
 	return h.serves(), h.changed
 }
 
-func (h *health) serves() bool { return !h.draining && h.waits == "" }
+func (h *health) serves() bool { return !h.draining && h.waits == "" && h.silent == "" }
+
+// state is for an observation of Envoy: whether it drains, and the parts that did not answer at the last one.
+func (h *health) state() (draining bool, silent string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.draining, h.silent
+}
+
+// hangs records the parts of Envoy that do not answer; empty: all do.
+func (h *health) hangs(silent string) { h.change(func() { h.silent = silent }) }
 
 // drain says that Envoy is about to end, or that this is over.
 func (h *health) drain(draining bool) { h.change(func() { h.draining = draining }) }
