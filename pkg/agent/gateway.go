@@ -43,7 +43,7 @@ const noTunnels = `^listener\.public\.downstream_(pre_)?cx_active$`
 type gatewayRole struct {
 	Gateway
 	table *tunnels.Table
-	takes func() (bool, <-chan struct{}) // whether it takes clients: see report.SendGateway
+	takes func() (report.GatewayState, <-chan struct{}) // see report.SendGateway
 	log   *slog.Logger
 }
 

@@ -95,7 +95,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 	// A cause that stays does not end tunnels again and again.
 	freeze(t, pids[edge])
 	edge.hangs()
-	pass(t, watchdog.ReplaceAfter + 3*time.Second)
+	pass(t, watchdog.ReplaceAfter+3*time.Second)
 	thaw(t, pids[edge])
 	if now := edge.ready(); now != pids[edge] {
 		t.Errorf("Envoy %d was replaced again by %d", pids[edge], now)
@@ -112,9 +112,9 @@ func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
 	pid := edge.ready()
 	for range 5 { // more than the time to replace it, together
 		freeze(t, pid)
-		pass(t, 3500 * time.Millisecond)
+		pass(t, 3500*time.Millisecond)
 		thaw(t, pid)
-		pass(t, 1500 * time.Millisecond)
+		pass(t, 1500*time.Millisecond)
 	}
 	if code, body := edge.get("/readyz"); code != http.StatusOK {
 		t.Errorf("unready: %s", body)
@@ -122,7 +122,7 @@ func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
 	// Time in which the agent was frozen too does not count: the machine was suspended.
 	freeze(t, first.cmd.Process.Pid)
 	freeze(t, pid)
-	pass(t, watchdog.ReplaceAfter + 3*time.Second)
+	pass(t, watchdog.ReplaceAfter+3*time.Second)
 	thaw(t, first.cmd.Process.Pid)
 	thaw(t, pid)
 	if now := edge.ready(); now != pid {

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 )
 
 // ReadyDeadline is the default of Gateway.ReadyDeadline: 20,000 tunnels of 10,000 edges are 20 s of work for one worker.
@@ -49,10 +50,14 @@ func (h *health) ready() error {
 }
 
 // takes says whether Envoy takes clients, and returns a channel that is closed when that changes.
-func (h *health) takes() (bool, <-chan struct{}) {
+func (h *health) takes() (report.GatewayState, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.serves(), h.changed
+	return h.report(), h.changed
+}
+
+func (h *health) report() report.GatewayState {
+	return report.GatewayState{Ready: h.serves(), Hang: h.silent}
 }
 
 func (h *health) serves() bool { return !h.draining && h.waits == "" && h.silent == "" }
@@ -76,8 +81,8 @@ func (h *health) await(what string) { h.change(func() { h.waits = what }) }
 func (h *health) change(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.serves()
-	if change(); h.serves() != before {
+	before := h.report()
+	if change(); h.report() != before {
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}

@@ -43,6 +43,7 @@ type Gateway struct {
 	Installed bool      // the installation has it
 	Connected bool      // its agent reports
 	Ready     bool      // it takes clients
+	Hang      string    // the parts of its Envoy that do not answer its agent; empty: all do
 	Since     time.Time // when Connected became what it is; zero: not known
 	Problem   string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not asked for
 }

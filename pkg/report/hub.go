@@ -63,7 +63,8 @@ type gateway struct {
 	presence
 	tunnels map[string]pair // by key
 	counts  map[pair]count
-	ready   bool // it takes clients
+	ready   bool   // it takes clients
+	hang    string // the parts of its Envoy that do not answer
 }
 
 // edge is what an edge said last.
@@ -218,7 +219,7 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > maxTunnels {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", maxTunnels)
 	}
-	g.ready = r.GetReady()
+	g.ready, g.hang = r.GetReady(), text(r.GetHang(), maxText)
 	for key := range g.apply(r) {
 		h.changed(changeKey{kind: kindCount, gateway: name, pair: key})
 	}

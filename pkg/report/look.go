@@ -35,6 +35,7 @@ type GatewayLook struct {
 	Name             string
 	Installed        bool
 	Connected, Ready bool
+	Hang             string    // the parts of its Envoy that do not answer its agent; empty: all do
 	Since            time.Time // zero: it has never reported to this hub
 	Tunnels          []*reportv1.MeasuredTunnel
 	Holes            []*reportv1.Hole
@@ -74,7 +75,7 @@ func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
 
 // look is what is known of a gateway, with its own answer where there is one.
 func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLook {
-	one := GatewayLook{Connected: g.connected, Ready: g.ready, Since: g.since}
+	one := GatewayLook{Connected: g.connected, Ready: g.ready, Hang: g.hang, Since: g.since}
 	if answer != nil {
 		one.Tunnels, one.Problem = answer.tunnels, answer.err
 	}

@@ -319,6 +319,7 @@ type Gateway struct {
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`          // when connected became so; none: it has not reported to this server
 	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`          // why it did not say more of its tunnels, though it was asked
 	Installed     bool                   `protobuf:"varint,6,opt,name=installed,proto3" json:"installed,omitempty"` // it is one of the installation's
+	Hang          string                 `protobuf:"bytes,7,opt,name=hang,proto3" json:"hang,omitempty"`            // the parts of its Envoy that do not answer its agent; empty: all do
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -393,6 +394,13 @@ func (x *Gateway) GetInstalled() bool {
 		return x.Installed
 	}
 	return false
+}
+
+func (x *Gateway) GetHang() string {
+	if x != nil {
+		return x.Hang
+	}
+	return ""
 }
 
 type Tunnel struct {
@@ -878,14 +886,15 @@ const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\rtunnel_domain\x18\x02 \x01(\tR\ftunnelDomain\x12,\n" +
 	"\x03now\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12\x18\n" +
-	"\asettled\x18\x04 \x01(\bR\asettled\"\xb7\x01\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled\"\xcb\x01\n" +
 	"\aGateway\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\bR\x05ready\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x1c\n" +
-	"\tinstalled\x18\x06 \x01(\bR\tinstalled\"\x82\x01\n" +
+	"\tinstalled\x18\x06 \x01(\bR\tinstalled\x12\x12\n" +
+	"\x04hang\x18\a \x01(\tR\x04hang\"\x82\x01\n" +
 	"\x06Tunnel\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x122\n" +
 	"\x06tunnel\x18\x02 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +

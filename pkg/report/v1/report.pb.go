@@ -625,6 +625,7 @@ type GatewayReport struct {
 	Holes         []*Hole   `protobuf:"bytes,4,rep,name=holes,proto3" json:"holes,omitempty"`     // with snapshot all that there are, else those that changed
 	Ready         bool      `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`    // it takes clients: in every message, as it is now
 	Answer        *Answer   `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"`   // a message with one says nothing else
+	Hang          string    `protobuf:"bytes,7,opt,name=hang,proto3" json:"hang,omitempty"`       // the parts of Envoy that do not answer its agent; empty: all do. In every message, as it is now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -699,6 +700,13 @@ func (x *GatewayReport) GetAnswer() *Answer {
 		return x.Answer
 	}
 	return nil
+}
+
+func (x *GatewayReport) GetHang() string {
+	if x != nil {
+		return x.Hang
+	}
+	return ""
 }
 
 type PeersRequest struct {
@@ -1941,14 +1949,15 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"api_server\x18\x06 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\"p\n" +
 	"\x0eMeasuredTunnel\x122\n" +
 	"\x06tunnel\x18\x01 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
-	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\xf3\x01\n" +
+	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\x87\x02\n" +
 	"\rGatewayReport\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x124\n" +
 	"\atunnels\x18\x02 \x03(\v2\x1a.fairlead.report.v1.TunnelR\atunnels\x12\x16\n" +
 	"\x06closed\x18\x03 \x03(\tR\x06closed\x12.\n" +
 	"\x05holes\x18\x04 \x03(\v2\x18.fairlead.report.v1.HoleR\x05holes\x12\x14\n" +
 	"\x05ready\x18\x05 \x01(\bR\x05ready\x122\n" +
-	"\x06answer\x18\x06 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\"\x0e\n" +
+	"\x06answer\x18\x06 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\x12\x12\n" +
+	"\x04hang\x18\a \x01(\tR\x04hang\"\x0e\n" +
 	"\fPeersRequest\"s\n" +
 	"\vPeersAnswer\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12.\n" +
