@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
@@ -29,6 +30,7 @@ func (a *Agent) watchEnvoy(ctx context.Context) {
 			return
 		case <-again.C:
 		}
+		done := a.beats.Begin("watching Envoy", heartbeat.Limit)
 		signals := observer.Signals()
 		var before string
 		signals.Drains, before = a.envoy.state()
@@ -42,6 +44,7 @@ func (a *Agent) watchEnvoy(ctx context.Context) {
 		if verdict.Replace {
 			a.replaceEnvoy(probe)
 		}
+		done()
 	}
 }
 
