@@ -19,7 +19,9 @@ var areas = []struct {
 	name  string
 	short bool // part of the short form too
 	run   func(t *testing.T, in *installation)
-}{}
+}{
+	{"hangs", false, hangAttacks}, // the last: it freezes what all attacks share
+}
 
 // TestAttacks runs every area on one installation.
 func TestAttacks(t *testing.T) {
