@@ -198,5 +198,8 @@ func (f *flags) manager(config *rest.Config) (ctrl.Manager, error) {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return nil, err
 	}
+	if err := mgr.AddHealthzCheck("reconcile", controller.Alive); err != nil {
+		return nil, err
+	}
 	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/report"
 )
 
 // healthTime bounds a request of /healthz or /readyz, and their shutdown.
@@ -30,7 +32,7 @@ func (s *server) serveHealth(ctx context.Context, listener net.Listener) error {
 		return nil
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("GET /healthz", s.beats)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.ready(time.Now()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -47,6 +49,14 @@ func (s *server) serveHealth(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTime)
 	defer cancel()
 	return h.Shutdown(ctx)
+}
+
+// probes take the locks on which everything waits that the server does: one that is never released is found.
+func (s *server) probes(hub *report.Hub) map[string]func() {
+	return map[string]func(){
+		"the state of the configuration": func() { s.ads.Tunnel("") },
+		"the state of reports":           func() { hub.Look(context.Background(), []string{""}, false) },
+	}
 }
 
 // ready says what is missing before anybody can be served.

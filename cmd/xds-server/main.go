@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/traces"
@@ -52,6 +53,7 @@ type server struct {
 	requests enrol.Issuer
 	figures  *figures
 	refusals inspect.Refusals // of machines that nobody knows
+	beats    *heartbeat.Monitor
 }
 
 func newServer(c config, log *slog.Logger) (*server, error) {
@@ -64,15 +66,15 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ads := xds.NewServer(c.inst, log)
+	ads, beats := xds.NewServer(c.inst, log), heartbeat.New()
 	kube, err := source.NewKube(c.rest, source.KubeConfig{
-		Domain: c.inst.Domain, Namespace: c.namespace, GatewaySet: c.gatewaySet, ReplicaAddress: c.replicaAddress, Publisher: ads, Log: log,
+		Domain: c.inst.Domain, Namespace: c.namespace, GatewaySet: c.gatewaySet, ReplicaAddress: c.replicaAddress, Publisher: ads, Log: log, Beats: beats,
 	})
 	if err != nil {
 		return nil, err
 	}
 	figures := newFigures()
-	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: countedIssuer{signing.Requests{Client: client}, figures}, figures: figures}, nil
+	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: countedIssuer{signing.Requests{Client: client}, figures}, figures: figures, beats: beats}, nil
 }
 
 // run runs all parts until ctx ends or one of them fails.
@@ -110,6 +112,7 @@ func (s *server) run(ctx context.Context) error {
 	parts.Go(func() error { return rotation.Run(ctx) })
 	parts.Go(func() error { return c.Serve(ctx, listener) })
 	parts.Go(func() error { return s.serveHealth(ctx, health) })
+	parts.Go(func() error { return s.beats.Run(ctx, s.probes(hub)) })
 	parts.Go(func() error { return metrics.Serve(ctx, metricsListener, registry) })
 	parts.Go(func() error { return s.serveInspection(ctx, inspection, hub) })
 	parts.Go(func() error { s.servePage(ctx, statusPage); return nil })

@@ -14,6 +14,8 @@ var agents = []Metric{
 	{Name: "fairlead_agent_last_report_timestamp_seconds", Kind: Gauge, Of: agent, Help: "When the agent sent its last report (Unix time); it sends one when something has changed. Absent before the first."},
 	{Name: "fairlead_agent_envoy_running", Kind: Gauge, Of: agent, Help: "1 while Envoy runs."},
 	{Name: "fairlead_agent_envoy_exits_total", Kind: Counter, Of: agent, Help: "How many times Envoy ended by itself and was started again."},
+	{Name: "fairlead_agent_envoy_answers", Kind: Gauge, Of: agent, Help: "0 while Envoy's main thread or one of its workers has not answered the agent for 5 s."},
+	{Name: "fairlead_agent_envoy_replaced_total", Kind: Counter, Of: agent, Help: "How many times the agent killed an Envoy that hung, to have a new one start."},
 	{Name: "fairlead_agent_envoy_scraped", Kind: Gauge, Of: agent, Help: "1 if Envoy's own statistics are in this answer."},
 	{Name: "fairlead_agent_envoy_series_dropped", Kind: Gauge, Of: agent, Help: "Series of Envoy that were left out of this answer because there were too many."},
 }

@@ -74,6 +74,17 @@ func (a admin) ready(ctx context.Context) error {
 	return err
 }
 
+// answers is nil when Envoy's main thread answers, whatever it says.
+func (a admin) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	response, err := a.open(ctx, http.MethodGet, "/ready")
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
 // info is what Envoy says of itself.
 type info struct {
 	configPath string        // its -c

@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/relay"
@@ -72,6 +73,7 @@ type Agent struct {
 	admit   *admissions    // likewise
 	envoy   *health
 	figures *figures
+	beats   *heartbeat.Monitor
 
 	mu     sync.Mutex // guards which there are of
 	joined []*joined  // those of Join
@@ -82,7 +84,7 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: newHealth(), figures: newFigures()}
+	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: newHealth(), figures: newFigures(), beats: heartbeat.New()}
 	if config.Gateway != nil {
 		a.envoy.await("no other gateway was asked about yet")
 	}
@@ -100,6 +102,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.whenRoom(ctx, a.config.makeFolders); err != nil {
 		return unlessEnded(ctx, err)
 	}
+	_ = heartbeat.Notify("READY=1") // it serves Envoy as soon as it can; without systemd there is no socket
 	unlock, err := a.config.lock()
 	if err != nil {
 		return err
@@ -170,6 +173,8 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 		group.Go(func() error { return m.run(work) })
 	}
 	group.Go(func() error { a.watchRelay(work); return nil })
+	group.Go(func() error { a.watchEnvoy(work); return nil })
+	group.Go(func() error { return a.beats.Run(work, a.probes()) })
 	if a.config.Joined != nil {
 		group.Go(func() error { a.followJoined(work); return nil })
 	}

@@ -17,6 +17,7 @@ import (
 type figures struct {
 	metrics.Set
 	exits      *prometheus.CounterVec
+	replaced   *prometheus.CounterVec
 	running    atomic.Bool
 	lastReport atomic.Int64 // Unix time in ms; 0: none was sent
 }
@@ -24,6 +25,7 @@ type figures struct {
 func newFigures() *figures {
 	f := &figures{}
 	f.exits = f.Counter("fairlead_agent_envoy_exits_total")
+	f.replaced = f.Counter("fairlead_agent_envoy_replaced_total")
 	return f
 }
 
@@ -49,7 +51,7 @@ func (a *Agent) registry() *prometheus.Registry {
 	}
 	own.Look(a.look, "fairlead_agent_ready", "fairlead_agent_memberships", "fairlead_agent_enrolled", "fairlead_agent_connected",
 		"fairlead_agent_cached", "fairlead_agent_leaf_expiry_timestamp_seconds", "fairlead_agent_troubles", "fairlead_agent_configuration_refused",
-		"fairlead_agent_configuration_answers_total", "fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running")
+		"fairlead_agent_configuration_answers_total", "fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running", "fairlead_agent_envoy_answers")
 	if a.config.Gateway != nil {
 		own.Look(a.lookAtTunnels, gatewayFigures...)
 		own.Look(a.admit.look, admissionFigures...)
@@ -67,6 +69,8 @@ func (a *Agent) look(emit metrics.Emit) {
 	defer cancel()
 	emit("fairlead_agent_ready", metrics.Bool(a.ready(ctx) == nil))
 	emit("fairlead_agent_envoy_running", metrics.Bool(a.figures.running.Load()))
+	_, silent := a.envoy.state()
+	emit("fairlead_agent_envoy_answers", metrics.Bool(silent == ""))
 	if at := a.figures.lastReport.Load(); at != 0 {
 		emit("fairlead_agent_last_report_timestamp_seconds", float64(at)/1000)
 	}
@@ -102,7 +106,7 @@ func (a *Agent) look(emit metrics.Emit) {
 // abouts are what trouble can be about, as labels.
 var abouts = map[string]string{
 	aboutCertificate: "certificate", aboutConfiguration: "configuration", aboutCache: "control_channel", aboutEnvoy: "envoy",
-	aboutStart: "envoy_start", aboutDisk: "disk", aboutMembership: "membership",
+	aboutStart: "envoy_start", aboutHang: "envoy_hangs", aboutDisk: "disk", aboutMembership: "membership",
 }
 
 func one(yes bool) int {

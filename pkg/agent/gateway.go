@@ -41,7 +41,7 @@ type Gateway struct {
 type gatewayRole struct {
 	Gateway
 	table *tunnels.Table
-	takes func() (bool, <-chan struct{}) // whether it takes clients: see report.SendGateway
+	takes func() (report.GatewayState, <-chan struct{}) // see report.SendGateway
 	log   *slog.Logger
 }
 

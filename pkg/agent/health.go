@@ -15,11 +15,25 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// serveHealth answers until ctx ends: /healthz that the agent runs, /readyz whether its Envoy carries tunnels for each
+// probes take the locks on which everything waits that the agent does: one that is never released is found. They do not ask
+// Envoy, whose state must not have the agent restarted.
+func (a *Agent) probes() map[string]func() {
+	probes := map[string]func(){
+		"the state of the memberships": func() { a.eachStatus(func(s *status) { s.summary() }) },
+		"the state of the relay":       func() { a.relay.Answers() },
+		"the state of Envoy":           func() { a.envoy.takes() },
+	}
+	if a.table != nil {
+		probes["the table of tunnels"] = func() { a.table.Stats() }
+	}
+	return probes
+}
+
+// serveHealth answers until ctx ends: /healthz that no lock or loop of the agent is stuck, /readyz whether its Envoy carries tunnels for each
 // membership, /status how all is.
 func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.Handle("GET /healthz", a.beats)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if err := a.ready(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -45,7 +59,7 @@ func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 // ready returns all that keeps the agent from being ready.
 func (a *Agent) ready(ctx context.Context) error {
 	err := a.envoy.ready()
-	if errors.Is(err, errDraining) {
+	if _, silent := a.envoy.state(); errors.Is(err, errDraining) || silent != "" {
 		return err
 	}
 	if missing := a.carries(ctx); missing != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 )
 
 // ReadyDeadline is the default of Gateway.ReadyDeadline: 20,000 tunnels of 10,000 edges are 20 s of work for one worker.
@@ -27,6 +28,7 @@ type health struct {
 	mu       sync.Mutex
 	draining bool
 	waits    string        // for what a gateway waits before it takes clients; empty: for nothing
+	silent   string        // the parts of Envoy that do not answer; empty: none
 	changed  chan struct{} // closed when takes has another answer
 }
 
@@ -39,6 +41,8 @@ func (h *health) ready() error {
 	switch {
 	case h.draining:
 		return errDraining
+	case h.silent != "":
+		return errors.New("Envoy hangs: no answer from " + h.silent)
 	case h.waits != "":
 		return errors.New("waiting: " + h.waits)
 	}
@@ -46,13 +50,27 @@ func (h *health) ready() error {
 }
 
 // takes says whether Envoy takes clients, and returns a channel that is closed when that changes.
-func (h *health) takes() (bool, <-chan struct{}) {
+func (h *health) takes() (report.GatewayState, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.serves(), h.changed
+	return h.report(), h.changed
 }
 
-func (h *health) serves() bool { return !h.draining && h.waits == "" }
+func (h *health) report() report.GatewayState {
+	return report.GatewayState{Ready: h.serves(), Hang: h.silent}
+}
+
+func (h *health) serves() bool { return !h.draining && h.waits == "" && h.silent == "" }
+
+// state is for an observation of Envoy: whether it drains, and the parts that did not answer at the last one.
+func (h *health) state() (draining bool, silent string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.draining, h.silent
+}
+
+// hangs records the parts of Envoy that do not answer; empty: all do.
+func (h *health) hangs(silent string) { h.change(func() { h.silent = silent }) }
 
 // drain says that Envoy is about to end, or that this is over.
 func (h *health) drain(draining bool) { h.change(func() { h.draining = draining }) }
@@ -63,8 +81,8 @@ func (h *health) await(what string) { h.change(func() { h.waits = what }) }
 func (h *health) change(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.serves()
-	if change(); h.serves() != before {
+	before := h.report()
+	if change(); h.report() != before {
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}

@@ -27,6 +27,7 @@ const (
 	aboutStart         = "start of Envoy"
 	aboutDisk          = "disk"
 	aboutMembership    = "membership"
+	aboutHang          = "Envoy hangs"
 )
 
 // maxTrouble is how much of an error is reported.

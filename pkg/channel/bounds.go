@@ -28,8 +28,9 @@ const (
 	hangUpTime = time.Second
 	// idleTime ends connections without a stream. Every agent has one all the time.
 	idleTime = 5 * time.Minute
-	// pingTime and pingTimeout find agents that went away without a word.
-	pingTime, pingTimeout = 30 * time.Second, 10 * time.Second
+	// pingTime and pingTimeout find agents that went away without a word, or whose process is frozen, within 16 s. Agents that
+	// live ping every 10 s themselves, which is why they are never pinged.
+	pingTime, pingTimeout = 12 * time.Second, 4 * time.Second
 	// minPing is half of the shortest interval in which gRPC clients ping (10 s): who pings more often is cut off.
 	minPing = 5 * time.Second
 	// window bounds what is kept of a message that nobody has read yet, for strangers and edges: none of theirs is larger

@@ -125,7 +125,7 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 		return skipped("no edge is connected that could tell")
 	case len(v.silent(connected)) > 0:
 		return warning(strings.Join(v.silent(connected), ", ")+" has tunnels, and does not report",
-			"edge-agent on that machine is down, or does not reach the control channel: a wrong --proxy, or something that inspects TLS on the way; its Envoy goes on with what it had, until its certificate ends",
+			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or something that inspects TLS on the way; its Envoy goes on with what it had, until its certificate ends",
 			"on that machine see that edge-agent runs (systemctl status edge-agent), and what its log says")
 	case len(connected) == 0:
 		return skipped("no edge is connected to the control channel that could tell")
@@ -217,6 +217,8 @@ func (v *visit) complains(e *EdgeSight) finding {
 		return v.worse(detail, "the edge's Envoy, or its agent, refuses what the xds-server sends: the two are of different versions, or one has a fault", "let edge-agent and xds-server be of the same version"+log)
 	case "control channel":
 		return v.worse(detail, "the edge has started without reaching the control channel", "see that it reaches the gateways' public port"+log)
+	case "Envoy hangs":
+		return v.worse(detail, "the edge's Envoy is frozen, deadlocked or starved of CPU", "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, restart Envoy on that machine (systemctl restart edge-envoy)"+log)
 	case "Envoy", "start of Envoy":
 		return v.worse(detail, "the edge's Envoy does not run as it should", "see its log on that machine")
 	case "disk":

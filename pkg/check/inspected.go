@@ -64,7 +64,12 @@ func (i Inspected) Look(ctx context.Context, id string) (all []EdgeLook, err err
 
 func gatewaysOf(fleet inspect.Fleet, nodes []inspect.Node, names []string) (all []GatewaySight) {
 	for _, g := range fleet.Gateways {
-		one := GatewaySight{Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete, Since: g.Since}
+		one := GatewaySight{
+			Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete, Hang: g.Hang, Since: g.Since,
+		}
+		if g.Connected {
+			one.Silent = g.Problem
+		}
 		for _, node := range nodes {
 			if node.Role == model.RoleGateway && node.Name == g.Name {
 				one.Routes = routesOf(node, names)

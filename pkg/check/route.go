@@ -68,6 +68,7 @@ func lookRoute(ctx context.Context, v *visit) finding {
 			away = append(away, g.Name+since(g.Since, v.now()))
 		case g.Connected:
 			connected = append(connected, g.Name)
+			faults = append(faults, v.hangsOf(g)...)
 			faults = append(faults, v.routesOf(g)...)
 		}
 	}
@@ -84,9 +85,31 @@ func lookRoute(ctx context.Context, v *visit) finding {
 		return faults[0]
 	case len(away) > 0:
 		return warning(strings.Join(away, ", ")+": the agent reports to no xds-server; "+strings.Join(connected, ", ")+" has what it should have",
-			"that gateway is down, or its agent is: its Envoy goes on with what it had, and no change comes to it", cure)
+			"that gateway is down, or its agent is down or frozen: its Envoy goes on with what it had, and no change comes to it, revocations included", cure)
 	}
 	return ok("%s on %s: accepted", strings.Join(v.tunnel.Status.Names, ", "), strings.Join(connected, ", "))
+}
+
+// hangsOf are the processes of one gateway that do not answer. Each is named here, because the hops behind it fail too.
+func (v *visit) hangsOf(g *GatewaySight) []finding {
+	restart := "kubectl -n " + v.installation() + " delete pod " + g.Name
+	switch {
+	case g.Silent != "":
+		return []finding{warning("the agent of "+g.Name+" does not answer: "+g.Silent,
+			"the process gateway-agent of "+g.Name+" is frozen or overloaded: its Envoy goes on with what it had, and no revocation reaches it",
+			"wait for its liveness probe to restart it, or restart it: "+restart)}
+	case g.Hang == "":
+		return nil
+	}
+	detail := "the Envoy of " + g.Name + " hangs: no answer from " + g.Hang
+	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: clients that reach it wait"
+	cure := "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, " + restart
+	for i := range v.sight.Gateways {
+		if other := &v.sight.Gateways[i]; other.Connected && other.Ready {
+			return []finding{warning(detail, cause, cure)}
+		}
+	}
+	return []finding{broken(detail+"; no other gateway takes clients", cause, cure)}
 }
 
 // routesOf are the faults of one gateway's routes, the worst first.

@@ -22,7 +22,7 @@ func lookServers(ctx context.Context, v *visit) finding {
 	}
 	var well, dark []string
 	if down := v.controllerDown(ctx); down != "" {
-		return broken(down, "the controller does not run, or can't reach the management cluster's apiserver: requests go on, but nothing is signed, renewed or repaired", v.startController())
+		return broken(down, "the controller does not run, is frozen, or can't reach the management cluster's apiserver: requests go on, but nothing is signed, renewed or repaired", v.startController())
 	}
 	if l := v.leads(ctx); l.known {
 		well = append(well, "a controller leads")
@@ -71,7 +71,7 @@ func (v *visit) xdsServers() *finding {
 	case v.blind != "" && answering == 0:
 		f = broken(v.blind, "no xds-server runs: tunnels and requests go on, but no change reaches an Envoy and no edge gets in", cure)
 	case len(silent) > 0:
-		f = warning(strings.Join(silent, "; "), "that xds-server does not run, or can't be reached from here: the others do its work", cure)
+		f = warning(strings.Join(silent, "; "), "that xds-server does not run, is frozen, or can't be reached from here: the others do its work", cure)
 	default:
 		return nil
 	}

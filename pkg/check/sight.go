@@ -49,9 +49,11 @@ type ServerSight struct {
 // GatewaySight is one gateway, as the xds-server knows it to which its agent reports.
 type GatewaySight struct {
 	Name      string
-	Installed bool // the installation is to have it
-	Connected bool // its agent reports
-	Ready     bool // it takes clients
+	Installed bool   // the installation is to have it
+	Connected bool   // its agent reports
+	Ready     bool   // it takes clients
+	Hang      string // the parts of its Envoy that do not answer its agent; empty: all do
+	Silent    string // why its agent, whose report stream is open, did not answer a question; empty: it did
 	// Incomplete says why it may have tunnels that it does not report, and the cure; empty: it has none.
 	Incomplete string
 	Since      time.Time

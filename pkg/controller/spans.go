@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -13,8 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/traces"
 )
+
+// reconciles are the reconciliations that are under way in this process.
+var reconciles = heartbeat.New()
+
+// Alive returns an error that names each reconciliation that does not end, as a liveness probe wants it. One that fails, because
+// an apiserver is down, ends and is tried again.
+func Alive(*http.Request) error { return reconciles.Stuck(time.Now()) }
 
 // traced makes a span of each reconciliation. What is asked of the apiserver meanwhile is below it, by traces.Transport.
 type traced struct {
@@ -24,6 +34,7 @@ type traced struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (t traced) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	defer reconciles.Begin("reconciling "+t.name, heartbeat.CallLimit)()
 	ctx, span := traces.Begin(ctx, "reconcile", "controller", t.name, "namespace", request.Namespace, "name", request.Name)
 	result, err := t.Reconciler.Reconcile(ctx, request)
 	said := "done"

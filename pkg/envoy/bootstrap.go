@@ -126,7 +126,10 @@ func bootstrap(role model.Role, extension *corev3.TypedExtensionConfig) *bootstr
 				GrpcServices:              []*corev3.GrpcService{agentService()},
 			},
 		},
-		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{agentSocketCluster()}},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
+			Listeners: []*listenerv3.Listener{loopListener()},
+			Clusters:  []*clusterv3.Cluster{agentSocketCluster()},
+		},
 	}
 }
 

@@ -33,6 +33,7 @@ const (
 const (
 	AgentSocket = "agent.sock"  // of the agent: ADS and SDS
 	AdminSocket = "admin.sock"  // of Envoy
+	LoopSocket  = "loop.sock"   // of Envoy's workers: they send back what the agent sends
 	DarkSocket  = "dark.sock"   // of a gateway's agent: says no for workload clusters without a tunnel
 	TunnelLog   = "tunnels.log" // to which the Envoy of a gateway appends a line of JSON when a tunnel opens or ends
 )

@@ -75,7 +75,7 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 		for _, g := range a.GetGateways() {
 			one := Gateway{
 				Name: g.GetName(), Server: c.name, Installed: g.GetInstalled(), Connected: g.GetConnected(), Ready: g.GetConnected() && g.GetReady(),
-				Since: timeOf(g.GetSince()), Problem: g.GetError(), Incomplete: g.GetIncomplete(),
+				Since: timeOf(g.GetSince()), Problem: g.GetError(), Incomplete: g.GetIncomplete(), Hang: g.GetHang(),
 			}
 			if one.Since.IsZero() {
 				one.Server = ""

@@ -43,6 +43,7 @@ type Gateway struct {
 	Installed bool   // the installation has it
 	Connected bool   // its agent reports
 	Ready     bool   // it takes clients
+	Hang      string // the parts of its Envoy that do not answer its agent; empty: all do
 	// Incomplete says why it may have tunnels that it does not report, and the cure; empty: it has none.
 	Incomplete string
 	Since      time.Time // when Connected became what it is; zero: not known

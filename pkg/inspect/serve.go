@@ -188,7 +188,9 @@ func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStrea
 }
 
 func gatewayMessage(g *report.GatewayLook) *inspectv1.Gateway {
-	message := &inspectv1.Gateway{Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete}
+	message := &inspectv1.Gateway{
+		Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete, Hang: g.Hang,
+	}
 	if !g.Since.IsZero() {
 		message.Since = timestamppb.New(g.Since)
 	}

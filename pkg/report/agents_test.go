@@ -45,13 +45,13 @@ type toggle struct {
 	changed chan struct{}
 }
 
-func (t *toggle) state() (bool, <-chan struct{}) {
+func (t *toggle) state() (GatewayState, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.changed == nil {
 		t.changed = make(chan struct{})
 	}
-	return t.on, t.changed
+	return GatewayState{Ready: t.on}, t.changed
 }
 
 func (t *toggle) set(on bool) {

@@ -65,7 +65,8 @@ type gateway struct {
 	presence
 	tunnels map[string]pair // by key
 	counts  map[pair]count
-	ready   bool // it takes clients
+	ready   bool   // it takes clients
+	hang    string // the parts of its Envoy that do not answer
 	// incomplete says why it may have tunnels that it does not report; empty: it has none.
 	incomplete string
 }
@@ -221,7 +222,7 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > maxTunnels {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", maxTunnels)
 	}
-	g.ready = r.GetReady()
+	g.ready, g.hang = r.GetReady(), text(r.GetHang(), maxText)
 	if said := text(r.GetIncomplete(), maxText); said != g.incomplete {
 		g.incomplete = said
 		h.changed(changeKey{kind: kindGateway, gateway: name})

@@ -36,6 +36,7 @@ type GatewayLook struct {
 	Installed        bool
 	Connected, Ready bool
 	Incomplete       string    // why it may have tunnels that it does not report; empty: it has none
+	Hang             string    // the parts of its Envoy that do not answer its agent; empty: all do
 	Since            time.Time // zero: it has never reported to this hub
 	Tunnels          []*reportv1.MeasuredTunnel
 	Holes            []*reportv1.Hole
@@ -75,7 +76,7 @@ func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
 
 // look is what is known of a gateway, with its own answer where there is one.
 func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLook {
-	one := GatewayLook{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Since: g.since}
+	one := GatewayLook{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
 	if answer != nil {
 		one.Tunnels, one.Problem = answer.tunnels, answer.err
 	}

@@ -72,9 +72,15 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, from EdgeSourc
 	})
 }
 
+// GatewayState is what a gateway-agent knows of its Envoy.
+type GatewayState struct {
+	Ready bool   // it takes clients
+	Hang  string // the parts of it that do not answer the agent; empty: all do
+}
+
 // SendGateway reports the table of a gateway until ctx ends, and hands denials to it. It begins when the table knows its
-// tunnels. ready says whether the gateway takes clients, and its channel is closed when that changes. dump answers who asks what Envoy runs; nil: nobody does.
-func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, ready func() (bool, <-chan struct{}), dump Dump, log *slog.Logger) error {
+// tunnels. state says whether the gateway takes clients, and its channel is closed when the state changes. dump answers who asks what Envoy runs; nil: nobody does.
+func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunnels.Table, state func() (GatewayState, <-chan struct{}), dump Dump, log *slog.Logger) error {
 	if _, version := table.Snapshot(); version == 0 {
 		table.Changes(ctx, 0)
 	}
@@ -101,12 +107,14 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, table *tunn
 		}()
 		var version uint64
 		told := map[model.EdgeRef]int{}
-		_, changed := ready()
+		_, changed := state()
 		for {
 			wait, stop := until(ctx, changed)
 			report, next := news(wait, table, version, log)
 			stop()
-			report.Ready, changed = ready()
+			var now GatewayState
+			now, changed = state()
+			report.Ready, report.Hang = now.Ready, text(now.Hang, maxText)
 			report.Incomplete = text(table.Stats().Incomplete, maxText)
 			if report.GetSnapshot() {
 				clear(told)

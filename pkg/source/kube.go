@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -45,6 +46,7 @@ type KubeConfig struct {
 	Publisher      Publisher
 	Now            func() time.Time // nil: time.Now
 	Log            *slog.Logger
+	Beats          *heartbeat.Monitor // learns of publishing that does not end; nil: nothing does
 }
 
 // Kube watches the objects of a management cluster.
@@ -256,9 +258,11 @@ func (k *Kube) work(ctx context.Context) {
 		if end {
 			return
 		}
+		done := k.Beats.Begin("publishing changes of the management cluster", heartbeat.Limit)
 		if err := k.lookAt(ctx, key); err != nil && ctx.Err() == nil {
 			k.Log.Error("change not looked at", "error", err)
 		}
+		done()
 		k.queue.Done(key)
 	}
 }

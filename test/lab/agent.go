@@ -75,6 +75,21 @@ func (a *Agent) KillEnvoy() error {
 	return nil
 }
 
+// FreezeEnvoy stops the agent's Envoy in its tracks. thaw lets it go on, unless the agent has replaced it meanwhile.
+func (a *Agent) FreezeEnvoy() (pid int, thaw func(), err error) {
+	if pid, err = a.EnvoyPID(); err != nil {
+		return 0, nil, err
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return 0, nil, fmt.Errorf("freezing the Envoy of %s: %w", a.Process().Name, err)
+	}
+	return pid, func() {
+		if now, err := a.EnvoyPID(); err == nil && now == pid {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}, nil
+}
+
 // nextHealthAddress is an address for the health endpoint of one more edge.
 func (l *Lab) nextHealthAddress() string {
 	l.mu.Lock()

@@ -27,6 +27,7 @@ var areas = []struct {
 	{"handshakes", false, handshakeAttacks},
 	{"control channel", false, controlAttacks},
 	{"objects", true, objectAttacks},
+	{"hangs", false, hangAttacks}, // the last: it freezes what all attacks share
 }
 
 // TestAttacks runs every area on one installation.

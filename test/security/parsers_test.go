@@ -205,18 +205,18 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 	}, nil)
 	forged := v2(0x21, 0x11, 12, []byte{203, 0, 113, 7, 192, 0, 2, 1, 0x30, 0x39, 0x01, 0xbb})
 	attack(t, "an outsider claims another address with a PROXY header of its own on the public port", "gateways read no PROXY header", func(t *testing.T) {
-		if ok, err := greet(t, in.Network.Workload, public.address, forged); ok {
+		if ok, err := openAfter(t, in.Network.Workload, public.address, forged); ok {
 			t.Errorf("TLS goes on after it: %v", err)
 		}
 	}, func(t *testing.T) {
-		if ok, err := greet(t, in.Network.Management, xdsServer.address, forged); !ok {
+		if ok, err := openAfter(t, in.Network.Management, xdsServer.address, forged); !ok {
 			t.Errorf("who reads such headers does not take it: %v", err)
 		}
 	})
 }
 
-// greet writes bytes, and says whether TLS for the control channel works after them.
-func greet(t *testing.T, from *lab.Namespace, to netip.AddrPort, first []byte) (bool, error) {
+// openAfter writes bytes, and says whether TLS for the control channel works after them.
+func openAfter(t *testing.T, from *lab.Namespace, to netip.AddrPort, first []byte) (bool, error) {
 	t.Helper()
 	raw, err := from.DialContext(t.Context(), "tcp", to.String())
 	must(t, err)

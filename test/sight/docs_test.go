@@ -20,7 +20,7 @@ const (
 
 // allFaults are those of the table.
 func allFaults() []fault {
-	return slices.Concat(objectFaults, gatewayFaults, edgeFaults, apiServerFaults, controllerFaults)
+	return slices.Concat(objectFaults, gatewayFaults, edgeFaults, apiServerFaults, hangFaults, controllerFaults)
 }
 
 // TestTheTableOfTheDocumentIsThatOfTheTests proves that what people read is what is injected here.

@@ -37,7 +37,7 @@ func TestFaults(t *testing.T) {
 			})
 		}
 	})
-	for _, f := range slices.Concat(gatewayFaults, controllerFaults) {
+	for _, f := range slices.Concat(gatewayFaults, hangFaults, controllerFaults) {
 		s.rooms[0].prove(t, f)
 	}
 }

@@ -320,6 +320,7 @@ type Gateway struct {
 	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`           // why it did not say more of its tunnels, though it was asked
 	Installed     bool                   `protobuf:"varint,6,opt,name=installed,proto3" json:"installed,omitempty"`  // it is one of the installation's
 	Incomplete    string                 `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // why it may have tunnels that it does not report, and the cure; empty: it has none
+	Hang          string                 `protobuf:"bytes,8,opt,name=hang,proto3" json:"hang,omitempty"`             // the parts of its Envoy that do not answer its agent; empty: all do
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -399,6 +400,13 @@ func (x *Gateway) GetInstalled() bool {
 func (x *Gateway) GetIncomplete() string {
 	if x != nil {
 		return x.Incomplete
+	}
+	return ""
+}
+
+func (x *Gateway) GetHang() string {
+	if x != nil {
+		return x.Hang
 	}
 	return ""
 }
@@ -1035,7 +1043,7 @@ const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\rtunnel_domain\x18\x02 \x01(\tR\ftunnelDomain\x12,\n" +
 	"\x03now\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12\x18\n" +
-	"\asettled\x18\x04 \x01(\bR\asettled\"\xd7\x01\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled\"\xeb\x01\n" +
 	"\aGateway\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x14\n" +
@@ -1045,7 +1053,8 @@ const file_pkg_inspect_v1_inspect_proto_rawDesc = "" +
 	"\tinstalled\x18\x06 \x01(\bR\tinstalled\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\a \x01(\tR\n" +
-	"incomplete\"\x82\x01\n" +
+	"incomplete\x12\x12\n" +
+	"\x04hang\x18\b \x01(\tR\x04hang\"\x82\x01\n" +
 	"\x06Tunnel\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x122\n" +
 	"\x06tunnel\x18\x02 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +

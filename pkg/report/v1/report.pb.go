@@ -757,6 +757,7 @@ type GatewayReport struct {
 	Answer   *Answer   `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"`   // a message with one says nothing else
 	// incomplete says why the record of the gateway's connections does not account for each; empty: it does. In every message, as it is now.
 	Incomplete    string `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	Hang          string `protobuf:"bytes,8,opt,name=hang,proto3" json:"hang,omitempty"` // the parts of Envoy that do not answer its agent; empty: all do. In every message, as it is now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -836,6 +837,13 @@ func (x *GatewayReport) GetAnswer() *Answer {
 func (x *GatewayReport) GetIncomplete() string {
 	if x != nil {
 		return x.Incomplete
+	}
+	return ""
+}
+
+func (x *GatewayReport) GetHang() string {
+	if x != nil {
+		return x.Hang
 	}
 	return ""
 }
@@ -2099,7 +2107,7 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"incomplete\"p\n" +
 	"\x0eMeasuredTunnel\x122\n" +
 	"\x06tunnel\x18\x01 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
-	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\x93\x02\n" +
+	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\xa7\x02\n" +
 	"\rGatewayReport\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x124\n" +
 	"\atunnels\x18\x02 \x03(\v2\x1a.fairlead.report.v1.TunnelR\atunnels\x12\x16\n" +
@@ -2109,7 +2117,8 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x06answer\x18\x06 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\a \x01(\tR\n" +
-	"incomplete\"\x0e\n" +
+	"incomplete\x12\x12\n" +
+	"\x04hang\x18\b \x01(\tR\x04hang\"\x0e\n" +
 	"\fPeersRequest\"s\n" +
 	"\vPeersAnswer\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12.\n" +

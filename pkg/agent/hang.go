@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/heartbeat"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/watchdog"
+)
+
+// watchEnvoy has the agent unready while its Envoy does not answer, and kills an Envoy that hangs, so that the supervisor, or
+// for an external Envoy its unit or container, starts a new one: see package watchdog. It does not depend on the supervisor,
+// which waits for an Envoy that hung before the agent started.
+func (a *Agent) watchEnvoy(ctx context.Context) {
+	probe := watchdog.NewProbe(a.config.path(envoy.LoopSocket), a.config.Concurrency, a.config.admin().answers)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		probe.Run(ctx)
+	}()
+	defer func() { <-ended }()
+	observer, watch := probe.Observer(), watchdog.Watch{}
+	again := time.NewTicker(watchdog.Interval)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+		done := a.beats.Begin("watching Envoy", heartbeat.Limit)
+		signals := observer.Signals()
+		var before string
+		signals.Drains, before = a.envoy.state()
+		if !a.figures.running.Load() && !probe.Running() {
+			signals = watchdog.Signals{Main: true} // there is no Envoy, which the supervisor says
+		}
+		verdict := watch.Observe(time.Now(), signals)
+		if verdict.Silent != before {
+			a.envoyHangs(verdict.Silent)
+		}
+		if verdict.Replace {
+			a.replaceEnvoy(probe)
+		}
+		done()
+	}
+}
+
+// envoyHangs records which parts of Envoy do not answer; empty: all do again.
+func (a *Agent) envoyHangs(silent string) {
+	a.envoy.hangs(silent)
+	if silent == "" {
+		a.log.Info("Envoy answers again")
+		a.eachStatus(func(s *status) { s.over(aboutHang) })
+		return
+	}
+	a.log.Error("Envoy hangs", "silent", silent)
+	a.eachStatus(func(s *status) { s.trouble(aboutHang, "no answer from "+silent) })
+}
+
+// replaceEnvoy kills an Envoy that hangs.
+func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
+	pid, err := probe.Kill()
+	switch {
+	case errors.Is(err, watchdog.ErrUnknownProcess):
+		a.log.Error("Envoy hangs and can't be killed from here: restart its container, or let it share a process namespace with the agent", "error", err)
+	case err != nil:
+		a.log.Error("Envoy hangs and can't be killed", "pid", pid, "error", err)
+	default:
+		a.figures.replaced.WithLabelValues().Inc()
+		a.log.Error("Envoy hung, killed it so that a new one starts", "pid", pid)
+	}
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/watchdog"
+)
+
+// replaced is how long a frozen Envoy may take until it is replaced, on a busy machine.
+const replaced = 40 * time.Second
+
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pass lets real time pass: how long a process is frozen can't be faked.
+func pass(t *testing.T, d time.Duration) {
+	t.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+	}
+}
+
+func thaw(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hangs waits until the agent says that its Envoy hangs.
+func (p *place) hangs() {
+	p.t.Helper()
+	envoytest.Eventually(p.t, "the agent is unready", func() error {
+		if code, body := p.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "Envoy hangs") {
+			return errors.New(body)
+		}
+		return nil
+	})
+}
+
+// renewed waits until there is another Envoy, and returns its process id.
+func (p *place) renewed(old int) (pid int) {
+	p.t.Helper()
+	for end := time.Now().Add(replaced); time.Now().Before(end); pass(p.t, 100*time.Millisecond) {
+		if code, _ := p.get("/readyz"); code == http.StatusOK {
+			if pid, err := p.admin().pid(); err == nil && pid != old {
+				return pid
+			}
+		}
+	}
+	p.t.Fatalf("Envoy %d was not replaced within %s", old, replaced)
+	return 0
+}
+
+func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	gateway.child.Concurrency = 2
+	gateway.serve()
+	gateway.agent()
+	edge.agent()
+	edge.works(a)
+	pids := map[*place]int{edge: edge.ready(), gateway: gateway.ready()}
+	for p, pid := range pids {
+		freeze(p.t, pid)
+	}
+	began := time.Now()
+	for p := range pids {
+		p.hangs()
+	}
+	if took := time.Since(began); took < watchdog.UnreadyAfter-watchdog.Interval {
+		t.Errorf("unready after %s", took)
+	}
+	for p, pid := range pids {
+		pids[p] = p.renewed(pid)
+		p.logged("Envoy hung, killed it", 1)
+	}
+	if took := time.Since(began); took < watchdog.ReplaceAfter-watchdog.Interval {
+		t.Errorf("replaced after %s", took)
+	}
+	edge.works(a)
+
+	// A cause that stays does not end tunnels again and again.
+	freeze(t, pids[edge])
+	edge.hangs()
+	pass(t, watchdog.ReplaceAfter+3*time.Second)
+	thaw(t, pids[edge])
+	if now := edge.ready(); now != pids[edge] {
+		t.Errorf("Envoy %d was replaced again by %d", pids[edge], now)
+	}
+	edge.logged("Envoy hung, killed it", 1)
+}
+
+func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	gateway.serve()
+	gateway.agent()
+	first := edge.agent()
+	edge.works(a)
+	pid := edge.ready()
+	for range 5 { // more than the time to replace it, together
+		freeze(t, pid)
+		pass(t, 3500*time.Millisecond)
+		thaw(t, pid)
+		pass(t, 1500*time.Millisecond)
+	}
+	if code, body := edge.get("/readyz"); code != http.StatusOK {
+		t.Errorf("unready: %s", body)
+	}
+	// Time in which the agent was frozen too does not count: the machine was suspended.
+	freeze(t, first.cmd.Process.Pid)
+	freeze(t, pid)
+	pass(t, watchdog.ReplaceAfter+3*time.Second)
+	thaw(t, first.cmd.Process.Pid)
+	thaw(t, pid)
+	if now := edge.ready(); now != pid {
+		t.Errorf("Envoy %d was replaced by %d", pid, now)
+	}
+	edge.logged("Envoy hung", 0)
+	edge.works(a)
+}
+
+func TestAFrozenEnvoyOfAnotherUnitIsKilled(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	edge.child.External = true
+	if err := WriteBootstrap(Config{StateDir: edge.child.StateDir}); err != nil {
+		t.Fatal(err)
+	}
+	gateway.serve()
+	gateway.agent()
+	edge.container()
+	first := edge.agent()
+	edge.works(a)
+	pid := edge.ready()
+	freeze(t, pid)
+	edge.hangs()
+	first.end(t, syscall.SIGKILL) // the next agent finds it frozen
+	edge.agent()
+	edge.renewed(pid)
+	edge.logged("Envoy hung, killed it", 1)
+	edge.works(a)
+}

@@ -1,0 +1,185 @@
+package watchdog
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// redial is the time between attempts to connect to the loop listener.
+const redial = 500 * time.Millisecond
+
+// ErrUnknownProcess says that Envoy's process can't be seen from here: it is in another process id namespace.
+var ErrUnknownProcess = errors.New("the process of Envoy can't be seen from here")
+
+// Probe asks one Envoy after the other in the same folder. It is safe for concurrent use.
+type Probe struct {
+	loop    string                          // path of the socket of the loop listener
+	admin   func(ctx context.Context) error // any answer of the admin interface is nil
+	main    atomic.Uint64                   // how many answers there were
+	workers []*worker
+
+	mu      sync.Mutex
+	process *process // the Envoy that listens; nil: none is known
+}
+
+// worker is a connection that one of Envoy's workers answers.
+type worker struct {
+	known   atomic.Bool
+	answers atomic.Uint64
+}
+
+// NewProbe returns a Probe of the Envoy that has so many workers and listens on loop. admin asks its main thread once, with a
+// deadline of its own.
+func NewProbe(loop string, workers int, admin func(ctx context.Context) error) *Probe {
+	p := &Probe{loop: loop, admin: admin}
+	for range workers {
+		p.workers = append(p.workers, &worker{})
+	}
+	return p
+}
+
+// Run asks until ctx ends.
+func (p *Probe) Run(ctx context.Context) {
+	var group errgroup.Group
+	group.Go(func() error { p.askMain(ctx); return nil })
+	for _, w := range p.workers {
+		group.Go(func() error { p.askWorker(ctx, w); return nil })
+	}
+	_ = group.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forget()
+}
+
+func (p *Probe) askMain(ctx context.Context) {
+	for ctx.Err() == nil {
+		if p.admin(ctx) == nil {
+			p.main.Add(1)
+		}
+		pause(ctx, Interval)
+	}
+}
+
+// askWorker keeps a connection to a worker, on which it sends a byte and waits for it to come back, as long as that takes.
+func (p *Probe) askWorker(ctx context.Context, w *worker) {
+	for ctx.Err() == nil {
+		conn, err := (&net.Dialer{Timeout: redial}).DialContext(ctx, "unix", p.loop)
+		if err == nil {
+			p.hold(conn)
+			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+			w.converse(ctx, conn)
+			stop()
+			_ = conn.Close()
+			w.known.Store(false) // what answers next may be another Envoy
+		}
+		pause(ctx, redial)
+	}
+}
+
+func (w *worker) converse(ctx context.Context, conn net.Conn) {
+	answer := make([]byte, 1)
+	for ctx.Err() == nil {
+		if _, err := conn.Write([]byte{'.'}); err != nil {
+			return
+		}
+		if _, err := io.ReadFull(conn, answer); err != nil {
+			return
+		}
+		w.answers.Add(1)
+		w.known.Store(true)
+		pause(ctx, redial)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// hold notes which process listens. The kernel says so even where Envoy is frozen: see SO_PEERCRED in unix(7).
+func (p *Probe) hold(conn net.Conn) {
+	pid, err := listener(conn)
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.process != nil && p.process.pid == pid && p.process.alive() {
+		return
+	}
+	p.forget()
+	if pid == 0 {
+		return // in another process id namespace
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	// The process id could have become that of another process before pidfd_open.
+	again, err := net.DialTimeout("unix", p.loop, redial)
+	if err != nil {
+		_ = unix.Close(fd)
+		return
+	}
+	defer again.Close()
+	if now, err := listener(again); err != nil || now != pid {
+		_ = unix.Close(fd)
+		return
+	}
+	p.process = &process{pid: pid, fd: fd}
+}
+
+// Running says whether there is an Envoy, frozen or not.
+func (p *Probe) Running() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.process != nil && p.process.alive()
+}
+
+// forget lets go of the process. The caller holds the lock.
+func (p *Probe) forget() {
+	if p.process != nil {
+		_ = unix.Close(p.process.fd)
+		p.process = nil
+	}
+}
+
+// Kill ends the Envoy that listens, frozen or not, and returns its process id.
+func (p *Probe) Kill() (pid int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.process == nil {
+		return 0, ErrUnknownProcess
+	}
+	return p.process.pid, os.NewSyscallError("pidfd_send_signal", unix.PidfdSendSignal(p.process.fd, unix.SIGKILL, nil, 0))
+}
+
+// listener is the process that listens at the other end of a Unix socket.
+func listener(conn net.Conn) (int, error) {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	err = raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, peerErr); err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
+}

@@ -1,0 +1,65 @@
+package sight
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/check"
+	"github.com/fairlead/fairlead/test/lab"
+)
+
+// hangTime is how long check may take to name a frozen process.
+const hangTime = 20 * time.Second
+
+// hangFaults are processes that are frozen: they take connections and answer nothing. They run one after the other, on an
+// installation that is otherwise well.
+var hangFaults = []fault{
+	{
+		ID: "gateway-envoy-frozen", Title: "the Envoy of one of two gateways is frozen", Hop: check.HopRoute, Status: check.Warning, Cause: "the process envoy of gateway-1 is frozen", Cure: "replaces an Envoy that stands still", Within: hangTime,
+		Do:     "wait: its agent replaces it after 15 s; if it stays, delete the gateway's Pod",
+		inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.world.Gateways[1]) },
+	},
+	{
+		ID: "gateway-agent-frozen", Title: "the agent of one gateway is frozen, so that no revocation reaches its Envoy", Hop: check.HopRoute, Status: check.Warning, Cause: "no revocation reaches it", Cure: "delete pod gateway-0", Within: hangTime,
+		Do:     "wait for its liveness probe, or delete the gateway's Pod",
+		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Gateways[0].Service) },
+	},
+	{
+		ID: "edge-envoy-frozen", Title: "the Envoy of the only edge is frozen", Hop: check.HopHandshake, Cause: "the edge's Envoy is frozen", Cure: "replaces an Envoy that stands still", Within: hangTime,
+		Do:     "wait: edge-agent replaces it after 15 s; if it stays, restart it on its machine",
+		inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.edge) },
+	},
+	{
+		ID: "edge-agent-frozen", Title: "the edge's agent is frozen, and its Envoy goes on", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down or frozen", Cure: "see that edge-agent runs", Within: hangTime,
+		Do:     "wait for its unit's watchdog or its liveness probe, or restart edge-agent",
+		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.edge.Service) },
+	},
+	{
+		ID: "xds-server-frozen", Title: "one of two xds-servers is frozen", Hop: check.HopServers, Status: check.Warning, Cause: "is frozen", Cure: "get pods -l app.kubernetes.io/name=xds-server", Within: hangTime,
+		Do:     "wait for its liveness probe, or delete its Pod",
+		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.XDSServers[1]) },
+	},
+	{
+		ID: "controller-frozen", Title: "the controller is frozen", Hop: check.HopServers, Cause: "is frozen", Cure: "start the controller again", Within: hangTime,
+		Do:     "wait for its liveness probe, or delete its Pod",
+		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Controller) },
+	},
+}
+
+// freeze freezes a process, and returns what lets it go on.
+func freeze(t *testing.T, s *lab.Service) func(*testing.T) {
+	t.Helper()
+	p := s.Process()
+	must(t, p.Freeze())
+	t.Cleanup(func() { _ = p.Thaw() })
+	return func(t *testing.T) { must(t, p.Thaw()) }
+}
+
+// freezeEnvoy freezes an agent's Envoy, and returns what lets it go on.
+func freezeEnvoy(t *testing.T, a *lab.Agent) func(*testing.T) {
+	t.Helper()
+	_, thaw, err := a.FreezeEnvoy()
+	must(t, err)
+	t.Cleanup(thaw)
+	return func(*testing.T) { thaw() }
+}
