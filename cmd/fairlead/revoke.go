@@ -64,7 +64,7 @@ func edgeRevokeCommand() *cobra.Command {
 					return nil, err
 				}
 				defer s.Close()
-				return s.Prove(ctx, model.EdgeRef{Node: args[0], ID: tunnel.Spec.ID})
+				return s.Prove(ctx, model.EdgeRef{Node: args[0], ID: tunnel.HeldID()})
 			}
 			return errors.Join(cutErr, waitProven(ctx, cmd.OutOrStdout(), prove))
 		},

@@ -124,9 +124,9 @@ func (c call) outcome(who identity, public bool) codes.Code {
 }
 
 const (
-	enrolment = "/fairlead.enrol.v1.Enrolment/"
-	reporting = "/fairlead.report.v1.Report/"
-	discovery = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
+	enrolment        = "/fairlead.enrol.v1.Enrolment/"
+	reporting        = "/fairlead.report.v1.Report/"
+	discoveryService = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 )
 
 // roles are the codes for the edges and for the gateway.
@@ -151,9 +151,9 @@ func calls() []call {
 		{reporting + "Gateway", fixed(&reportv1.GatewayReport{}), true, roles(codes.PermissionDenied, codes.InvalidArgument), codes.Unauthenticated},
 		{reporting + "Peers", fixed(&reportv1.PeersRequest{}), true, roles(codes.PermissionDenied, codes.OK), codes.Unauthenticated},
 		{reporting + "Watch", fixed(&reportv1.WatchRequest{}), true, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
-		{discovery + "DeltaAggregatedResources", func(who identity) proto.Message { return node(who.subject.NodeID()) }, false, roles(codes.OK, codes.InvalidArgument), codes.Unauthenticated},
+		{discoveryService + "DeltaAggregatedResources", func(who identity) proto.Message { return node(who.subject.NodeID()) }, false, roles(codes.OK, codes.InvalidArgument), codes.Unauthenticated},
 		// As another node than it is.
-		{discovery + "DeltaAggregatedResources", fixed(node(model.NodeID("edge-aaaaaaaaaaaaaaaa"))), false, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
+		{discoveryService + "DeltaAggregatedResources", fixed(node(model.NodeID("edge-aaaaaaaaaaaaaaaa"))), false, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
 	}
 	for _, method := range []string{
 		discovery + "StreamAggregatedResources", "/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets",
