@@ -20,7 +20,7 @@ var areas = []struct {
 	short bool // part of the short form too
 	run   func(t *testing.T, in *installation)
 }{
-	{"objects", true, objectAttacks},
+	{"objects", false, objectAttacks},
 }
 
 // TestAttacks runs every area on one installation.
