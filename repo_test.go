@@ -130,7 +130,7 @@ func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text
 var claims = []string{
 	"cmd/fairlead/configverdict.go", "cmd/fairlead/move.go", "pkg/fleetview/row.go", "pkg/source/build.go", "pkg/source/load.go", "pkg/source/prepared.go",
 	"pkg/controller/bootstrap.go", "pkg/controller/boottoken.go", "pkg/controller/copies.go", "pkg/controller/copieswrite.go", "pkg/controller/decide.go",
-	"pkg/controller/index.go", "pkg/controller/prepared.go", "pkg/controller/remove.go", "pkg/controller/request.go", "pkg/controller/tunnel.go",
+	"pkg/controller/index.go", "pkg/controller/live.go", "pkg/controller/prepared.go", "pkg/controller/remove.go", "pkg/controller/request.go", "pkg/controller/tunnel.go",
 }
 
 // TestProgramsActOnIDsThatTunnelsHave: spec.id is what the writer of a Tunnel claims. A program that acts on it ends or changes what

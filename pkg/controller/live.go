@@ -201,7 +201,7 @@ func (r *liveStatus) doubt(key client.ObjectKey, c metav1.Condition, now time.Ti
 
 // revive takes a tunnel off the record of those that have ended, if it lives: its Cluster was moved back, or restored.
 func (r *liveStatus) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
-	id := tunnel.HeldID()
+	id := tunnel.ClaimedID() // a Tunnel that was restored paused has no record yet, and its edges are to come back
 	if id == "" || !r.ended.has(id) || !tunnel.DeletionTimestamp.IsZero() {
 		return nil
 	}
@@ -215,7 +215,7 @@ func (r *liveStatus) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 		if err != nil || cluster == nil {
 			return false, wrap("reading Cluster", err)
 		}
-		lives := now.DeletionTimestamp.IsZero() && now.HeldID() == id && metav1.IsControlledBy(now, cluster)
+		lives := now.DeletionTimestamp.IsZero() && now.ClaimedID() == id && metav1.IsControlledBy(now, cluster)
 		if lives {
 			r.log.Info("a tunnel that had ended lives again", "cluster", key.String(), "tunnel", id)
 		}

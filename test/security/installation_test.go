@@ -23,10 +23,10 @@ var areas = []struct {
 }{
 	{"ports", false, portAttacks},
 	{"parsers", false, parserAttacks},
-	{"tunnels", false, tunnelAttacks},
-	{"handshakes", false, handshakeAttacks},
+	{"tunnels", true, tunnelAttacks},
+	{"objects", false, objectAttacks},
 	{"control channel", false, controlAttacks},
-	{"objects", true, objectAttacks},
+	{"handshakes", false, handshakeAttacks},
 	{"hangs", false, hangAttacks}, // the last: it freezes what all attacks share
 }
 
