@@ -156,7 +156,7 @@ func calls() []call {
 		{discoveryService + "DeltaAggregatedResources", fixed(node(model.NodeID("edge-aaaaaaaaaaaaaaaa"))), false, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
 	}
 	for _, method := range []string{
-		discovery + "StreamAggregatedResources", "/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets",
+		discoveryService + "StreamAggregatedResources", "/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets",
 		"/envoy.service.status.v3.ClientStatusDiscoveryService/FetchClientStatus", "/fairlead.inspect.v1.Inspect/Fleet",
 		"/fairlead.inspect.v1.Inspect/Dump", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
 	} {
