@@ -201,7 +201,7 @@ func TestTheComponentTurnsFiguresOn(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for what, n := range map[string]int{
-		"--metrics-listen=:9090": 3, "name: metrics\n": 3, "kind: PodMonitor\n": 1, "kind: PrometheusRule\n": 1, "kind: NetworkPolicy\n": 1, `grafana_dashboard: "1"`: 1,
+		"--metrics-listen=:9090": 3, "name: metrics\n": 3, "kind: PodMonitor\n": 1, "kind: PrometheusRule\n": 1, "kind: NetworkPolicy\n": 3, `grafana_dashboard: "1"`: 1,
 	} {
 		if got := strings.Count(string(out), what); got != n {
 			t.Errorf("%q is there %d times, want %d", what, got, n)

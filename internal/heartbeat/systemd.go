@@ -19,7 +19,7 @@ func Notify(state string) error {
 	if path == "" {
 		return ErrNoManager
 	}
-	conn, err := net.Dial("unixgram", path) // a name that begins with @ is an abstract one, here as there
+	conn, err := net.Dial("unixgram", path) //nolint:gosec // the service manager sets the path; a name that begins with @ is an abstract one, here as there
 	if err != nil {
 		return fmt.Errorf("notifying the service manager: %w", err)
 	}

@@ -16,8 +16,17 @@ func NewBounded(config Config, b Bounds) *Channel {
 	for _, x := range []struct {
 		from int
 		to   *int
-	}{{b.Openings, &all.openings}, {b.Public, &all.public}, {b.PerAddress, &all.perAddress}, {b.PerNode, &all.perNode}, {b.Calls, &all.calls.Burst},
-		{b.Known, &all.known}, {b.PerTunnel, &all.perTunnel}, {b.NodeStreams, &all.nodeStreams}, {b.TunnelCalls, &all.tunnelCalls.Burst}} {
+	}{
+		{b.Openings, &all.openings},
+		{b.Public, &all.public},
+		{b.PerAddress, &all.perAddress},
+		{b.PerNode, &all.perNode},
+		{b.Calls, &all.calls.Burst},
+		{b.Known, &all.known},
+		{b.PerTunnel, &all.perTunnel},
+		{b.NodeStreams, &all.nodeStreams},
+		{b.TunnelCalls, &all.tunnelCalls.Burst},
+	} {
 		if x.from > 0 {
 			*x.to = x.from
 		}

@@ -47,7 +47,7 @@ func (r *Relay) Clusters(f func(name, version string, resource *anypb.Any)) {
 }
 
 // shown is the version that Envoy is told of a resource, with the form that it is to have.
-func (r *Relay) shown(k kind, name string, res *resource) string {
+func (r *Relay) shown(name string, res *resource) string {
 	if res == nil || r.dress == nil {
 		return res.version()
 	}
@@ -62,7 +62,7 @@ func (r *Relay) dressed(k kind, name string, res *resource) *discoveryv3.Resourc
 	if r.dress == nil {
 		return res.message
 	}
-	version := r.shown(k, name, res)
+	version := r.shown(name, res)
 	body := r.dress.Dressed(name, strings.TrimPrefix(version[len(res.version()):], formMark), res.message.GetResource())
 	return &discoveryv3.Resource{Name: name, Version: version, Resource: body}
 }

@@ -114,7 +114,7 @@ func (s *session) part(k kind) *batch {
 			if b.share != nil {
 				want = b.share.offered[name]
 			}
-			if s.relay.shown(k, name, want) != t.have[name] {
+			if s.relay.shown(name, want) != t.have[name] {
 				b.add(name, want)
 			}
 		}
@@ -139,7 +139,7 @@ func (s *session) additions(k kind) *batch {
 		if o == nil || o.offered[name] == nil {
 			continue // a removal, if anything
 		}
-		if s.relay.shown(k, name, o.offered[name]) == t.have[name] {
+		if s.relay.shown(name, o.offered[name]) == t.have[name] {
 			delete(t.todo, name)
 		} else if o.of.ready(k) && !t.held(o, name) {
 			byShare[o] = append(byShare[o], name)

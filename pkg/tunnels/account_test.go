@@ -141,7 +141,7 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 			w := e.dial(t, e.Addr().String())
 			tt.begin()
 			b.isIncomplete(t, tt.words)
-			time.Sleep(2 * unownedLooks * b.accountEvery) //nolint:forbidigo // nothing happens, and that is what is tested
+			time.Sleep(2 * unownedLooks * b.accountEvery) // nothing happens, and that is what is tested
 			if err := w.answers(); err != nil || b.Stats().Closed != closedBefore {
 				t.Errorf("a connection is closed: %v", err)
 			}
@@ -167,7 +167,7 @@ func TestAnEnvoyThatDoesNotRecordKeepsItsConnections(t *testing.T) {
 	b.Unrecorded("an older listener")
 	b.isIncomplete(t, "an older listener")
 	w := e.dial(t, e.Addr().String())
-	time.Sleep(2 * unownedLooks * b.accountEvery) //nolint:forbidigo // nothing happens, and that is what is tested
+	time.Sleep(2 * unownedLooks * b.accountEvery) // nothing happens, and that is what is tested
 	if err := w.answers(); err != nil {
 		t.Errorf("a connection that could not be recorded is closed: %v", err)
 	}

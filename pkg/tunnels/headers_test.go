@@ -70,8 +70,10 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 		"bytes that are no UTF-8":     {tenant("a\x80\xff\xc3"), 200},
 		"quotes and a record":         {tenant(`","owner":"relay","peer":"192.0.2.9:1","local":"192.0.2.1:443"}` + `{"owner":"tunnel"`), 200},
 		"a control character":         {tenant("a\x01b"), 400},
-		"a second header each": {tenant("fairlead") + tenant("again") + "x-envoy-reverse-tunnel-node-id: CN=edge-1\r\nx-envoy-reverse-tunnel-cluster-id: " + domain.TunnelID(idA) + "\r\n",
-			200},
+		"a second header each": {
+			tenant("fairlead") + tenant("again") + "x-envoy-reverse-tunnel-node-id: CN=edge-1\r\nx-envoy-reverse-tunnel-cluster-id: " + domain.TunnelID(idA) + "\r\n",
+			200,
+		},
 		"another party's address": {tenant("fairlead") + "x-forwarded-for: 192.0.2.9\r\nx-envoy-external-address: 192.0.2.9\r\nforwarded: for=192.0.2.9\r\n", 200},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +93,7 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 			})
 			for range 100 { // Envoy has an event for each, of 5 bytes
 				_, _ = conn.Write([]byte("RPING"))
-				time.Sleep(time.Millisecond) //nolint:forbidigo // so that they are not read as one
+				time.Sleep(time.Millisecond) // so that they are not read as one
 			}
 			peer := conn.LocalAddr().String()
 			grown := read(t, path)[before:]

@@ -28,7 +28,7 @@ const (
 func hangAttacks(t *testing.T, in *installation) {
 	spare := in.Edge(t, lab.EdgeSpec{Name: "edge-spare"}, in.victim)
 	t.Cleanup(func() { world.StopEdge(t, spare) })
-	edge := in.World.Edge(t, lab.EdgeSpec{Name: "edge-hangs"}, in.victim)
+	edge := in.Edge(t, lab.EdgeSpec{Name: "edge-hangs"}, in.victim)
 	t.Cleanup(func() { world.StopEdge(t, edge) })
 	for _, a := range []*lab.Agent{spare, edge} { // the victim answers by any edge
 		eventually(t, a.Ready)

@@ -40,7 +40,7 @@ func (*recorder) Close() error { return nil }
 func clientHello(t *testing.T, name string) []byte {
 	t.Helper()
 	r := &recorder{}
-	_ = tls.Client(r, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(context.WithoutCancel(t.Context())) //nolint:gosec // only its first message counts
+	_ = tls.Client(r, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(context.WithoutCancel(t.Context())) // only its first message counts
 	if len(r.written) < 100 {
 		t.Fatal("there is no ClientHello")
 	}

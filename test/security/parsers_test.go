@@ -224,7 +224,7 @@ func openAfter(t *testing.T, from *lab.Namespace, to netip.AddrPort, first []byt
 	_ = raw.SetDeadline(time.Now().Add(patience))
 	_, err = raw.Write(first)
 	must(t, err)
-	config := &tls.Config{InsecureSkipVerify: true, ServerName: world.Domain.Control(), NextProtos: []string{"h2"}} //nolint:gosec // an attacker verifies nothing
+	config := &tls.Config{InsecureSkipVerify: true, ServerName: world.Domain.Control(), NextProtos: []string{"h2"}} // an attacker verifies nothing
 	err = tls.Client(raw, config).HandshakeContext(t.Context())
 	return err == nil, err
 }

@@ -58,7 +58,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 					break // Envoy has closed it
 				}
 			}
-			time.Sleep(time.Second) //nolint:forbidigo // Envoy writes within 200 ms; nothing more than a record may come
+			time.Sleep(time.Second) // Envoy writes within 200 ms; nothing more than a record may come
 			if grown := size(t, log) - before; grown > 4*recordSize {
 				t.Errorf("the log has grown by %d bytes", grown)
 			}
