@@ -165,24 +165,20 @@ func TestTunnelLog(t *testing.T) {
 // checkEvent says whether a line is about an event of a tunnel, and fails the test if it is malformed.
 func checkEvent(t *testing.T, line []byte, want string, wc model.WorkloadCluster, public model.Endpoint) bool {
 	t.Helper()
-	var event struct {
-		Time        time.Time
-		Peer, Local string
-		Tunnel      struct {
-			Event, Worker string
-			NodeID        string `json:"node_id"`
-			ClusterID     string `json:"cluster_id"`
-		}
+	var record struct {
+		Time                                        time.Time
+		Owner, Event, Node, ID, Worker, Peer, Local string
 	}
-	if err := json.Unmarshal(line, &event); err != nil {
+	if err := json.Unmarshal(line, &record); err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
-	if event.Tunnel.Event != want {
+	if record.Event != want {
 		return false
 	}
-	_, err := model.ParseEndpoint(event.Peer)
-	_, node := model.ParseNodeID(event.Tunnel.NodeID)
-	if err != nil || event.Local != public.String() || !node || event.Tunnel.ClusterID != domain.TunnelID(wc.ID) || time.Since(event.Time) > time.Minute {
+	_, err := model.ParseEndpoint(record.Peer)
+	_, node := model.ParseNodeID(record.Node)
+	owned := record.Owner == envoy.OwnerTunnel && node && record.ID == domain.TunnelID(wc.ID)
+	if err != nil || record.Local != public.String() || !owned || time.Since(record.Time) > time.Minute {
 		t.Errorf("%q does not tell the tunnel", line)
 	}
 	return true
