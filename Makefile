@@ -58,7 +58,7 @@ test-parts: ## test-unit, test-controller, test-drift and validate, every packag
 # Each has networks of its own. More than two at a time would make each other late.
 .PHONY: verify-short
 verify-short: ## of each proof the short form, and the commands of the README
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short test-metrics test-readme
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short verify-security-short test-metrics test-readme
 
 .PHONY: test-rest
 test-rest: ## of test-unit what no other part runs in whole
@@ -93,7 +93,7 @@ validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, superv
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
 .PHONY: test-e2e
-test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet verify-sight ## the whole system in network namespaces, as root
+test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet verify-sight verify-security ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
 verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
@@ -184,7 +184,7 @@ operations.test: tools build
 	go test -c -o bin/test/operations.test ./test/operations
 
 .PHONY: verify-security
-verify-security: security.test ## attack an installation as outsider, tenant and namespace owner; prints what stopped what (10 min, as root)
+verify-security: security.test ## attack an installation as outsider, tenant and namespace owner; prints what stopped what (as root)
 	cd test/security && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/security.test -test.v -test.timeout=20m
 
 .PHONY: verify-security-short
