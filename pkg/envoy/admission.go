@@ -29,9 +29,11 @@ const (
 	// admissionTimeout is how long a connection waits for the agent's answer before it is admitted without one. An answer takes
 	// 0.2 ms. On a machine without a free core it takes longer, and a flood must not be admitted for that.
 	admissionTimeout = 200 * time.Millisecond
-	// backstop is how many times the rate of new tunnels a filter chain takes in connections, before the agent is asked: a refused
-	// one costs Envoy 0.4 ms, an accepted tunnel 0.6 ms.
-	backstop = 4
+	// backstop is how many times the rate of new tunnels a filter chain takes in connections, before the agent is asked. All
+	// sources share this bucket, so it must not be used up before a worker is: a refused connection costs Envoy 0.4 ms, and
+	// with backstopFloor a low rate of tunnels does not make a flood out of fewer connections.
+	backstop      = 4
+	backstopFloor = backstop * handshakeRate
 
 	reverseTunnelFilter = "envoy.filters.network.reverse_tunnel"
 	localLimitFilter    = "envoy.filters.network.local_ratelimit"
@@ -65,7 +67,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 			filters = append(filters, f)
 		}
 		chain.Filters = slices.Insert(filters, 0,
-			connectionLimit("backstop", backstop*rate), askAboutConnection(relayed), connectionLimit("handshakes", rate))
+			connectionLimit("backstop", max(backstop*rate, backstopFloor)), askAboutConnection(relayed), connectionLimit("handshakes", rate))
 	}
 	return pack(l), rate, true
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -26,6 +27,7 @@ const (
 type control struct {
 	*installation
 	greedy *world.Member
+	site   *lab.Site // of the tenant: behind the victim's address it would use up a quota that both share
 	victim outsider.Outsider
 	is     model.Subject
 	leaves []leaf
@@ -42,7 +44,7 @@ type leaf struct {
 func controlAttacks(t *testing.T, in *installation) {
 	stolen := world.Steal(t, in.edgeVictim)
 	c := &control{installation: in, victim: in.Outsider(stolen), is: stolen.Subject, roots: stolen}
-	c.greedy = in.Member(t, "greedy", nil)
+	c.greedy, c.site = in.Member(t, "greedy", nil), newSite(t, in, "greedy")
 	defer func() { must(t, c.greedy.Delete(context.WithoutCancel(t.Context()))) }()
 	c.enrolAll(t)
 	attack(t, "a tenant opens as many control connections as it can with 24 leaves",
@@ -99,7 +101,7 @@ func (c *control) enrol(ctx context.Context, token string, csr []byte) (*enrolv1
 
 // stranger shows no certificate.
 func (c *control) stranger() outsider.Outsider {
-	return outsider.Outsider{From: c.Network.Workload, Domain: world.Domain, Roots: c.roots.Roots}
+	return outsider.Outsider{From: c.site.Namespace, Domain: world.Domain, Roots: c.roots.Roots}
 }
 
 func renew(ctx context.Context, who outsider.Outsider) error {

@@ -24,8 +24,9 @@ const (
 	floodRate, bucketRate = 1000, 50
 	// sourceBurst is what an unknown source may open at once.
 	sourceBurst = 200
-	// dialCount is how many tunnels a real edge asks for during a flood, dialPause how long it waits after each.
-	dialCount, dialPause = 25, 80 * time.Millisecond
+	// dialCount is how many tunnels a real edge asks for during a flood, dialPause how long it waits after each: an edge that
+	// keeps two may open eight within 1.5 s.
+	dialCount, dialPause = 25, 250 * time.Millisecond
 	// leafTries is how many tunnels one leaf tries to open, mostTunnels how many it may have: four times those that it keeps.
 	leafTries, mostTunnels = 3000, 8
 	// silentCount is how many connections one source opens and says nothing on.
@@ -36,7 +37,7 @@ const (
 
 // handshakeAttacks use up what a gateway has for connections and tunnels.
 func handshakeAttacks(t *testing.T, in *installation) {
-	flooded, fresh, hostile := newSite(t, in, "flood"), newSite(t, in, "fresh"), newSite(t, in, "leaf")
+	flooded, fresh, hostile := newSite(t, in, "torrent"), newSite(t, in, "fresh"), newSite(t, in, "leaf")
 	leaf := in.extraLeaf(t, hostile)
 	bare := newBareGateway(t, bucketRate)
 	gateway := in.gatewayAt(t)
@@ -48,8 +49,8 @@ func handshakeAttacks(t *testing.T, in *installation) {
 			if n := gateway.from(in.Network.Workload).dials(t, leaf); n < dialCount {
 				t.Errorf("of %d tunnels of an edge at a known source %d were opened", dialCount, n)
 			}
-			sent, answered := stop(t)
-			bounded(t, sent, answered)
+			sent, admitted := stop(t)
+			bounded(t, sent, admitted)
 			if grown := in.gatewayLog(t) - logged; grown > logLimit {
 				t.Errorf("the gateway wrote %d bytes of log", grown)
 			}
@@ -57,8 +58,8 @@ func handshakeAttacks(t *testing.T, in *installation) {
 			if n := gateway.from(fresh.Namespace).dials(t, leaf); n < dialCount {
 				t.Errorf("of %d tunnels of an edge at a source that was never seen %d were opened", dialCount, n)
 			}
-			sent, answered = stop(t)
-			bounded(t, sent, answered)
+			sent, admitted = stop(t)
+			bounded(t, sent, admitted)
 		}, func(t *testing.T) {
 			stop := flood(t, bare.target, bare.tunnels)
 			if n := bare.dials(t, bare.leaf(t, model.NewID())); n > dialCount/2 {
@@ -147,11 +148,12 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 		})
 }
 
-// bounded fails the test if more of a flood was answered than its source's quota, and what Envoy sends while it asks its agent.
-func bounded(t *testing.T, sent, answered int) {
+// bounded fails the test if more of a flood was admitted than its source's quota. Half of the rest may be refused late, on
+// a machine without a free core.
+func bounded(t *testing.T, sent, admitted int) {
 	t.Helper()
-	if answered > sourceBurst+sent/2 {
-		t.Errorf("%d of %d connections of the flood were answered", answered, sent)
+	if admitted > sourceBurst+sent/2 {
+		t.Errorf("%d of %d connections of the flood were admitted", admitted, sent)
 	}
 }
 
