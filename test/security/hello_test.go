@@ -73,7 +73,7 @@ func (in *installation) hellos(t *testing.T, public port) {
 		"HTTP":                                []byte("GET / HTTP/1.1\r\nHost: " + name + "\r\n\r\n"),
 		"nothing":                             nil,
 	}
-	attack(t, "somebody sends a ClientHello to the public port that is too long, cut, nested or has an odd name", "Envoy's inspector closes what has no name of ours", func(t *testing.T) {
+	attack(t, "an outsider sends a ClientHello to the public port that is too long, cut, nested or has an odd name", "Envoy's inspector closes what has no name of ours", func(t *testing.T) {
 		var all sync.WaitGroup
 		for what, data := range odd {
 			all.Go(func() {
@@ -88,7 +88,7 @@ func (in *installation) hellos(t *testing.T, public port) {
 			t.Errorf("a good one is answered with %d bytes", len(answer))
 		}
 	})
-	attack(t, "somebody sends a ClientHello byte by byte, and keeps the connection", "the time for a handshake is bounded", func(t *testing.T) {
+	attack(t, "an outsider sends a ClientHello byte by byte, and keeps the connection", "the time for a handshake is bounded", func(t *testing.T) {
 		slow(t, in.Network.Workload, public, good)
 	}, nil)
 }

@@ -218,7 +218,7 @@ func (p *people) writeMalice(t *testing.T) {
 		// A copy that says it is the victim's, and one that claims to be owned by the victim's Tunnel.
 		{ObjectMeta: metav1.ObjectMeta{Name: "copy", Labels: marked, Annotations: map[string]string{v1alpha1.RequestTunnelAnnotation: victim.Namespace + "/" + victim.Name}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "owned", Labels: marked, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(victim, v1alpha1.GroupVersion.WithKind("Tunnel"))}}},
-		// The victim's own token, as if somebody had it, and one that the tenant has chosen.
+		// The victim's own token, as if it were stolen, and one that the tenant has chosen.
 		{ObjectMeta: metav1.ObjectMeta{Name: "malice-5" + v1alpha1.BootstrapSecretSuffix, Labels: marked}, Data: bootstrap.Data},
 		{ObjectMeta: metav1.ObjectMeta{Name: "malice-6" + v1alpha1.BootReportSecretSuffix, Labels: marked}, Data: map[string][]byte{v1alpha1.BootstrapTokenKey: []byte("chosen")}},
 	}

@@ -30,8 +30,8 @@ func (p port) String() string {
 	return fmt.Sprintf("%s listens on %s in the %s network", p.program, p.address, p.place)
 }
 
-// row says which ports there are and what must happen at each. A port that matches no row fails the test: whoever adds one
-// decides here what each identity may do there.
+// row says which ports there are and what must happen at each. A port that matches no row fails the test, so a new port needs
+// a row that states what each identity may do there.
 type row struct {
 	name    string
 	place   string
@@ -143,7 +143,7 @@ func matching(p port) *row {
 func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 	t.Helper()
 	addresses := []netip.Addr{lab.InsideAddress(0), lab.PublicAddress(0), in.Management.Endpoint.Addr(), in.SNI.Endpoint.Addr()}
-	attack(t, fmt.Sprintf("somebody in a network connects to the port %s (%d)", name, p.address.Port()), "it listens on a loopback address alone",
+	attack(t, fmt.Sprintf("a host in a network connects to the port %s (%d)", name, p.address.Port()), "it listens on a loopback address alone",
 		func(t *testing.T) {
 			for _, from := range append([]*lab.Namespace{in.Network.Management, in.Network.Workload}, in.Network.Gateways...) {
 				for _, address := range addresses {
@@ -158,7 +158,7 @@ func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 		})
 }
 
-// dialFails fails the test if somebody takes a connection.
+// dialFails fails the test if the address accepts a connection.
 func dialFails(t *testing.T, from *lab.Namespace, to netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -194,7 +194,7 @@ func (in *installation) sockets(t *testing.T) {
 // secretText is what no answer may hold.
 var secretText = regexp.MustCompile(`PRIVATE KEY|fl1\.[a-z2-7]|flr1\.[a-z2-7]|eyJhbGciOi`)
 
-// get asks a port by HTTP as somebody with a token, or none.
+// get asks a port by HTTP with a token, or without one.
 func (p port) get(t *testing.T, method, path, token string) (int, string) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

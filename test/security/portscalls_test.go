@@ -31,7 +31,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// identity is what somebody shows: a certificate, a token, both or nothing.
+// identity is what a caller presents: a certificate, a token, both or nothing.
 type identity struct {
 	name        string
 	certificate *tls.Certificate
@@ -39,7 +39,7 @@ type identity struct {
 	subject     model.Subject
 }
 
-// identities are all that there are: an edge of each tunnel, a gateway, somebody with a certificate of another CA, and each token.
+// identities are all that there are: an edge of each tunnel, a gateway, a caller with a certificate of another CA, and each token.
 func (in *installation) identities(t *testing.T) []identity {
 	t.Helper()
 	stolen, err := outsider.StealAll(world.Domain, in.Dir)
@@ -79,7 +79,7 @@ func (in *installation) idOf(t *testing.T, m *world.Member) string {
 	return tunnel.Spec.ID
 }
 
-// tokens are those of a namespace's owner and of somebody who may look at the installation; empty: none. Each is good at the management
+// tokens are those of a namespace's owner and of a viewer of the installation; empty: none. Each is good at the management
 // cluster's apiserver.
 func (in *installation) tokens(t *testing.T) map[string]string {
 	t.Helper()
@@ -227,7 +227,7 @@ func tryInsideControl(t *testing.T, in *installation, p port) {
 			return in.outsider(t, in.Network.Management, p.address.String(), who).Control()
 		}, false)
 	}, nil)
-	attack(t, "somebody in the workload network connects to the xds-server's own address", "networks: the address is not routed", func(t *testing.T) {
+	attack(t, "a host in the workload network connects to the xds-server's own address", "networks: the address is not routed", func(t *testing.T) {
 		dialFails(t, in.Network.Workload, p.address)
 	}, func(t *testing.T) {
 		conn, err := in.Network.Management.DialContext(t.Context(), "tcp", p.address.String())
@@ -236,7 +236,7 @@ func tryInsideControl(t *testing.T, in *installation, p port) {
 	})
 }
 
-// outsider is somebody with an identity at a place.
+// outsider is a caller with an identity at a place.
 func (in *installation) outsider(t *testing.T, from *lab.Namespace, address string, who identity) outsider.Outsider {
 	t.Helper()
 	return outsider.Outsider{From: from, Address: address, Domain: world.Domain, Roots: in.Roots(t), Certificate: who.certificate}

@@ -39,7 +39,7 @@ func tryPublic(t *testing.T, in *installation, p port) {
 		}
 	}
 	always := func(what string) func(identity) string { return func(identity) string { return what } }
-	attack(t, "every identity does TLS on the public port with the names of clients, of tunnels, of nobody, or with none", "the public port knows no other names",
+	attack(t, "every identity does TLS on the public port with the names of clients, of tunnels, of no tunnel, or with none", "the public port knows no other names",
 		func(t *testing.T) {
 			for _, name := range []string{
 				in.victim.Hostname, world.Domain.TunnelID(in.idOf(t, in.victim)), world.Domain.Controller(), "kubernetes", "localhost", "*." + string(world.Domain),
@@ -80,7 +80,7 @@ func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
 		}
 		return code
 	}
-	attack(t, "an edge, or somebody with a gateway's key, opens a tunnel for another tunnel id", "the gateway compares the claim with the certificate", func(t *testing.T) {
+	attack(t, "an edge, or a holder of a gateway's key, opens a tunnel for another tunnel id", "the gateway compares the claim with the certificate", func(t *testing.T) {
 		for _, who := range in.identities(t) {
 			for name, id := range map[string]string{"edge": in.idOf(t, in.tenant), "other edge": in.idOf(t, in.victim), "nobody": model.NewID()} {
 				if who.subject.Node == "" || who.name == name {
@@ -124,7 +124,7 @@ func tryAPIServer(t *testing.T, in *installation, p port) {
 
 // notFromWorkload tries a port of clients from the network of edges.
 func (in *installation) notFromWorkload(t *testing.T, p port) {
-	attack(t, fmt.Sprintf("somebody in the workload network connects to the clients' port %d of a gateway", p.address.Port()), "it listens in the management network alone",
+	attack(t, fmt.Sprintf("a host in the workload network connects to the clients' port %d of a gateway", p.address.Port()), "it listens in the management network alone",
 		func(t *testing.T) {
 			dialFails(t, in.Network.Workload, p.address)
 			for i := range in.Gateways {
