@@ -173,6 +173,16 @@ func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
 		}
 		return nil
 	})
+	eventually(t, func() error { // so its edges are served while the Cluster is paused still, and nothing else begins
+		now := &v1alpha1.Tunnel{}
+		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), now); err != nil {
+			return err
+		}
+		if now.HeldID() != first.Spec.ID || len(now.Status.Names) == 0 || len(now.Status.Tokens) > 0 {
+			return fmt.Errorf("the record has the id %q, the names %v and %d tokens", now.Status.ID, now.Status.Names, len(now.Status.Tokens))
+		}
+		return nil
+	})
 }
 
 // TestTheRecordComesBeforeTheEnd has the record fail to be written: the Tunnel then stays.

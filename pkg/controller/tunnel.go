@@ -81,7 +81,24 @@ func (r *tunnels) act(ctx context.Context, o objects, what action) (reconcile.Re
 	if o.waits() && !r.config.NoTunnels {
 		return r.prepare(ctx, o)
 	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, r.recordPaused(ctx, o)
+}
+
+// recordPaused records the id and the names of a Tunnel that has none on record while its Cluster is paused, and writes nothing
+// else: one that clusterctl move or a restored backup has just created has no status, and its edges follow it here.
+func (r *tunnels) recordPaused(ctx context.Context, o objects) error {
+	if o.cluster == nil || o.tunnel == nil || !paused(o) || r.config.NoTunnels || o.tunnel.HeldID() != "" || o.tunnelGoing() {
+		return nil
+	}
+	candidate, ok := source.Candidate(o.cluster, o.tunnel)
+	if !ok {
+		return nil
+	}
+	resolution := r.names.Resolve(r.config.Domain, candidate)
+	r.enqueue(resolution.Affected)
+	status := o.tunnel.Status.DeepCopy()
+	record(status, resolution)
+	return r.report(ctx, o.tunnel, status, accepted(resolution))
 }
 
 // load reads the objects of one Cluster.

@@ -21,7 +21,8 @@ type Candidate struct {
 	Held         []string // the DNS names and the id that are on record as served by it; those it no longer claims don't count
 	Prepared     bool     // it waits for its Cluster
 	Unserved     bool     // it claims its id alone, and is not to be served
-	Lives        bool     // its id is on record as its own, and it is not being deleted
+	Recorded     bool     // its id is on record as its own
+	Lives        bool     // and it is not being deleted
 }
 
 // Resolution is what becomes of a Candidate.

@@ -40,6 +40,7 @@ func Candidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (model.Candi
 		Limits:       limits(tunnel.Spec.Limits),
 		Revoked:      tunnel.Spec.RevokedEdges,
 		Held:         held(tunnel.Status),
+		Recorded:     tunnel.HeldID() != "",
 		Lives:        tunnel.HeldID() != "" && tunnel.DeletionTimestamp.IsZero(),
 	}, true
 }

@@ -149,7 +149,17 @@ func (b *bed) tunnel(t *testing.T, of *clusterv1.Cluster, begin string, extra ..
 	if err := b.Create(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
+	b.record(t, tunnel)
 	return tunnel
+}
+
+// record records the id of a Tunnel as its own, as the controller does.
+func (b *bed) record(t *testing.T, tunnel *v1alpha1.Tunnel) {
+	t.Helper()
+	tunnel.Status.ID = tunnel.Spec.ID
+	if err := b.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // update writes a change of an object, against whatever version there is.

@@ -238,8 +238,9 @@ func (k *Kube) replace(ctx context.Context) error {
 	for i, r := range Build(k.Domain, &k.names, candidates) {
 		k.say(r)
 		k.living.note(candidates[i], r)
-		all = append(all, r.Cluster)
-		if !r.Cluster.Withheld {
+		cluster := granted(candidates[i], r)
+		all = append(all, cluster)
+		if !cluster.Withheld {
 			served++
 		}
 	}

@@ -159,5 +159,8 @@ func TestATunnelWithoutAnIDWaits(t *testing.T) {
 	}
 	b.await(t, map[string][]string{"c1": none})
 	b.update(t, tunnel, func() { tunnel.Spec.ID = id("b") })
-	b.await(t, map[string][]string{"c1": none, "c2": none})
+	b.pair(t, "c3", "c") // comes after it
+	b.await(t, map[string][]string{"c1": none, "c3": none})
+	b.record(t, tunnel) // the id is granted now
+	b.await(t, map[string][]string{"c1": none, "c2": none, "c3": none})
 }

@@ -38,6 +38,7 @@ func PreparedCandidate(tunnel *v1alpha1.Tunnel) model.Candidate {
 		APIServer: model.Endpoint{Host: defaultAddress, Port: defaultPort}, // nobody dials it
 		Revoked:   tunnel.Spec.RevokedEdges,
 		Held:      held(tunnel.Status),
+		Recorded:  tunnel.HeldID() != "",
 		Prepared:  true,
 	}
 }
@@ -61,6 +62,6 @@ func UnservedCandidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (mod
 	}
 	return model.Candidate{
 		Key: model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, Created: tunnel.CreationTimestamp.Time,
-		ID: tunnel.ClaimedID(), Revoked: tunnel.Spec.RevokedEdges, Held: held(tunnel.Status), Unserved: true,
+		ID: tunnel.ClaimedID(), Revoked: tunnel.Spec.RevokedEdges, Held: held(tunnel.Status), Recorded: tunnel.HeldID() != "", Unserved: true,
 	}, true
 }

@@ -49,7 +49,8 @@ func (k *Kube) settle(ctx context.Context, key model.Key) error {
 		r := k.names.Resolve(k.Domain, c)
 		k.say(r)
 		revived = k.living.note(c, r) || revived
-		k.Publisher.Publish(r.Cluster.Key, &r.Cluster)
+		cluster := granted(c, r)
+		k.Publisher.Publish(c.Key, &cluster)
 	}
 	if revived && len(k.recorded) > 0 {
 		return k.publishEnded(ctx)
@@ -76,6 +77,15 @@ func (l living) set(key model.Key, id string) bool {
 		delete(l, key)
 	}
 	return true
+}
+
+// granted is what a candidate is served. The controller grants an id and names by recording them. Until then nothing that the
+// Tunnel says counts, neither what it asks for nor what it revokes: the id may be another Tunnel's.
+func granted(c model.Candidate, r model.Resolution) model.WorkloadCluster {
+	if !c.Recorded {
+		return model.WorkloadCluster{Key: c.Key, Withheld: true}
+	}
+	return r.Cluster
 }
 
 // say logs what is left out of a workload cluster, once. Its users read it in the Tunnel's condition.
