@@ -1,7 +1,7 @@
 // Package heartbeat finds work that is stuck. Loops say when a piece of work begins and ends; a piece that is under way for
 // longer than the limit is stuck. A loop that waits for work is never stuck, and neither is one whose work fails: an outage
 // of something else, which ends with an error and is retried, is no reason to restart. Probes are pieces of work that the
-// Monitor begins itself, such as taking a lock. It knows nothing of what the work is.
+// Monitor begins itself, such as taking a lock. Checks report what they find stuck themselves. It knows nothing of what the work is.
 package heartbeat
 
 import (
@@ -25,9 +25,10 @@ const (
 
 // Monitor knows what is under way. It is safe for concurrent use, and so is a nil one, which does nothing.
 type Monitor struct {
-	mu    sync.Mutex
-	next  int
-	under map[int]work
+	mu       sync.Mutex
+	next     int
+	under    map[int]work
+	reported map[string]error
 }
 
 type work struct {
@@ -37,7 +38,7 @@ type work struct {
 }
 
 // New returns a Monitor under which nothing is under way.
-func New() *Monitor { return &Monitor{under: map[int]work{}} }
+func New() *Monitor { return &Monitor{under: map[int]work{}, reported: map[string]error{}} }
 
 // Begin notes that a piece of work begins, and returns what notes its end.
 func (m *Monitor) Begin(name string, limit time.Duration) (end func()) {
@@ -56,11 +57,28 @@ func (m *Monitor) Begin(name string, limit time.Duration) (end func()) {
 	}
 }
 
-// Stuck returns an error that names each piece of work that is stuck at a time; nil: there is none.
+// Report sets what a check has found stuck; nil: nothing.
+func (m *Monitor) Report(check string, err error) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		delete(m.reported, check)
+		return
+	}
+	m.reported[check] = err
+}
+
+// Stuck returns an error that names each piece of work that is stuck at a time, and what checks report; nil: there is none.
 func (m *Monitor) Stuck(now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []string
+	for _, err := range m.reported {
+		all = append(all, err.Error())
+	}
 	for _, w := range m.under {
 		if took := now.Sub(w.since); took > w.limit {
 			all = append(all, fmt.Sprintf("%s is stuck: it began %s ago", w.name, took.Round(time.Second)))

@@ -2,6 +2,7 @@ package heartbeat_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -60,6 +61,23 @@ func TestAProbeThatDoesNotEndIsStuck(t *testing.T) {
 		free <- struct{}{}
 		stop()
 	})
+}
+
+func TestWhatACheckReportsIsStuckUntilItReportsNothing(t *testing.T) {
+	m := heartbeat.New()
+	m.Report("informer", errors.New("the informer is stuck"))
+	if got, body := code(m); got != http.StatusServiceUnavailable || !strings.Contains(body, "the informer is stuck") {
+		t.Errorf("with a report: %d %s", got, body)
+	}
+	m.Report("another", nil)
+	if got, _ := code(m); got != http.StatusServiceUnavailable {
+		t.Errorf("after another check's report of nothing: %d", got)
+	}
+	m.Report("informer", nil)
+	if got, body := code(m); got != http.StatusOK {
+		t.Errorf("after a report of nothing: %d %s", got, body)
+	}
+	(*heartbeat.Monitor)(nil).Report("informer", errors.New("the informer is stuck")) // does nothing
 }
 
 func TestSystemdIsNotifiedWhileNothingIsStuck(t *testing.T) {

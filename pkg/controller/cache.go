@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,6 +22,7 @@ import (
 
 // CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
 // ConfigMap, Clusters without topology and of their status our condition and how far they are alone, and CertificateSigningRequests of others as no more than a name.
+// Clusters and Tunnels have no selector and no list of namespaces: setupInformers compares all of them.
 func CacheOptions(config Config) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -69,4 +72,24 @@ func mustSelect(label string) labels.Selector {
 		panic(err)
 	}
 	return labels.NewSelector().Add(*requirement)
+}
+
+func secretMetadata() *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	return o
+}
+
+// secretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their metadata
+// alone: enough to see that somebody has changed one, and no key.
+func secretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
+	c, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		ByObject:         map[client.Object]cache.ByObject{secretMetadata(): which},
+		DefaultTransform: cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making cache of Secrets: %w", err)
+	}
+	return c, mgr.Add(c)
 }

@@ -82,6 +82,7 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 		wrap("setting up live status", parts.setupLive(mgr, ended)),
 		wrap("setting up webhook", parts.setupWebhook(mgr)),
 		wrap("setting up copies", parts.setupCopies(mgr)),
+		wrap("setting up the comparison of informers", parts.setupInformers(mgr)),
 	)
 	if config.NoTunnels || err != nil {
 		return err
@@ -277,24 +278,4 @@ func (r *tunnels) everyTunnel(ctx context.Context, _ client.Object) []reconcile.
 
 func named(namespace, name string) predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetNamespace() == namespace && o.GetName() == name })
-}
-
-func secretMetadata() *metav1.PartialObjectMetadata {
-	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	return o
-}
-
-// secretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their metadata
-// alone: enough to see that somebody has changed one, and no key.
-func secretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
-	c, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		ByObject:         map[client.Object]cache.ByObject{secretMetadata(): which},
-		DefaultTransform: cache.TransformStripManagedFields(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("making cache of Secrets: %w", err)
-	}
-	return c, mgr.Add(c)
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 )
 
-// reconciles are the reconciliations that are under way in this process.
+// reconciles are the reconciliations that are under way in this process. Informers that are stuck are reported to it too.
 var reconciles = heartbeat.New()
 
-// Alive returns an error that names each reconciliation that does not end, as a liveness probe wants it. One that fails, because
-// an apiserver is down, ends and is tried again.
+// Alive returns an error that names each reconciliation that does not end and each informer that is stuck, for a liveness probe. A reconciliation
+// that fails, because an apiserver is down, ends and is retried.
 func Alive(*http.Request) error { return reconciles.Stuck(time.Now()) }
 
 // traced makes a span of each reconciliation. What is asked of the apiserver meanwhile is below it, by traces.Transport.

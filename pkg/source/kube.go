@@ -46,14 +46,17 @@ type KubeConfig struct {
 	Publisher      Publisher
 	Now            func() time.Time // nil: time.Now
 	Log            *slog.Logger
-	Beats          *heartbeat.Monitor // learns of publishing that does not end; nil: nothing does
+	Beats          *heartbeat.Monitor // learns of publishing that does not end and of informers that are stuck; nil: nothing does
 }
 
 // Kube watches the objects of a management cluster.
 type Kube struct {
 	KubeConfig
-	objects cache.Cache
-	record  cache.Cache // of ended tunnels
+	objects cache.Cache   // Clusters and Tunnels without a selector: live is compared with it
+	live    client.Reader // reads from the apiserver
+	// Zero, except in tests: see informers.Config.
+	compareEvery, compareLimit time.Duration
+	record                     cache.Cache // of ended tunnels
 	// gatewaySet is the StatefulSet of the gateways; nil: none is followed.
 	gatewaySet cache.Cache
 	queue      workqueue.TypedInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
@@ -99,11 +102,15 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to watch the record of ended tunnels: %w", err)
 	}
+	live, err := client.New(rest, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("preparing to compare objects: %w", err)
+	}
 	if config.Now == nil {
 		config.Now = time.Now
 	}
 	k := &Kube{
-		KubeConfig: config, objects: objects, record: record, queue: workqueue.NewTyped[model.Key](),
+		KubeConfig: config, objects: objects, live: live, record: record, queue: workqueue.NewTyped[model.Key](),
 		read: make(chan struct{}), figures: figures, said: map[model.Key]string{}, living: living{},
 	}
 	if config.GatewaySet != "" {
@@ -132,13 +139,18 @@ func (k *Kube) Run(ctx context.Context) error {
 	if err := k.watch(ctx); err != nil {
 		return err
 	}
+	compared, err := k.compare(ctx)
+	if err != nil {
+		return err
+	}
 	caches := k.caches()
 	ended := make(chan error, len(caches))
 	for _, c := range caches {
 		go func() { ended <- c.Start(ctx) }()
 	}
-	err := k.serve(ctx)
+	err = k.serve(ctx)
 	cancel()
+	<-compared
 	for range caches {
 		if watching := <-ended; watching != nil {
 			err = errors.Join(err, fmt.Errorf("watching objects: %w", watching))
