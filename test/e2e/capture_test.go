@@ -52,7 +52,8 @@ func packetSocket(device string) (int, error) {
 	}
 	// All protocols, because a socket for one of them doesn't get what the machine itself sends. In network order.
 	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(protocol))
+	// Without a protocol until it is bound: else it gets packets of all interfaces meanwhile (packet(7)).
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, fmt.Errorf("opening packet socket: %w", err)
 	}
