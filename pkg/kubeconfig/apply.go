@@ -162,12 +162,17 @@ func Noted(secret *corev1.Secret) bool {
 func kept(secret *corev1.Secret) (w Way, known bool) {
 	w.Server, known = secret.Annotations[v1alpha1.OriginalServerAnnotation]
 	w.TLSServerName = secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
-	if proxy := secret.Data[v1alpha1.OriginalProxyURLKey]; utf8.Valid(proxy) {
-		if _, err := url.Parse(string(proxy)); err == nil {
-			w.ProxyURL = string(proxy) // anything else no kubeconfig can hold, and its provider has not written it
-		}
+	if proxy := string(secret.Data[v1alpha1.OriginalProxyURLKey]); usableProxy(proxy) {
+		w.ProxyURL = proxy
 	}
 	return w, known
+}
+
+// usableProxy says whether a kubeconfig with this proxy-url can be used: client-go refuses one that is no URL. Others are
+// neither kept nor restored.
+func usableProxy(proxyURL string) bool {
+	_, err := url.Parse(proxyURL)
+	return err == nil && utf8.ValidString(proxyURL)
 }
 
 // keep notes beside a kubeconfig what the provider wrote, and what was written instead. An unknown original is not noted:
@@ -184,7 +189,7 @@ func keep(secret *corev1.Secret, was Way, written string) {
 	if was.TLSServerName != "" {
 		secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation] = was.TLSServerName
 	}
-	if was.ProxyURL != "" {
+	if was.ProxyURL != "" && usableProxy(was.ProxyURL) {
 		secret.Data[v1alpha1.OriginalProxyURLKey] = []byte(was.ProxyURL)
 	}
 }
