@@ -89,15 +89,15 @@ func wayOf(entry clientcmdapi.Cluster) Way {
 	return Way{entry.Server, entry.TLSServerName, entry.ProxyURL}
 }
 
-// store changes one entry of a kubeconfig in a Secret, and not a byte where nothing differs.
+// store changes one entry of a kubeconfig in a Secret, and not a byte where nothing differs. The error is ErrInvalid.
 func store(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmdapi.Cluster, want Way) error {
 	if want == wayOf(*entry) {
 		return nil
 	}
 	entry.Server, entry.TLSServerName, entry.ProxyURL = want.Server, want.TLSServerName, want.ProxyURL
 	data, err := clientcmd.Write(*config)
-	if err != nil {
-		return fmt.Errorf("writing kubeconfig: %w", err)
+	if err != nil { // the error may quote what was read
+		return fmt.Errorf("%w: the server, name or proxy that annotations of the Secret note cannot be written: remove these annotations", ErrInvalid)
 	}
 	secret.Data[Key] = data
 	return nil
