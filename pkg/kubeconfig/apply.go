@@ -160,7 +160,8 @@ func Noted(secret *corev1.Secret) bool {
 
 // kept reads what keep has written.
 func kept(secret *corev1.Secret) (w Way, known bool) {
-	w.Server, known = secret.Annotations[v1alpha1.OriginalServerAnnotation]
+	w.Server = secret.Annotations[v1alpha1.OriginalServerAnnotation]
+	known = w.Server != "" // keep notes no empty one
 	w.TLSServerName = secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
 	if proxy := string(secret.Data[v1alpha1.OriginalProxyURLKey]); usableProxy(proxy) {
 		w.ProxyURL = proxy

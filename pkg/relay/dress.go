@@ -58,7 +58,7 @@ func (r *Relay) shown(name string, res *resource) string {
 }
 
 // dressed is what Envoy is sent of a resource.
-func (r *Relay) dressed(k kind, name string, res *resource) *discoveryv3.Resource {
+func (r *Relay) dressed(name string, res *resource) *discoveryv3.Resource {
 	if r.dress == nil {
 		return res.message
 	}

@@ -215,7 +215,7 @@ func (s *session) send(k kind, b *batch) *discoveryv3.DeltaDiscoveryResponse {
 	for _, name := range b.names {
 		delete(t.todo, name)
 		if res := b.changes[name]; res != nil {
-			message := s.relay.dressed(k, name, res)
+			message := s.relay.dressed(name, res)
 			b.shown[name] = message.GetVersion()
 			response.Resources = append(response.Resources, message)
 			s.relay.served = true

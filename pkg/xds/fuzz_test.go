@@ -126,8 +126,11 @@ func FuzzMatchers(f *testing.F) {
 		Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}},
 	}
 	for _, all := range [][]*matcherv3.NodeMatcher{
-		nil, {id(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: "CN=EDGE-1"}, IgnoreCase: true})},
-		{regex("CN=.*"), regex("((a{100}){100}){100}"), regex("(")}, {{NodeMetadatas: []*matcherv3.StructMatcher{role, {}}}}, {{}},
+		nil,
+		{id(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: "CN=EDGE-1"}, IgnoreCase: true})},
+		{regex("CN=.*"), regex("((a{100}){100}){100}"), regex("(")},
+		{{NodeMetadatas: []*matcherv3.StructMatcher{role, {}}}},
+		{{}},
 	} {
 		f.Add(marshal(f, &statusv3.ClientStatusRequest{NodeMatchers: all}), marshal(f, node))
 	}

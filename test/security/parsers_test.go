@@ -249,8 +249,12 @@ func (in *installation) garbage(t *testing.T, public port) {
 		node, id := "CN="+hostile.Certificate.Leaf.Subject.CommonName, world.Domain.TunnelID(in.idOf(t, in.tenant))
 		victim := world.Domain.TunnelID(in.idOf(t, in.victim))
 		for _, claim := range []outsider.Claim{
-			{Node: node + `","cluster_id":"` + victim, ID: id}, {Node: node, ID: id + `","cluster_id":"` + victim}, {Node: node, ID: strings.ToUpper(id)},
-			{Node: node + " ", ID: victim}, {Node: node, ID: id + "." + victim}, {Node: strings.Repeat("x", 8<<10), ID: id},
+			{Node: node + `","cluster_id":"` + victim, ID: id},
+			{Node: node, ID: id + `","cluster_id":"` + victim},
+			{Node: node, ID: strings.ToUpper(id)},
+			{Node: node + " ", ID: victim},
+			{Node: node, ID: id + "." + victim},
+			{Node: strings.Repeat("x", 8<<10), ID: id},
 		} {
 			code, err := hostile.Handshake(t.Context(), gatewayAt(in, public), claim)
 			if err == nil && code < http.StatusBadRequest {
