@@ -74,7 +74,8 @@ func Hops() []Hop {
 		{HopEdge, "edge enrolled", lookEdge, objects},
 		{HopHandshake, "handshake of the edge", lookHandshake, long},
 		{HopAPIServer, "edge to apiserver", lookAPIServer, long},
-		{HopAuthentication, "authentication", lookAuthentication, long},
+		// Shorter than the 15 s after which an agent replaces an Envoy that hangs: else the reason is gone before revisit looks.
+		{HopAuthentication, "authentication", lookAuthentication, 8 * time.Second},
 		{HopWatch, "a watch that stays open", lookWatch, long},
 		{HopServers, "Fairlead's own servers", lookServers, network},
 	}
