@@ -45,7 +45,10 @@ func (p *place) container() {
 	p.t.Cleanup(func() { close(stop); <-done })
 }
 
-func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
+// newExternal starts an edge whose Envoy runs in a container of its own, and waits until it works. It returns the edge, its
+// apiserver, its agent and the process id of its Envoy.
+func newExternal(t *testing.T) (edge *place, a *apiserver, first *agentProcess, pid int) {
+	t.Helper()
 	gateway, edge, a := newPair(t)
 	edge.child.External = true
 	if err := WriteBootstrap(Config{StateDir: edge.child.StateDir}); err != nil {
@@ -54,9 +57,13 @@ func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
 	gateway.serve()
 	gateway.agent()
 	edge.container()
-	first := edge.agent()
+	first = edge.agent()
 	edge.works(a)
-	pid := edge.ready()
+	return edge, a, first, edge.ready()
+}
+
+func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
+	edge, a, first, pid := newExternal(t)
 
 	// Envoy goes on while its agent is away.
 	first.end(t, syscall.SIGKILL)

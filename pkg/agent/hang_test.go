@@ -133,17 +133,7 @@ func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
 }
 
 func TestAFrozenEnvoyOfAnotherUnitIsKilled(t *testing.T) {
-	gateway, edge, a := newPair(t)
-	edge.child.External = true
-	if err := WriteBootstrap(Config{StateDir: edge.child.StateDir}); err != nil {
-		t.Fatal(err)
-	}
-	gateway.serve()
-	gateway.agent()
-	edge.container()
-	first := edge.agent()
-	edge.works(a)
-	pid := edge.ready()
+	edge, a, first, pid := newExternal(t)
 	freeze(t, pid)
 	edge.hangs()
 	first.end(t, syscall.SIGKILL) // the next agent finds it frozen
