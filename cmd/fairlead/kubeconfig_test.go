@@ -59,6 +59,7 @@ func provides(t *testing.T, p *person, key client.ObjectKey, until time.Time, ch
 func TestKubeconfig(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
+	waitCondition(t, p, key, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
 	p.mustNot(t, "does not lead through Fairlead: there is no Secret c1-kubeconfig", "kubeconfig", "-n", key.Namespace, "c1")
 	provides(t, p, key, time.Now().Add(time.Hour))
 	name := "c1." + key.Namespace
