@@ -2,12 +2,15 @@ package agent
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 func TestABusyEnvoyIsNotReplaced(t *testing.T) {
@@ -27,6 +30,40 @@ func TestABusyEnvoyIsNotReplaced(t *testing.T) {
 		t.Errorf("Envoy %d was replaced by %d", pid, now)
 	}
 	edge.logged("taking it over", 1)
+	edge.works(a)
+}
+
+// TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced: an operator who upgrades edges reloads the next one when this one is ready.
+func TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced(t *testing.T) {
+	gateway, edge, a := newPair(t)
+	gateway.serve()
+	gateway.agent()
+	first := edge.agent()
+	edge.works(a)
+	pid := edge.ready()
+	first.end(t, syscall.SIGHUP)
+	edge.child.Memory = 300 << 20 // so Envoy is started with another bootstrap
+	edge.agent()
+	replaced, early := 0, 0
+	envoytest.Eventually(t, "Envoy is replaced", func() error {
+		before, err := edge.admin().pid()
+		if err != nil {
+			return err
+		}
+		code, body := edge.get("/readyz")
+		now, err := edge.admin().pid()
+		if err == nil && before == pid && now == pid && code == http.StatusOK {
+			early++
+		}
+		if code != http.StatusOK || now == pid {
+			return errors.New(body)
+		}
+		replaced = now
+		return nil
+	})
+	if early > 0 {
+		t.Errorf("the edge was ready %d times before Envoy %d was replaced by %d", early, pid, replaced)
+	}
 	edge.works(a)
 }
 

@@ -21,11 +21,15 @@ const ReadyDeadline = time.Minute
 // lookAtPeers is how often a gateway that waits looks whether it has what the others have.
 var lookAtPeers = retry.Backoff{Min: 500 * time.Millisecond, Max: 500 * time.Millisecond}
 
-var errDraining = errors.New("draining, and about to end")
+var (
+	errDraining = errors.New("draining, and about to end")
+	errStarting = errors.New("starting: it has no Envoy yet")
+)
 
 // health says whether Envoy takes clients. It is safe for concurrent use.
 type health struct {
 	mu       sync.Mutex
+	obtained bool // this agent has an Envoy, and is not about to replace the one that it found
 	draining bool
 	waits    string        // for what a gateway waits before it takes clients; empty: for nothing
 	silent   string        // the parts of Envoy that do not answer; empty: none
@@ -45,9 +49,15 @@ func (h *health) ready() error {
 		return errors.New("Envoy hangs: no answer from " + h.silent)
 	case h.waits != "":
 		return errors.New("waiting: " + h.waits)
+	case !h.obtained:
+		return errStarting
 	}
 	return nil
 }
+
+// obtain records that the agent has an Envoy. An agent may find one that it has to replace: if the agent were ready before that,
+// an operator would reload the next edge, and both would drain at the same time.
+func (h *health) obtain() { h.change(func() { h.obtained = true }) }
 
 // takes says whether Envoy takes clients, and returns a channel that is closed when that changes.
 func (h *health) takes() (report.GatewayState, <-chan struct{}) {

@@ -54,6 +54,9 @@ func (a *Agent) supervise(ctx, work context.Context) error {
 // envoyBegan records what came of an attempt to have an Envoy.
 func (a *Agent) envoyBegan(err error) {
 	a.figures.running.Store(err == nil)
+	if err == nil {
+		a.envoy.obtain()
+	}
 	a.eachStatus(func(s *status) {
 		if err != nil {
 			s.trouble(aboutStart, err.Error())
