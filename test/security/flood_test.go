@@ -2,13 +2,10 @@ package security
 
 import (
 	"bufio"
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,68 +34,22 @@ func claim(conn net.Conn, s model.Subject) error {
 	return nil
 }
 
-// firstMessage is the first message of TLS for a name, which costs an attacker nothing to repeat.
-func firstMessage(t *testing.T, name string) []byte {
-	t.Helper()
-	ours, theirs := net.Pipe()
-	defer ours.Close()
-	defer theirs.Close()
-	go func() {
-		_ = tls.Client(theirs, &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13}).Handshake()
-	}()
-	buffer := make([]byte, 8<<10)
-	n, err := ours.Read(buffer)
-	must(t, err)
-	return buffer[:n]
-}
-
 // flood sends first messages of TLS from a source, floodRate in a second as far as the machine can, until stop. That returns how many
 // connections were sent and how many were admitted, and fails the test if the flood was too slow to be one.
 func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (connections, admitted int)) {
 	t.Helper()
-	const senders = 8
-	message := firstMessage(t, name)
-	ctx, cancel := context.WithCancel(t.Context())
-	var sent, got atomic.Int64
-	var all sync.WaitGroup
-	begin := time.Now()
-	for range senders {
-		all.Go(func() {
-			tick := time.NewTicker(senders * time.Second / floodRate)
-			defer tick.Stop()
-			for ctx.Err() == nil {
-				if conn, err := g.dial(ctx); err == nil {
-					sent.Add(1)
-					all.Go(func() {
-						defer conn.Close()
-						_ = conn.SetDeadline(time.Now().Add(time.Second))
-						if _, err := conn.Write(message); err != nil {
-							return
-						}
-						if admitted(conn) {
-							got.Add(1)
-						}
-					})
-				}
-				select {
-				case <-tick.C:
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
+	f, err := outsider.StartFlood(t.Context(), g.dial, name, floodRate)
+	must(t, err)
 	time.Sleep(time.Second) // the burst is over
 	return func(t *testing.T) (connections, admitted int) {
 		t.Helper()
-		cancel()
-		rate := float64(sent.Load()) / time.Since(begin).Seconds()
-		all.Wait()
-		t.Logf("the flood sent %d connections, %.0f in a second; %d were admitted", sent.Load(), rate, got.Load())
-		measured("handshakes_flood_per_second", rate)
-		if rate < 2*bucketRate {
-			t.Errorf("the flood had %.0f connections in a second, which proves nothing", rate)
+		done := f.Stop()
+		t.Logf("the flood sent %d connections, %.0f in a second; %d were admitted", done.Sent, done.PerSecond, done.Admitted)
+		measured("handshakes_flood_per_second", done.PerSecond)
+		if done.PerSecond < 2*bucketRate {
+			t.Errorf("the flood had %.0f connections in a second, which proves nothing", done.PerSecond)
 		}
-		return int(sent.Load()), int(got.Load())
+		return done.Sent, done.Admitted
 	}
 }
 
@@ -205,17 +156,4 @@ func (g target) silence(t *testing.T) int {
 	}
 	all.Wait()
 	return int(open.Load())
-}
-
-// admitted says whether the other side has answered and left the connection open until its deadline. Envoy answers the
-// first message of TLS also while it asks whether to admit the connection.
-func admitted(conn net.Conn) bool {
-	buffer, answered := make([]byte, 4096), false
-	for {
-		n, err := conn.Read(buffer)
-		answered = answered || n > 0
-		if err != nil {
-			return answered && errors.Is(err, os.ErrDeadlineExceeded)
-		}
-	}
 }
