@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -74,6 +75,8 @@ type Agent struct {
 	envoy   *health
 	figures *figures
 	beats   *heartbeat.Monitor
+
+	replacing atomic.Bool // Envoy was killed because it hung, and has not ended yet
 
 	mu     sync.Mutex // guards which there are of
 	joined []*joined  // those of Join

@@ -106,7 +106,7 @@ func (a *Agent) look(emit metrics.Emit) {
 // abouts are what trouble can be about, as labels.
 var abouts = map[string]string{
 	aboutCertificate: "certificate", aboutConfiguration: "configuration", aboutCache: "control_channel", aboutEnvoy: "envoy",
-	aboutStart: "envoy_start", aboutHang: "envoy_hangs", aboutDisk: "disk", aboutMembership: "membership",
+	aboutStart: "envoy_start", aboutHang: "envoy_hangs", aboutReplaced: "envoy_replaced", aboutDisk: "disk", aboutMembership: "membership",
 }
 
 func one(yes bool) int {

@@ -69,6 +69,10 @@ func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 	case err != nil:
 		a.log.Error("Envoy hangs and can't be killed", "pid", pid, "error", err)
 	default:
+		// Recorded under a name of its own: the new Envoy answers within a second, and the reason would be gone before anything reads it.
+		_, silent := a.envoy.state()
+		a.replacing.Store(true)
+		a.eachStatus(func(s *status) { s.trouble(aboutReplaced, "there was no answer from "+silent) })
 		a.figures.replaced.WithLabelValues().Inc()
 		a.log.Error("Envoy hung, killed it so that a new one starts", "pid", pid)
 	}

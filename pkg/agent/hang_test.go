@@ -86,6 +86,12 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 	for p, pid := range pids {
 		pids[p] = p.renewed(pid)
 		p.logged("Envoy hung, killed it", 1)
+		p.state("the reason outlives the Envoy that hung", func(s state) error {
+			if trouble := s.Memberships[0].LastError; !strings.HasPrefix(trouble, aboutReplaced+": there was no answer from") {
+				return errors.New(trouble)
+			}
+			return nil
+		})
 	}
 	if took := time.Since(began); took < watchdog.ReplaceAfter-watchdog.Interval {
 		t.Errorf("replaced after %s", took)

@@ -28,6 +28,7 @@ const (
 	aboutDisk          = "disk"
 	aboutMembership    = "membership"
 	aboutHang          = "Envoy hangs"
+	aboutReplaced      = "Envoy replaced"
 )
 
 // maxTrouble is how much of an error is reported.

@@ -42,7 +42,7 @@ func (a *Agent) supervise(ctx, work context.Context) error {
 	s := &supervisor{
 		log: a.log, obtain: a.obtain, leave: a.config.Leave,
 		drain: func(p *process) { a.drain(context.WithoutCancel(ctx), p) },
-		began: a.envoyBegan, ended: a.envoyEnded, stopped: a.envoyStopped, ran: a.relay.Ran, calm: func() { a.eachStatus(func(s *status) { s.over(aboutEnvoy) }) },
+		began: a.envoyBegan, ended: a.envoyEnded, stopped: a.envoyStopped, ran: a.relay.Ran, calm: a.envoyCalm,
 	}
 	if a.config.External {
 		s.obtain = a.obtainExternal
@@ -75,10 +75,20 @@ func (a *Agent) envoyEnded(reason string, times int) {
 			a.log.Error("tunnels of an Envoy that ended are in the table still", "error", err)
 		}
 	}
-	a.eachStatus(func(s *status) { s.trouble(aboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
+	if !a.replacing.Swap(false) { // else aboutReplaced says why
+		a.eachStatus(func(s *status) { s.trouble(aboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
+	}
 	if a.relay.Crashed() {
 		a.log.Error("Envoy crashed again and again with new configuration: it gets the last that was good")
 	}
+}
+
+// envoyCalm records that Envoy has run for long enough since it ended last.
+func (a *Agent) envoyCalm() {
+	a.eachStatus(func(s *status) {
+		s.over(aboutEnvoy)
+		s.over(aboutReplaced)
+	})
 }
 
 // envoyStopped records that Envoy was stopped.

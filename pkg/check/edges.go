@@ -219,6 +219,8 @@ func (v *visit) complains(e *EdgeSight) finding {
 		return v.worse(detail, "the edge has started without reaching the control channel", "see that it reaches the gateways' public port"+log)
 	case "Envoy hangs":
 		return v.worse(detail, "the edge's Envoy is frozen, deadlocked or starved of CPU", "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, restart Envoy on that machine (systemctl restart edge-envoy)"+log)
+	case "Envoy replaced":
+		return v.worse(detail, "the edge's Envoy was frozen, deadlocked or starved of CPU, and its agent has replaced it", "nothing, if it does not happen again: an agent replaces an Envoy that stands still after 15 s, at most once in five minutes; else see whether that machine has CPU and memory to spare"+log)
 	case "Envoy", "start of Envoy":
 		return v.worse(detail, "the edge's Envoy does not run as it should", "see its log on that machine")
 	case "disk":

@@ -26,6 +26,7 @@ var hangFaults = []fault{
 	},
 	{
 		ID: "edge-envoy-frozen", Title: "the Envoy of the only edge is frozen", Hop: check.HopHandshake, Cause: "the edge's Envoy is frozen", Cure: "replaces an Envoy that stands still", Within: hangTime,
+		Healed: "its agent has replaced it",
 		Do:     "wait: edge-agent replaces it after 15 s; if it stays, restart it on its machine",
 		inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.edge) },
 	},
