@@ -10,9 +10,7 @@ import (
 
 // TestSilentConnectionsOfOneSourceAreBounded has eight connections of which the server has answered two.
 func TestSilentConnectionsOfOneSourceAreBounded(t *testing.T) {
-	if err := Permitted(); err != nil {
-		t.Skip(err)
-	}
+	needsRight(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -70,9 +68,7 @@ func TestSilentConnectionsOfOneSourceAreBounded(t *testing.T) {
 }
 
 func TestCloseEndsTheTunnelsWithAKey(t *testing.T) {
-	if err := Permitted(); err != nil {
-		t.Skip(err)
-	}
+	needsRight(t)
 	first, second, at := accepted(t)
 	b := newBed(t, t.TempDir())
 	b.run(t)

@@ -12,9 +12,7 @@ import (
 
 // TestOnlyQuietConnectionsAreClosed has two clients at one listener, one of whom goes on to talk, and a quiet one at another listener.
 func TestOnlyQuietConnectionsAreClosed(t *testing.T) {
-	if err := Permitted(); err != nil {
-		t.Skip(err)
-	}
+	needsRight(t)
 	const quiet = 300 * time.Millisecond
 	busy, idle, at := accepted(t)
 	other, _, _ := accepted(t)
