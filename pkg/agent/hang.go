@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/watchdog"
@@ -21,7 +23,7 @@ func (a *Agent) watchEnvoy(ctx context.Context) {
 		probe.Run(ctx)
 	}()
 	defer func() { <-ended }()
-	observer, watch := probe.Observer(), watchdog.Watch{}
+	observer, watch := probe.Observer(), watchdog.NewWatch(a.lastReplaced(), time.Now())
 	again := time.NewTicker(watchdog.Interval)
 	defer again.Stop()
 	for {
@@ -60,6 +62,18 @@ func (a *Agent) envoyHangs(silent string) {
 	a.eachStatus(func(s *status) { s.trouble(aboutHang, "no answer from "+silent) })
 }
 
+// replacedFile is written when Envoy is replaced because it hangs, so that the next agent knows when that was.
+const replacedFile = "envoy-replaced"
+
+// lastReplaced is when this agent, or one before it, replaced an Envoy that hung; zero: never.
+func (a *Agent) lastReplaced() time.Time {
+	info, err := os.Stat(a.config.path(replacedFile))
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
 // replaceEnvoy kills an Envoy that hangs.
 func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 	pid, err := probe.Kill()
@@ -72,6 +86,9 @@ func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 		// Recorded under a name of its own: the new Envoy answers within a second, and the reason would be gone before anything reads it.
 		_, silent := a.envoy.state()
 		a.replacing.Store(true)
+		if err := disk.Replace(a.config.path(replacedFile), nil); err != nil {
+			a.log.Warn("the time of the replacement is not recorded: the next agent may replace Envoy sooner", "error", err)
+		}
 		a.eachStatus(func(s *status) { s.trouble(aboutReplaced, "there was no answer from "+silent) })
 		a.figures.replaced.WithLabelValues().Inc()
 		a.log.Error("Envoy hung, killed it so that a new one starts", "pid", pid)

@@ -70,7 +70,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 	gateway.child.Concurrency = 2
 	gateway.serve()
 	gateway.agent()
-	edge.agent()
+	first := edge.agent()
 	edge.works(a)
 	pids := map[*place]int{edge: edge.ready(), gateway: gateway.ready()}
 	for p, pid := range pids {
@@ -98,7 +98,10 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 	}
 	edge.works(a)
 
-	// A cause that stays does not end tunnels again and again.
+	// A cause that stays does not end tunnels again and again, also under the next agent.
+	first.end(t, syscall.SIGHUP)
+	edge.agent()
+	edge.ready()
 	freeze(t, pids[edge])
 	edge.hangs()
 	pass(t, watchdog.ReplaceAfter+3*time.Second)

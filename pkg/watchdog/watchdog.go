@@ -66,6 +66,15 @@ type Watch struct {
 	replaced time.Time     // zero: never
 }
 
+// NewWatch returns a Watch of a caller that replaced an Envoy before it was started itself. A time in the future, from a clock that was
+// set back since, counts as now; zero: it replaced none.
+func NewWatch(replaced, now time.Time) Watch {
+	if replaced.After(now) {
+		replaced = now
+	}
+	return Watch{replaced: replaced}
+}
+
 // Observe takes the signals since the last observation and returns what they mean. Times must come from one monotonic clock.
 // Only time in which the caller itself ran counts: after a gap, because the caller was frozen or starved, or the machine
 // suspended, nothing is added.

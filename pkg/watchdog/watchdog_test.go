@@ -100,3 +100,26 @@ func TestVerdicts(t *testing.T) {
 		})
 	}
 }
+
+func TestAReplacementBeforeTheAgentStartedCounts(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct{ replaced, want time.Duration }{
+		"a minute ago":                        {-time.Minute, watchdog.ReplaceApart - time.Minute},
+		"by a clock that was set back":        {time.Hour, watchdog.ReplaceApart},
+		"longer ago than replacements matter": {-time.Hour, watchdog.ReplaceAfter},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := watchdog.NewWatch(now.Add(test.replaced), now)
+			w.Observe(now, frozen)
+			for at := watchdog.Interval; at <= time.Hour; at += watchdog.Interval {
+				if w.Observe(now.Add(at), frozen).Replace {
+					if at != test.want {
+						t.Errorf("replaced after %s, want %s", at, test.want)
+					}
+					return
+				}
+			}
+			t.Error("never replaced")
+		})
+	}
+}
