@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/agent"
-	"github.com/fairlead/fairlead/pkg/bootreport"
+	"github.com/fairlead/fairlead/pkg/boot"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -30,7 +30,7 @@ import (
 // reportOptions are the flags of edge-agent report.
 type reportOptions struct {
 	way     options // of which those about the way are used
-	boot    bootreport.Config
+	boot    boot.Config
 	logging logging.Flags
 
 	file      string
@@ -152,16 +152,16 @@ func (o *reportOptions) background(args []string) error {
 func (o *reportOptions) run(ctx context.Context, log *slog.Logger) error {
 	sender := &bootSender{options: o, log: log}
 	o.boot.Send, o.boot.Log, o.boot.Version = sender.send, log, version.Get()
-	reporter := bootreport.New(o.boot)
+	reporter := boot.New(o.boot)
 	var report *reportv1.BootReport
 	switch {
 	case o.failed != "":
 		var err error
-		if report, err = bootreport.Failed(o.failed, o.log); err != nil {
+		if report, err = boot.Failed(o.failed, o.log); err != nil {
 			return err
 		}
 	case o.succeeded:
-		report = bootreport.Succeeded()
+		report = boot.Succeeded()
 	default:
 		return reporter.Run(ctx)
 	}
@@ -181,7 +181,7 @@ type bootSender struct {
 func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrol.Answer, error) {
 	file, err := agent.ReadBootstrapFile(s.options.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return enrol.Answer{}, fmt.Errorf("%w: %w", bootreport.ErrNotAsked, err)
+		return enrol.Answer{}, fmt.Errorf("%w: %w", boot.ErrNotAsked, err)
 	}
 	if err != nil {
 		return enrol.Answer{}, err

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/inspect"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -50,7 +50,7 @@ func newXDSServer(t testing.TB, clusters ...model.WorkloadCluster) *xdsServer {
 	}}, log)}
 	s.Replace(clusters)
 	hub := report.NewHub(configDomain, s.Server, log)
-	front := channel.New(channel.Config{Domain: configDomain, TLS: certs.ServerTLS(s, certs.Bundle(ca.CertPEM()), time.Hour), Closing: func() { s.Close(); hub.Close() }, Log: log})
+	front := controlchannel.New(controlchannel.Config{Domain: configDomain, TLS: certs.ServerTLS(s, certs.Bundle(ca.CertPEM()), time.Hour), Closing: func() { s.Close(); hub.Close() }, Log: log})
 	s.Register(front)
 	reportv1.RegisterReportServer(front, hub)
 	control, err := net.Listen("tcp", "127.0.0.1:0")

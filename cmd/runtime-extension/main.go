@@ -1,5 +1,5 @@
 // Command runtime-extension serves the hooks of Cluster API's Runtime SDK that bring edges along with control-plane machines:
-// see pkg/extension. It writes nothing and reads Tunnels alone. Only Cluster API's core manager calls it, and shows a client certificate:
+// see pkg/capi/hooks. It writes nothing and reads Tunnels alone. Only Cluster API's core manager calls it, and shows a client certificate:
 // answers say which Tunnels there are and what is wrong with them.
 package main
 
@@ -30,8 +30,8 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
-	"github.com/fairlead/fairlead/pkg/extension"
-	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/pkg/capi/hooks"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
 func main() { command.Main(run) }
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // flags are the command line.
 type flags struct {
-	defaults                  topology.Variable
+	defaults                  inject.Variable
 	listen, certDir, clientCA string
 	kubeconfig, healthListen  string
 	logging                   logging.Flags
@@ -60,9 +60,9 @@ func rootCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.ErrOrStderr()) },
 	}
 	set := cmd.Flags()
-	set.StringVar(&f.defaults.TunnelDomain, "tunnel-domain", "", "tunnel domain of the installation: the default of the variable "+topology.VariableName+" (required)")
+	set.StringVar(&f.defaults.TunnelDomain, "tunnel-domain", "", "tunnel domain of the installation: the default of the variable "+inject.VariableName+" (required)")
 	set.StringVar(&f.defaults.Image, "edge-image", "", "image of the edge that new Clusters get (required); Clusters keep the one that they have")
-	set.Int32Var(&f.defaults.APIServerPort, "api-server-port", topology.DefaultAPIServerPort, "where the apiservers of new Clusters listen on their machines")
+	set.Int32Var(&f.defaults.APIServerPort, "api-server-port", inject.DefaultAPIServerPort, "where the apiservers of new Clusters listen on their machines")
 	set.StringVar(&f.listen, "listen", ":9443", "address of the hooks, HTTPS")
 	set.StringVar(&f.certDir, "cert-dir", "/etc/fairlead/runtime-extension", "folder of tls.crt and tls.key, which may change at any time")
 	set.StringVar(&f.clientCA, "client-ca", "", "file with the CA of the client certificates of callers, in PEM (required): Cluster API shows one with --runtime-extension-client-cert-file; read at the start")
@@ -86,7 +86,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	hooks, err := extension.New(f.defaults, tunnels, time.Now)
+	hooks, err := hooks.New(f.defaults, tunnels, time.Now)
 	if err != nil {
 		return fmt.Errorf("--tunnel-domain, --edge-image, --api-server-port: %w", err)
 	}
@@ -166,7 +166,7 @@ func (f *flags) callers() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func (f *flags) server(hooks *extension.Extension, callers *x509.CertPool) (*server.Server, error) {
+func (f *flags) server(hooks *hooks.Extension, callers *x509.CertPool) (*server.Server, error) {
 	catalog := runtimecatalog.New()
 	if err := runtimehooksv1.AddToCatalog(catalog); err != nil {
 		return nil, fmt.Errorf("building catalog of hooks: %w", err)

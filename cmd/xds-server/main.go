@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/inspect"
@@ -120,9 +120,9 @@ func (s *server) run(ctx context.Context) error {
 }
 
 // channel is the control channel with all of its services.
-func (s *server) channel() (*channel.Channel, *report.Hub) {
+func (s *server) channel() (*controlchannel.Channel, *report.Hub) {
 	hub := report.NewHub(s.inst.Domain, s.ads, s.log)
-	c := channel.New(channel.Config{
+	c := controlchannel.New(controlchannel.Config{
 		Domain: s.inst.Domain,
 		// The trust bundle is the installation's at this moment, not the one that came with the leaf.
 		TLS: certs.ServerTLS(s.store, trust{s.kube}, grace),

@@ -1,4 +1,4 @@
-// Package clusterclass_test keeps the files of this folder what pkg/topology says, and proves on a real Cluster API that a
+// Package clusterclass_test keeps the files of this folder what pkg/capi/inject says, and proves on a real Cluster API that a
 // control plane made from them has what its edges need.
 package clusterclass_test
 
@@ -13,13 +13,13 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated files with what pkg/topology makes now")
+var update = flag.Bool("update", false, "rewrite the generated files with what pkg/capi/inject makes now")
 
 // defaults are those of an installation, as the files have them.
-var defaults = topology.Variable{TunnelDomain: "tunnels.example.com", Image: "registry.example.com/fairlead-edge:v1", APIServerPort: topology.DefaultAPIServerPort}
+var defaults = inject.Variable{TunnelDomain: "tunnels.example.com", Image: "registry.example.com/fairlead-edge:v1", APIServerPort: inject.DefaultAPIServerPort}
 
 // part is what the generated files have of a ClusterClass.
 type part struct {
@@ -38,12 +38,12 @@ const patchesHead = `# Edges on the control-plane machines of every Cluster of a
 #     annotations: {fairlead.dev/edges: control-plane}
 #
 # and one without these stays as it is. If your ClusterClass refers to version v1beta1 of the template, write that into the
-# selector. Generated from pkg/topology.
+# selector. Generated from pkg/capi/inject.
 `
 
 const listsHead = `# Patches for what a KubeadmControlPlaneTemplate does not have. Take exactly those that say what yours lacks, put them before
 # the patches of patches.yaml, and none of the others: they would empty lists that are there. Of the last three take at most
-# one, the first that is true. Generated from pkg/topology.
+# one, the first that is true. Generated from pkg/capi/inject.
 `
 
 const snippetHead = `# Edges on the control-plane machines of one Cluster: what to add to its KubeadmControlPlane. Dots in the name of a Cluster
@@ -53,19 +53,19 @@ const snippetHead = `# Edges on the control-plane machines of one Cluster: what 
 #     labels: {fairlead.dev/tunnel: enabled}
 #     annotations: {fairlead.dev/edges: control-plane}
 #
-# The placeholders are for clusterctl generate, or envsubst. Generated from pkg/topology.
+# The placeholders are for clusterctl generate, or envsubst. Generated from pkg/capi/inject.
 `
 
 func TestFilesAreWhatTheCodeSays(t *testing.T) {
-	variable, err := topology.Definition(defaults)
+	variable, err := inject.Definition(defaults)
 	if err != nil {
 		t.Fatal(err)
 	}
-	patches, err := topology.Patches()
+	patches, err := inject.Patches()
 	if err != nil {
 		t.Fatal(err)
 	}
-	snippet, err := topology.Snippet()
+	snippet, err := inject.Snippet()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestFilesAreWhatTheCodeSays(t *testing.T) {
 		body any
 	}{
 		"patches.yaml":             {patchesHead, part{[]clusterv1.ClusterClassVariable{variable}, patches}},
-		"lists.yaml":               {listsHead, part{Patches: topology.ListPatches()}},
+		"lists.yaml":               {listsHead, part{Patches: inject.ListPatches()}},
 		"kubeadmcontrolplane.yaml": {snippetHead, snippet},
 	} {
 		body, err := yaml.Marshal(content.body)
@@ -117,7 +117,7 @@ func TestSnippetIsAnInjection(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]any{}
-	if err := topology.InjectFields(want, options("prod", "c1")); err != nil {
+	if err := inject.InjectFields(want, options("prod", "c1")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got.Spec.KubeadmConfigSpec); diff != "" {

@@ -11,7 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
 var (
@@ -36,7 +36,7 @@ func TestDocument(t *testing.T) {
 		if err := yaml.UnmarshalStrict(block[1], &object); err != nil {
 			t.Errorf("%s: %v", block[1], err)
 		}
-		asks = asks || topology.Asked(object.Metadata.Labels, object.Metadata.Annotations)
+		asks = asks || inject.Asked(object.Metadata.Labels, object.Metadata.Annotations)
 		external = external || cmp.Equal(object.Spec.Patches, []clusterv1.ClusterClassPatch{externalPatch})
 	}
 	if !asks || !external {

@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/extension"
-	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/pkg/capi/hooks"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
 // externalNamespaceLabel marks the namespaces of the tests whose Clusters the extension is asked about.
@@ -27,9 +27,9 @@ const externalNamespaceLabel = "external"
 
 // externalPatch is what a ClusterClass has to name, as docs/machines.md says.
 var externalPatch = clusterv1.ClusterClassPatch{Name: "fairlead", External: &clusterv1.ExternalPatchDefinition{
-	GeneratePatchesExtension:   extension.GeneratePatchesName + ".fairlead",
-	ValidateTopologyExtension:  extension.ValidateTopologyName + ".fairlead",
-	DiscoverVariablesExtension: extension.DiscoverVariablesName + ".fairlead",
+	GeneratePatchesExtension:   hooks.GeneratePatchesName + ".fairlead",
+	ValidateTopologyExtension:  hooks.ValidateTopologyName + ".fairlead",
+	DiscoverVariablesExtension: hooks.DiscoverVariablesName + ".fairlead",
 }}
 
 // register tells Cluster API of the extension, by the file in deploy but for the address, and returns a namespace for whose
@@ -104,7 +104,7 @@ func TestRuntimeExtension(t *testing.T) {
 			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(asks), asks); err != nil {
 				t.Fatal(err)
 			}
-			if v := asks.Spec.Topology.Variables; len(v) != 1 || v[0].Name != topology.VariableName || !strings.Contains(string(v[0].Value.Raw), defaults.Image) {
+			if v := asks.Spec.Topology.Variables; len(v) != 1 || v[0].Name != inject.VariableName || !strings.Contains(string(v[0].Value.Raw), defaults.Image) {
 				t.Errorf("the Cluster has the variables %v", v)
 			}
 		})

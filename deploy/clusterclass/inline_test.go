@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
 // templates are the forms that a KubeadmControlPlaneTemplate may have, and the patches of lists.yaml that each needs.
@@ -40,7 +40,7 @@ var templates = map[string]struct {
 }
 
 // TestInlinePatches has Cluster API itself apply the patches of this folder to every form of a template, and compares the
-// control plane that it makes with what pkg/topology makes of the template.
+// control plane that it makes with what pkg/capi/inject makes of the template.
 func TestInlinePatches(t *testing.T) {
 	admin := management(t)
 	namespace := kubetest.NewNamespace(t, admin)
@@ -88,7 +88,7 @@ func TestExample(t *testing.T) {
 			config, _, _ = unstructured.NestedMap(o.Object, "spec", "template", "spec", "kubeadmConfigSpec")
 		}
 	}
-	if err := topology.InjectFields(config, options(cluster.GetNamespace(), cluster.GetName())); err != nil {
+	if err := inject.InjectFields(config, options(cluster.GetNamespace(), cluster.GetName())); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(config, controlPlane(t, admin, client.ObjectKeyFromObject(cluster))); diff != "" {
@@ -109,14 +109,14 @@ func TestVariableTakesNoTricks(t *testing.T) {
 		`{"tunnelDomain":"t.example.com","image":"a\n      command: [sh]"}`, `{"tunnelDomain":"t.example.com\"","image":"a"}`, `{"image":"a"}`, `{"tunnelDomain":"t.example.com","image":"a","apiServerPort":0}`,
 	} {
 		cluster := newCluster(namespace, "tricks", "tricks")
-		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: topology.VariableName}}
+		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: inject.VariableName}}
 		cluster.Spec.Topology.Variables[0].Value.Raw = []byte(value)
 		eventually.True(t, patience, "a refusal of "+value, func() error {
 			err := admin.Create(t.Context(), cluster.DeepCopy(), client.DryRunAll)
 			if err == nil {
 				t.Fatalf("%s was taken", value)
 			}
-			if !strings.Contains(err.Error(), topology.VariableName) {
+			if !strings.Contains(err.Error(), inject.VariableName) {
 				return err // the class is not ready
 			}
 			return nil
@@ -137,7 +137,7 @@ func fields(t *testing.T, text string) map[string]any {
 func injected(t *testing.T, config, namespace, name string) map[string]any {
 	t.Helper()
 	want := fields(t, config)
-	if err := topology.InjectFields(want, options(namespace, name)); err != nil {
+	if err := inject.InjectFields(want, options(namespace, name)); err != nil {
 		t.Fatal(err)
 	}
 	return want

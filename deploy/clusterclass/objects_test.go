@@ -8,13 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/topology"
 )
 
 // options are those of a Cluster that has the defaults.
-func options(namespace, name string) topology.Options {
-	return topology.Options{
+func options(namespace, name string) inject.Options {
+	return inject.Options{
 		Cluster: model.Key{Namespace: namespace, Name: name}, Domain: model.TunnelDomain(defaults.TunnelDomain),
 		Image: defaults.Image, APIServerPort: defaults.APIServerPort,
 	}

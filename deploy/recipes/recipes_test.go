@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/deploy/edge"
-	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated recipes with what pkg/topology makes now")
+var update = flag.Bool("update", false, "rewrite the generated recipes with what pkg/capi/inject makes now")
 
 const rancherHead = `# Edges on the control-plane machines of %s: what to add to the control plane. Dots in the name of a Cluster become two
 # hyphens in the name below tlsSan. The Cluster itself needs
@@ -30,7 +30,7 @@ const rancherHead = `# Edges on the control-plane machines of %s: what to add to
 #     labels: {fairlead.dev/tunnel: enabled}
 #     annotations: {fairlead.dev/edges: control-plane}
 #
-# The placeholders are for clusterctl generate, or envsubst. Generated from pkg/topology.
+# The placeholders are for clusterctl generate, or envsubst. Generated from pkg/capi/inject.
 `
 
 const talosHead = `# Edges on the control-plane machines of Talos, as far as its provider allows. Its configuration can't name a Secret: the
@@ -38,7 +38,7 @@ const talosHead = `# Edges on the control-plane machines of Talos, as far as its
 # lets edges enrol until it ends (a day, or --token-lifetime of the controller): then put the present one in for machines that
 # come later. Those that run don't need it. Talos has no users but root and a read-only disk but for /var, so the edge runs as
 # root without any capability. Talos' own API (port 50000) is not tunnelled: its provider needs another way to that.
-# Generated from pkg/topology.
+# Generated from pkg/capi/inject.
 `
 
 // injection is what kubeadm's machines get.
@@ -60,7 +60,7 @@ type injection struct {
 
 func kubeadm(t *testing.T) injection {
 	t.Helper()
-	snippet, err := topology.Snippet()
+	snippet, err := inject.Snippet()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func object(version, kind string, spec map[string]any) map[string]any {
 // rancher is what RKE2 and k3s have in common: the fields have other names, and kubelet another folder for its manifests.
 func rancher(i injection, dir string) (files []any, commands, names []any) {
 	for _, f := range i.Files {
-		if f.Path == topology.ManifestPath {
+		if f.Path == inject.ManifestPath {
 			f.Path = "/var/lib/rancher/" + dir + "/agent/pod-manifests/" + filepath.Base(f.Path)
 		}
 		file := map[string]any{"path": f.Path, "owner": f.Owner, "permissions": f.Permissions}

@@ -41,7 +41,7 @@ const (
 // silentConnections are those that Envoy has accepted and whose filter chain is not known yet.
 const silentConnections = `^listener\.public\.downstream_pre_cx_active$`
 
-// admissions decides for a gateway's Envoy which connections and tunnels it accepts. It implements relay.Dress for the public
+// admissions decides for a gateway's Envoy which connections and tunnels it accepts. It implements xdsproxy.Dress for the public
 // listener, and leaves all other resources to tenants.
 type admissions struct {
 	tenants *tenants
@@ -89,7 +89,7 @@ func (a *admissions) server() *admission.Server {
 	}
 }
 
-// Form implements relay.Dress.
+// Form implements xdsproxy.Dress.
 func (a *admissions) Form(name string) string {
 	if name == envoy.PublicListener {
 		return envoy.AdmissionForm
@@ -97,7 +97,7 @@ func (a *admissions) Form(name string) string {
 	return a.tenants.Form(name)
 }
 
-// Dressed implements relay.Dress.
+// Dressed implements xdsproxy.Dress.
 func (a *admissions) Dressed(name, form string, resource *anypb.Any) *anypb.Any {
 	if form != envoy.AdmissionForm {
 		return a.tenants.Dressed(name, form, resource)

@@ -11,13 +11,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/relay"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 func newTestAdmissions(t *testing.T, dir string, workers int) *admissions {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	r, err := relay.New(t.TempDir(), log)
+	r, err := xdsproxy.New(t.TempDir(), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,8 +27,8 @@ import (
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/relay"
 	"github.com/fairlead/fairlead/pkg/tunnels"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // Config is what an Agent stands on.
@@ -67,7 +67,7 @@ type Agent struct {
 	config  Config
 	log     *slog.Logger
 	members []*membership // those of the configuration
-	relay   *relay.Relay
+	relay   *xdsproxy.Relay
 	sds     *secretServer
 	table   *tunnels.Table // of a gateway, nil for an edge
 	tenants *tenants       // likewise
@@ -138,7 +138,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // load reads what earlier agents left: identities, and what Envoy had. Envoy must not ask before.
 func (a *Agent) load() (err error) {
-	if a.relay, err = relay.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
+	if a.relay, err = xdsproxy.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
 		return err
 	}
 	if a.config.Gateway != nil {
@@ -152,7 +152,7 @@ func (a *Agent) load() (err error) {
 	if a.members, err = a.newMembers(); err != nil {
 		return err
 	}
-	var known []relay.Upstream
+	var known []xdsproxy.Upstream
 	for _, m := range a.members {
 		known = append(known, m.recover()...)
 	}

@@ -8,14 +8,14 @@ import (
 	"slices"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/relay"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // errInUse is what passes when the bootstrap file of the command line can be read again: then it is known to be of the same tunnel.
 var errInUse = errors.New("joining tunnel: its folder is that of a bootstrap file of the command line, which can't be read or is of another tunnel")
 
 // loadJoined reads the tunnels that earlier agents were given. One that can't be read keeps none of the others away.
-func (a *Agent) loadJoined() (known []relay.Upstream) {
+func (a *Agent) loadJoined() (known []xdsproxy.Upstream) {
 	names, err := a.joinedNames()
 	if err != nil {
 		a.log.Error("tunnels that this edge was given are not read", "error", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/relay"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // longLife is how long an identity must have been good for its end to be no reason to wait before the next one is asked for.
@@ -32,7 +32,7 @@ type membership struct {
 	dir        string // its folder
 	store      *certs.Store
 	identities *identities
-	relay      *relay.Relay
+	relay      *xdsproxy.Relay
 	admin      admin // of the Envoy that all memberships share
 	sds        *secretServer
 	status     *status
@@ -51,13 +51,13 @@ type membership struct {
 
 // recover is called before Envoy can ask. It drops an identity that is of no use, and returns the upstream of which the relay may
 // have resources.
-func (m *membership) recover() []relay.Upstream {
+func (m *membership) recover() []xdsproxy.Upstream {
 	m.identities.forgetForeign()
 	subject, err := m.current()
 	if err != nil {
 		return nil
 	}
-	return []relay.Upstream{{Name: subject.Node, Check: m.check(subject)}}
+	return []xdsproxy.Upstream{{Name: subject.Node, Check: m.check(subject)}}
 }
 
 // current is whose identity the store has.
@@ -223,7 +223,7 @@ func (m *membership) session(ctx context.Context, subject model.Subject) (next m
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return asOver(m.relay.Run(ctx, relay.Upstream{
+		return asOver(m.relay.Run(ctx, xdsproxy.Upstream{
 			Name: subject.Node, Conn: conn, Check: m.check(subject), Node: m.nodeOf(subject),
 		}))
 	})
@@ -242,7 +242,7 @@ func (m *membership) session(ctx context.Context, subject model.Subject) (next m
 
 // asOver marks the errors of streams that say that an identity is over.
 func asOver(err error) error {
-	if errors.Is(err, relay.ErrOver) || errors.Is(err, certs.ErrRefused) {
+	if errors.Is(err, xdsproxy.ErrOver) || errors.Is(err, certs.ErrRefused) {
 		return fmt.Errorf("%w: %w", errOver, err)
 	}
 	return err

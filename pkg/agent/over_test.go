@@ -14,13 +14,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/probe"
-	"github.com/fairlead/fairlead/pkg/relay"
 	"github.com/fairlead/fairlead/pkg/tunnels"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	c, log := newControl(t), slog.New(slog.DiscardHandler)
-	r, err := relay.New(t.TempDir(), log)
+	r, err := xdsproxy.New(t.TempDir(), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	}
 	edge.sight.look([]model.Endpoint{target})
 	m.status.saw(probe.Result{Address: target.String(), Healthy: true})
-	m.status.configuration(relay.State{Connected: true, Cached: true, Refused: "it is of no use"})
+	m.status.configuration(xdsproxy.State{Connected: true, Cached: true, Refused: "it is of no use"})
 	if s := m.status.state(); s.Node == "" || s.NotAfter == nil || s.APIServer == nil || !s.Connected || !s.Cached {
 		t.Fatalf("before it was over: %+v", s)
 	}
@@ -103,7 +103,7 @@ func TestATokenOfAnotherTunnelIsUsedOnce(t *testing.T) {
 
 func TestNoTunnelsAreLeftOfAnEnvoyThatEnded(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	r, err := relay.New(filepath.Join(dir, "cache"), log)
+	r, err := xdsproxy.New(filepath.Join(dir, "cache"), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/relay"
 	"github.com/fairlead/fairlead/pkg/tunnels"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // scraped is how many real connections a process may have here with both of their ends.
@@ -34,7 +34,7 @@ func BenchmarkScrape(b *testing.B) {
 	if err := os.WriteFile(path, []byte(connections(b, scraped)), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	r, err := relay.New(filepath.Join(dir, "cache"), log)
+	r, err := xdsproxy.New(filepath.Join(dir, "cache"), log)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/relay"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // secretServer serves the identities and trust bundles of all memberships to the Envoy beside it. Whoever can open its socket
@@ -71,7 +71,7 @@ func (s *secretServer) drop(m *membership) error {
 
 // serve answers Envoy until ctx ends, and closes the listener.
 func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(relay.MaxRequest))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(xdsproxy.MaxRequest))
 	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, a.sds.cache, nil))
 	a.relay.Register(server)
 	if a.admit != nil {

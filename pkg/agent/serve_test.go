@@ -14,7 +14,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -40,7 +40,7 @@ func (c *control) serve() (stop func()) {
 	})
 	hub := report.NewHub(domain, server, log)
 	c.set(func() { c.hub = hub })
-	front := channel.New(channel.Config{
+	front := controlchannel.New(controlchannel.Config{
 		Domain: domain, TLS: certs.ServerTLS(c, certs.Bundle(c.ca.CertPEM()), 24*time.Hour), Log: log,
 		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
 		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/probe"
-	"github.com/fairlead/fairlead/pkg/relay"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // What trouble can be about. Each has at most one trouble at a time.
@@ -129,7 +129,7 @@ func (s *status) certificate(subject model.Subject, identity certs.Identity) {
 }
 
 // configuration records how the relay is.
-func (s *status) configuration(state relay.State) {
+func (s *status) configuration(state xdsproxy.State) {
 	s.mu.Lock()
 	s.connected, s.cached = state.Connected, state.Cached
 	s.mu.Unlock()
@@ -150,7 +150,7 @@ func (s *status) reset() {
 	s.mu.Lock()
 	s.subject, s.notAfter, s.sight = model.Subject{}, time.Time{}, nil
 	s.mu.Unlock()
-	s.configuration(relay.State{})
+	s.configuration(xdsproxy.State{})
 }
 
 // saw records a look at the apiservers. Only one that is another than the last one is news.

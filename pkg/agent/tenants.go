@@ -16,9 +16,9 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/relay"
 	"github.com/fairlead/fairlead/pkg/report"
 	"github.com/fairlead/fairlead/pkg/tunnels"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 const (
@@ -40,9 +40,9 @@ const (
 
 // tenants is what a gateway's agent knows of each workload cluster that its Envoy serves: whether it has a tunnel here, and its limits. Both
 // change how Envoy treats it without an xds-server: who has no tunnel for a while is dark, and limits are set in
-// Envoy's runtime, where they change nothing else. It implements relay.Dress.
+// Envoy's runtime, where they change nothing else. It implements xdsproxy.Dress.
 type tenants struct {
-	relay *relay.Relay
+	relay *xdsproxy.Relay
 	table *tunnels.Table
 	admin admin
 	log   *slog.Logger
@@ -71,14 +71,14 @@ type tenant struct {
 	limits  map[string]string
 }
 
-func newTenants(r *relay.Relay, table *tunnels.Table, a admin, log *slog.Logger) *tenants {
+func newTenants(r *xdsproxy.Relay, table *tunnels.Table, a admin, log *slog.Logger) *tenants {
 	return &tenants{
 		relay: r, table: table, admin: a, log: log, began: time.Now(), dark: map[string]bool{}, known: map[string]tenant{},
 		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
 }
 
-// Form implements relay.Dress.
+// Form implements xdsproxy.Dress.
 func (t *tenants) Form(name string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +88,7 @@ func (t *tenants) Form(name string) string {
 	return ""
 }
 
-// Dressed implements relay.Dress.
+// Dressed implements xdsproxy.Dress.
 func (*tenants) Dressed(name, form string, resource *anypb.Any) *anypb.Any {
 	if form == darkForm {
 		return envoy.DarkCluster(name)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/relay"
 	"github.com/fairlead/fairlead/pkg/report"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 func TestWhoIsDark(t *testing.T) {
@@ -32,7 +32,7 @@ func TestWhoIsDark(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			r, err := relay.New(t.TempDir(), slog.New(slog.DiscardHandler))
+			r, err := xdsproxy.New(t.TempDir(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
@@ -197,7 +197,7 @@ func (m *management) serve() enrol.Client {
 		},
 		Boot: &enrol.BootConfig{Tokens: m, Boots: m},
 	})
-	c := channel.New(channel.Config{
+	c := controlchannel.New(controlchannel.Config{
 		Domain: domain,
 		TLS:    certs.ServerTLS(fixed{m.identity("control", domain.Control())}, certs.Bundle(m.ca.CertPEM()), 48*time.Hour),
 		Anonymous: []string{

@@ -15,7 +15,7 @@ import (
 	inspectv1 "github.com/fairlead/fairlead/pkg/inspect/v1"
 )
 
-// formMark is what pkg/relay puts between a version and a form.
+// formMark is what pkg/xdsproxy puts between a version and a form.
 const formMark = " as "
 
 // ErrNotConnected says that no server that answered has the node.

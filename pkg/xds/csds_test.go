@@ -65,7 +65,7 @@ func (a *ads) answer(t *testing.T, detail *statusv1.Status) *discoveryv3.DeltaDi
 	return nil
 }
 
-// refusing is a NACK as pkg/relay makes it, of resources that are refused together.
+// refusing is a NACK as pkg/xdsproxy makes it, of resources that are refused together.
 func refusing(t *testing.T, why string, at time.Time, versions map[string]string) *statusv1.Status {
 	t.Helper()
 	group := &statusv3.ClientConfig{}

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds"
@@ -104,7 +104,7 @@ func newBedOf(t testing.TB, inst model.Installation) *bed {
 	}
 	b.address = listener.Addr().String()
 	control := fixed{b.identity(t, model.ControlSubject(), time.Now().Add(time.Hour))}
-	c := channel.New(channel.Config{
+	c := controlchannel.New(controlchannel.Config{
 		Domain: domain, TLS: certs.ServerTLS(control, certs.Bundle(ca.CertPEM()), time.Hour),
 		Closing: b.Close, Log: slog.New(slog.DiscardHandler),
 	})

@@ -39,7 +39,7 @@ type refusals struct {
 	since    time.Time
 }
 
-// response notes what is sent. It gives what was refused another chance where it has changed, and what was refused with it: as pkg/relay does.
+// response notes what is sent. It gives what was refused another chance where it has changed, and what was refused with it: as pkg/xdsproxy does.
 func (s *sight) response(r *discoveryv3.DeltaDiscoveryResponse, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

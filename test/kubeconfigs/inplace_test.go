@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairlead/fairlead/pkg/topology"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 	"github.com/fairlead/fairlead/test/lab"
 )
 
@@ -107,7 +107,7 @@ func (m *member) kubectlNodes(t *testing.T, verb string) {
 // edgeOn is all that is known of the edge on a machine: its files, its Pod and its enrolment. One that is not ready is an error.
 func (m *member) edgeOn(ctx context.Context, machine *lab.CloudMachine) (string, error) {
 	var text strings.Builder
-	for _, path := range []string{topology.ManifestPath, topology.BootstrapPath} {
+	for _, path := range []string{inject.ManifestPath, inject.BootstrapPath} {
 		data, err := os.ReadFile(machine.File(path))
 		if err != nil {
 			return "", err

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/topology"
 	"github.com/fairlead/fairlead/test/lab"
 )
 
@@ -95,7 +95,7 @@ func (m *member) inject(controlPlane map[string]any) error {
 		return err
 	}
 	key := model.Key{Namespace: m.Namespace, Name: m.Name}
-	if err := topology.InjectFields(config, topology.Options{Cluster: key, Domain: domain, Image: "fairlead-edge:test"}); err != nil {
+	if err := inject.InjectFields(config, inject.Options{Cluster: key, Domain: domain, Image: "fairlead-edge:test"}); err != nil {
 		return err
 	}
 	if m.mode == v1alpha1.KubeconfigModeConnect {

@@ -187,7 +187,7 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 		proxyproto.SIGV2, v2(0x21, 0x11, 12, nil), v2(0x21, 0x11, 65535, make([]byte, 65535)), v2(0x2f, 0xff, 0, nil), v2(0x21, 0x31, 216, make([]byte, 216)),
 		[]byte("PROXY TCP4 999.1.1.1 1.1.1.1 1 2\r\n"), []byte("PROXY " + strings.Repeat("x", 10_000)), []byte("PROXY TCP6 ::1 ::1 0 99999\r\n"), []byte("PROXY UNKNOWN"),
 	}
-	attack(t, "an outsider sends PROXY headers that are none to an xds-server and to the public port", "both close the connection (FuzzHeader of pkg/channel)", func(t *testing.T) {
+	attack(t, "an outsider sends PROXY headers that are none to an xds-server and to the public port", "both close the connection (FuzzHeader of pkg/controlchannel)", func(t *testing.T) {
 		var all sync.WaitGroup
 		for _, data := range odd {
 			all.Go(func() {

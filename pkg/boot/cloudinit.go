@@ -1,0 +1,117 @@
+package boot
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// cloudStages are the stages of cloud-init, in their order. The commands of a bootstrap config run in the last.
+var cloudStages = []string{"init-local", "init", "modules-config", "modules-final"}
+
+// cloudInit is how far cloud-init is, by its own status.json (which has not changed since version 0.7 but for recoverable_errors).
+type cloudInit struct {
+	stages map[string]cloudStage
+	stage  string // that runs; empty: none, now
+}
+
+type cloudStage struct {
+	Start    *float64 `json:"start"`    // Unix time
+	Finished *float64 `json:"finished"` // null: not yet
+	Errors   []string `json:"errors"`
+}
+
+// parseCloudInit reads status.json. It returns nil for what is none, or is being written.
+func parseCloudInit(data []byte) *cloudInit {
+	var file struct {
+		V1 map[string]json.RawMessage `json:"v1"`
+	}
+	if json.Unmarshal(data, &file) != nil || file.V1 == nil {
+		return nil
+	}
+	c := &cloudInit{stages: map[string]cloudStage{}}
+	for _, name := range cloudStages {
+		var s cloudStage
+		if raw, ok := file.V1[name]; ok && json.Unmarshal(raw, &s) == nil {
+			c.stages[name] = s
+		}
+	}
+	if raw, ok := file.V1["stage"]; ok {
+		var stage *string
+		if json.Unmarshal(raw, &stage) == nil && stage != nil {
+			c.stage = *stage
+		}
+	}
+	return c
+}
+
+// ended says whether all of it has run.
+func (c *cloudInit) ended() bool { return c.stage == "" && c.stages["modules-final"].Finished != nil }
+
+// errors is what it says went wrong, and in which stage first.
+func (c *cloudInit) errors() (stage string, all []string) {
+	for _, name := range cloudStages {
+		if errs := c.stages[name].Errors; len(errs) > 0 {
+			if stage == "" {
+				stage = name
+			}
+			all = append(all, errs...)
+		}
+	}
+	return stage, all
+}
+
+// current is the stage that runs, or is to run next.
+func (c *cloudInit) current() string {
+	if slices.Contains(cloudStages, c.stage) {
+		return c.stage
+	}
+	for _, name := range cloudStages {
+		if c.stages[name].Finished == nil {
+			return name
+		}
+	}
+	return cloudStages[len(cloudStages)-1]
+}
+
+func (c *cloudInit) phases() []*reportv1.BootPhase {
+	var all []*reportv1.BootPhase
+	for _, name := range cloudStages {
+		s := c.stages[name]
+		if s.Start == nil {
+			continue
+		}
+		p := &reportv1.BootPhase{Name: "cloud-init " + name, State: reportv1.BootState_BOOT_STATE_RUNNING, Started: unix(s.Start), Ended: unix(s.Finished)}
+		switch {
+		case len(s.Errors) > 0:
+			p.State = reportv1.BootState_BOOT_STATE_FAILED
+		case s.Finished != nil:
+			p.State = reportv1.BootState_BOOT_STATE_SUCCEEDED
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func unix(seconds *float64) *timestamppb.Timestamp {
+	if seconds == nil || math.IsNaN(*seconds) || *seconds <= 0 || *seconds > math.MaxInt32*100 {
+		return nil
+	}
+	whole, part := math.Modf(*seconds)
+	return timestamppb.New(time.Unix(int64(whole), int64(part*1e9)))
+}
+
+// thisBoot is the part of cloud-init's output that is of its newest run: the file grows from boot to boot.
+func thisBoot(log string) string {
+	i := strings.LastIndex(log, " running 'init-local' at ")
+	if i < 0 {
+		return log // it is long, and this boot's beginning is not in the part that was read
+	}
+	return log[strings.LastIndexByte(log[:i], '\n')+1:]
+}

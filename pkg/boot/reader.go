@@ -1,0 +1,164 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// Where things are on a machine.
+const (
+	sentinelPath    = "run/cluster-api/bootstrap-success.complete" // written after kubeadm by what CABPK gives to cloud-init and Ignition
+	cloudStatusPath = "run/cloud-init/status.json"                 // a link that is there once cloud-init has begun in this boot
+	cloudLogPath    = "var/log/cloud-init-output.log"
+	ignitionPath    = "etc/kubeadm.sh" // what CABPK has Ignition write, for kubeadm.service
+	kubeletConfPath = "etc/kubernetes/kubelet.conf"
+	kubeletArgsPath = "var/lib/kubelet/kubeadm-flags.env"
+)
+
+const (
+	// maxLog is how much of the end of a log is looked at: kubeadm with -v=5 writes about 100 KiB.
+	maxLog = 256 << 10
+	// maxFile is more than any other file has that is read.
+	maxFile = 64 << 10
+	// journalTime bounds a question to the journal.
+	journalTime = 5 * time.Second
+)
+
+// reader reads what is below a root. It never fails: what can't be read is not there yet.
+type reader struct{ root string }
+
+func (r reader) path(name string) string { return filepath.Join(r.root, name) }
+
+func (r reader) exists(name string) bool {
+	_, err := os.Stat(r.path(name))
+	return err == nil
+}
+
+// read returns the beginning of a file; nil where there is none.
+func (r reader) read(name string) []byte {
+	file, err := os.Open(r.path(name))
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile))
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+func (r reader) word(name string) string { return strings.TrimSpace(string(r.read(name))) }
+
+// end returns the end of a file, from the beginning of a line; nil where there is none.
+func (r reader) end(name string) []byte {
+	file, err := os.Open(r.path(name))
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil
+	}
+	from := max(0, size-maxLog)
+	data := make([]byte, size-from)
+	n, err := file.ReadAt(data, from)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil
+	}
+	data = data[:n]
+	if i := bytes.IndexByte(data, '\n'); from > 0 && i >= 0 {
+		data = data[i+1:]
+	}
+	return data
+}
+
+var idFormat = regexp.MustCompile(`^[0-9A-Fa-f-]{16,64}$`)
+
+// id reads a file with an id. Firmware and images may have anything else there, such as "uninitialized".
+func (r reader) id(name string) string {
+	if id := r.word(name); idFormat.MatchString(id) {
+		return strings.ToLower(id)
+	}
+	return ""
+}
+
+// log is what the boot has written: cloud-init's output or, where Ignition runs kubeadm as a unit of systemd, the journal of that.
+func (r reader) log(ctx context.Context) string {
+	if text := r.end(cloudLogPath); text != nil {
+		return string(text)
+	}
+	if r.root != "/" || !r.exists(ignitionPath) {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, journalTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "journalctl", "--boot", "--unit=kubeadm.service", "--output=cat", "--lines=1000", "--no-pager").Output()
+	if err != nil {
+		return ""
+	}
+	return string(out[max(0, len(out)-maxLog):])
+}
+
+// bootID is the kernel's name of this boot.
+func (r reader) bootID() string { return r.word("proc/sys/kernel/random/boot_id") }
+
+// uptime is how long this boot lasts, in milliseconds. No clock that is put right on the way changes it.
+func (r reader) uptime() uint64 {
+	first, _, _ := strings.Cut(r.word("proc/uptime"), " ")
+	seconds, err := strconv.ParseFloat(first, 64)
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return uint64(seconds * 1000)
+}
+
+// bootTime is when this boot began; zero where that is not known.
+func (r reader) bootTime() time.Time {
+	for line := range strings.Lines(string(r.read("proc/stat"))) {
+		if text, ok := strings.CutPrefix(line, "btime "); ok {
+			if seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil {
+				return time.Unix(seconds, 0)
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// bootstrappedBefore says whether this machine became a Node in an earlier boot: then it has nothing to do in this one.
+func (r reader) bootstrappedBefore() bool {
+	info, err := os.Stat(r.path(kubeletConfPath))
+	began := r.bootTime()
+	return err == nil && !began.IsZero() && info.ModTime().Before(began)
+}
+
+var providerFlag = regexp.MustCompile(`--provider-id=([^\s"']+)`)
+
+// machine is by what others know this machine.
+func (r *Reporter) machine() *reportv1.Machine {
+	m := &reportv1.Machine{
+		Name: r.Machine, ProviderId: r.ProviderID, SystemUuid: r.reader.id("sys/class/dmi/id/product_uuid"), MachineId: r.reader.id("etc/machine-id"),
+	}
+	if m.ProviderId == "" {
+		if found := providerFlag.FindSubmatch(r.reader.read(kubeletArgsPath)); found != nil {
+			m.ProviderId = string(found[1])
+		}
+	}
+	if m.Hostname, _ = os.Hostname(); m.Hostname == "" {
+		m.Hostname = "localhost"
+	}
+	m.Addresses = addresses(interfaces())
+	return m
+}

@@ -1,0 +1,75 @@
+package hooks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/capi/inject"
+)
+
+const (
+	// soonSeconds is for what the controller does within a second.
+	soonSeconds = 5
+	// laterSeconds is for what a person has to do.
+	laterSeconds = 30
+	// readTimeout leaves room for the answer.
+	readTimeout = (timeoutSeconds - 2) * time.Second
+)
+
+// BeforeClusterCreate holds the topology of a new Cluster back until its edges can enrol: until its Tunnel is accepted and has
+// a token on record. The bootstrap Secret is written right after that. It is not looked at itself: who may read one Secret of a
+// Cluster may read all of them, the cluster-admin's kubeconfig too.
+func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehooksv1.BeforeClusterCreateRequest, response *runtimehooksv1.BeforeClusterCreateResponse) {
+	response.Status = runtimehooksv1.ResponseStatusSuccess
+	cluster := &request.Cluster
+	if err := checkRequest(cluster.Labels, cluster.Annotations); err != nil {
+		response.Message, response.RetryAfterSeconds = "fairlead: "+err.Error(), laterSeconds
+		return
+	}
+	if !inject.Asked(cluster.Labels, cluster.Annotations) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var tunnel v1alpha1.Tunnel
+	err := e.tunnels.Get(ctx, client.ObjectKeyFromObject(cluster), &tunnel)
+	switch {
+	case apierrors.IsNotFound(err):
+		response.Message, response.RetryAfterSeconds = "fairlead: waiting for the controller to make the Tunnel of the Cluster", soonSeconds
+	case err != nil:
+		fail(&response.CommonResponse, fmt.Errorf("reading Tunnel: %w", err))
+	default:
+		response.Message, response.RetryAfterSeconds = e.wait(cluster, &tunnel)
+	}
+}
+
+// wait says what a Cluster still waits for, and when to ask again; nothing and zero when its edges can enrol.
+func (e *Extension) wait(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (message string, seconds int32) {
+	if tunnel.DeletionTimestamp != nil || (cluster.UID != "" && !metav1.IsControlledBy(tunnel, cluster)) {
+		return "fairlead: waiting for the Tunnel of an earlier Cluster of this name to go", soonSeconds
+	}
+	switch accepted := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted); {
+	case accepted == nil:
+		return "fairlead: waiting for the controller to accept the Tunnel", soonSeconds
+	case accepted.Reason == v1alpha1.ReasonNotTunnelled:
+		return "fairlead: spec.kubeconfig.mode of the Tunnel leads through no tunnel, so no edge can enrol: " +
+			"choose another one, or take the annotation " + v1alpha1.EdgesAnnotation + " off the Cluster", laterSeconds
+	case tunnel.Status.Hostname == "":
+		return "fairlead: the Tunnel is not accepted: " + accepted.Message, laterSeconds
+	}
+	now := e.now()
+	if !slices.ContainsFunc(tunnel.Status.Tokens, func(t v1alpha1.TokenStatus) bool { return now.Before(t.ExpiresAt.Time) && t.Uses < t.MaxUses }) {
+		return "fairlead: waiting for the controller to write the bootstrap Secret of the Cluster", soonSeconds
+	}
+	return "", 0
+}

@@ -1,0 +1,120 @@
+package controlchannel_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/controlchannel"
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// occupy opens connections of strangers, with a call that never ends.
+func (b *bed) occupy(t *testing.T, n int, from func(i int) string) {
+	t.Helper()
+	call := openStreams(t, 1)
+	for i := range n {
+		raw, err := b.raw(t.Context(), from(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn := tls.Client(raw, b.clientTLS(t, nil))
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := conn.Write(call); err != nil {
+			t.Logf("connection %d: %v", i, err) // turned away by now
+		}
+	}
+}
+
+// A flood that takes every place, from many addresses, each with as many connections as it may have.
+func TestAFloodFromManyAddressesLeavesNewcomersAlone(t *testing.T) {
+	const places, each = 32, 8
+	fromIPv4 := func(i int) string { return fmt.Sprintf("203.0.113.%d:%d", 1+i/each, 1000+i) }
+	fromIPv6 := func(i int) string { return fmt.Sprintf("[2001:db8:0:%x::1]:%d", i, 1000+i) } // a /64 for each, all of one /48
+	tests := map[string]func(t *testing.T, b *bed){
+		"of handshakes that go on for ever":                 func(t *testing.T, b *bed) { b.silence(t, places, fromIPv4) },
+		"of handshakes that go on for ever, from one /48":   func(t *testing.T, b *bed) { b.silence(t, places, fromIPv6) },
+		"of strangers whose calls never end":                func(t *testing.T, b *bed) { b.occupy(t, places, fromIPv4) },
+		"of strangers whose calls never end, from one /48":  func(t *testing.T, b *bed) { b.occupy(t, places, fromIPv6) },
+		"of handshakes and strangers, as many as both hold": func(t *testing.T, b *bed) { b.occupy(t, places, fromIPv4); b.silence(t, places, fromIPv6) },
+	}
+	for name, flood := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, controlchannel.Bounds{Public: places, PerAddress: each, Handshake: patience, Stranger: patience, Fair: patience})
+			token := b.newToken(t, c1, 8)
+			flood(t, b)
+			eventually.True(t, patience, "the flood having all places", func() error {
+				if held := b.Held(); held < places {
+					return fmt.Errorf("it has %d", held)
+				}
+				return nil
+			})
+			for i := range 4 { // each at the first try
+				from := fmt.Sprintf("198.51.100.%d:1", i)
+				newcomer := enrolv1.NewEnrolmentClient(b.dial(t, nil, from))
+				if _, err := newcomer.EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)}); err != nil {
+					t.Errorf("enrolling: %v", err)
+				}
+				if err := fetch(t, b.dial(t, ptr(b.identity(t, edge, time.Hour)), from), edge); err != nil {
+					t.Errorf("an edge: %v", err)
+				}
+			}
+			if held := b.Held(); held > 2*places+8 {
+				t.Errorf("%d connections are held", held)
+			}
+		})
+	}
+}
+
+func TestWhoHasALeafTakesNoPlaceOfStrangers(t *testing.T) {
+	b := newBed(t, controlchannel.Bounds{Public: 4, PerAddress: 4, PerNode: 32})
+	for range 16 {
+		if err := fetch(t, b.dial(t, ptr(b.identity(t, edge, time.Hour)), "203.0.113.1:1"), edge); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := b.newToken(t, c1, 1)
+	newcomer := enrolv1.NewEnrolmentClient(b.dial(t, nil, "203.0.113.1:1"))
+	if _, err := newcomer.EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)}); err != nil {
+		t.Errorf("enrolling beside 16 edges at one address: %v", err)
+	}
+}
+
+func TestOneCertificateDoesNotBeginCallsAllTheTime(t *testing.T) {
+	for name, is := range map[string]model.Subject{"an edge": edge, "a gateway": gateway} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, controlchannel.Bounds{})
+			identity := ptr(b.identity(t, is, time.Hour))
+			served, begin := 0, time.Now()
+			for i := range 300 {
+				conn := b.dial(t, identity, "")
+				err := send(t.Context(), conn, []string{ads, reportEdge}[i%2])
+				if status.Code(err) != codes.ResourceExhausted {
+					served++
+				} else if wait := retry.Asked(err); wait <= 0 || wait > time.Second {
+					t.Errorf("it is asked to wait %s: %v", wait, err)
+				}
+				_ = conn.Close()
+			}
+			if most := 101 + int(5*time.Since(begin).Seconds()); served > most || served < 100 {
+				t.Errorf("%d of its calls were served, want 100 to %d", served, most)
+			}
+			other := model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: c2.ID} // of the same name
+			if err := fetch(t, b.dial(t, ptr(b.identity(t, other, time.Hour)), ""), other); err != nil {
+				t.Errorf("another edge: %v", err)
+			}
+			if _, err := enrolv1.NewEnrolmentClient(b.dial(t, identity, "")).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csr(t)}); err != nil {
+				t.Errorf("its own renewal: %v", err)
+			}
+			eventually.True(t, patience, "its being served again", func() error { return fetch(t, b.dial(t, identity, ""), is) })
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package controlchannel_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controlchannel"
+)
+
+// frames writes frames of HTTP/2 as a client that keeps to no limit.
+type frames struct {
+	bytes.Buffer
+	*http2.Framer
+	headers bytes.Buffer
+	encoder *hpack.Encoder
+}
+
+func newFrames(t testing.TB) *frames {
+	t.Helper()
+	f := &frames{}
+	f.Framer = http2.NewFramer(&f.Buffer, nil)
+	f.encoder = hpack.NewEncoder(&f.headers)
+	f.WriteString(http2.ClientPreface)
+	must(t, f.WriteSettings())
+	return f
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// call is the header of a call, with more fields if need be.
+func (f *frames) call(t testing.TB, method string, more ...hpack.HeaderField) []byte {
+	t.Helper()
+	f.headers.Reset()
+	for _, field := range append([]hpack.HeaderField{
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "https"},
+		{Name: ":path", Value: method},
+		{Name: ":authority", Value: domain.Control()},
+		{Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
+	}, more...) {
+		must(t, f.encoder.WriteField(field))
+	}
+	return f.headers.Bytes()
+}
+
+// open begins a call that is left open.
+func (f *frames) open(t testing.TB, stream uint32, method string) {
+	t.Helper()
+	must(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.call(t, method), EndHeaders: true}))
+}
+
+// openStreams is a connection with calls that never end.
+func openStreams(t testing.TB, n int) []byte {
+	t.Helper()
+	f := newFrames(t)
+	for i := range n {
+		f.open(t, uint32(2*i+1), enrolEdge)
+	}
+	return f.Bytes()
+}
+
+// TestAbuseOfHTTP2 sends what breaks careless servers. The connection ends or what is too much is refused, and everybody
+// else is served while it goes on.
+func TestAbuseOfHTTP2(t *testing.T) {
+	tests := map[string]func(t *testing.T) *frames{
+		"thousands of open streams": func(t *testing.T) *frames {
+			f := newFrames(t)
+			f.Write(openStreams(t, 2000)[len(http2.ClientPreface)+9:])
+			return f
+		},
+		"streams that are reset at once": func(t *testing.T) *frames {
+			f := newFrames(t)
+			for i := range uint32(2000) {
+				f.open(t, 2*i+1, enrolEdge)
+				must(t, f.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+			}
+			return f
+		},
+		"a header that never ends": func(t *testing.T) *frames {
+			f := newFrames(t)
+			must(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: f.call(t, enrolEdge)}))
+			for range 2000 {
+				f.headers.Reset()
+				must(t, f.encoder.WriteField(hpack.HeaderField{Name: "x", Value: string(bytes.Repeat([]byte{'a'}, 1000)), Sensitive: true}))
+				must(t, f.WriteContinuation(1, false, f.headers.Bytes()))
+			}
+			return f
+		},
+		"a header that is far too large": func(t *testing.T) *frames {
+			f := newFrames(t)
+			must(t, f.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: 1, EndHeaders: true,
+				BlockFragment: f.call(t, enrolEdge, hpack.HeaderField{Name: "x", Value: string(bytes.Repeat([]byte{'~'}, 9<<10))}),
+			}))
+			return f
+		},
+		"pings": func(t *testing.T) *frames {
+			f := newFrames(t)
+			for range 5_000 {
+				must(t, f.WritePing(false, [8]byte{}))
+			}
+			return f
+		},
+		"settings": func(t *testing.T) *frames {
+			f := newFrames(t)
+			for range 5_000 {
+				must(t, f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}))
+			}
+			return f
+		},
+		"data for streams that are not there": func(t *testing.T) *frames {
+			f := newFrames(t)
+			for i := range uint32(2000) {
+				must(t, f.WriteData(2*i+1, false, make([]byte, 1024)))
+			}
+			return f
+		},
+		"a message that says it has 4 GiB": func(t *testing.T) *frames {
+			f := newFrames(t)
+			f.open(t, 1, enrolEdge)
+			must(t, f.WriteData(1, false, []byte{0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3}))
+			return f
+		},
+		"more of a message than the window allows": func(t *testing.T) *frames {
+			f := newFrames(t)
+			f.open(t, 1, enrolEdge)
+			must(t, f.WriteData(1, false, []byte{0, 0, 0, 0x7f, 0xff}))
+			for range 100 {
+				must(t, f.WriteData(1, false, make([]byte, 16<<10)))
+			}
+			return f
+		},
+	}
+	b := newBed(t, controlchannel.Bounds{Stranger: 5 * time.Second})
+	for name, build := range tests {
+		for who, identity := range map[string]*certs.Identity{"a stranger": nil, "an edge": ptr(b.identity(t, edge, time.Hour))} {
+			t.Run(name+" of "+who, func(t *testing.T) {
+				raw, err := b.raw(t.Context(), "203.0.113.77:7")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer raw.Close()
+				must(t, raw.SetDeadline(time.Now().Add(patience)))
+				conn := tls.Client(raw, b.clientTLS(t, identity))
+				must(t, conn.HandshakeContext(t.Context()))
+				read := make(chan int64, 1)
+				go func() {
+					n, _ := io.Copy(io.Discard, conn)
+					read <- n
+				}()
+				if _, err := conn.Write(build(t).Bytes()); err != nil && errors.Is(err, io.ErrShortWrite) {
+					t.Fatal(err)
+				}
+				b.alive(t)
+				_ = conn.Close()
+				if n := <-read; n > 4<<20 {
+					t.Errorf("it was answered with %d bytes", n)
+				}
+			})
+		}
+	}
+}

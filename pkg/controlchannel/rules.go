@@ -1,0 +1,201 @@
+package controlchannel
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"math"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// rules say which calls a caller may make, and how often, before anything but the call's header is read.
+type rules struct {
+	anonymous, expired, inside map[string]bool
+
+	rate, tunnelRate limit.Rate
+	calls            *limit.Rates // by certificate, and by tunnel
+	byNode, byTunnel *limit.Slots // calls that go on
+
+	figures *figures
+}
+
+func newRules(config Config, b bounds) rules {
+	return rules{
+		anonymous: set(config.Anonymous), expired: set(config.Expired), inside: set(config.Inside),
+		rate: b.calls, tunnelRate: b.tunnelCalls, calls: limit.NewRates(b.nodes),
+		byNode: limit.NewSlots(math.MaxInt, b.nodeStreams), byTunnel: limit.NewSlots(math.MaxInt, b.tunnelStreams),
+	}
+}
+
+func set(names []string) map[string]bool {
+	s := make(map[string]bool, len(names))
+	for _, name := range names {
+		s[name] = true
+	}
+	return s
+}
+
+// admit implements tap.ServerInHandle.
+func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+	p, _ := peer.FromContext(ctx)
+	c, ok := p.Addr.(*caller)
+	if !ok {
+		return nil, status.Error(codes.Internal, errNotOurs.Error())
+	}
+	err := r.check(c, info.FullMethodName)
+	r.figures.called(info.FullMethodName, err)
+	if retry.Asked(err) > 0 {
+		return context.WithValue(ctx, limitedKey{}, err), nil // gRPC would leave out the details of an error from here
+	}
+	if err != nil && (c.expired || c.refusal != nil) {
+		c.hangUp()
+	}
+	return ctx, err
+}
+
+func (r rules) check(c *caller, method string) error {
+	switch {
+	case c.refusal != nil:
+		return c.refusal
+	case c.public && r.inside[method]:
+		return status.Error(codes.PermissionDenied, "this can't be done through the gateways' public port: use the xds-server's own address")
+	case !c.named && !r.anonymous[method]:
+		return status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error()+": enrol first")
+	case c.expired && !r.expired[method]:
+		return status.Error(codes.Unauthenticated, certs.ErrExpired.Error()+": renew it first")
+	case r.anonymous[method] || r.expired[method]: // pkg/enrol counts those, relative to the life of a leaf
+		return nil
+	}
+	if wait := r.calls.Take(c.node, r.rate); wait > 0 {
+		return retry.Later("too many calls by one certificate", wait)
+	}
+	if c.id == "" {
+		return nil
+	}
+	if wait := r.calls.Take("tunnel "+c.id, r.tunnelRate); wait > 0 {
+		return retry.Later("too many calls by the edges of one tunnel", wait)
+	}
+	return nil
+}
+
+// busyTime is when to come again where too many calls go on.
+const busyTime = 2 * time.Second
+
+// begin counts a call that goes on, and returns what ends that.
+func (r rules) begin(ctx context.Context) (end func(), err error) {
+	p, _ := peer.FromContext(ctx)
+	c, ok := p.Addr.(*caller)
+	if !ok || c.node == "" {
+		return func() {}, nil // of callers without a certificate the connections are few, and pkg/enrol counts the calls
+	}
+	node := r.byNode.Take(c.node)
+	if node == nil {
+		return nil, retry.Later("too many calls of one certificate go on", busyTime)
+	}
+	if c.id == "" {
+		return node, nil
+	}
+	tunnel := r.byTunnel.Take(c.id)
+	if tunnel == nil {
+		node()
+		return nil, retry.Later("too many calls of the edges of one tunnel go on", busyTime)
+	}
+	return func() { node(); tunnel() }, nil
+}
+
+// limitedKey is the key, in the context of a call that is not served, of what its caller is told.
+type limitedKey struct{}
+
+// unary and stream answer calls that are not served, and count those that are.
+func (r rules) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if err, ok := ctx.Value(limitedKey{}).(error); ok {
+		return nil, err
+	}
+	end, err := r.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return handle(ctx, request)
+}
+
+func (r rules) stream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if err, ok := stream.Context().Value(limitedKey{}).(error); ok {
+		return err
+	}
+	end, err := r.begin(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer end()
+	return handle(service, stream)
+}
+
+// know completes a caller by the certificate that it has shown, and returns its leaf, if that is accepted.
+func (d *door) know(c *caller, state tls.ConnectionState, now time.Time) *x509.Certificate {
+	leaf, err := certs.Peer(state)
+	if err != nil {
+		return nil // shows none
+	}
+	if err := d.verify(state); err != nil {
+		c.refusal = refusal(leaf, err, now)
+		return nil
+	}
+	subject, err := d.domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
+	if err != nil {
+		c.refusal = status.Error(codes.PermissionDenied, err.Error())
+		return nil
+	}
+	_, err = certs.VerifyNow(state, now)
+	c.named, c.expired = true, err != nil
+	c.node = subject.Node + " " + subject.ID // an edge's name is its tunnel's affair alone
+	switch subject.Role {
+	case model.RoleEdge:
+		c.class, c.id = edges, subject.ID
+	case model.RoleGateway, model.RoleController:
+		c.class = insiders
+		if c.public { // whoever has stolen it is outside
+			c.refusal = status.Errorf(codes.PermissionDenied, "the certificate of a %s is not taken through the gateways' public port: use the xds-server's own address", subject.Role)
+		}
+	default:
+		c.refusal = status.Errorf(codes.PermissionDenied, "a certificate of the role %s opens nothing here", subject.Role)
+	}
+	if c.expired || c.refusal != nil {
+		c.class = strangers
+	}
+	return leaf
+}
+
+// refusal says why a certificate is not accepted, by codes.FailedPrecondition if it never will be again: its holder needs
+// another, by its credential.
+func refusal(leaf *x509.Certificate, err error, now time.Time) error {
+	var (
+		invalid x509.CertificateInvalidError
+		unknown x509.UnknownAuthorityError
+	)
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && now.Before(leaf.NotBefore):
+		return status.Errorf(codes.Unavailable, "the certificate is not valid before %s, and here it is %s: is a clock wrong?", clock(leaf.NotBefore), clock(now))
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return status.Errorf(codes.FailedPrecondition, "the certificate expired at %s, and can't be renewed any more: enrol again", clock(leaf.NotAfter))
+	case errors.As(err, &unknown):
+		return status.Error(codes.FailedPrecondition, "the certificate is of a CA that this installation does not have, or has no more: enrol again")
+	case errors.As(err, &invalid):
+		return status.Errorf(codes.PermissionDenied, "the certificate is not accepted: %v", err)
+	}
+	return status.Error(codes.Unavailable, "the server does not know the installation's CAs at the moment")
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,21 @@
+package xdsproxy
+
+import (
+	"sync/atomic"
+
+	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
+)
+
+// answers counts what the xds-servers were told.
+type answers struct{ acks, nacks atomic.Uint64 }
+
+func (a *answers) count(why *statusv1.Status) {
+	if why != nil {
+		a.nacks.Add(1)
+	} else {
+		a.acks.Add(1)
+	}
+}
+
+// Answers returns how many times the xds-servers were told ACK and NACK since the relay was made.
+func (r *Relay) Answers() (acks, nacks uint64) { return r.answers.acks.Load(), r.answers.nacks.Load() }

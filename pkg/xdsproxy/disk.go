@@ -1,0 +1,143 @@
+package xdsproxy
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+)
+
+// Endings of files, after the name of the upstream and of the type. Of each type there are two generations.
+const (
+	acceptedEnding  = ".cache" // what Envoy accepted last
+	goodEnding      = ".good"  // what Envoy has run with
+	asideEnding     = ".corrupt"
+	temporaryEnding = ".tmp"
+)
+
+// maxFile is far more than any cache has; reading something larger would cost the memory of Envoy.
+const maxFile = 256 << 20
+
+// file is where a generation of a type of an upstream is.
+func (r *Relay) file(upstream string, k kind, ending string) string {
+	return filepath.Join(r.dir, upstream+"."+k.String()+ending)
+}
+
+// load makes contributions of what is in the folder, which it makes if it is not there.
+func (r *Relay) load() error {
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		for k := range kinds {
+			for _, ending := range []string{acceptedEnding, goodEnding} {
+				name, ok := strings.CutSuffix(entry.Name(), "."+k.String()+ending)
+				if ok && namePattern.MatchString(name) {
+					r.loadFile(name, k, ending)
+				}
+			}
+		}
+	}
+	for _, c := range r.sorted() {
+		c.restore()
+	}
+	r.loadTrials()
+	return nil
+}
+
+// loadFile reads a generation, or puts its file aside.
+func (r *Relay) loadFile(upstream string, k kind, ending string) {
+	path := r.file(upstream, k, ending)
+	data, err := read(path)
+	var got content
+	whole := 0
+	if err == nil {
+		got, whole, err = decode(data, upstream, k)
+	}
+	if err != nil {
+		r.putAside(path, err)
+		return
+	}
+	c := r.contribution(upstream)
+	s := c.shares[k]
+	torn := whole < len(data)
+	if torn {
+		r.log.Info("the last change of a cache of resources was not written to its end, left out", "path", path)
+	}
+	if ending == goodEnding {
+		c.good[k], s.goodUnwritten = got.set, torn
+		return
+	}
+	s.unwritten = torn
+	s.accepted, s.known, s.whole = got.set, true, true
+	if len(got.refused) > 0 {
+		g := &group{why: detailed(newStatus(codes.Aborted, got.why), k, got.refused, nil), crashy: true}
+		for name, version := range got.refused {
+			g.names = append(g.names, name)
+			s.refused[name] = &refusal{group: g, version: version, instead: got.set[name]}
+		}
+	}
+}
+
+// read reads a file that is not too large.
+func read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxFile {
+		return nil, errForeign
+	}
+	return os.ReadFile(path)
+}
+
+// putAside takes a file out of the way and keeps it for people to look at: one for each name, the last.
+func (r *Relay) putAside(path string, reason error) {
+	if err := os.Rename(path, path+asideEnding); err != nil {
+		reason = errors.Join(reason, err)
+	}
+	r.log.Error("cache of resources is not usable, put aside", "path", path+asideEnding, "error", reason)
+}
+
+// restore makes of what was loaded what Envoy is offered.
+func (c *contribution) restore() {
+	for k, s := range c.shares {
+		if !s.known && c.good[k] != nil {
+			s.accepted, s.known, s.whole, s.unwritten = maps.Clone(c.good[k]), true, true, true // the newer generation was not usable
+		}
+		c.loaded = c.loaded || s.known
+		for name, res := range s.accepted {
+			if owner := s.owners()[name]; owner != nil {
+				c.relay.log.Error("cached resource left out, another upstream has one of this name", "upstream", c.name, "name", name)
+				delete(s.accepted, name)
+				continue
+			}
+			s.offered[name] = res
+			s.owners()[name] = s
+		}
+		c.unproven = c.unproven || len(differing(c.good[k], s.accepted)) > 0
+	}
+	c.relay.log.Info("resources that Envoy accepted last are loaded", "upstream", c.name,
+		"clusters", len(c.shares[clusters].accepted), "listeners", len(c.shares[listeners].accepted))
+}
+
+// erase removes the files of an upstream. The lock of the disk is held.
+func (r *Relay) erase(upstream string) {
+	for k := range kinds {
+		for _, ending := range []string{acceptedEnding, goodEnding} {
+			for _, more := range []string{"", asideEnding, temporaryEnding} {
+				if err := os.Remove(r.file(upstream, k, ending) + more); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					r.log.Error("cache of resources not removed", "upstream", upstream, "error", err)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package xdsproxy_test
+
+import (
+	"maps"
+	"sync"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
+)
+
+// wardrobe gives Envoy clusters forms.
+type wardrobe struct {
+	mu    sync.Mutex
+	forms map[string]string
+}
+
+func (w *wardrobe) Form(name string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.forms[name]
+}
+
+func (w *wardrobe) Dressed(name, form string, resource *anypb.Any) *anypb.Any {
+	if form == "" {
+		return resource
+	}
+	dressed, err := anypb.New(&clusterv3.Cluster{Name: name, AltStatName: form})
+	if err != nil {
+		panic(err)
+	}
+	return dressed
+}
+
+func (w *wardrobe) put(b *bed, name, form string) {
+	w.mu.Lock()
+	w.forms = maps.Clone(w.forms)
+	if w.forms == nil {
+		w.forms = map[string]string{}
+	}
+	w.forms[name] = form
+	w.mu.Unlock()
+	b.Redress([]string{name})
+}
+
+func TestTheFormOfAnEnvoyCluster(t *testing.T) {
+	dir := t.TempDir()
+	s := newServer(t, named(cluster("c1", 1), cluster("c2", 1)), named(listener("l")))
+	bed, w := newBed(t, dir), &wardrobe{}
+	bed.SetDress(w)
+	bed.follow(t, "a", s, nil)
+	e := bed.envoy(t, nil)
+	e.subscribe(t, cds, lds)
+	e.until(t, cds, "c1", "c2")
+	e.until(t, lds, "l")
+	plain := e.have[cds]["c1"]
+	w.put(bed, "c1", "dark")
+	e.next(t)
+	expect(t, "dark", e.have[cds]["c1"], plain+" as dark")
+	e.quiet(t)
+	// What the xds-server and the disk know is what it was.
+	bed.file(t, "a.clusters.cache", plain)
+	bed.is(t, "a", "is fine", func(s xdsproxy.State) bool { return s.Connected && s.Refused == "" })
+	s.set(t, cluster("c1", 2))
+	e.next(t)
+	changed := e.have[cds]["c1"]
+	if changed == plain+" as dark" || changed[len(changed)-len(" as dark"):] != " as dark" {
+		t.Errorf("a change of what is dark gives %q", changed)
+	}
+	bed.file(t, "a.clusters.cache", changed[:len(changed)-len(" as dark")])
+	bed.stop()
+	s.grpc.Stop()
+
+	// The next agent, without an xds-server, knows of no form: Envoy gets the usual one.
+	bed = newBed(t, dir)
+	bed.SetDress(&wardrobe{})
+	bed.Keep(xdsproxy.Upstream{Name: "a"})
+	bed.follow(t, "a", s, nil)
+	e = bed.envoy(t, e.have)
+	e.subscribe(t, cds, lds)
+	e.next(t)
+	for e.have[cds]["c1"] == changed {
+		e.next(t)
+	}
+	expect(t, "bright again", e.have[cds]["c1"]+" as dark", changed)
+}

@@ -1,0 +1,154 @@
+package xdsproxy
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// magic begins every file. Its number is that of the format: the magic, and sections. A section is the SHA-256 and the length of its body, and
+// the body: two messages of ADS, each after its length: the response that Envoy accepted, and the request that refused what it is not to
+// have again. The first section is of all resources, each that follows of those that have changed since, so that one change among
+// 10,000 does not cost 20 MB of writing.
+const magic = "fairlead resources 2\n"
+
+// head is the size of what comes before the body of a section: checksum, and length as a big-endian number.
+const head = sha256.Size + 8
+
+var (
+	errForeign   = errors.New("it is no cache of resources in the format of this program")
+	errDamaged   = errors.New("its checksum does not fit")
+	errMalformed = errors.New("what is in it can't be read")
+	errElse      = errors.New("it is the cache of something else")
+)
+
+// content is what a file holds, or a section of it.
+type content struct {
+	upstream string
+	kind     kind
+	set      set               // of a section of changes: nil for what is gone
+	refused  map[string]string // versions that Envoy ended with, by name; empty: that there is none
+	why      string            // they were refused
+}
+
+// encode returns the bytes of a file of one section: the same for the same content.
+func (c content) encode() ([]byte, error) { return c.section([]byte(magic)) }
+
+// section appends a section to some bytes.
+func (c content) section(data []byte) ([]byte, error) {
+	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: c.kind.typeURL(), ControlPlane: &corev3.ControlPlane{Identifier: c.upstream}}
+	for _, name := range slices.Sorted(maps.Keys(c.set)) {
+		if res := c.set[name]; res != nil {
+			response.Resources = append(response.Resources, res.message)
+		} else {
+			response.RemovedResources = append(response.RemovedResources, name)
+		}
+	}
+	request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.kind.typeURL(), InitialResourceVersions: c.refused}
+	if c.why != "" {
+		request.ErrorDetail = newStatus(0, c.why)
+	}
+	data = slices.Grow(data, head+proto.Size(response)+proto.Size(request)+2*protowire.SizeVarint(1<<63))
+	at := len(data)
+	data = append(data, make([]byte, head)...)
+	for _, message := range []proto.Message{response, request} {
+		data = protowire.AppendVarint(data, uint64(proto.Size(message)))
+		var err error
+		if data, err = (proto.MarshalOptions{Deterministic: true}).MarshalAppend(data, message); err != nil {
+			return nil, fmt.Errorf("encoding resources: %w", err)
+		}
+	}
+	seal(data[at:])
+	return data, nil
+}
+
+// seal fills in the head of a section.
+func seal(section []byte) {
+	binary.BigEndian.PutUint64(section[sha256.Size:], uint64(len(section)-head))
+	sum := sha256.Sum256(section[sha256.Size:])
+	copy(section, sum[:])
+}
+
+// decode reads the bytes of a file that should be about an upstream and a type. whole is how many of them are sections that were written to
+// their end: a crash may leave a part of the last, which is no reason to do without the others. An error is about the first.
+func decode(data []byte, upstream string, k kind) (c content, whole int, err error) {
+	rest, ok := bytes.CutPrefix(data, []byte(magic))
+	if !ok {
+		return content{}, 0, errForeign
+	}
+	c = content{upstream: upstream, kind: k, set: set{}}
+	for first := true; len(rest) > 0 || first; first = false {
+		body, n := cut(rest)
+		if n == 0 {
+			err = errDamaged
+		} else {
+			err = c.read(body)
+		}
+		if err != nil && first {
+			return content{}, 0, err
+		}
+		if err != nil {
+			break
+		}
+		rest = rest[n:]
+	}
+	return c, len(data) - len(rest), nil
+}
+
+// cut returns the body of the first section, and how many bytes that section has; 0 if it is not there as a whole.
+func cut(data []byte) (body []byte, n int) {
+	if len(data) < head {
+		return nil, 0
+	}
+	size := binary.BigEndian.Uint64(data[sha256.Size:])
+	if size > uint64(len(data)-head) {
+		return nil, 0
+	}
+	n = head + int(size)
+	if sum := sha256.Sum256(data[sha256.Size:n]); !bytes.Equal(sum[:], data[:sha256.Size]) {
+		return nil, 0
+	}
+	return data[head:n], n
+}
+
+// read applies the body of a section, all of it or nothing.
+func (c *content) read(body []byte) error {
+	var response discoveryv3.DeltaDiscoveryResponse
+	var request discoveryv3.DeltaDiscoveryRequest
+	for _, message := range []proto.Message{&response, &request} {
+		part, n := protowire.ConsumeBytes(body)
+		if n < 0 || proto.Unmarshal(part, message) != nil {
+			return errMalformed
+		}
+		body = body[n:]
+	}
+	if len(body) > 0 {
+		return errMalformed
+	}
+	if response.GetControlPlane().GetIdentifier() != c.upstream || response.GetTypeUrl() != c.kind.typeURL() {
+		return errElse
+	}
+	changes := set{}
+	for _, message := range response.GetResources() {
+		name := message.GetName()
+		if err := examine(c.kind, message); err != nil || changes[name] != nil || message.GetVersion() == "" {
+			return errMalformed
+		}
+		changes[name] = newResource(message)
+	}
+	maps.Copy(c.set, changes)
+	for _, name := range response.GetRemovedResources() {
+		delete(c.set, name)
+	}
+	c.refused, c.why = request.GetInitialResourceVersions(), request.GetErrorDetail().GetMessage()
+	return nil
+}

@@ -1,0 +1,234 @@
+package xdsproxy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/spawn"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
+)
+
+// bootstrap is that of an Envoy that gets everything from its agent, and has what an edge's needs for reverse tunnels.
+const bootstrap = `
+node: {id: envoy, cluster: test}
+admin: {address: {pipe: {path: admin.sock}}}
+bootstrap_extensions:
+- name: envoy.bootstrap.reverse_tunnel.downstream_socket_interface
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.bootstrap.reverse_tunnel.downstream_socket_interface.v3.DownstreamReverseConnectionSocketInterface
+    stat_prefix: reverse_tunnel
+dynamic_resources:
+  cds_config: &ads {resource_api_version: V3, initial_fetch_timeout: 0s, ads: {}}
+  lds_config: *ads
+  ads_config:
+    api_type: DELTA_GRPC
+    transport_api_version: V3
+    set_node_on_first_message_only: true
+    grpc_services: [{envoy_grpc: {cluster_name: agent, retry_policy: {retry_back_off: {base_interval: 0.1s, max_interval: 0.5s}}}}]
+static_resources:
+  clusters:
+  - name: agent
+    load_assignment:
+      cluster_name: agent
+      endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: agent.sock}}}}]}]
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http2_protocol_options: {}}
+`
+
+func pipe(path string) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+}
+
+func socket(host string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+// to is an Envoy cluster with one endpoint.
+func to(name string, address *corev3.Address) *clusterv3.Cluster {
+	return &clusterv3.Cluster{Name: name, LoadAssignment: &endpointv3.ClusterLoadAssignment{
+		ClusterName: name,
+		Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
+		}}}},
+	}}
+}
+
+// from is a listener that passes on to an Envoy cluster.
+func from(t testing.TB, name string, address *corev3.Address, cluster string) *listenerv3.Listener {
+	t.Helper()
+	proxy, err := anypb.New(&tcpproxyv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &listenerv3.Listener{Name: name, Address: address, FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+		Name: "tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: proxy},
+	}}}}}
+}
+
+// greeter says hello to every connection.
+func greeter(t testing.TB) *corev3.Address {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("hello"))
+			_ = conn.Close()
+		}
+	}()
+	return socket("127.0.0.1", uint32(l.Addr().(*net.TCPAddr).Port))
+}
+
+// greets waits until Envoy passes connections on.
+func (b *bed) greets(t testing.TB) {
+	t.Helper()
+	envoytest.Eventually(t, "Envoy passes connections on", func() error {
+		conn, err := net.Dial("unix", filepath.Join(filepath.Dir(b.socket), "in.sock"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		got := make([]byte, 5)
+		if _, err := conn.Read(got); err != nil || string(got) != "hello" {
+			return fmt.Errorf("got %q: %w", got, err)
+		}
+		return nil
+	})
+}
+
+func TestARealEnvoyBehindTheRelay(t *testing.T) {
+	dir := t.TempDir()
+	s := newServer(t, named(to("out", greeter(t))), named(from(t, "in", pipe("in.sock"), "out")))
+	bed := newBed(t, dir)
+	bed.follow(t, "a", s, nil)
+	real := envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.greets(t)
+	for range 2 {
+		s.next(t, cds)
+	}
+	bed.file(t, "a.clusters.cache", "out")
+	bed.file(t, "a.listeners.cache", "in.sock")
+
+	// What Envoy refuses goes back in its words; what came with it is there.
+	if err := s.caches[cds].UpdateResources(named(to("malformed", socket("no address", 1)), to("further", pipe("x"))), nil); err != nil {
+		t.Fatal(err)
+	}
+	nack := s.next(t, cds)
+	if got := nack.GetErrorDetail().GetMessage(); !strings.Contains(got, "malformed IP address: no address") || !strings.Contains(got, "cluster(s) malformed") {
+		t.Errorf("the server is told %q", got)
+	}
+	expect(t, "state", bed.State("a").Refused, nack.GetErrorDetail().GetMessage())
+	bed.file(t, "a.clusters.cache", "out", "further")
+
+	// Everything ends. The next agent has only what is on disk.
+	real.Kill()
+	bed.stop()
+	s.grpc.Stop()
+	bed = newBed(t, dir)
+	bed.follow(t, "a", s, nil)
+	real = envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.greets(t)
+	bed.is(t, "a", "is cached", func(s xdsproxy.State) bool { return s.Cached && !s.Connected })
+
+	// The agent dies, Envoy lives. Nothing is sent to it, the listener goes on.
+	bed.stop()
+	bed.serve(t)
+	s.start(t)
+	bed.follow(t, "a", s, nil)
+	bed.is(t, "a", "is connected", connected)
+	bed.greets(t)
+	stats, err := real.Admin(t.Context(), "GET", "/stats?filter=listener_manager.listener_(modified|create_success|added)")
+	if err != nil || !strings.Contains(stats, "listener_manager.listener_modified: 0") || !strings.Contains(stats, "listener_manager.listener_added: 1") {
+		t.Errorf("the listener was touched: %s: %v", stats, err)
+	}
+
+	// A spoilt cache costs nothing but the time until the server answers.
+	real.Kill()
+	bed.stop()
+	if err := os.Truncate(filepath.Join(dir, "a.listeners.cache"), 77); err != nil {
+		t.Fatal(err)
+	}
+	bed = newBed(t, dir)
+	expect(t, "log lines", bed.log.count("put aside", "a.listeners.cache.corrupt"), 1)
+	bed.follow(t, "a", s, nil)
+	envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.greets(t)
+}
+
+// endOf starts Envoy and waits for its end.
+func (b *bed) endOf(t testing.TB) error {
+	t.Helper()
+	dir := filepath.Dir(b.socket)
+	config := filepath.Join(dir, "envoy.yaml")
+	if err := os.WriteFile(config, []byte(bootstrap), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), envoytest.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, envoytest.Path(t), "-c", config, "--disable-hot-restart", "--concurrency", "1", "-l", "critical")
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return errors.Join(spawn.Run(cmd), ctx.Err())
+}
+
+func TestARealEnvoyThatCrashesGetsWhatItRanWith(t *testing.T) {
+	envoytest.Path(t)
+	s := newServer(t, named(to("out", greeter(t))), named(from(t, "in", pipe("in.sock"), "out")))
+	bed := newBed(t, t.TempDir())
+	bed.follow(t, "a", s, nil)
+	real := envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.greets(t)
+	bed.file(t, "a.listeners.cache", "in.sock")
+	bed.Ran()
+	bed.file(t, "a.listeners.good", "in.sock")
+	real.Kill()
+	// A reverse tunnel over a Unix socket: Envoy 1.40 accepts it, and crashes when it dials.
+	s.set(t, to("unix", pipe("nobody.sock")))
+	reverse := socket("rc://node:cluster:tenant@unix:1", 0)
+	reverse.GetSocketAddress().ResolverName = "envoy.resolvers.reverse_connection"
+	if err := s.caches[lds].UpdateResource("deadly", from(t, "deadly", reverse, "out")); err != nil {
+		t.Fatal(err)
+	}
+	for crashes := 1; ; crashes++ {
+		var exit *exec.ExitError
+		if err := bed.endOf(t); !errors.As(err, &exit) || errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Envoy ended otherwise than by a crash: %v", err)
+		}
+		if bed.Crashed() {
+			expect(t, "crashes", crashes, 3)
+			break
+		}
+	}
+	envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.greets(t)
+	if got := bed.State("a").Refused; !strings.Contains(got, "deadly") {
+		t.Errorf("the reason is %q", got)
+	}
+}

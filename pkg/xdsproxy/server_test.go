@@ -1,0 +1,142 @@
+package xdsproxy_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// server is an xds-server with two caches of go-control-plane. It notes what it is asked.
+type server struct {
+	serverv3.CallbackFuncs
+	socket string
+	caches map[string]*cachev3.LinearCache
+	grpc   *grpc.Server
+
+	mu       sync.Mutex
+	refusal  error                                // of every stream
+	requests []*discoveryv3.DeltaDiscoveryRequest // that came
+	sent     []*discoveryv3.DeltaDiscoveryResponse
+}
+
+// newServer starts a server.
+func newServer(t testing.TB, clusters, listeners map[string]types.Resource) *server {
+	t.Helper()
+	s := &server{socket: filepath.Join(envoytest.Dir(t), "xds.sock")}
+	s.caches = map[string]*cachev3.LinearCache{
+		cds: cachev3.NewLinearCache(cds, cachev3.WithInitialResources(clusters)),
+		lds: cachev3.NewLinearCache(lds, cachev3.WithInitialResources(listeners)),
+	}
+	s.start(t)
+	t.Cleanup(func() { s.grpc.Stop() })
+	return s
+}
+
+// start serves, on the socket on which it did before.
+func (s *server) start(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := &cachev3.MuxCache{
+		Classify:      func(r *cachev3.Request) string { return r.GetTypeUrl() },
+		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return r.GetTypeUrl() },
+		Caches:        map[string]cachev3.Cache{cds: s.caches[cds], lds: s.caches[lds]},
+	}
+	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(8 << 20))
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, serverv3.NewServer(context.Background(), mux, s))
+	go func(g *grpc.Server) { _ = g.Serve(l) }(s.grpc)
+}
+
+// OnDeltaStreamOpen implements serverv3.Callbacks.
+func (s *server) OnDeltaStreamOpen(context.Context, int64, string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusal
+}
+
+// OnStreamDeltaRequest implements serverv3.Callbacks.
+func (s *server) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, proto.CloneOf(r))
+	return nil
+}
+
+// OnStreamDeltaResponse implements serverv3.Callbacks.
+func (s *server) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent = append(s.sent, r)
+}
+
+// OnDeltaStreamClosed implements serverv3.Callbacks.
+func (s *server) OnDeltaStreamClosed(int64, *corev3.Node) {}
+
+// refuse ends every stream with an error, and each new one.
+func (s *server) refuse(t testing.TB, err error) {
+	t.Helper()
+	s.mu.Lock()
+	s.refusal = err
+	s.mu.Unlock()
+	s.grpc.Stop()
+	s.start(t)
+}
+
+// next waits for a request of a type, and takes it out.
+func (s *server) next(t testing.TB, typeURL string) *discoveryv3.DeltaDiscoveryRequest {
+	t.Helper()
+	var found *discoveryv3.DeltaDiscoveryRequest
+	envoytest.Eventually(t, "a request comes", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		i := slices.IndexFunc(s.requests, func(r *discoveryv3.DeltaDiscoveryRequest) bool { return r.GetTypeUrl() == typeURL })
+		if i < 0 {
+			return context.DeadlineExceeded
+		}
+		found = s.requests[i]
+		s.requests = slices.Delete(s.requests, i, i+1)
+		return nil
+	})
+	return found
+}
+
+// none fails if a request of a type comes.
+func (s *server) none(t testing.TB, typeURL string) {
+	t.Helper()
+	<-time.After(pause)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.requests {
+		if r.GetTypeUrl() == typeURL {
+			t.Fatalf("a request came: %v", r)
+		}
+	}
+}
+
+// last is what was sent last of a type.
+func (s *server) last(typeURL string) *discoveryv3.DeltaDiscoveryResponse {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range slices.Backward(s.sent) {
+		if r.GetTypeUrl() == typeURL {
+			return r
+		}
+	}
+	return nil
+}

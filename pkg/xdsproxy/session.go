@@ -1,0 +1,229 @@
+package xdsproxy
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+var (
+	errReplaced = status.Error(codes.Aborted, "another Envoy has connected")
+	errGone     = errors.New("the stream of Envoy has ended")
+)
+
+// session is the stream of the one Envoy. The relay's lock guards it.
+type session struct {
+	relay  *Relay
+	end    context.CancelCauseFunc
+	wake   chan struct{}
+	began  time.Time
+	tables [kinds]*table // nil: not subscribed
+	nonce  uint64
+}
+
+// table is what Envoy has of one type.
+type table struct {
+	have     map[string]string // versions by name, that Envoy has accepted
+	todo     map[string]bool   // names for which that may differ from what it is to have
+	answered bool              // something was sent, be it that there is nothing
+	flight   *batch            // that Envoy has not answered; one at a time
+	parts    []*batch          // of what Envoy refused, to find the resources that are at fault
+}
+
+// batch is one response: changes of one upstream, so that it is clear whose the answer is.
+type batch struct {
+	nonce   string
+	share   *share // nil: there are no changes, or only removals of what is nobody's
+	changes set
+	names   []string          // of changes
+	shown   map[string]string // versions that Envoy was told
+}
+
+// DeltaAggregatedResources implements ADS for Envoy.
+func (r *Relay) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	ctx, end := context.WithCancelCause(conn.Context())
+	defer end(nil)
+	s := r.attach(end)
+	defer r.detach(s)
+	go s.read(conn) // until gRPC ends the stream, after the return
+	for {
+		if response := s.next(); response != nil {
+			r.record() // first: what is sent may be the end of this agent
+			if err := conn.Send(response); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, errGone) {
+				return err
+			}
+			return nil
+		}
+	}
+}
+
+// attach begins a session. There is one Envoy: if it has a session, that is of one that has ended, which gRPC will notice.
+func (r *Relay) attach(end context.CancelCauseFunc) *session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.session != nil {
+		r.session.end(errReplaced)
+	}
+	s := &session{relay: r, end: end, wake: make(chan struct{}, 1), began: time.Now()}
+	r.session = s
+	r.disprove()
+	// Nobody else would look again when the time is over for which upstreams are waited for.
+	time.AfterFunc(r.times.first, func() { poke(s.wake) })
+	return s
+}
+
+func (r *Relay) detach(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.session == s {
+		r.session = nil
+		r.disprove()
+	}
+}
+
+// table is what Envoy has of a type; nil if there is no Envoy, or it has not asked.
+func (r *Relay) table(k kind) *table {
+	if r.session == nil {
+		return nil
+	}
+	return r.session.tables[k]
+}
+
+// read takes over requests until the stream ends.
+func (s *session) read(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) {
+	for {
+		request, err := conn.Recv()
+		if err == nil {
+			err = s.request(request)
+		} else {
+			err = errGone
+		}
+		if err != nil {
+			s.end(err)
+			return
+		}
+	}
+}
+
+// request takes over one request: a subscription, an ACK or a NACK. An error ends the stream.
+func (s *session) request(q *discoveryv3.DeltaDiscoveryRequest) error {
+	k, ok := kindOf(q.GetTypeUrl())
+	if !ok {
+		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", q.GetTypeUrl())
+	}
+	named := func(name string) bool { return name != wildcard }
+	if slices.ContainsFunc(q.GetResourceNamesSubscribe(), named) {
+		return status.Error(codes.InvalidArgument, "resources are not served by name, subscribe to all")
+	}
+	r := s.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.session != s {
+		return errReplaced
+	}
+	t := s.tables[k]
+	if t == nil {
+		s.subscribe(k, q.GetInitialResourceVersions())
+	} else if f := t.flight; f != nil && f.nonce == q.GetResponseNonce() {
+		t.flight = nil
+		if detail := q.GetErrorDetail(); detail != nil {
+			s.nack(k, f, detail)
+		} else {
+			s.ack(k, f)
+		}
+	}
+	poke(s.wake)
+	return nil
+}
+
+// subscribe begins to serve a type to an Envoy that has some of it already.
+func (s *session) subscribe(k kind, have map[string]string) {
+	r := s.relay
+	t := &table{have: maps.Clone(have), todo: map[string]bool{}}
+	if t.have == nil {
+		t.have = map[string]string{}
+	}
+	s.tables[k] = t
+	if len(have) > 0 {
+		r.served = true
+		if r.trials.count > 0 && !r.trials.open {
+			r.trials.open, r.trials.began = true, time.Now() // only the agent had ended
+		}
+	}
+	maps.DeleteFunc(r.dropped[k], func(name string, _ bool) bool { return t.have[name] == "" })
+	for name := range have {
+		t.todo[name] = true
+	}
+	for _, c := range r.contributions {
+		share := c.shares[k]
+		for name := range share.offered {
+			t.todo[name] = true
+		}
+		// Envoy may have accepted it in a stream whose answer nobody read, and another Envoy has not what was removed.
+		for _, names := range [][]string{keys(share.offered), keys(share.accepted), keys(share.pending.waiting)} {
+			for _, name := range names {
+				share.agree(t, name)
+			}
+		}
+		share.finish()
+	}
+}
+
+func keys[V any](m map[string]V) []string { return slices.Collect(maps.Keys(m)) }
+
+// ack takes over that Envoy has accepted a batch.
+func (s *session) ack(k kind, f *batch) {
+	t := s.tables[k]
+	for name, res := range f.changes {
+		if res == nil {
+			delete(t.have, name)
+			delete(s.relay.dropped[k], name)
+		} else {
+			t.have[name] = f.shown[name]
+		}
+		if f.share != nil {
+			f.share.accept(name, res)
+		}
+	}
+	if f.share != nil {
+		f.share.finish()
+	}
+}
+
+// send makes a batch the flight of a type, and its response.
+func (s *session) send(k kind, b *batch) *discoveryv3.DeltaDiscoveryResponse {
+	t := s.tables[k]
+	s.nonce++
+	b.nonce = strconv.FormatUint(s.nonce, 10)
+	t.flight, t.answered, b.shown = b, true, map[string]string{}
+	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: k.typeURL(), Nonce: b.nonce, SystemVersionInfo: b.nonce}
+	for _, name := range b.names {
+		delete(t.todo, name)
+		if res := b.changes[name]; res != nil {
+			message := s.relay.dressed(name, res)
+			b.shown[name] = message.GetVersion()
+			response.Resources = append(response.Resources, message)
+			s.relay.served = true
+		} else {
+			response.RemovedResources = append(response.RemovedResources, name)
+		}
+	}
+	s.relay.log.Debug("resources sent to Envoy", "type_url", k.typeURL(), "nonce", b.nonce, "upstream", b.share.upstream(),
+		"resources", len(response.Resources), "removed", len(response.RemovedResources))
+	return response
+}

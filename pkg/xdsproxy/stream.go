@@ -1,0 +1,138 @@
+package xdsproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// maxPending is how many responses of a type may wait for Envoy. An xds-server sends the next when it has an answer; one
+// that does not wait is let go.
+const maxPending = 64
+
+var (
+	errSilent   = errors.New("the xds-server has not answered in time")
+	errTooMany  = errors.New("the xds-server does not wait for answers")
+	errNotAsked = errors.New("the xds-server sends what it was not asked for")
+)
+
+// wildcard subscribes to all resources of a type.
+const wildcard = "*"
+
+// stream is one to an xds-server, that is open.
+type stream struct {
+	end  context.CancelCauseFunc
+	wake chan struct{}
+	out  []*discoveryv3.DeltaDiscoveryRequest // to be sent; the relay's lock guards it
+
+	answers *answers // are counted there
+}
+
+// open begins a stream: it asks for everything, and says what Envoy has accepted, so that only what differs is sent. What
+// Envoy has not accepted comes again, and gets its answer.
+func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, error) {
+	var node *corev3.Node
+	if u.Node != nil {
+		node = u.Node()
+	}
+	st := &stream{end: end, wake: make(chan struct{}, 1), answers: &c.relay.answers}
+	c.relay.mu.Lock()
+	defer c.relay.mu.Unlock()
+	if c.forgotten {
+		return nil, errForgotten
+	}
+	for k, s := range c.shares {
+		s.base = maps.Clone(s.accepted)
+		versions := make(map[string]string, len(s.base))
+		for name, res := range s.base {
+			versions[name] = res.version()
+		}
+		st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{
+			Node: node, TypeUrl: kind(k).typeURL(), ResourceNamesSubscribe: []string{wildcard}, InitialResourceVersions: versions,
+		})
+		node = nil // in the first request alone
+	}
+	poke(st.wake)
+	c.stream = st
+	return st, nil
+}
+
+// close forgets a stream, and what was to be answered on it.
+func (c *contribution) close(st *stream) {
+	c.relay.mu.Lock()
+	defer c.relay.mu.Unlock()
+	if c.stream != st {
+		return
+	}
+	c.stream = nil
+	for _, s := range c.shares {
+		s.pending = pending{waiting: map[string]string{}}
+		s.nonce, s.base = "", nil
+	}
+	if c.connected {
+		c.connected, c.since = false, time.Now()
+	}
+	c.relay.signal()
+}
+
+// take takes over a response.
+func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResponse, check func(string, *anypb.Any) error) error {
+	k, ok := kindOf(response.GetTypeUrl())
+	if !ok {
+		return fmt.Errorf("reading response of type %q: %w", response.GetTypeUrl(), errNotAsked)
+	}
+	got := parse(k, response, check)
+	r := c.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.forgotten {
+		return errForgotten
+	}
+	s := c.shares[k]
+	if len(s.pending.nonces) >= maxPending || len(st.out) >= maxPending {
+		return errTooMany
+	}
+	if !c.connected {
+		c.connected, c.since = true, time.Now()
+		r.log.Info("xds-server answers", "upstream", c.name)
+	}
+	c.answered = true
+	s.receive(got, response.GetNonce())
+	r.signal()
+	return nil
+}
+
+// answer queues an ACK, or a NACK if there is a reason.
+func (st *stream) answer(k kind, nonce string, why *statusv1.Status) {
+	st.answers.count(why)
+	st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.typeURL(), ResponseNonce: nonce, ErrorDetail: why})
+	poke(st.wake)
+}
+
+// send sends what is queued, until the stream ends; why it ended comes by receiving.
+func (st *stream) send(ctx context.Context, conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, mu *sync.Mutex) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-st.wake:
+		}
+		mu.Lock()
+		out := st.out
+		st.out = nil
+		mu.Unlock()
+		for _, request := range out {
+			if err := conn.Send(request); err != nil {
+				return
+			}
+		}
+	}
+}

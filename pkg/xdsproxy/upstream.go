@@ -1,0 +1,142 @@
+package xdsproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/retry"
+)
+
+// ErrOver is wrapped by the error of Run when the xds-server will never serve this identity again.
+var ErrOver = errors.New("this identity is over for good")
+
+var errForgotten = errors.New("what the upstream contributed was dropped")
+
+// reopening is the wait between two streams. After an outage, however long, the relay asks again within its maximum.
+var reopening = retry.Backoff{Min: 200 * time.Millisecond, Max: 4 * time.Second}
+
+// maxMessage is room for 60,000 Envoy clusters of about 2 KB.
+const maxMessage = 128 << 20
+
+// run is Run after its checks.
+func (r *Relay) run(ctx context.Context, u Upstream) error {
+	// What was loaded is checked even if nobody called Keep.
+	r.mu.Lock()
+	r.contribution(u.Name).vet(u.Check)
+	r.mu.Unlock()
+	for attempt, lost := 0, codes.OK; ctx.Err() == nil; attempt++ {
+		c := r.obtain(u.Name) // another after Forget
+		answered, err := c.serve(ctx, u)
+		switch code := status.Code(err); {
+		case ctx.Err() != nil:
+			continue
+		case code == codes.FailedPrecondition:
+			return fmt.Errorf("asking for resources of %s: %w: %s", u.Name, ErrOver, status.Convert(err).Message())
+		case errors.Is(err, errForgotten):
+			attempt, lost = -1, codes.OK
+			continue
+		case answered:
+			attempt, lost = 0, code
+			r.log.Warn("xds-server lost, Envoy goes on with what it has", "upstream", u.Name, "error", err)
+		default:
+			c.unanswered(code != lost, err)
+			lost = code
+		}
+		_ = retry.Sleep(ctx, reopening.WaitFor(attempt, err)) // its end is seen above
+	}
+	r.mu.Lock()
+	c := r.contributions[u.Name]
+	r.mu.Unlock()
+	if c != nil {
+		c.write() // what Envoy accepted during the pause
+	}
+	return nil
+}
+
+func (r *Relay) obtain(name string) *contribution {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.contribution(name)
+}
+
+// unanswered says, once, that Envoy is served from the cache, and each new reason why the xds-server is not there.
+func (c *contribution) unanswered(reason bool, err error) {
+	c.relay.mu.Lock()
+	say := c.cached() && !c.said
+	c.said = c.said || say
+	c.relay.mu.Unlock()
+	switch {
+	case say:
+		c.relay.log.Info("Envoy is served from the cache, the xds-server does not answer", "upstream", c.name, "error", err)
+	case reason:
+		c.relay.log.Warn("xds-server does not answer, trying again", "upstream", c.name, "error", err)
+	}
+}
+
+// serve follows the xds-server for the time of one stream, and writes what Envoy accepts. It returns whether there was an
+// answer.
+func (c *contribution) serve(ctx context.Context, u Upstream) (answered bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		c.keep(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-kept
+	}()
+	return c.follow(ctx, u)
+}
+
+// follow opens a stream and reads it to its end.
+func (c *contribution) follow(ctx context.Context, u Upstream) (answered bool, _ error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	silent := time.AfterFunc(c.relay.times.silence, func() { end(errSilent) })
+	defer silent.Stop()
+	conn, err := discoveryv3.NewAggregatedDiscoveryServiceClient(u.Conn).DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
+	if err != nil {
+		return false, reason(ctx, err)
+	}
+	st, err := c.open(u, end)
+	if err != nil {
+		return false, err
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		st.send(ctx, conn, &c.relay.mu)
+	}()
+	defer func() {
+		end(nil)
+		<-sent
+		c.close(st)
+	}()
+	for {
+		response, err := conn.Recv()
+		if err != nil {
+			return answered, reason(ctx, err)
+		}
+		silent.Stop()
+		answered = true
+		if err := c.take(st, response, u.Check); err != nil {
+			return answered, err
+		}
+	}
+}
+
+// reason is why a stream ended. gRPC knows only that, if it was ended here.
+func reason(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
