@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/boot"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -175,27 +175,27 @@ type bootSender struct {
 	options *reportOptions
 	log     *slog.Logger
 	file    agent.BootstrapFile // of client
-	client  *enrol.Client       // nil: none yet
+	client  *enrolclient.Client // nil: none yet
 }
 
-func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrol.Answer, error) {
+func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrolclient.Answer, error) {
 	file, err := agent.ReadBootstrapFile(s.options.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return enrol.Answer{}, fmt.Errorf("%w: %w", boot.ErrNotAsked, err)
+		return enrolclient.Answer{}, fmt.Errorf("%w: %w", boot.ErrNotAsked, err)
 	}
 	if err != nil {
-		return enrol.Answer{}, err
+		return enrolclient.Answer{}, err
 	}
 	if s.client == nil || file.CA != s.file.CA || file.TunnelDomain != s.file.TunnelDomain || !slices.Equal(file.Gateway, s.file.Gateway) || !slices.Equal(file.Gateways, s.file.Gateways) {
 		if s.client, err = s.connect(file); err != nil {
-			return enrol.Answer{}, err
+			return enrolclient.Answer{}, err
 		}
 		s.file = file
 	}
 	return s.client.ReportBoot(ctx, strings.TrimSpace(file.Token), r)
 }
 
-func (s *bootSender) connect(file agent.BootstrapFile) (*enrol.Client, error) {
+func (s *bootSender) connect(file agent.BootstrapFile) (*enrolclient.Client, error) {
 	if info, err := os.Stat(s.options.file); err == nil && info.Mode().Perm()&0o077 != 0 {
 		s.options.readable.Do(func() {
 			s.log.Warn("others can read the file with the token: it should have the mode 0600", "file", s.options.file)
@@ -223,5 +223,5 @@ func (s *bootSender) connect(file agent.BootstrapFile) (*enrol.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &enrol.Client{Way: &dial.Way{Addresses: gateways, Proxy: proxy}, Domain: domain, Trust: certs.Bundle(file.CA)}, nil
+	return &enrolclient.Client{Way: &dial.Way{Addresses: gateways, Proxy: proxy}, Domain: domain, Trust: certs.Bundle(file.CA)}, nil
 }

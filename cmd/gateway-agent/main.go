@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/agent"
 	"github.com/fairlead/fairlead/pkg/dial"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -140,18 +140,18 @@ func (o *options) gateway() (agent.Gateway, error) {
 	return g, errors.Join(errs...)
 }
 
-func (o *options) credential() (credential enrol.GatewayCredential, ca []byte, err error) {
+func (o *options) credential() (credential enrolclient.GatewayCredential, ca []byte, err error) {
 	path, into := o.tokenFile, &credential.Token
 	if o.serviceAccountTokenFile != "" {
 		path, into = o.serviceAccountTokenFile, &credential.ServiceAccountToken
 	}
 	token, err := os.ReadFile(path)
 	if err != nil {
-		return enrol.GatewayCredential{}, nil, fmt.Errorf("reading credential: %w", err)
+		return enrolclient.GatewayCredential{}, nil, fmt.Errorf("reading credential: %w", err)
 	}
 	*into = strings.TrimSpace(string(token))
 	if ca, err = os.ReadFile(o.caFile); err != nil {
-		return enrol.GatewayCredential{}, nil, fmt.Errorf("reading CA: %w", err)
+		return enrolclient.GatewayCredential{}, nil, fmt.Errorf("reading CA: %w", err)
 	}
 	return credential, ca, nil
 }

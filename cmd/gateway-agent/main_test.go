@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 )
 
 func TestRunRefuses(t *testing.T) {
@@ -54,9 +54,9 @@ func TestRunRefuses(t *testing.T) {
 func TestTheCredentialIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "ca.crt", "CA")
-	for flag, read := range map[string]func(enrol.GatewayCredential) string{
-		"token":           func(c enrol.GatewayCredential) string { return c.Token },
-		"service account": func(c enrol.GatewayCredential) string { return c.ServiceAccountToken },
+	for flag, read := range map[string]func(enrolclient.GatewayCredential) string{
+		"token":           func(c enrolclient.GatewayCredential) string { return c.Token },
+		"service account": func(c enrolclient.GatewayCredential) string { return c.ServiceAccountToken },
 	} {
 		t.Run(flag, func(t *testing.T) {
 			path := filepath.Join(dir, flag)

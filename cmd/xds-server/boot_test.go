@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -179,7 +180,7 @@ func TestWhatAReportTokenIsGoodFor(t *testing.T) {
 	edgeToken, bundle := m.bootstrap(t, "r1")
 	token := string(m.secret(t, "default", "r1"+v1alpha1.BootReportSecretSuffix)[v1alpha1.BootstrapTokenKey])
 	gatewayToken := string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])
-	service := enrol.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
+	service := enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
 	report := func(token string) error {
 		_, err := service.ReportBoot(t.Context(), token, &reportv1.BootReport{
 			State: reportv1.BootState_BOOT_STATE_RUNNING, Step: "s", Machine: &reportv1.Machine{Hostname: "h"},
@@ -188,7 +189,7 @@ func TestWhatAReportTokenIsGoodFor(t *testing.T) {
 	}
 	kubetest.Eventually(t, "reporting", func() error { return report(token) })
 	_, _, enrolling := service.EnrolEdge(t.Context(), token, "h")
-	_, _, gateway := service.EnrolGateway(t.Context(), "gateway-0", enrol.GatewayCredential{Token: token})
+	_, _, gateway := service.EnrolGateway(t.Context(), "gateway-0", enrolclient.GatewayCredential{Token: token})
 	for what, err := range map[string]error{
 		"an edge by a report token": enrolling, "a gateway by one": gateway,
 		"a report by a bootstrap token": report(edgeToken), "a report by the gateway token": report(gatewayToken),

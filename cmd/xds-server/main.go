@@ -1,4 +1,4 @@
-// Command xds-server serves gateways and edges: their certificates, by pkg/enrol, their configuration, by pkg/xds, and what
+// Command xds-server serves gateways and edges: their certificates, by pkg/enrol/server, their configuration, by pkg/xds, and what
 // they report, by pkg/report. It reads Clusters and Tunnels, holds no CA key and reads no Secret.
 package main
 
@@ -22,12 +22,12 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/enrol/csr"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/inspect"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
-	"github.com/fairlead/fairlead/pkg/signing"
 	"github.com/fairlead/fairlead/pkg/source"
 	"github.com/fairlead/fairlead/pkg/xds"
 )
@@ -50,7 +50,7 @@ type server struct {
 	store    *certs.Store
 	ads      *xds.Server
 	kube     *source.Kube
-	requests enrol.Issuer
+	requests enrolserver.Issuer
 	figures  *figures
 	refusals inspect.Refusals // of machines that nobody knows
 	beats    *heartbeat.Monitor
@@ -74,7 +74,7 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 		return nil, err
 	}
 	figures := newFigures()
-	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: countedIssuer{signing.Requests{Client: client}, figures}, figures: figures, beats: beats}, nil
+	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: countedIssuer{csr.Requests{Client: client}, figures}, figures: figures, beats: beats}, nil
 }
 
 // run runs all parts until ctx ends or one of them fails.
@@ -92,7 +92,7 @@ func (s *server) run(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 	rotation := certs.Rotation{
-		Store: s.store, Renew: signing.Control(s.requests, s.kube.TrustBundle), Log: s.log,
+		Store: s.store, Renew: csr.Control(s.requests, s.kube.TrustBundle), Log: s.log,
 		// Nobody connects to a server whose leaf is of a CA that was replaced at once, without a time in which both are trusted.
 		Check: func(own certs.Identity) error { return certs.Bundle(s.kube.TrustBundle()).Verify(own) },
 	}
@@ -142,15 +142,15 @@ func (s *server) channel() (*controlchannel.Channel, *report.Hub) {
 	})
 	s.ads.Register(c)
 	reportv1.RegisterReportServer(c, hub)
-	enrolv1.RegisterEnrolmentServer(c, counted{enrol.NewServer(enrol.Config{
+	enrolv1.RegisterEnrolmentServer(c, counted{enrolserver.New(enrolserver.Config{
 		Domain:   s.inst.Domain,
 		Tokens:   s.kube,
-		Reviewer: signing.Reviews{Client: s.client, User: s.gatewayUser},
-		Issuer:   signing.NewBreaker(s.requests, s.log),
+		Reviewer: csr.Reviews{Client: s.client, User: s.gatewayUser},
+		Issuer:   csr.NewBreaker(s.requests, s.log),
 		Renewals: s.ads,
 		Trust:    s.kube.TrustBundle,
 		Log:      s.log,
-		Boot:     &enrol.BootConfig{Tokens: s.kube, Boots: hub},
+		Boot:     &enrolserver.BootConfig{Tokens: s.kube, Boots: hub},
 		Refused:  s.noteRefusal(inspect.AboutEnrolment),
 	}), s.figures})
 	return c, hub

@@ -27,7 +27,7 @@ import (
 	"github.com/fairlead/fairlead/internal/tracetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -128,7 +128,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	}
 	secret := m.secret(t, "default", "c1"+v1alpha1.BootstrapSecretSuffix)
 	token, bundle := string(secret[v1alpha1.BootstrapTokenKey]), secret[v1alpha1.BootstrapCAKey]
-	service := enrol.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
+	service := enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
 
 	var edge certs.Identity
 	kubetest.Eventually(t, "enrolling the edge", func() (err error) {
@@ -141,7 +141,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 		t.Errorf("the edge got %v and %v", names, err)
 	}
 
-	credential := enrol.GatewayCredential{Token: string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])}
+	credential := enrolclient.GatewayCredential{Token: string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])}
 	var gateway certs.Identity
 	kubetest.Eventually(t, "enrolling the gateway", func() (err error) {
 		gateway, _, err = service.EnrolGateway(t.Context(), "gateway-0", credential)
@@ -150,7 +150,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	if _, names, err := subscribe(t, at, gateway, bundle); err != nil || !slices.Contains(names, "c1.default.tunnels.example.com") {
 		t.Errorf("the gateway got %v and %v", names, err)
 	}
-	if _, _, err := service.EnrolGateway(t.Context(), "gateway-0", enrol.GatewayCredential{Token: token}); !errors.Is(err, certs.ErrRefused) {
+	if _, _, err := service.EnrolGateway(t.Context(), "gateway-0", enrolclient.GatewayCredential{Token: token}); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("a gateway with the token of an edge: %v", err)
 	}
 	seenByGRPCURL(t, m.inspect, node)
@@ -168,7 +168,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 		t.Errorf("with its Cluster gone the edge's stream ended with %v", err)
 	}
 	kubetest.Eventually(t, "being told that the tunnel has ended", func() error {
-		if _, _, err := service.Renew(t.Context(), renewed); !errors.Is(err, enrol.ErrNotRenewable) {
+		if _, _, err := service.Renew(t.Context(), renewed); !errors.Is(err, enrolclient.ErrNotRenewable) {
 			return fmt.Errorf("renewing: %w", err)
 		}
 		if _, _, err := subscribe(t, at, renewed, bundle); status.Code(err) != codes.FailedPrecondition {

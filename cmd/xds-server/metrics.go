@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -144,12 +144,12 @@ func outcome(err error) string {
 
 // countedIssuer counts what becomes of signing requests.
 type countedIssuer struct {
-	enrol.Issuer
+	enrolserver.Issuer
 	*figures
 }
 
-// Issue implements enrol.Issuer.
-func (c countedIssuer) Issue(ctx context.Context, request enrol.IssueRequest) ([]byte, error) {
+// Issue implements enrolserver.Issuer.
+func (c countedIssuer) Issue(ctx context.Context, request enrolserver.IssueRequest) ([]byte, error) {
 	// From the CertificateSigningRequest to the controller's signature.
 	ctx, span := traces.Begin(ctx, "sign", "role", string(request.Subject.Role), "node", request.Subject.Node)
 	began := time.Now()
@@ -157,7 +157,7 @@ func (c countedIssuer) Issue(ctx context.Context, request enrol.IssueRequest) ([
 	traces.End(span, err)
 	result := "signed"
 	switch {
-	case errors.Is(err, enrol.ErrDenied):
+	case errors.Is(err, enrolserver.ErrDenied):
 		result = "denied"
 	case err != nil:
 		result = "unanswered"

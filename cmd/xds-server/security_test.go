@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -86,7 +86,7 @@ func TestWhatATokenIsGoodFor(t *testing.T) {
 	token, bundle := m.bootstrap(t, "t1")
 	_, _ = m.bootstrap(t, "t2")
 	one, two := m.tunnel(t, "t1"), m.tunnel(t, "t2")
-	service := enrol.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
+	service := enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
 
 	key, der := greedy(t, two.Spec.ID)
 	var got *enrolv1.Certificate
@@ -127,7 +127,7 @@ func TestWhatATokenIsGoodFor(t *testing.T) {
 	if _, err := stream.Recv(); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("the revoked edge's stream ended with %v", err)
 	}
-	if _, _, err := service.Renew(t.Context(), edge); !errors.Is(err, enrol.ErrNotRenewable) {
+	if _, _, err := service.Renew(t.Context(), edge); !errors.Is(err, enrolclient.ErrNotRenewable) {
 		t.Errorf("renewing a revoked edge: %v", err)
 	}
 	if _, _, err := service.Renew(t.Context(), thief); err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 )
 
 // A revocation can be taken back. Nobody tells the edge, and its token may be used up by then: so it asks from time to time
@@ -52,7 +52,7 @@ func (i *identities) revive(ctx context.Context) (certs.Identity, []byte, error)
 	}
 	b.asked++
 	b.next = now.Add(revivals.Wait(b.asked))
-	identity, bundle, err := enrol.Client{Way: way, Domain: domain, Trust: b.trust}.Renew(ctx, b.identity)
+	identity, bundle, err := enrolclient.Client{Way: way, Domain: domain, Trust: b.trust}.Renew(ctx, b.identity)
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}

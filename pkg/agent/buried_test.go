@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
 func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
@@ -15,7 +15,7 @@ func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
 	i.bury()
 	denied := func(err error) { c.set(func() { c.err = err }) }
 
-	denied(enrol.ErrDenied) // it is revoked
+	denied(enrolserver.ErrDenied) // it is revoked
 	if _, _, err := i.renew(t.Context()); err == nil {
 		t.Fatal("it has got an identity")
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/dial"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -98,13 +98,13 @@ func runChild(settings string) error {
 }
 
 func (c child) gateway() *Gateway {
-	return &Gateway{Domain: domain, Name: name, Way: way(c.XDSServer), Servers: c.XDSServer, ReadyDeadline: c.Deadline, Bind: c.Bind, Credential: func() (enrol.GatewayCredential, []byte, error) {
+	return &Gateway{Domain: domain, Name: name, Way: way(c.XDSServer), Servers: c.XDSServer, ReadyDeadline: c.Deadline, Bind: c.Bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
-			return enrol.GatewayCredential{}, nil, err
+			return enrolclient.GatewayCredential{}, nil, err
 		}
 		ca, err := os.ReadFile(c.CAFile)
-		return enrol.GatewayCredential{Token: string(token)}, ca, err
+		return enrolclient.GatewayCredential{Token: string(token)}, ca, err
 	}}
 }
 

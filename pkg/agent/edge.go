@@ -13,7 +13,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -51,7 +51,7 @@ type edgeRole struct {
 	status  *status
 
 	foreign foreignToken
-	asking  enrol.Asking // of enrol, which one loop calls
+	asking  enrolclient.Asking // of enrol, which one loop calls
 }
 
 // enrol implements role.
@@ -70,7 +70,7 @@ func (e *edgeRole) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err != nil {
 		host = "" // only a label
 	}
-	identity, bundle, err := enrol.Client{Way: e.Way, Domain: e.Domain, Trust: certs.Bundle(credential.CA), Asking: &e.asking}.EnrolEdge(ctx, credential.Token, host)
+	identity, bundle, err := enrolclient.Client{Way: e.Way, Domain: e.Domain, Trust: certs.Bundle(credential.CA), Asking: &e.asking}.EnrolEdge(ctx, credential.Token, host)
 	if err == nil {
 		err = e.verify(identity, credential)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -127,7 +128,7 @@ func endpoint(t *testing.T, addr net.Addr) model.Endpoint {
 
 func way(to ...model.Endpoint) *dial.Way { return &dial.Way{Addresses: to} }
 
-// EdgeToken implements enrol.Tokens.
+// EdgeToken implements enrolserver.Tokens.
 func (c *control) EdgeToken(hash string) (enrol.Grant, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,13 +141,13 @@ func (c *control) EdgeToken(hash string) (enrol.Grant, error) {
 	return enrol.Grant{}, enrol.ErrUnknownToken
 }
 
-// GatewayToken implements enrol.Tokens.
+// GatewayToken implements enrolserver.Tokens.
 func (c *control) GatewayToken(hash string) error {
 	_, err := c.EdgeToken(hash)
 	return err
 }
 
-// Admit implements enrol.Renewals.
+// Admit implements enrolserver.Renewals.
 func (c *control) Admit(s model.Subject) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,15 +157,15 @@ func (c *control) Admit(s model.Subject) error {
 	return c.server.Admit(s)
 }
 
-// Tunnel implements enrol.Renewals.
+// Tunnel implements enrolserver.Renewals.
 func (c *control) Tunnel(id string) (model.Key, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.server.Tunnel(id)
 }
 
-// Issue implements enrol.Issuer.
-func (c *control) Issue(_ context.Context, r enrol.IssueRequest) ([]byte, error) {
+// Issue implements enrolserver.Issuer.
+func (c *control) Issue(_ context.Context, r enrolserver.IssueRequest) ([]byte, error) {
 	key, err := certs.ParseCSR(r.CSR)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -34,7 +34,7 @@ type Gateway struct {
 	// MaxEdges is of how many edges one tunnel id may have tunnels to this gateway; 0: admission.DefaultMaxEdges.
 	MaxEdges int
 	// Credential reads what the gateway enrols with, and the CA (PEM) of the control channel.
-	Credential func() (credential enrol.GatewayCredential, ca []byte, err error)
+	Credential func() (credential enrolclient.GatewayCredential, ca []byte, err error)
 }
 
 // gatewayRole is a Gateway at work.
@@ -51,7 +51,7 @@ func (g *gatewayRole) enrol(ctx context.Context) (certs.Identity, []byte, error)
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	return enrol.Client{Way: g.Way, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
+	return enrolclient.Client{Way: g.Way, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
 }
 
 // cure implements role.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -123,9 +123,9 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 		i.log.Warn("the credential is not that of the certificate any more, enrolling anew", "node", subject.Node)
 		return i.enrol(ctx)
 	}
-	client := enrol.Client{Way: way, Domain: domain, Trust: i.store}
+	client := enrolclient.Client{Way: way, Domain: domain, Trust: i.store}
 	identity, bundle, renewErr := client.Renew(ctx, current)
-	if renewErr == nil || !errors.Is(renewErr, enrol.ErrNotRenewable) {
+	if renewErr == nil || !errors.Is(renewErr, enrolclient.ErrNotRenewable) {
 		return identity, bundle, renewErr
 	}
 	identity, bundle, err = i.enrol(ctx)

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -44,8 +45,8 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 		"a leaf that expired long ago: by token":                 {begin: -100 * hour, end: -50 * hour, wantTokens: 1},
 		"a leaf that expired long ago, and a token that is over": {begin: -100 * hour, end: -50 * hour, badToken: true, wantTokens: 1, refused: true, wantErr: "used up"},
 		"a valid leaf of a tunnel that has ended: by token":      {begin: -hour, end: hour, ended: true, wantTokens: 1, refused: true, wantErr: "used up"},
-		"a valid leaf that the signer denies: the token is kept": {begin: -hour, end: hour, err: enrol.ErrDenied, refused: true, wantErr: "denied"},
-		"an expired leaf that the signer denies":                 {begin: -2 * hour, end: -hour, err: enrol.ErrDenied, refused: true, wantErr: "denied"},
+		"a valid leaf that the signer denies: the token is kept": {begin: -hour, end: hour, err: enrolserver.ErrDenied, refused: true, wantErr: "denied"},
+		"an expired leaf that the signer denies":                 {begin: -2 * hour, end: -hour, err: enrolserver.ErrDenied, refused: true, wantErr: "denied"},
 		"a valid leaf and a server that starts":                  {begin: -hour, end: hour, starts: true, wantErr: "does not know the tunnels yet"},
 		"an expired leaf and a server that starts":               {begin: -2 * hour, end: -hour, starts: true, wantErr: "does not know the tunnels yet"},
 		"a valid leaf and no control channel: the token is kept": {begin: -hour, end: hour, down: true, wantErr: "renewing certificate of edge-a"},
@@ -152,8 +153,8 @@ func edgeOf(d model.TunnelDomain) func(*control) role {
 }
 
 func gatewayOf(c *control) role {
-	return &gatewayRole{Gateway: Gateway{Domain: domain, Name: name, Way: way(c.address), Bind: c.bind, Credential: func() (enrol.GatewayCredential, []byte, error) {
-		return enrol.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
+	return &gatewayRole{Gateway: Gateway{Domain: domain, Name: name, Way: way(c.address), Bind: c.bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
+		return enrolclient.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
 	}}}
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -47,7 +47,7 @@ func (c *control) serve() (stop func()) {
 		Closing:   func() { server.Close(); hub.Close() },
 	})
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(front, server)
-	enrolv1.RegisterEnrolmentServer(front, enrol.NewServer(enrol.Config{Domain: domain, Tokens: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: log}))
+	enrolv1.RegisterEnrolmentServer(front, enrolserver.New(enrolserver.Config{Domain: domain, Tokens: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: log}))
 	reportv1.RegisterReportServer(front, &recording{Hub: hub, to: c.edges})
 	listener, err := net.Listen("tcp", c.address.String())
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -29,7 +29,7 @@ var ErrNotAsked = errors.New("this machine has nothing to report with")
 // Config is what a Reporter stands on. Only Send is needed.
 type Config struct {
 	// Send sends one report, and has a deadline of its own.
-	Send func(ctx context.Context, r *reportv1.BootReport) (enrol.Answer, error)
+	Send func(ctx context.Context, r *reportv1.BootReport) (enrolclient.Answer, error)
 	// Root is before every path: "/" where it is empty. Tests have another.
 	Root string
 	// Machine and ProviderID say of which Machine this is, where neither its name nor its addresses do.
@@ -169,7 +169,7 @@ func (r *Reporter) conclude(d *delivery) {
 
 // deliver sends a report, and decides when to send the next.
 func (r *Reporter) deliver(ctx context.Context, d *delivery, report *reportv1.BootReport) {
-	var answer enrol.Answer
+	var answer enrolclient.Answer
 	if answer, d.err = r.Send(ctx, r.stamp(report)); d.err != nil {
 		if ctx.Err() == nil && !errors.Is(d.err, ErrNotAsked) && r.reasons.New(d.err) {
 			r.Log.Warn("boot report not taken, trying again", "error", d.err)
@@ -198,7 +198,7 @@ func (r *Reporter) deliver(ctx context.Context, d *delivery, report *reportv1.Bo
 // retryAfter is the wait after a failure: what the server says, if it says something.
 func (r *Reporter) retryAfter(err error, failures int) time.Duration {
 	wait := r.pace.retry.Wait(failures)
-	var limited *enrol.LimitError
+	var limited *enrolclient.LimitError
 	if errors.As(err, &limited) {
 		wait = max(wait, min(limited.RetryAfter(), r.pace.retry.Max))
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -54,7 +54,7 @@ func (s *server) reaches(t *testing.T, state reportv1.BootState, step string) {
 
 func TestABootIsFollowedToItsEnd(t *testing.T) {
 	m, s := newMachine(t), newServer()
-	s.answer = enrol.Answer{Next: time.Hour, Watched: true}
+	s.answer = enrolclient.Answer{Next: time.Hour, Watched: true}
 	done := filepath.Join(m.root, "var/lib/fairlead/boot-reported")
 	c := Config{Root: m.root, Send: s.send, DoneFile: done, Repeat: 100 * time.Millisecond}
 	ended := follow(t, c)

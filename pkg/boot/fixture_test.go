@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -84,18 +84,18 @@ type server struct {
 	mu     sync.Mutex
 	got    []*reportv1.BootReport
 	err    error
-	answer enrol.Answer
+	answer enrolclient.Answer
 	wake   chan struct{}
 }
 
 func newServer() *server { return &server{wake: make(chan struct{}, 1000)} }
 
-func (s *server) send(_ context.Context, r *reportv1.BootReport) (enrol.Answer, error) {
+func (s *server) send(_ context.Context, r *reportv1.BootReport) (enrolclient.Answer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wake <- struct{}{}
 	if s.err != nil {
-		return enrol.Answer{}, s.err
+		return enrolclient.Answer{}, s.err
 	}
 	s.got = append(s.got, r)
 	return s.answer, nil

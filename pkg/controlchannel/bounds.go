@@ -117,7 +117,7 @@ type bounds struct {
 	networkConnects limit.Rate
 	// addresses is how many addresses and networks are remembered for that.
 	addresses int
-	// calls is how often one certificate may begin a call, other than those that pkg/enrol counts. An agent has two, begins
+	// calls is how often one certificate may begin a call, other than those that enrol/server counts. An agent has two, begins
 	// them anew every 4 s if its leaves live for 6 s, and after an outage tries each again after 250 ms, 500 ms, and so on up to
 	// 3 s. It has several connections at most, for a short time.
 	calls limit.Rate

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -91,7 +92,7 @@ func newBed(t testing.TB, bounds controlchannel.Bounds) *bed {
 	}, bounds)
 	b.ads.Register(b)
 	reportv1.RegisterReportServer(b, hub)
-	enrolv1.RegisterEnrolmentServer(b, enrol.NewServer(enrol.Config{
+	enrolv1.RegisterEnrolmentServer(b, enrolserver.New(enrolserver.Config{
 		Domain: domain, Tokens: b, Issuer: b, Renewals: b.ads, Trust: ca.CertPEM, Log: log,
 	}))
 	b.serve(t)
@@ -132,7 +133,7 @@ func (b *bed) newToken(t testing.TB, wc model.WorkloadCluster, uses int) string 
 	return text
 }
 
-// EdgeToken implements enrol.Tokens.
+// EdgeToken implements enrolserver.Tokens.
 func (b *bed) EdgeToken(hash string) (enrol.Grant, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,7 +143,7 @@ func (b *bed) EdgeToken(hash string) (enrol.Grant, error) {
 	return enrol.Grant{}, enrol.ErrUnknownToken
 }
 
-// GatewayToken implements enrol.Tokens.
+// GatewayToken implements enrolserver.Tokens.
 func (b *bed) GatewayToken(hash string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,8 +153,8 @@ func (b *bed) GatewayToken(hash string) error {
 	return nil
 }
 
-// Issue implements enrol.Issuer: it counts the use of a token and signs what the subject says.
-func (b *bed) Issue(_ context.Context, r enrol.IssueRequest) ([]byte, error) {
+// Issue implements enrolserver.Issuer: it counts the use of a token and signs what the subject says.
+func (b *bed) Issue(_ context.Context, r enrolserver.IssueRequest) ([]byte, error) {
 	key, err := certs.ParseCSR(r.CSR)
 	if err != nil {
 		return nil, err
@@ -163,7 +164,7 @@ func (b *bed) Issue(_ context.Context, r enrol.IssueRequest) ([]byte, error) {
 	if r.TokenHash != "" {
 		t := b.tokens[r.TokenHash]
 		if t == nil || t.uses == 0 {
-			return nil, fmt.Errorf("%w: the token has no uses left", enrol.ErrDenied)
+			return nil, fmt.Errorf("%w: the token has no uses left", enrolserver.ErrDenied)
 		}
 		t.uses--
 	}

@@ -75,7 +75,7 @@ func (r rules) check(c *caller, method string) error {
 		return status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error()+": enrol first")
 	case c.expired && !r.expired[method]:
 		return status.Error(codes.Unauthenticated, certs.ErrExpired.Error()+": renew it first")
-	case r.anonymous[method] || r.expired[method]: // pkg/enrol counts those, relative to the life of a leaf
+	case r.anonymous[method] || r.expired[method]: // enrol/server counts those, relative to the life of a leaf
 		return nil
 	}
 	if wait := r.calls.Take(c.node, r.rate); wait > 0 {
@@ -98,7 +98,7 @@ func (r rules) begin(ctx context.Context) (end func(), err error) {
 	p, _ := peer.FromContext(ctx)
 	c, ok := p.Addr.(*caller)
 	if !ok || c.node == "" {
-		return func() {}, nil // of callers without a certificate the connections are few, and pkg/enrol counts the calls
+		return func() {}, nil // of callers without a certificate the connections are few, and enrol/server counts the calls
 	}
 	node := r.byNode.Take(c.node)
 	if node == nil {

@@ -22,8 +22,9 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	csrs "github.com/fairlead/fairlead/pkg/enrol/csr"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/signing"
 )
 
 // pausedTunnel makes a Tunnel that holds its id and has one token of three uses, to which nothing but its status is written.
@@ -198,7 +199,7 @@ func TestAnEdgeThatAsksAgainIsCountedOnce(t *testing.T) {
 	}
 	hash := enrol.HashToken(testToken)
 	for range 3 {
-		_, err = signing.Requests{Client: clientset}.Issue(t.Context(), enrol.IssueRequest{
+		_, err = csrs.Requests{Client: clientset}.Issue(t.Context(), enrolserver.IssueRequest{
 			Subject: model.Subject{Role: model.RoleEdge, Node: model.NodeNameFor(hash, csr), ID: tunnel.Spec.ID},
 			Tunnel:  model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, CSR: csr, TokenHash: hash,
 		})
@@ -220,7 +221,7 @@ func enrolEdge(ctx context.Context, clientset kubernetes.Interface, tunnel *v1al
 	if err != nil {
 		return err
 	}
-	_, err = signing.Requests{Client: clientset}.Issue(ctx, enrol.IssueRequest{
+	_, err = csrs.Requests{Client: clientset}.Issue(ctx, enrolserver.IssueRequest{
 		Subject: model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: tunnel.Spec.ID},
 		Tunnel:  model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, CSR: csr, TokenHash: enrol.HashToken(testToken),
 	})

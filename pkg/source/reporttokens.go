@@ -19,7 +19,7 @@ func reportTokenHashes(object client.Object) []string {
 	return hashes(tunnel.Status.BootReportTokens)
 }
 
-// ReportToken implements enrol.ReportTokens. A token is good while it has not expired and its Tunnel belongs to a Cluster.
+// ReportToken implements enrolserver.ReportTokens. A token is good while it has not expired and its Tunnel belongs to a Cluster.
 func (k *Kube) ReportToken(hash string) (enrol.Grant, error) {
 	return k.grant(reportTokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
 		_, ok := k.unexpired(tunnel.Status.BootReportTokens, hash)

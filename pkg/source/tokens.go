@@ -47,7 +47,7 @@ func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
 	})
 }
 
-// EdgeToken implements enrol.Tokens. A token is good while it has not expired, has uses left, its Tunnel belongs to a
+// EdgeToken implements enrolserver.Tokens. A token is good while it has not expired, has uses left, its Tunnel belongs to a
 // Cluster and holds its id, and no edge that came by it is revoked. The signer looks again, at the object itself.
 func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 	return k.grant(tokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
@@ -92,7 +92,7 @@ func (k *Kube) unexpired(tokens []v1alpha1.TokenStatus, hash string) (v1alpha1.T
 	return v1alpha1.TokenStatus{}, false
 }
 
-// GatewayToken implements enrol.Tokens.
+// GatewayToken implements enrolserver.Tokens.
 func (k *Kube) GatewayToken(hash string) error {
 	known, err := k.installation(v1alpha1.GatewayTokenHashKey)
 	if err != nil {

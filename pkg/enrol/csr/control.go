@@ -1,17 +1,17 @@
-package signing
+package csr
 
 import (
 	"context"
 	"errors"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // Control returns how the xds-server renews its own identity, for certs.Rotation: with a new key, a leaf from the issuer,
 // and the trust bundle of that moment.
-func Control(issuer enrol.Issuer, bundle func() []byte) func(context.Context) (certs.Identity, []byte, error) {
+func Control(issuer enrolserver.Issuer, bundle func() []byte) func(context.Context) (certs.Identity, []byte, error) {
 	return func(ctx context.Context) (certs.Identity, []byte, error) {
 		trust := bundle()
 		if len(trust) == 0 {
@@ -25,7 +25,7 @@ func Control(issuer enrol.Issuer, bundle func() []byte) func(context.Context) (c
 		if err != nil {
 			return certs.Identity{}, nil, err
 		}
-		chain, err := issuer.Issue(ctx, enrol.IssueRequest{Subject: model.ControlSubject(), CSR: csr})
+		chain, err := issuer.Issue(ctx, enrolserver.IssueRequest{Subject: model.ControlSubject(), CSR: csr})
 		if err != nil {
 			return certs.Identity{}, nil, err
 		}

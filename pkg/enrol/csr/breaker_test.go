@@ -1,4 +1,4 @@
-package signing_test
+package csr_test
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/enrol/csr"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/signing"
 )
 
 // controller answers requests while it runs. Otherwise each waits for 15 s, or for it to start, as those in an apiserver do.
@@ -25,7 +25,7 @@ type controller struct {
 	answer  error // of a request; nil: a leaf
 }
 
-func (c *controller) Issue(ctx context.Context, _ enrol.IssueRequest) ([]byte, error) {
+func (c *controller) Issue(ctx context.Context, _ enrolserver.IssueRequest) ([]byte, error) {
 	c.mu.Lock()
 	c.made++
 	running := c.running
@@ -47,7 +47,7 @@ func (c *controller) count() int {
 }
 
 // callers try again and again until the end, each of them for as long as it is patient.
-func callers(t *testing.T, n int, patience time.Duration, issuer enrol.Issuer) (stop func()) {
+func callers(t *testing.T, n int, patience time.Duration, issuer enrolserver.Issuer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -55,7 +55,7 @@ func callers(t *testing.T, n int, patience time.Duration, issuer enrol.Issuer) (
 		all.Go(func() {
 			for ctx.Err() == nil {
 				mine, done := context.WithTimeout(ctx, patience)
-				_, _ = issuer.Issue(mine, enrol.IssueRequest{})
+				_, _ = issuer.Issue(mine, enrolserver.IssueRequest{})
 				done()
 				time.Sleep(4 * time.Second) // the time of the test's bubble
 			}
@@ -70,7 +70,7 @@ func TestRequestsDoNotPileUpWhileNobodyAnswers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
 				c := &controller{running: make(chan struct{})}
-				b := signing.NewBreaker(c, slog.New(slog.NewTextHandler(&log, nil)))
+				b := csr.NewBreaker(c, slog.New(slog.NewTextHandler(&log, nil)))
 				stop := callers(t, 300, patience, b)
 				time.Sleep(time.Minute)
 				first := c.count()
@@ -81,7 +81,7 @@ func TestRequestsDoNotPileUpWhileNobodyAnswers(t *testing.T) {
 				stop()
 				close(c.running)
 				synctest.Wait()
-				if _, err := b.Issue(t.Context(), enrol.IssueRequest{}); err != nil {
+				if _, err := b.Issue(t.Context(), enrolserver.IssueRequest{}); err != nil {
 					t.Error(err)
 				}
 				if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "signed again") {
@@ -93,11 +93,11 @@ func TestRequestsDoNotPileUpWhileNobodyAnswers(t *testing.T) {
 }
 
 func TestEverybodyIsServedAsSoonAsSomebodyAnswers(t *testing.T) {
-	for name, answer := range map[string]error{"with a leaf": nil, "with a no": fmt.Errorf("%w: used up", enrol.ErrDenied)} {
+	for name, answer := range map[string]error{"with a leaf": nil, "with a no": fmt.Errorf("%w: used up", enrolserver.ErrDenied)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := &controller{running: make(chan struct{}), answer: answer}
-				b := signing.NewBreaker(c, slog.New(slog.DiscardHandler))
+				b := csr.NewBreaker(c, slog.New(slog.DiscardHandler))
 				stop := callers(t, 200, 20*time.Second, b)
 				time.Sleep(5 * time.Minute)
 				close(c.running)
@@ -105,7 +105,7 @@ func TestEverybodyIsServedAsSoonAsSomebodyAnswers(t *testing.T) {
 				var all sync.WaitGroup
 				for range 300 {
 					all.Go(func() {
-						if _, err := b.Issue(t.Context(), enrol.IssueRequest{}); !errors.Is(err, answer) {
+						if _, err := b.Issue(t.Context(), enrolserver.IssueRequest{}); !errors.Is(err, answer) {
 							t.Errorf("got %v", err)
 						}
 					})
@@ -120,14 +120,14 @@ func TestEverybodyIsServedAsSoonAsSomebodyAnswers(t *testing.T) {
 func TestSomeWithoutAnAnswerEndNothingForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &controller{running: make(chan struct{})}
-		b := signing.NewBreaker(c, slog.New(slog.DiscardHandler))
+		b := csr.NewBreaker(c, slog.New(slog.DiscardHandler))
 		close(c.running)
 		for i := range 100 {
 			c.answer = nil
 			if i%2 == 0 {
 				c.answer = errors.New("a conflict")
 			}
-			if _, err := b.Issue(t.Context(), enrol.IssueRequest{}); !errors.Is(err, c.answer) {
+			if _, err := b.Issue(t.Context(), enrolserver.IssueRequest{}); !errors.Is(err, c.answer) {
 				t.Errorf("number %d: %v", i, err)
 			}
 		}
@@ -142,7 +142,7 @@ type stuck struct {
 	made, madeStuck int
 }
 
-func (s *stuck) Issue(ctx context.Context, r enrol.IssueRequest) ([]byte, error) {
+func (s *stuck) Issue(ctx context.Context, r enrolserver.IssueRequest) ([]byte, error) {
 	s.mu.Lock()
 	s.made++
 	if !strings.HasPrefix(r.Subject.ID, "hostile") {
@@ -168,13 +168,13 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{}
 		var log bytes.Buffer
-		b := signing.NewBreaker(s, slog.New(slog.NewTextHandler(&log, nil)))
+		b := csr.NewBreaker(s, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for i := range 300 {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					_, _ = b.Issue(ctx, enrol.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: fmt.Sprint("edge-", i), ID: "hostile"}})
+					_, _ = b.Issue(ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: fmt.Sprint("edge-", i), ID: "hostile"}})
 					time.Sleep(time.Second)
 				}
 			})
@@ -182,7 +182,7 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 		for i := range 12 {
 			time.Sleep(10 * time.Minute)
 			begin := time.Now()
-			_, err := b.Issue(ctx, enrol.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: "victim"}})
+			_, err := b.Issue(ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: "victim"}})
 			if err != nil || time.Since(begin) > 0 {
 				t.Errorf("number %d of the victim took %s: %v", i, time.Since(begin), err)
 			}
@@ -205,13 +205,13 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 func TestManyTunnelsWithoutAnswersAreASignerThatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &controller{running: make(chan struct{})}
-		b := signing.NewBreaker(c, slog.New(slog.DiscardHandler))
+		b := csr.NewBreaker(c, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for i := range 300 {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					_, _ = b.Issue(ctx, enrol.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge", ID: fmt.Sprint("t", i)}})
+					_, _ = b.Issue(ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge", ID: fmt.Sprint("t", i)}})
 					time.Sleep(4 * time.Second)
 				}
 			})
@@ -226,7 +226,7 @@ func TestManyTunnelsWithoutAnswersAreASignerThatIsNotThere(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		for i := range 300 {
-			if _, err := b.Issue(t.Context(), enrol.IssueRequest{Subject: model.Subject{ID: fmt.Sprint("t", i)}}); err != nil {
+			if _, err := b.Issue(t.Context(), enrolserver.IssueRequest{Subject: model.Subject{ID: fmt.Sprint("t", i)}}); err != nil {
 				t.Errorf("tunnel %d: %v", i, err)
 			}
 		}

@@ -1,4 +1,4 @@
-package enrol
+package server
 
 import (
 	"context"
@@ -9,19 +9,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-const (
-	// maxHost is the longest DNS name.
-	maxHost = 253
-	// maxServiceAccountToken is room for a JWT with many claims. Usual ones have about 1 KiB.
-	maxServiceAccountToken = 16 << 10
-	// notRenewable is what the control channel says of an identity that is over for good, and of nothing else: an agent then
-	// enrols anew, as another node, and so cuts its tunnels and uses up its token. After any other code it goes on asking.
-	notRenewable = codes.FailedPrecondition
-)
+// maxServiceAccountToken is room for a JWT with many claims. Usual ones have about 1 KiB.
+const maxServiceAccountToken = 16 << 10
 
 // edge checks the request of a new edge. Its token decides the tunnel, the server the node name: the same for the same request, so
 // that a repeated one is no further edge and no further use of the token. The token comes first: to look
@@ -30,13 +24,13 @@ func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 	if err := checkToken(r.GetToken()); err != nil {
 		return attempt{}, err
 	}
-	hash := HashToken(r.GetToken())
+	hash := enrol.HashToken(r.GetToken())
 	grant, err := s.config.Tokens.EdgeToken(hash)
 	if err != nil {
 		return attempt{}, outcome(err, "tokens can't be checked at the moment")
 	}
-	if !printable(r.GetHost()) {
-		return attempt{}, status.Errorf(codes.InvalidArgument, "the host name is longer than %d bytes or holds something else than printable ASCII", maxHost)
+	if !enrol.ValidHost(r.GetHost()) {
+		return attempt{}, status.Errorf(codes.InvalidArgument, "the host name is longer than %d bytes or holds something else than printable ASCII", enrol.MaxHost)
 	}
 	if err := checkCSR(r.GetCsr()); err != nil {
 		return attempt{}, err
@@ -76,7 +70,7 @@ func (s *Server) gatewayCredential(ctx context.Context, r *enrolv1.EnrolGatewayR
 	if err := checkToken(r.GetToken()); err != nil {
 		return err
 	}
-	if err := s.config.Tokens.GatewayToken(HashToken(r.GetToken())); err != nil {
+	if err := s.config.Tokens.GatewayToken(enrol.HashToken(r.GetToken())); err != nil {
 		return outcome(err, "tokens can't be checked at the moment")
 	}
 	return nil
@@ -127,13 +121,8 @@ func checkCSR(der []byte) error {
 }
 
 func checkToken(token string) error {
-	if len(token) > maxToken || !strings.HasPrefix(token, tokenPrefix) {
+	if !enrol.IsToken(token) {
 		return status.Error(codes.Unauthenticated, "the token is not one of Fairlead's")
 	}
 	return nil
-}
-
-// printable says whether a label from a machine can go into an object and a log as it is.
-func printable(s string) bool {
-	return len(s) <= maxHost && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }

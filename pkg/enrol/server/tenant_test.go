@@ -1,4 +1,4 @@
-package enrol_test
+package server_test
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 )
 
 // TestTheCertificatesOfOneTunnelAreBounded has one tunnel use one token after the other, and one leaf after the
@@ -13,9 +14,9 @@ import (
 func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 	tests := map[string]struct {
 		burst int
-		try   func(t *testing.T, m *management, client enrol.Client, i int) error
+		try   func(t *testing.T, m *management, client enrolclient.Client, i int) error
 	}{
-		"by tokens": {burst: 512, try: func(t *testing.T, m *management, client enrol.Client, i int) error {
+		"by tokens": {burst: 512, try: func(t *testing.T, m *management, client enrolclient.Client, i int) error {
 			t.Helper()
 			if i%50 == 0 { // one token has a limit of its own
 				token, err := enrol.RandomToken()
@@ -26,7 +27,7 @@ func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 			}
 			return enrolEdge(t, client, m.edge)
 		}},
-		"by leaves": {burst: 1000, try: func(t *testing.T, m *management, client enrol.Client, i int) error {
+		"by leaves": {burst: 1000, try: func(t *testing.T, m *management, client enrolclient.Client, i int) error {
 			t.Helper()
 			_, _, err := client.Renew(t.Context(), m.identity(fmt.Sprintf("edge-%d", i/20), domain.TunnelID(id)))
 			return err
@@ -38,7 +39,7 @@ func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 			client := m.serve()
 			served, others := 0, 0
 			for i := 0; i < 2*tc.burst && others < 5; i++ {
-				var limit *enrol.LimitError
+				var limit *enrolclient.LimitError
 				switch err := tc.try(t, m, client, i); {
 				case err == nil:
 					served++

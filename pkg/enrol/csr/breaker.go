@@ -1,4 +1,4 @@
-package signing
+package csr
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
 const (
@@ -25,12 +25,12 @@ const (
 // errUnanswered is for callers that are not let through to a signer that is not there.
 var errUnanswered = errors.New("no signer answers at the moment")
 
-// Breaker is an enrol.Issuer that bounds what another one leaves unanswered, so that requests do not pile up in the
+// Breaker is an enrolserver.Issuer that bounds what another one leaves unanswered, so that requests do not pile up in the
 // apiserver while no controller runs, and so that the edges of one tunnel do not take the places of others. A
 // tunnel whose requests stay unanswered, for whatever its owner does to its Tunnel, is held back alone. It is safe
 // for concurrent use.
 type Breaker struct {
-	issuer enrol.Issuer
+	issuer enrolserver.Issuer
 	log    *slog.Logger
 	all    *places
 
@@ -51,13 +51,13 @@ func newPlaces(waiting, probes int) *places {
 }
 
 // NewBreaker returns one in front of an issuer, which must have a deadline of its own.
-func NewBreaker(issuer enrol.Issuer, log *slog.Logger) *Breaker {
+func NewBreaker(issuer enrolserver.Issuer, log *slog.Logger) *Breaker {
 	return &Breaker{issuer: issuer, log: log, all: newPlaces(maxWaiting, maxProbes), tunnels: map[string]*places{}}
 }
 
-// Issue implements enrol.Issuer. A request that was made is waited for until the issuer gives up, even if its
+// Issue implements enrolserver.Issuer. A request that was made is waited for until the issuer gives up, even if its
 // caller has gone: else whoever does not wait could make any number of them.
-func (b *Breaker) Issue(ctx context.Context, request enrol.IssueRequest) (chainPEM []byte, err error) {
+func (b *Breaker) Issue(ctx context.Context, request enrolserver.IssueRequest) (chainPEM []byte, err error) {
 	leave, err := b.join(ctx, request.Subject.ID)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (b *Breaker) note(id string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own, before := b.tunnels[id], b.all.unanswered
-	if err == nil || errors.Is(err, enrol.ErrDenied) {
+	if err == nil || errors.Is(err, enrolserver.ErrDenied) {
 		b.all.unanswered = 0
 		if own != nil {
 			own.unanswered = 0

@@ -1,7 +1,7 @@
-// Package signing has certificates signed by the controller: a request that was checked goes in, a leaf comes out, by way
+// Package csr has certificates signed by the controller: a request that was checked goes in, a leaf comes out, by way
 // of a CertificateSigningRequest, so that the xds-server needs no CA key. It also asks Kubernetes whose ServiceAccount token
 // it was shown. It knows neither who asks nor what the leaf is used for.
-package signing
+package csr
 
 import (
 	"context"
@@ -21,21 +21,21 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // maxWait is how long a signer may take. It usually takes milliseconds; whoever waits at the other end tries again.
 const maxWait = 15 * time.Second
 
-// Requests implements enrol.Issuer: it makes CertificateSigningRequests and waits until the controller has signed them.
+// Requests implements enrolserver.Issuer: it makes CertificateSigningRequests and waits until the controller has signed them.
 // It leaves them there as a record, because it may delete none; kube-controller-manager removes those that were answered after
 // an hour, and those that nobody answered after a day. So callers of whom there may be any number need a Breaker in front.
 type Requests struct{ Client kubernetes.Interface }
 
-// Issue implements enrol.Issuer. An error that wraps enrol.ErrDenied holds what the signer says; any other one means that
+// Issue implements enrolserver.Issuer. An error that wraps enrolserver.ErrDenied holds what the signer says; any other one means that
 // there was no answer in time.
-func (r Requests) Issue(ctx context.Context, request enrol.IssueRequest) (chainPEM []byte, err error) {
+func (r Requests) Issue(ctx context.Context, request enrolserver.IssueRequest) (chainPEM []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	csr, err := newRequest(request)
@@ -55,7 +55,7 @@ func (r Requests) Issue(ctx context.Context, request enrol.IssueRequest) (chainP
 
 // newRequest says for whom the leaf is in annotations, because the controller reads nothing of a CSR but its key. It asks for
 // no lifetime: that is the controller's choice, and may be less than the 10 minutes that Kubernetes lets one ask for.
-func newRequest(request enrol.IssueRequest) (*certificatesv1.CertificateSigningRequest, error) {
+func newRequest(request enrolserver.IssueRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	annotations := map[string]string{v1alpha1.RequestNodeAnnotation: request.Subject.Node}
 	var signer string
@@ -115,7 +115,7 @@ func denial(csr *certificatesv1.CertificateSigningRequest) error {
 	for _, c := range csr.Status.Conditions {
 		no := c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
 		if no && c.Status == corev1.ConditionTrue {
-			return fmt.Errorf("%w: %s: %s", enrol.ErrDenied, c.Reason, c.Message)
+			return fmt.Errorf("%w: %s: %s", enrolserver.ErrDenied, c.Reason, c.Message)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package enrol_test
+package server_test
 
 import (
 	"bytes"
@@ -17,6 +17,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -45,10 +47,10 @@ type management struct {
 	hold    chan struct{} // the signer waits for it
 	admit   error         // of everybody who renews
 	trust   []byte
-	names   func(enrol.IssueRequest) (string, []string) // what the signer writes
-	request enrol.IssueRequest                          // the last one
-	reviews int                                         // of ServiceAccount tokens
-	boots   []string                                    // reports that were taken
+	names   func(enrolserver.IssueRequest) (string, []string) // what the signer writes
+	request enrolserver.IssueRequest                          // the last one
+	reviews int                                               // of ServiceAccount tokens
+	boots   []string                                          // reports that were taken
 }
 
 func newManagement(t testing.TB) *management {
@@ -58,7 +60,7 @@ func newManagement(t testing.TB) *management {
 		t.Fatal(err)
 	}
 	m := &management{t: t, ca: ca, life: time.Hour, begin: -time.Minute, trust: ca.CertPEM()}
-	m.names = func(r enrol.IssueRequest) (string, []string) { return r.Subject.Node, domain.DNSNames(r.Subject) }
+	m.names = func(r enrolserver.IssueRequest) (string, []string) { return r.Subject.Node, domain.DNSNames(r.Subject) }
 	for _, token := range []*string{&m.edge, &m.gate} {
 		if *token, err = enrol.RandomToken(); err != nil {
 			t.Fatal(err)
@@ -89,7 +91,7 @@ func (m *management) GatewayToken(hash string) error {
 func (m *management) ReviewGateway(_ context.Context, token, gateway string) error {
 	m.set(func() { m.reviews++ })
 	if token != "service.account.token-of-"+gateway {
-		return enrol.ErrDenied
+		return enrolserver.ErrDenied
 	}
 	return nil
 }
@@ -105,7 +107,7 @@ func (m *management) Admit(subject model.Subject) error {
 	return m.admit
 }
 
-func (m *management) Issue(ctx context.Context, r enrol.IssueRequest) ([]byte, error) {
+func (m *management) Issue(ctx context.Context, r enrolserver.IssueRequest) ([]byte, error) {
 	m.mu.Lock()
 	hold := m.hold
 	m.mu.Unlock()
@@ -186,16 +188,16 @@ type fixed struct{ identity certs.Identity }
 func (f fixed) Identity() (certs.Identity, error) { return f.identity, nil }
 
 // serve runs the service on a channel over TLS until the test ends, and returns a client of it.
-func (m *management) serve() enrol.Client {
+func (m *management) serve() enrolclient.Client {
 	m.t.Helper()
-	service := enrol.NewServer(enrol.Config{
+	service := enrolserver.New(enrolserver.Config{
 		Domain: domain, Tokens: m, Reviewer: m, Issuer: m, Renewals: m, Log: slog.New(slog.NewTextHandler(&m.log, nil)),
 		Trust: func() []byte {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			return m.trust
 		},
-		Boot: &enrol.BootConfig{Tokens: m, Boots: m},
+		Boot: &enrolserver.BootConfig{Tokens: m, Boots: m},
 	})
 	c := controlchannel.New(controlchannel.Config{
 		Domain: domain,
@@ -225,7 +227,7 @@ func (m *management) serve() enrol.Client {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return enrol.Client{Way: &dial.Way{Addresses: []model.Endpoint{address}}, Domain: domain, Trust: certs.Bundle(m.ca.CertPEM())}
+	return enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{address}}, Domain: domain, Trust: certs.Bundle(m.ca.CertPEM())}
 }
 
 // journal is a log that a test can look at.

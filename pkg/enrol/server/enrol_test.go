@@ -1,4 +1,4 @@
-package enrol_test
+package server_test
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -48,7 +50,7 @@ func TestAnEdgeEnrolsByItsTokenAndRenewsByItsKey(t *testing.T) {
 func TestWhoAsksAgainIsTheSameEdge(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
-	client.Asking = &enrol.Asking{}
+	client.Asking = &enrolclient.Asking{}
 	ask := func() (string, error) {
 		_, _, err := client.EnrolEdge(t.Context(), m.edge, "host-1")
 		return m.request.Subject.Node, err
@@ -73,7 +75,7 @@ func TestWhoAsksAgainIsTheSameEdge(t *testing.T) {
 func TestAGatewayEnrolsByEitherCredential(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
-	for name, credential := range map[string]enrol.GatewayCredential{
+	for name, credential := range map[string]enrolclient.GatewayCredential{
 		"gateway token":        {Token: m.gate},
 		"ServiceAccount token": {ServiceAccountToken: "service.account.token-of-gateway-3"},
 	} {
@@ -118,7 +120,7 @@ func TestTheClientTakesNoCertificateThatEnvoyCouldNotUse(t *testing.T) {
 		"one of another CA":     {change: func() { m.trust = stranger.ca.CertPEM() }, wantErr: "verifying the new certificate"},
 		"a broken trust bundle": {change: func() { m.trust = []byte("x") }, wantErr: "trust bundle"},
 		"one with no known names": {change: func() {
-			m.names = func(enrol.IssueRequest) (string, []string) { return "a", []string{"a.example.com"} }
+			m.names = func(enrolserver.IssueRequest) (string, []string) { return "a", []string{"a.example.com"} }
 		}, wantErr: "no profile"},
 	}
 	for name, tc := range tests {
@@ -154,20 +156,6 @@ func TestAHostNameThatIsNoLabelIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestRandomTokensDiffer(t *testing.T) {
-	a, err := enrol.RandomToken()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := enrol.RandomToken()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a == b || len(a) != 56 || !strings.HasPrefix(a, "fl1.") || enrol.HashToken(a) == enrol.HashToken(b) || len(enrol.HashToken(a)) != 64 {
-		t.Errorf("lengths %d and %d", len(a), len(enrol.HashToken(a)))
-	}
-}
-
 func subjectOf(t *testing.T, identity certs.Identity) model.Subject {
 	t.Helper()
 	subject, err := domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
@@ -177,27 +165,27 @@ func subjectOf(t *testing.T, identity certs.Identity) model.Subject {
 	return subject
 }
 
-func enrolEdge(t *testing.T, client enrol.Client, token string) error {
+func enrolEdge(t *testing.T, client enrolclient.Client, token string) error {
 	t.Helper()
 	_, _, err := client.EnrolEdge(t.Context(), token, "host-1")
 	return err
 }
 
-func enrolGateway(t *testing.T, client enrol.Client, name string, credential enrol.GatewayCredential) error {
+func enrolGateway(t *testing.T, client enrolclient.Client, name string, credential enrolclient.GatewayCredential) error {
 	t.Helper()
 	_, _, err := client.EnrolGateway(t.Context(), name, credential)
 	return err
 }
 
-func renew(t *testing.T, client enrol.Client, identity certs.Identity) error {
+func renew(t *testing.T, client enrolclient.Client, identity certs.Identity) error {
 	t.Helper()
 	_, _, err := client.Renew(t.Context(), identity)
 	return err
 }
 
 var _ interface {
-	enrol.Tokens
-	enrol.Reviewer
-	enrol.Issuer
-	enrol.Renewals
+	enrolserver.Tokens
+	enrolserver.Reviewer
+	enrolserver.Issuer
+	enrolserver.Renewals
 } = (*management)(nil)

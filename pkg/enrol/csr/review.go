@@ -1,4 +1,4 @@
-package signing
+package csr
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
 const (
@@ -20,14 +20,14 @@ const (
 	podNameExtra = "authentication.kubernetes.io/pod-name"
 )
 
-// Reviews implements enrol.Reviewer by TokenReview.
+// Reviews implements enrolserver.Reviewer by TokenReview.
 type Reviews struct {
 	Client kubernetes.Interface
 	User   string // of the gateways' Pods: system:serviceaccount:<namespace>:<name>
 }
 
-// ReviewGateway implements enrol.Reviewer: the token must be for us, of the gateways' user, and bound to the Pod that has
-// the gateway's name. An error that wraps enrol.ErrDenied says that it is not.
+// ReviewGateway implements enrolserver.Reviewer: the token must be for us, of the gateways' user, and bound to the Pod that has
+// the gateway's name. An error that wraps enrolserver.ErrDenied says that it is not.
 func (r Reviews) ReviewGateway(ctx context.Context, token, gateway string) error {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
 	review, err := r.Client.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
@@ -38,11 +38,11 @@ func (r Reviews) ReviewGateway(ctx context.Context, token, gateway string) error
 	switch {
 	// Without our audience in the answer the token was checked by something that knows no audiences.
 	case !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience):
-		return fmt.Errorf("%w: the ServiceAccount token is not valid for audience %s", enrol.ErrDenied, Audience)
+		return fmt.Errorf("%w: the ServiceAccount token is not valid for audience %s", enrolserver.ErrDenied, Audience)
 	case user.Username != r.User:
-		return fmt.Errorf("%w: the ServiceAccount token is of %s, not of the gateways", enrol.ErrDenied, user.Username)
+		return fmt.Errorf("%w: the ServiceAccount token is of %s, not of the gateways", enrolserver.ErrDenied, user.Username)
 	case !slices.Equal(user.Extra[podNameExtra], authenticationv1.ExtraValue{gateway}):
-		return fmt.Errorf("%w: the ServiceAccount token is not of Pod %s", enrol.ErrDenied, gateway)
+		return fmt.Errorf("%w: the ServiceAccount token is not of Pod %s", enrolserver.ErrDenied, gateway)
 	}
 	return nil
 }

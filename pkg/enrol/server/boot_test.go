@@ -1,4 +1,4 @@
-package enrol_test
+package server_test
 
 import (
 	"errors"
@@ -12,10 +12,11 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// ReportToken implements enrol.ReportTokens.
+// ReportToken implements enrolserver.ReportTokens.
 func (m *management) ReportToken(hash string) (enrol.Grant, error) {
 	if hash != enrol.HashToken(m.report) {
 		return enrol.Grant{}, enrol.ErrUnknownToken
@@ -23,7 +24,7 @@ func (m *management) ReportToken(hash string) (enrol.Grant, error) {
 	return enrol.Grant{Tunnel: tunnel, ID: id}, nil
 }
 
-// Boot implements enrol.Boots.
+// Boot implements enrolserver.Boots.
 func (m *management) Boot(id string, r *reportv1.BootReport) (bool, error) {
 	if r.GetState() == 0 {
 		return false, status.Error(codes.InvalidArgument, "the report has no state")
@@ -76,7 +77,7 @@ func TestNoTokenIsGoodForTwoThings(t *testing.T) {
 	if err := enrolEdge(t, client, m.report); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("enrolling an edge by a token for reports: %v", err)
 	}
-	if err := enrolGateway(t, client, "gateway-0", enrol.GatewayCredential{Token: m.report}); !errors.Is(err, certs.ErrRefused) {
+	if err := enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{Token: m.report}); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("enrolling a gateway by one: %v", err)
 	}
 	if len(m.boots) > 0 || m.log.count(m.edge) > 0 || m.log.count(m.report) > 0 {
@@ -88,7 +89,7 @@ func TestNoTokenIsGoodForTwoThings(t *testing.T) {
 func TestOneMachineCanNotFlood(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
-	var limit *enrol.LimitError
+	var limit *enrolclient.LimitError
 	taken := 0
 	for ; taken < 200 && limit == nil; taken++ {
 		if _, err := client.ReportBoot(t.Context(), m.report, bootOf("flood", "s")); err != nil && !errors.As(err, &limit) {
@@ -114,7 +115,7 @@ func TestOneMachineCanNotFlood(t *testing.T) {
 func TestOneTokenCanNotFillTheLog(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
-	var limit *enrol.LimitError
+	var limit *enrolclient.LimitError
 	for i := range 300 {
 		r := bootOf("made-up-"+strconv.Itoa(i), "s")
 		r.State = reportv1.BootState_BOOT_STATE_FAILED

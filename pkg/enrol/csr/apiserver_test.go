@@ -1,4 +1,4 @@
-package signing_test
+package csr_test
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package enrol_test
+package server_test
 
 import (
 	"context"
@@ -17,12 +17,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // public is a client that comes from some address through a gateway's public port: what Envoy does there is to write a PROXY
 // header and to copy bytes.
-func public(t testing.TB, client enrol.Client, from string) enrol.Client {
+func public(t testing.TB, client enrolclient.Client, from string) enrolclient.Client {
 	t.Helper()
 	source, err := net.ResolveTCPAddr("tcp", from)
 	if err != nil {
@@ -71,11 +72,11 @@ func pass(ctx context.Context, near net.Conn, to string, source *net.TCPAddr) {
 // limited says whether an error is that of a limit, and fails if that is not one to try again after.
 func limited(t testing.TB, err error) bool {
 	t.Helper()
-	var limit *enrol.LimitError
+	var limit *enrolclient.LimitError
 	if !errors.As(err, &limit) {
 		return false
 	}
-	if errors.Is(err, certs.ErrRefused) || errors.Is(err, enrol.ErrNotRenewable) || limit.RetryAfter() <= 0 {
+	if errors.Is(err, certs.ErrRefused) || errors.Is(err, enrolclient.ErrNotRenewable) || limit.RetryAfter() <= 0 {
 		t.Errorf("it says %v, after %s", err, limit.RetryAfter())
 	}
 	return true
@@ -151,20 +152,20 @@ func TestWhoHasTheRightCredentialIsNotLimitedByOthersBehindItsAddress(t *testing
 
 func TestLimits(t *testing.T) {
 	tests := map[string]struct {
-		try   func(t *testing.T, m *management, client enrol.Client) error
+		try   func(t *testing.T, m *management, client enrolclient.Client) error
 		burst int
 	}{
-		"refused attempts of one address": {burst: 20, try: func(t *testing.T, _ *management, client enrol.Client) error {
+		"refused attempts of one address": {burst: 20, try: func(t *testing.T, _ *management, client enrolclient.Client) error {
 			return enrolEdge(t, client, "fl1.unknown")
 		}},
-		"certificates for one token": {burst: 64, try: func(t *testing.T, m *management, client enrol.Client) error {
+		"certificates for one token": {burst: 64, try: func(t *testing.T, m *management, client enrolclient.Client) error {
 			return enrolEdge(t, client, m.edge)
 		}},
-		"renewals of one node": {burst: 30, try: func(t *testing.T, m *management, client enrol.Client) error {
+		"renewals of one node": {burst: 30, try: func(t *testing.T, m *management, client enrolclient.Client) error {
 			return renew(t, client, m.identity("edge-a", domain.TunnelID(id)))
 		}},
-		"first certificates of one gateway": {burst: 10, try: func(t *testing.T, m *management, client enrol.Client) error {
-			return enrolGateway(t, client, "gateway-7", enrol.GatewayCredential{Token: m.gate})
+		"first certificates of one gateway": {burst: 10, try: func(t *testing.T, m *management, client enrolclient.Client) error {
+			return enrolGateway(t, client, "gateway-7", enrolclient.GatewayCredential{Token: m.gate})
 		}},
 	}
 	for name, tc := range tests {
@@ -191,7 +192,7 @@ func TestServiceAccountTokensAreNotReviewedWithoutLimit(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	for i := range 60 {
-		_ = enrolGateway(t, client, fmt.Sprintf("gateway-%d", i), enrol.GatewayCredential{ServiceAccountToken: "a.b.c"})
+		_ = enrolGateway(t, client, fmt.Sprintf("gateway-%d", i), enrolclient.GatewayCredential{ServiceAccountToken: "a.b.c"})
 	}
 	if m.reviews == 0 || m.reviews > 25 {
 		t.Errorf("60 attempts led to %d questions to the apiserver", m.reviews)
@@ -239,19 +240,19 @@ func TestWhoComesThroughThePublicPortIsNoGateway(t *testing.T) {
 	direct := m.serve()
 	outside := public(t, direct, "203.0.113.5:1234")
 	gateway := m.identity("gateway-3", domain.GatewayReplica("gateway-3"), domain.Gateway())
-	for name, try := range map[string]func(client enrol.Client) error{
-		"the gateway token": func(c enrol.Client) error {
-			return enrolGateway(t, c, "gateway-3", enrol.GatewayCredential{Token: m.gate})
+	for name, try := range map[string]func(client enrolclient.Client) error{
+		"the gateway token": func(c enrolclient.Client) error {
+			return enrolGateway(t, c, "gateway-3", enrolclient.GatewayCredential{Token: m.gate})
 		},
-		"a gateway's certificate": func(c enrol.Client) error { return renew(t, c, gateway) },
-		"its ServiceAccount token": func(c enrol.Client) error {
-			return enrolGateway(t, c, "gateway-3", enrol.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-3"})
+		"a gateway's certificate": func(c enrolclient.Client) error { return renew(t, c, gateway) },
+		"its ServiceAccount token": func(c enrolclient.Client) error {
+			return enrolGateway(t, c, "gateway-3", enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-3"})
 		},
 	} {
 		if err := try(direct); err != nil {
 			t.Errorf("%s, inside: %v", name, err)
 		}
-		if err := try(outside); !errors.Is(err, certs.ErrRefused) || errors.Is(err, enrol.ErrNotRenewable) {
+		if err := try(outside); !errors.Is(err, certs.ErrRefused) || errors.Is(err, enrolclient.ErrNotRenewable) {
 			t.Errorf("%s, through the public port: %v", name, err)
 		}
 	}

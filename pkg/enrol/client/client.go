@@ -1,4 +1,7 @@
-package enrol
+// Package client is the machine's end of enrolment. In goes a credential, out comes an identity: a leaf for a key that was made
+// here, and the trust bundle to use with it. It also renews an identity by its key, and sends boot reports. It keeps nothing
+// on disk, and each call is one attempt.
+package client
 
 import (
 	"context"
@@ -14,12 +17,13 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // maxAttempt is longer than the server takes at most, so that its reason arrives.
-const maxAttempt = maxServing + 5*time.Second
+const maxAttempt = enrol.ServerDeadline + 5*time.Second
 
 // ErrNotRenewable is wrapped by an error of Renew, beside certs.ErrRefused, when the server says that this leaf will never be
 // renewed again: it expired too long ago, its CA is gone, the node is revoked, or its tunnel has ended.
@@ -88,7 +92,7 @@ func (e *LimitError) RetryAfter() time.Duration { return e.After }
 // EnrolEdge enrols as an edge of the tunnel that the bootstrap token is for. The host is what the machine calls itself;
 // one that can't be a label is left out.
 func (c Client) EnrolEdge(ctx context.Context, token, host string) (certs.Identity, []byte, error) {
-	if !printable(host) {
+	if !enrol.ValidHost(host) {
 		host = ""
 	}
 	key, csr, err := c.Asking.with(token)
@@ -198,7 +202,7 @@ func reason(err error) error {
 	switch s.Code() {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented:
 		return fmt.Errorf("%w: %s", certs.ErrRefused, s.Message())
-	case notRenewable:
+	case enrol.NotRenewable:
 		return fmt.Errorf("%w: %w: %s", certs.ErrRefused, ErrNotRenewable, s.Message())
 	case codes.ResourceExhausted:
 		return &LimitError{Message: s.Message(), After: retry.Asked(err)}

@@ -1,11 +1,8 @@
-package enrol
+package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -14,14 +11,10 @@ import (
 
 	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
-
-// reportPrefix begins tokens for boot reports. It is another one than that of bootstrap tokens, so that neither is ever looked up
-// among the others.
-const reportPrefix = "flr1."
 
 const (
 	// runningPause and endedPause are for how long a machine waits with its next report if nothing is new.
@@ -41,7 +34,7 @@ var (
 
 // ReportTokens knows the hashes of tokens for boot reports. Where nothing is known of a hash the error is ErrUnknownToken.
 type ReportTokens interface {
-	ReportToken(hash string) (Grant, error)
+	ReportToken(hash string) (enrol.Grant, error)
 }
 
 // Boots keeps what machines say of how they boot.
@@ -89,21 +82,21 @@ func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 }
 
 // reporter checks the token of a boot report.
-func (s *Server) reporter(token string) (Grant, string, error) {
-	if len(token) > maxToken || !strings.HasPrefix(token, reportPrefix) {
-		return Grant{}, "", status.Error(codes.Unauthenticated, "the token is not one of Fairlead's for boot reports")
+func (s *Server) reporter(token string) (enrol.Grant, string, error) {
+	if !enrol.IsReportToken(token) {
+		return enrol.Grant{}, "", status.Error(codes.Unauthenticated, "the token is not one of Fairlead's for boot reports")
 	}
-	hash := HashToken(token)
+	hash := enrol.HashToken(token)
 	grant, err := s.config.Boot.Tokens.ReportToken(hash)
 	if err != nil {
-		return Grant{}, "", outcome(err, "tokens can't be checked at the moment")
+		return enrol.Grant{}, "", outcome(err, "tokens can't be checked at the moment")
 	}
 	return grant, hash, nil
 }
 
 // noteBoot logs how the boot of a machine ended: once in a while, because a machine repeats it, and not of as many machines as somebody
 // invents who has a token. Nothing that it says is logged but its name, which was checked.
-func (s *Server) noteBoot(log *slog.Logger, grant Grant, hash string, r *reportv1.BootReport) {
+func (s *Server) noteBoot(log *slog.Logger, grant enrol.Grant, hash string, r *reportv1.BootReport) {
 	if r.GetState() == reportv1.BootState_BOOT_STATE_RUNNING {
 		return
 	}
@@ -119,7 +112,7 @@ func (s *Server) noteBoot(log *slog.Logger, grant Grant, hash string, r *reportv
 
 // boot counts a report.
 func (l *limits) boot(address, hash, host string) error {
-	if len(host) > maxHost {
+	if len(host) > enrol.MaxHost {
 		host = "" // refused a moment later
 	}
 	for key, rate := range map[string]limit.Rate{"token " + hash: bootRate, "address " + address: bootRate, "machine " + hash + " " + host: machineRate} {
@@ -128,31 +121,4 @@ func (l *limits) boot(address, hash, host string) error {
 		}
 	}
 	return nil
-}
-
-// Answer is what the server says to a boot report that it has taken.
-type Answer struct {
-	Next    time.Duration // how long to wait with the next one, unless something is new
-	Watched bool          // a controller hears of it now
-}
-
-// ReportBoot sends a boot report. Like the other calls it tries once.
-func (c Client) ReportBoot(ctx context.Context, token string, report *reportv1.BootReport) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, maxAttempt)
-	defer cancel()
-	conn, err := dial.Conn(c.Way, c.Domain, c.Trust, nil)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer conn.Close()
-	answer, err := enrolv1.NewEnrolmentClient(conn).ReportBoot(ctx, &enrolv1.ReportBootRequest{Token: token, Report: report})
-	if err != nil {
-		err = reason(err)
-		var limited *LimitError
-		if errors.As(err, &limited) {
-			return Answer{}, limited
-		}
-		return Answer{}, fmt.Errorf("reporting how the machine boots: %w", err)
-	}
-	return Answer{Next: answer.GetNext().AsDuration(), Watched: answer.GetWatched()}, nil
 }

@@ -1,4 +1,4 @@
-package enrol_test
+package server_test
 
 import (
 	"errors"
@@ -13,7 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/enrol"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -32,20 +33,22 @@ func TestWhoGetsNothing(t *testing.T) {
 		"an edge with the gateways' token":      {ask: func() error { return enrolEdge(t, client, m.gate) }, refused: true, wantErr: "unknown"},
 		"an edge with a token that is too long": {ask: func() error { return enrolEdge(t, client, "fl1."+strings.Repeat("a", 200)) }, refused: true, wantErr: "not one of Fairlead's"},
 		"an edge with no token":                 {ask: func() error { return enrolEdge(t, client, "") }, refused: true, wantErr: "not one of Fairlead's"},
-		"a gateway with an edge's token":        {ask: func() error { return enrolGateway(t, client, "gateway-0", enrol.GatewayCredential{Token: m.edge}) }, refused: true, wantErr: "unknown"},
-		"a gateway with a name of another form": {ask: func() error { return enrolGateway(t, client, "control", enrol.GatewayCredential{Token: m.gate}) }, refused: true, wantErr: "gateway-<number>"},
+		"a gateway with an edge's token": {ask: func() error {
+			return enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{Token: m.edge})
+		}, refused: true, wantErr: "unknown"},
+		"a gateway with a name of another form": {ask: func() error { return enrolGateway(t, client, "control", enrolclient.GatewayCredential{Token: m.gate}) }, refused: true, wantErr: "gateway-<number>"},
 		"a gateway with another Pod's ServiceAccount token": {ask: func() error {
-			return enrolGateway(t, client, "gateway-1", enrol.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"})
+			return enrolGateway(t, client, "gateway-1", enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"})
 		}, refused: true, wantErr: "denied"},
 		"a gateway that is none of the installation's": {ask: func() error {
 			m.set(func() { m.admit = status.Error(codes.Unavailable, "it is none of the gateways") })
 			defer m.set(func() { m.admit = nil })
-			return enrolGateway(t, client, "gateway-9", enrol.GatewayCredential{Token: m.gate})
+			return enrolGateway(t, client, "gateway-9", enrolclient.GatewayCredential{Token: m.gate})
 		}, wantErr: "none of the gateways"},
 		"a stranger, who doesn't hear which gateways there are": {ask: func() error {
 			m.set(func() { m.admit = status.Error(codes.Unavailable, "it is none of the gateways") })
 			defer m.set(func() { m.admit = nil })
-			return enrolGateway(t, client, "gateway-9", enrol.GatewayCredential{Token: "fl1.unknown"})
+			return enrolGateway(t, client, "gateway-9", enrolclient.GatewayCredential{Token: "fl1.unknown"})
 		}, refused: true, wantErr: "unknown"},
 		"who renews without a certificate":        {ask: func() error { return renewWithout(t, m, client) }, wantErr: "showed no certificate"},
 		"who renews the xds-server's certificate": {ask: func() error { return renew(t, client, m.identity("control", domain.Control())) }, refused: true, wantErr: "opens nothing here"},
@@ -62,13 +65,13 @@ func TestWhoGetsNothing(t *testing.T) {
 			return renew(t, client, edge)
 		}, wantErr: "not yet"},
 		"who has a ServiceAccount token that is no JWT": {ask: func() error {
-			return enrolGateway(t, client, "gateway-0", enrol.GatewayCredential{ServiceAccountToken: "x"})
+			return enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{ServiceAccountToken: "x"})
 		}, refused: true, wantErr: "no JWT"},
 		"an edge whose leaf expired longer ago than the grace time": {ask: func() error { return renew(t, client, m.aged(-72*time.Hour, time.Hour)) }, refused: true, ended: true, wantErr: "can't be renewed any more"},
 		"an edge whose leaf is of another installation":             {ask: func() error { return renew(t, client, newManagement(t).identity("edge-a", domain.TunnelID(id))) }, refused: true, ended: true, wantErr: "of a CA"},
 		"an edge whose leaf has not begun":                          {ask: func() error { return renew(t, client, m.aged(time.Hour, time.Hour)) }, wantErr: "is a clock wrong?"},
 		"whom the signer denies, who hears why": {ask: func() error {
-			m.set(func() { m.err = fmt.Errorf("%w: the token has no uses left", enrol.ErrDenied) })
+			m.set(func() { m.err = fmt.Errorf("%w: the token has no uses left", enrolserver.ErrDenied) })
 			defer m.set(func() { m.err = nil })
 			return renew(t, client, edge)
 		}, refused: true, wantErr: "no uses left"},
@@ -92,7 +95,7 @@ func TestWhoGetsNothing(t *testing.T) {
 			if errors.Is(err, certs.ErrRefused) != tc.refused {
 				t.Errorf("the error is %v; is it a refusal: want %v", err, tc.refused)
 			}
-			if errors.Is(err, enrol.ErrNotRenewable) != tc.ended {
+			if errors.Is(err, enrolclient.ErrNotRenewable) != tc.ended {
 				t.Errorf("the error is %v; is it for good: want %v", err, tc.ended)
 			}
 			if strings.Contains(err.Error(), "secret detail") {
@@ -136,7 +139,7 @@ func TestTheServerChecksItself(t *testing.T) {
 	}
 }
 
-func renewWithout(t *testing.T, m *management, client enrol.Client) error {
+func renewWithout(t *testing.T, m *management, client enrolclient.Client) error {
 	t.Helper()
 	key, err := certs.NewKey()
 	if err != nil {
@@ -151,7 +154,7 @@ func renewWithout(t *testing.T, m *management, client enrol.Client) error {
 }
 
 // connect dials the server without a certificate.
-func connect(t testing.TB, m *management, client enrol.Client) *grpc.ClientConn {
+func connect(t testing.TB, m *management, client enrolclient.Client) *grpc.ClientConn {
 	t.Helper()
 	roots, err := certs.Bundle(m.ca.CertPEM()).Roots()
 	if err != nil {

@@ -1,4 +1,4 @@
-package signing_test
+package csr_test
 
 import (
 	"context"
@@ -18,8 +18,9 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/enrol/csr"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/signing"
 )
 
 const domain = model.TunnelDomain("tunnels.example.com")
@@ -128,13 +129,13 @@ func newCSR(t *testing.T) []byte {
 func TestIssue(t *testing.T) {
 	tunnel := model.Key{Namespace: "prod", Name: "c1"}
 	tests := map[string]struct {
-		in          enrol.IssueRequest
+		in          enrolserver.IssueRequest
 		signer      string
 		client      bool
 		annotations map[string]string
 	}{
 		"the first leaf of an edge": {
-			in:     enrol.IssueRequest{Subject: edge, Tunnel: tunnel, TokenHash: enrol.HashToken("x"), Host: "node-1"},
+			in:     enrolserver.IssueRequest{Subject: edge, Tunnel: tunnel, TokenHash: enrol.HashToken("x"), Host: "node-1"},
 			signer: v1alpha1.SignerEdge, client: true,
 			annotations: map[string]string{
 				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: edge.ID, v1alpha1.RequestNodeAnnotation: "edge-a",
@@ -142,19 +143,19 @@ func TestIssue(t *testing.T) {
 			},
 		},
 		"a further leaf of an edge, without any token": {
-			in:     enrol.IssueRequest{Subject: edge, Tunnel: tunnel},
+			in:     enrolserver.IssueRequest{Subject: edge, Tunnel: tunnel},
 			signer: v1alpha1.SignerEdge, client: true,
 			annotations: map[string]string{
 				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: edge.ID, v1alpha1.RequestNodeAnnotation: "edge-a",
 			},
 		},
 		"a gateway": {
-			in:     enrol.IssueRequest{Subject: model.Subject{Role: model.RoleGateway, Node: "gateway-1"}},
+			in:     enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleGateway, Node: "gateway-1"}},
 			signer: v1alpha1.SignerGateway, client: true,
 			annotations: map[string]string{v1alpha1.RequestNodeAnnotation: "gateway-1"},
 		},
 		"the xds-server": {
-			in:          enrol.IssueRequest{Subject: model.ControlSubject()},
+			in:          enrolserver.IssueRequest{Subject: model.ControlSubject()},
 			signer:      v1alpha1.SignerControl,
 			annotations: map[string]string{v1alpha1.RequestNodeAnnotation: "control"},
 		},
@@ -163,7 +164,7 @@ func TestIssue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSigner(t, sign)
 			tc.in.CSR = newCSR(t)
-			chain, err := signing.Requests{Client: s}.Issue(t.Context(), tc.in)
+			chain, err := csr.Requests{Client: s}.Issue(t.Context(), tc.in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,16 +216,16 @@ func TestIssueIsRefused(t *testing.T) {
 			s := newSigner(t, tc.answer)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			chain, err := signing.Requests{Client: s}.Issue(ctx, enrol.IssueRequest{Subject: edge, CSR: newCSR(t)})
+			chain, err := csr.Requests{Client: s}.Issue(ctx, enrolserver.IssueRequest{Subject: edge, CSR: newCSR(t)})
 			if err == nil {
 				t.Fatalf("got %d bytes", len(chain))
 			}
-			if errors.Is(err, enrol.ErrDenied) != tc.denied || !strings.Contains(err.Error(), tc.want) {
+			if errors.Is(err, enrolserver.ErrDenied) != tc.denied || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %q, want %q, denied: %t", err, tc.want, tc.denied)
 			}
 		})
 	}
-	if _, err := (signing.Requests{}).Issue(t.Context(), enrol.IssueRequest{Subject: model.Subject{Role: "other"}}); err == nil {
+	if _, err := (csr.Requests{}).Issue(t.Context(), enrolserver.IssueRequest{Subject: model.Subject{Role: "other"}}); err == nil {
 		t.Error("there is a signer for another role")
 	}
 }
@@ -232,7 +233,7 @@ func TestIssueIsRefused(t *testing.T) {
 func TestControlRenewsTheIdentity(t *testing.T) {
 	s := newSigner(t, sign)
 	bundle := s.ca.CertPEM()
-	renew := signing.Control(signing.Requests{Client: s}, func() []byte { return bundle })
+	renew := csr.Control(csr.Requests{Client: s}, func() []byte { return bundle })
 	first, trust, err := renew(t.Context())
 	if err != nil {
 		t.Fatal(err)

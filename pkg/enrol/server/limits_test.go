@@ -1,4 +1,4 @@
-package enrol
+package server
 
 import (
 	"crypto/x509"

@@ -1,13 +1,12 @@
-// Package enrol is the control channel's own service, both ends of it: a machine that has a credential gets a certificate
-// for a key that it made, and renews it by that key. The server checks the credential and leaves the signing to an Issuer;
-// it holds no CA key and knows no Kubernetes.
-package enrol
+// Package server is the xds-server's end of enrolment. In goes a request with a credential: a token, a ServiceAccount token or
+// a certificate of ours. Out comes a leaf for the key of the request, or a gRPC status that says why not. It checks and bounds
+// requests. It leaves the signing to an Issuer, holds no CA key, and knows no Kubernetes.
+package server
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -17,27 +16,18 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/enrol"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-var (
-	// ErrUnknownToken is what Tokens returns for a token that is not there, has expired or is used up.
-	ErrUnknownToken = errors.New("the token is unknown, has expired or is used up: take the newest one")
-	// ErrDenied is wrapped by the errors of an Issuer or Reviewer that says no; the caller is told the whole error. Any
-	// other error means that it could not be asked, and the caller should try again.
-	ErrDenied = errors.New("denied")
-)
-
-// Grant is what a bootstrap token entitles to: a leaf for one tunnel.
-type Grant struct {
-	Tunnel model.Key
-	ID     string // Tunnel.spec.id
-}
+// ErrDenied is wrapped by the errors of an Issuer or Reviewer that says no; the caller is told the whole error. Any
+// other error means that it could not be asked, and the caller should try again.
+var ErrDenied = errors.New("denied")
 
 // Tokens knows the hashes of tokens. Where nothing is known of a hash the error is ErrUnknownToken.
 type Tokens interface {
-	EdgeToken(hash string) (Grant, error)
+	EdgeToken(hash string) (enrol.Grant, error)
 	GatewayToken(hash string) error
 }
 
@@ -69,9 +59,6 @@ type Renewals interface {
 	Tunnel(id string) (model.Key, bool)
 }
 
-// maxServing is longer than an Issuer waits for its signer, so that the caller hears the reason.
-const maxServing = 20 * time.Second
-
 // Config is what a Server stands on. All fields are needed but Boot; Reviewer may be nil where no gateway runs in Kubernetes.
 type Config struct {
 	Domain   model.TunnelDomain
@@ -94,7 +81,7 @@ type Server struct {
 }
 
 // NewServer returns a server for a gRPC server whose TLS is certs.ServerTLS.
-func NewServer(config Config) *Server {
+func New(config Config) *Server {
 	return &Server{config: config, limits: newLimits()}
 }
 
@@ -132,7 +119,7 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 		return nil, retry.Later("the server has too many requests at the moment", busyTime)
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(ctx, maxServing)
+	ctx, cancel := context.WithTimeout(ctx, enrol.ServerDeadline)
 	defer cancel()
 	log := s.config.Log.With("address", remote(ctx))
 	request, err := check(ctx)
@@ -197,8 +184,8 @@ func (s *Server) issue(ctx context.Context, request IssueRequest) (*enrolv1.Cert
 // what is none of the caller's business.
 func outcome(err error, otherwise string) error {
 	switch {
-	case errors.Is(err, ErrUnknownToken):
-		return status.Error(codes.Unauthenticated, ErrUnknownToken.Error())
+	case errors.Is(err, enrol.ErrUnknownToken):
+		return status.Error(codes.Unauthenticated, enrol.ErrUnknownToken.Error())
 	case errors.Is(err, ErrDenied):
 		return status.Error(codes.PermissionDenied, err.Error())
 	}

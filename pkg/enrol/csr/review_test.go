@@ -1,4 +1,4 @@
-package signing_test
+package csr_test
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairlead/fairlead/pkg/enrol"
-	"github.com/fairlead/fairlead/pkg/signing"
+	"github.com/fairlead/fairlead/pkg/enrol/csr"
+	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
 // newPod makes a ServiceAccount, if need be, and a Pod of it.
@@ -59,15 +59,15 @@ func TestReviewGateway(t *testing.T) {
 		token string
 		want  string // of the denial; empty: it is accepted
 	}{
-		"of the Pod itself":                {token: tokenOf(t, c, at, "gateway", mine, signing.Audience)},
-		"of another gateway's Pod":         {token: tokenOf(t, c, at, "gateway", other, signing.Audience), want: "not of Pod gateway-0"},
-		"bound to no Pod":                  {token: tokenOf(t, c, at, "gateway", nil, signing.Audience), want: "not of Pod gateway-0"},
-		"of another ServiceAccount":        {token: tokenOf(t, c, at, "stranger", stranger, signing.Audience), want: "not of the gateways"},
+		"of the Pod itself":                {token: tokenOf(t, c, at, "gateway", mine, csr.Audience)},
+		"of another gateway's Pod":         {token: tokenOf(t, c, at, "gateway", other, csr.Audience), want: "not of Pod gateway-0"},
+		"bound to no Pod":                  {token: tokenOf(t, c, at, "gateway", nil, csr.Audience), want: "not of Pod gateway-0"},
+		"of another ServiceAccount":        {token: tokenOf(t, c, at, "stranger", stranger, csr.Audience), want: "not of the gateways"},
 		"that is meant for somebody else":  {token: tokenOf(t, c, at, "gateway", mine, "https://kubernetes.default.svc"), want: "not valid for audience"},
 		"that is no token":                 {token: "x", want: "not valid for audience"},
-		"with a signature that was broken": {token: tokenOf(t, c, at, "gateway", mine, signing.Audience) + "x", want: "not valid for audience"},
+		"with a signature that was broken": {token: tokenOf(t, c, at, "gateway", mine, csr.Audience) + "x", want: "not valid for audience"},
 	}
-	reviews := signing.Reviews{Client: c, User: "system:serviceaccount:" + at + ":gateway"}
+	reviews := csr.Reviews{Client: c, User: "system:serviceaccount:" + at + ":gateway"}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			err := reviews.ReviewGateway(t.Context(), tc.token, "gateway-0")
@@ -77,7 +77,7 @@ func TestReviewGateway(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, enrol.ErrDenied) || !strings.Contains(err.Error(), tc.want) {
+			if !errors.Is(err, enrolserver.ErrDenied) || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want a denial with %q", err, tc.want)
 			}
 			if err != nil && strings.Contains(err.Error(), tc.token) && len(tc.token) > 1 {
