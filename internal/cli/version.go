@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/version"
+)
+
+// builtAs is what a program is.
+type builtAs struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+}
+
+func versionCommand() *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of this program",
+		Example: "  fairlead version\n  fairlead version -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := builtAs{version.Get(), runtime.Version()}
+			return o.print(cmd, view{Data: v, Page: func(p *page) { p.line(plain(v.Version + " " + v.Go)) }})
+		},
+	}
+	o.addTo(cmd)
+	return cmd
+}
