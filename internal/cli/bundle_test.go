@@ -81,7 +81,7 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 	p := newPerson(t)
 	secrets := &plants{map[string]string{}}
 	pem := keyLines(t, secrets)
-	key := serve(t, p, edge("edge-a", v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}))
+	key := serve(t, p, edgeStatus("edge-a", v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}))
 	lastApplied := fmt.Sprintf(`{"data":{"x":%q}}`, base64.StdEncoding.EncodeToString([]byte(secrets.put("last-applied of a Secret", "applied-hunter2"))))
 	create := func(o client.Object) {
 		t.Helper()

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -25,7 +26,7 @@ const (
 )
 
 // completer looks up what a word may become.
-type completer func(ctx context.Context, m *management) ([]string, error)
+type completer func(ctx context.Context, m *management.Client) ([]string, error)
 
 // addCompletions gives every command of a tree the completion of its arguments and flags, by what they are called.
 func addCompletions(cmd *cobra.Command) {
@@ -62,20 +63,20 @@ func addCompletions(cmd *cobra.Command) {
 }
 
 // flagsFor are the flags by which a command reaches its management cluster.
-func flagsFor(cmd *cobra.Command) managementFlags {
+func flagsFor(cmd *cobra.Command) management.Flags {
 	value := func(name string) string {
 		if f := cmd.Flags().Lookup(name); f != nil {
 			return f.Value.String()
 		}
 		return ""
 	}
-	return managementFlags{kubeconfig: value("kubeconfig"), context: value("context"), namespace: value("namespace")}
+	return management.Flags{Kubeconfig: value("kubeconfig"), Context: value("context"), Namespace: value("namespace")}
 }
 
 // complete looks up words that begin like the one that is typed. Where the management cluster does not answer there are none.
 func complete(cmd *cobra.Command, begin string, look completer) ([]string, cobra.ShellCompDirective) {
 	f := flagsFor(cmd)
-	m, err := f.open()
+	m, err := f.Open()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -101,7 +102,7 @@ func beginning(all []string, begin string) []string {
 
 func completeContexts(cmd *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
 	f := flagsFor(cmd)
-	raw, err := f.loader().RawConfig()
+	raw, err := f.Loader().RawConfig()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -109,7 +110,7 @@ func completeContexts(cmd *cobra.Command, _ []string, begin string) ([]string, c
 }
 
 // namesOf lists the names of objects of a kind in the namespace that is meant.
-func namesOf(ctx context.Context, m *management, list *metav1.PartialObjectMetadataList, options ...client.ListOption) (all []string, err error) {
+func namesOf(ctx context.Context, m *management.Client, list *metav1.PartialObjectMetadataList, options ...client.ListOption) (all []string, err error) {
 	err = m.List(ctx, list, options...)
 	for i := range list.Items {
 		all = append(all, list.Items[i].Name)
@@ -117,20 +118,20 @@ func namesOf(ctx context.Context, m *management, list *metav1.PartialObjectMetad
 	return all, err
 }
 
-func tunnelNames(ctx context.Context, m *management) ([]string, error) {
-	return namesOf(ctx, m, metadataList(v1alpha1.GroupVersion.WithKind("Tunnel")), client.InNamespace(m.namespace))
+func tunnelNames(ctx context.Context, m *management.Client) ([]string, error) {
+	return namesOf(ctx, m, management.MetadataList(v1alpha1.GroupVersion.WithKind("Tunnel")), client.InNamespace(m.Namespace))
 }
 
-func clusterNames(ctx context.Context, m *management) ([]string, error) {
-	return namesOf(ctx, m, metadataList(clusterv1.GroupVersion.WithKind("Cluster")), client.InNamespace(m.namespace))
+func clusterNames(ctx context.Context, m *management.Client) ([]string, error) {
+	return namesOf(ctx, m, management.MetadataList(clusterv1.GroupVersion.WithKind("Cluster")), client.InNamespace(m.Namespace))
 }
 
-func namespaces(ctx context.Context, m *management) ([]string, error) {
-	return namesOf(ctx, m, metadataList(corev1.SchemeGroupVersion.WithKind("Namespace")))
+func namespaces(ctx context.Context, m *management.Client) ([]string, error) {
+	return namesOf(ctx, m, management.MetadataList(corev1.SchemeGroupVersion.WithKind("Namespace")))
 }
 
 // nodeNames are those of edges on record, and of the gateways to which they have tunnels.
-func nodeNames(ctx context.Context, m *management) (all []string, err error) {
+func nodeNames(ctx context.Context, m *management.Client) (all []string, err error) {
 	var tunnels v1alpha1.TunnelList
 	if err := m.List(ctx, &tunnels); err != nil {
 		return nil, err
@@ -148,7 +149,7 @@ func nodeNames(ctx context.Context, m *management) (all []string, err error) {
 	return all, nil
 }
 
-func hostnames(ctx context.Context, m *management) (all []string, err error) {
+func hostnames(ctx context.Context, m *management.Client) (all []string, err error) {
 	var tunnels v1alpha1.TunnelList
 	if err := m.List(ctx, &tunnels); err != nil {
 		return nil, err

@@ -3,14 +3,15 @@ package cli
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/fairlead/fairlead/pkg/inspect"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -27,27 +28,27 @@ func BenchmarkConfigDump(b *testing.B) {
 	}
 	s := newXDSServer(b, clusters...)
 	s.gateway(b, "gateway-0", "")
-	servers, err := inspect.Connect(b.Context(), inspect.Options{Addresses: []string{s.inspection.String()}})
-	if err != nil {
+	nowhere := filepath.Join(b.TempDir(), "kubeconfig") // of a management cluster, which is not asked
+	config := clientcmdapi.NewConfig()
+	config.Clusters["none"], config.Contexts["none"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}, &clientcmdapi.Context{Cluster: "none"}
+	config.CurrentContext = "none"
+	if err := clientcmd.WriteToFile(*config, nowhere); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { _ = servers.Close() })
 	for name, wanted := range map[string]string{"whole": "", "name": clusters[7].Hostname} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			var out counter
-			cmd, before := &cobra.Command{}, used(b)
-			cmd.SetOut(&out)
+			var errs strings.Builder
+			args := []string{"config", "dump", "gateway-0", "--kubeconfig=" + nowhere, "--xds-server=" + s.inspection.String()}
+			if wanted != "" {
+				args = append(args, "--name="+wanted)
+			}
+			before := used(b)
 			for b.Loop() {
 				out = 0
-				f := dumpFlags{name: wanted}
-				f.form = "table"
-				all, err := f.look(b.Context(), servers, "gateway-0")
-				if err == nil {
-					err = f.print(cmd, dumpView("gateway-0", all, false))
-				}
-				if err != nil || out == 0 {
-					b.Fatalf("%d bytes, %v", out, err)
+				if code := run(b.Context(), args, &out, &errs); code != 0 || out == 0 {
+					b.Fatalf("exit code %d, %d bytes, %s", code, out, errs.String())
 				}
 			}
 			b.ReportMetric(float64(out), "bytes")

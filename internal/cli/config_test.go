@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -105,7 +106,12 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	two.gateway(t, "gateway-1", wc.Hostname, &reportv1.Tunnel{Key: "a", Node: "edge-1", TunnelId: wc.ID})
 	kubetest.Eventually(t, "what is refused is seen", func() error {
 		out, _ := someone.shows(t, 1, "config", "sync", "-o", "json")
-		var got struct{ Nodes []syncRow }
+		var got struct {
+			Nodes []struct {
+				Node, Status, Message string
+				Since                 *time.Time
+			}
+		}
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			return err
 		}

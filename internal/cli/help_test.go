@@ -96,7 +96,7 @@ func TestWrongUsageIsTwo(t *testing.T) {
 		"--use and --replace need --merge":                             {"kubeconfig", "c1", "--use"},
 	} {
 		var stdout, stderr strings.Builder
-		if code := run(t.Context(), args, &stdout, &stderr); code != exitUsage || !strings.Contains(stderr.String(), want) || stdout.Len() > 0 {
+		if code := run(t.Context(), args, &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), want) || stdout.Len() > 0 {
 			t.Errorf("%v: exit code %d, %q, want %q", args, code, stderr.String(), want)
 		}
 	}
@@ -152,7 +152,7 @@ func TestKubectlPlugin(t *testing.T) {
 
 func TestCompletions(t *testing.T) {
 	p := newPerson(t)
-	key := serve(t, p, edge("edge-here", v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 1}))
+	key := serve(t, p, edgeStatus("edge-here", v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 1}))
 	for _, tc := range []struct {
 		args    []string
 		want    string

@@ -113,7 +113,7 @@ func workloadKubeconfig(t *testing.T, p, workload *person, key client.ObjectKey)
 
 // on is an edge on a host.
 func on(host string, gateways ...v1alpha1.EdgeGatewayStatus) v1alpha1.EdgeStatus {
-	e := edge(model.NewNodeName(), gateways...)
+	e := edgeStatus(model.NewNodeName(), gateways...)
 	e.Host = host
 	return e
 }
@@ -209,30 +209,4 @@ func TestMovePrepareRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.mustNot(t, "another id", prepare(key, append(into, "--to-namespace="+other.Namespace)...)...)
-}
-
-func TestUnmatchedEdges(t *testing.T) {
-	for name, tc := range map[string]struct {
-		here, there []string
-		want        int
-	}{
-		"all are there":                    {here: []string{"a", "b"}, there: []string{"b", "a"}},
-		"none is":                          {here: []string{"a", "b"}, want: 2},
-		"another one is":                   {here: []string{"a"}, there: []string{"c"}, want: 1},
-		"one of two on a host":             {here: []string{"a", "a"}, there: []string{"a"}, want: 1},
-		"one whose host nobody knows":      {here: []string{"a", "b"}, there: []string{"", "b"}},
-		"one here whose host nobody knows": {here: []string{"", "b"}, there: []string{"a", "b"}},
-		"a host and one that has none":     {here: []string{"", "a"}, there: []string{"a"}, want: 1},
-	} {
-		var here, there []v1alpha1.EdgeStatus
-		for _, h := range tc.here {
-			here = append(here, on(h))
-		}
-		for _, h := range tc.there {
-			there = append(there, on(h))
-		}
-		if got := unmatched(here, there); len(got) != tc.want {
-			t.Errorf("%s: %d, want %d", name, len(got), tc.want)
-		}
-	}
 }

@@ -12,6 +12,17 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 
+	"github.com/fairlead/fairlead/internal/cli/bundle"
+	"github.com/fairlead/fairlead/internal/cli/ca"
+	"github.com/fairlead/fairlead/internal/cli/check"
+	"github.com/fairlead/fairlead/internal/cli/config"
+	"github.com/fairlead/fairlead/internal/cli/edge"
+	"github.com/fairlead/fairlead/internal/cli/join"
+	"github.com/fairlead/fairlead/internal/cli/kubeconfig"
+	"github.com/fairlead/fairlead/internal/cli/move"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/cli/render"
+	"github.com/fairlead/fairlead/internal/cli/status"
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 )
@@ -45,8 +56,8 @@ func quiet() {
 
 // newRoot makes the tree of commands.
 func newRoot() *cobra.Command {
-	root := group("fairlead", "See what Fairlead does, and decide what only a person can",
-		caCommand(), checkCommand(), configCommand(), edgeCommand(), joinCommand(), kubeconfigCommand(), moveCommand(), renderCommand(), statusCommand(), bundleCommand(), versionCommand())
+	root := command.Group("fairlead", "See what Fairlead does, and decide what only a person can",
+		ca.Command(), check.Command(), config.Command(), edge.Command(), join.Command(), kubeconfig.Command(), move.Command(), render.Command(), status.Command(), bundle.Command(newRoot), versionCommand())
 	root.Long = strings.TrimSpace(`
 See what Fairlead does, find what is broken, and decide what only a person can.
 
@@ -55,7 +66,7 @@ It reaches the management cluster by your kubeconfig, and may there what you may
 
 Exit codes: 0 all is well; 1 what was looked at is broken, or the command has failed; 2 the command line is wrong.
 Colours and progress are for terminals alone; NO_COLOR=1 turns colours off there too.`)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return output.UsageError("%w", err) })
 	addCompletions(root)
 	checkUsage(root)
 	return root
@@ -70,7 +81,7 @@ func checkUsage(cmd *cobra.Command) {
 		}
 		for _, check := range []func() error{func() error { return validate(cmd, args) }, cmd.ValidateRequiredFlags, cmd.ValidateFlagGroups} {
 			if err := check(); err != nil {
-				return usage("%w: see `%s --help`", err, cmd.CommandPath())
+				return output.UsageError("%w: see `%s --help`", err, cmd.CommandPath())
 			}
 		}
 		return nil
@@ -85,15 +96,5 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
 		hint = ", did you mean " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"
 	}
-	return usage("unknown command %q for %q%s: see `%s --help`", name, cmd.CommandPath(), hint, cmd.CommandPath())
-}
-
-// group is a command that only has others.
-func group(use, short string, of ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs, // an unknown one is an error, and not a reason to print help and be content
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(of...)
-	return cmd
+	return output.UsageError("unknown command %q for %q%s: see `%s --help`", name, cmd.CommandPath(), hint, cmd.CommandPath())
 }

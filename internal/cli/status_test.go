@@ -34,7 +34,7 @@ func TestStatus(t *testing.T) {
 	p := newPerson(t)
 	node := model.NewNodeName()
 	up := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}
-	key := serve(t, p, edge(node, up, v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 3}))
+	key := serve(t, p, edgeStatus(node, up, v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 3}))
 	waitCondition(t, p, key, v1alpha1.ConditionEnrolled, v1alpha1.ReasonEnrolled)
 	waitCondition(t, p, key, v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonUnknown)
 	out, err := p.does(t, "status", "-n", key.Namespace, "--live=false")
@@ -111,7 +111,7 @@ func (s *said) String() string {
 func TestStatusWatch(t *testing.T) {
 	p := newPerson(t)
 	up := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}
-	key := serve(t, p, edge("a", up))
+	key := serve(t, p, edgeStatus("a", up))
 	// Nothing is ever written into a Tunnel without a Cluster.
 	still := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, p), Name: "still"}}
 	if err := p.Create(t.Context(), still); err != nil {

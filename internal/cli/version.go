@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/version"
 )
 
@@ -15,7 +16,7 @@ type builtAs struct {
 }
 
 func versionCommand() *cobra.Command {
-	var o output
+	var o output.Options
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of this program",
@@ -23,9 +24,9 @@ func versionCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := builtAs{version.Get(), runtime.Version()}
-			return o.print(cmd, view{Data: v, Page: func(p *page) { p.line(plain(v.Version + " " + v.Go)) }})
+			return o.Print(cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }})
 		},
 	}
-	o.addTo(cmd)
+	o.AddTo(cmd)
 	return cmd
 }
