@@ -154,17 +154,17 @@ fleet.test: tools build
 
 .PHONY: test-page
 test-page: tools build ## the status page of a real xds-server in a real browser
-	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m ./pkg/page ./test/page
+	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m ./pkg/diagnose/web ./test/page
 
 .PHONY: test-page-full
 test-page-full: tools build ## the same, and with 10,000 real Clusters (a minute more)
-	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v ./pkg/page ./test/page
+	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v ./pkg/diagnose/web ./test/page
 
 .PHONY: page-screenshots
 page-screenshots: ## take the pictures of docs/page.md anew
 	cd tools/install && go run . chromium
 	mkdir -p docs/images
-	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots ./pkg/page
+	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots ./pkg/diagnose/web
 
 .PHONY: verify-sight
 verify-sight: sight.test test-page-full test-metrics ## proof that each known fault is found, named and cured by what check says (10 min, as root)

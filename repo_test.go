@@ -36,13 +36,8 @@ var arrows = map[string][]string{
 	"pkg/tunnels":         {"internal/disk", "internal/retry", "pkg/model"},
 	"pkg/report":          {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1", "pkg/tunnels"},
 	"pkg/source":          {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/enrol", "pkg/model"},
-	"pkg/inspect":         {"internal/version", "pkg/inspect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
-	"pkg/inspect/v1":      {"pkg/report/v1"},
-	"pkg/check":           {"api/v1alpha1", "internal/redact", "pkg/enrol", "pkg/inspect", "pkg/kubeconfig", "pkg/model", "pkg/report/v1"},
-	"pkg/page":            {"api/v1alpha1", "internal/limit", "pkg/check", "pkg/fleetview", "pkg/inspect", "pkg/model"},
 	"pkg/signing":         {"api/v1alpha1", "pkg/certs", "pkg/enrol", "pkg/model"},
-	"pkg/xds":             {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/inspect/v1", "pkg/model"},
-	"pkg/fleetview":       {"api/v1alpha1", "pkg/inspect", "pkg/model"},
+	"pkg/xds":             {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/diagnose/collect/v1", "pkg/model"},
 	"pkg/kubeconfig":      {"api/v1alpha1", "pkg/model"},
 	"pkg/controller":      {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "internal/redact", "internal/traces", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/source"},
 	"deploy/edge":         nil,
@@ -79,16 +74,21 @@ var arrows = map[string][]string{
 	"internal/cli":            {"api/v1alpha1", "internal/cli/bundle", "internal/cli/ca", "internal/cli/check", "internal/cli/config", "internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/move", "internal/cli/output", "internal/cli/render", "internal/cli/status", "internal/command", "internal/kubelog", "internal/version", "pkg/model"},
 	"internal/cli/bundle":     {"internal/cli/management", "internal/cli/output", "internal/command", "internal/redact", "internal/version"},
 	"internal/cli/ca":         {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command"},
-	"internal/cli/check":      {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/check"},
-	"internal/cli/config":     {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/inspect", "pkg/model", "pkg/source"},
-	"internal/cli/edge":       {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/inspect", "pkg/model"},
+	"internal/cli/check":      {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/diagnose/check"},
+	"internal/cli/config":     {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect", "pkg/model", "pkg/source"},
+	"internal/cli/edge":       {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect", "pkg/model"},
 	"internal/cli/join":       {"api/v1alpha1", "deploy/edge", "internal/cli/management", "internal/cli/output"},
 	"internal/cli/kubeconfig": {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/disk", "pkg/kubeconfig"},
-	"internal/cli/management": {"api/v1alpha1", "internal/cli/output", "pkg/inspect"},
+	"internal/cli/management": {"api/v1alpha1", "internal/cli/output", "pkg/diagnose/collect"},
 	"internal/cli/move":       {"api/v1alpha1", "internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/source"},
 	"internal/cli/output":     {"internal/command"},
 	"internal/cli/render":     {"internal/cli/output", "pkg/envoy", "pkg/model", "pkg/source"},
-	"internal/cli/status":     {"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/fleetview", "pkg/inspect", "pkg/kubeconfig"},
+	"internal/cli/status":     {"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect", "pkg/diagnose/summary", "pkg/kubeconfig"},
+	"pkg/diagnose/check":      {"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report/v1"},
+	"pkg/diagnose/collect":    {"internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
+	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
+	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/model"},
+	"pkg/diagnose/web":        {"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model"},
 }
 
 type listed struct {
@@ -144,7 +144,7 @@ func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text
 // claims are the files that may look at which id a Tunnel claims: to decide whose it is, to write it, to compare it or to show it. All
 // others act on ids, and see only those that a Tunnel has: (*v1alpha1.Tunnel).HeldID.
 var claims = []string{
-	"internal/cli/config/why_verdict.go", "internal/cli/move/move.go", "pkg/fleetview/row.go", "pkg/source/build.go", "pkg/source/load.go", "pkg/source/prepared.go",
+	"internal/cli/config/why_verdict.go", "internal/cli/move/move.go", "pkg/diagnose/summary/row.go", "pkg/source/build.go", "pkg/source/load.go", "pkg/source/prepared.go",
 	"pkg/controller/bootstrap.go", "pkg/controller/boottoken.go", "pkg/controller/copies.go", "pkg/controller/copieswrite.go", "pkg/controller/decide.go",
 	"pkg/controller/index.go", "pkg/controller/live.go", "pkg/controller/prepared.go", "pkg/controller/remove.go", "pkg/controller/request.go", "pkg/controller/tunnel.go",
 }

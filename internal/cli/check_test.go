@@ -13,7 +13,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/check"
+	"github.com/fairlead/fairlead/pkg/diagnose/check"
 )
 
 func TestCheckRefusesCommandLines(t *testing.T) {

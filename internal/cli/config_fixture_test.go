@@ -19,8 +19,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/channel"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/inspect"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -57,7 +57,7 @@ func newXDSServer(t testing.TB, clusters ...model.WorkloadCluster) *xdsServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inspection, err := inspect.Listen("127.0.0.1:0")
+	inspection, err := collect.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func newXDSServer(t testing.TB, clusters ...model.WorkloadCluster) *xdsServer {
 	ended := make(chan error, 2)
 	go func() { ended <- front.Serve(ctx, control) }()
 	go func() {
-		ended <- inspect.Serve(ctx, inspection, inspect.Config{Domain: configDomain, Hub: hub, Published: s.Status()})
+		ended <- collect.Serve(ctx, inspection, collect.Config{Domain: configDomain, Hub: hub, Published: s.Status()})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -153,9 +153,9 @@ func (s *xdsServer) gateway(t testing.TB, name, refused string, tunnels ...*repo
 func (s *xdsServer) pod(t *testing.T, p *person, node, name string, ready corev1.ConditionStatus) {
 	t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: inspect.DefaultNamespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "xds-server"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: collect.DefaultNamespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "xds-server"}},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
-			Name: "xds-server", Image: "none", Ports: []corev1.ContainerPort{{Name: inspect.PortName, ContainerPort: int32(s.inspection.Port)}},
+			Name: "xds-server", Image: "none", Ports: []corev1.ContainerPort{{Name: collect.PortName, ContainerPort: int32(s.inspection.Port)}},
 		}}},
 	}
 	if err := p.Create(t.Context(), pod); err != nil {

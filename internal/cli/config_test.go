@@ -15,7 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -39,7 +39,7 @@ func viewer(t *testing.T, p *person) *person {
 	user := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "viewer"}}
 	for _, binding := range []client.Object{
 		&rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: inspect.DefaultNamespace, Name: "viewer"}, Subjects: user,
+			ObjectMeta: metav1.ObjectMeta{Namespace: collect.DefaultNamespace, Name: "viewer"}, Subjects: user,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "fairlead-viewer"},
 		},
 		&rbacv1.ClusterRoleBinding{

@@ -18,7 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/fleetview"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -50,11 +50,11 @@ func TestStatus(t *testing.T) {
 	p.must(t, []string{"no round-trip times: ", "gateway-1:3"}, "status", "-n", key.Namespace)
 	p.must(t, []string{"State: ", node, "Warnings", "Certificates", "edge " + node, "TunnelReady", "fairlead check -n " + key.Namespace + " c1"}, "status", "-n", key.Namespace, "c1", "--live=false")
 
-	var view fleetview.View
+	var view summary.View
 	if err := json.Unmarshal([]byte(p.must(t, nil, "status", "-n", key.Namespace, "-o", "json", "--live=false")), &view); err != nil || len(view.Rows) != 1 || view.Rows[0].Tunnels != 5 {
 		t.Errorf("%v: %+v", err, view)
 	}
-	var row fleetview.Row
+	var row summary.Row
 	if err := yaml.UnmarshalStrict([]byte(p.must(t, nil, "status", "-n", key.Namespace, "c1", "-o", "yaml", "--live=false")), &row); err != nil || row.Edges[0].Node != node {
 		t.Errorf("%v: %+v", err, row)
 	}

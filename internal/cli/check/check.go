@@ -1,4 +1,4 @@
-// Package check is the command check: flags for pkg/check, and its reports as people and machines read them. It decides nothing.
+// Package check is the command check: flags for pkg/diagnose/check, and its reports as people and machines read them. It decides nothing.
 package check
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/check"
+	"github.com/fairlead/fairlead/pkg/diagnose/check"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 type dumpFlags struct {
@@ -95,7 +95,7 @@ func (f *dumpFlags) wanted(typeURL, name string) bool {
 }
 
 // look asks what was sent, and, where that is asked for, what runs.
-func (f *dumpFlags) look(ctx context.Context, servers *inspect.Servers, name string) ([]dumped, error) {
+func (f *dumpFlags) look(ctx context.Context, servers *collect.Servers, name string) ([]dumped, error) {
 	node, err := f.node(ctx, servers, name)
 	if err != nil {
 		return nil, err
@@ -137,10 +137,10 @@ func (f *dumpFlags) look(ctx context.Context, servers *inspect.Servers, name str
 }
 
 // node is the newest stream of a node, with one resource alone where that is all that is wanted: a gateway may have 10,000 others.
-func (f *dumpFlags) node(ctx context.Context, servers *inspect.Servers, name string) (*inspect.Node, error) {
+func (f *dumpFlags) node(ctx context.Context, servers *collect.Servers, name string) (*collect.Node, error) {
 	if f.name != "" {
 		nodes, _ := servers.Resources(ctx, f.name) // who did not answer is named below
-		nodes = slices.DeleteFunc(nodes, func(n inspect.Node) bool { return n.Name != name })
+		nodes = slices.DeleteFunc(nodes, func(n collect.Node) bool { return n.Name != name })
 		if len(nodes) > 0 {
 			return newest(nodes), nil
 		}
@@ -148,13 +148,13 @@ func (f *dumpFlags) node(ctx context.Context, servers *inspect.Servers, name str
 	return findNode(ctx, servers, name)
 }
 
-func newest(nodes []inspect.Node) *inspect.Node {
-	n := slices.MaxFunc(nodes, func(a, b inspect.Node) int { return a.Connected.Compare(b.Connected) })
+func newest(nodes []collect.Node) *collect.Node {
+	n := slices.MaxFunc(nodes, func(a, b collect.Node) int { return a.Connected.Compare(b.Connected) })
 	return &n
 }
 
 // findNode is the newest stream of a node.
-func findNode(ctx context.Context, servers *inspect.Servers, name string) (*inspect.Node, error) {
+func findNode(ctx context.Context, servers *collect.Servers, name string) (*collect.Node, error) {
 	nodes, err := servers.Nodes(ctx, name)
 	if len(nodes) > 0 {
 		return newest(nodes), nil
@@ -166,7 +166,7 @@ func findNode(ctx context.Context, servers *inspect.Servers, name string) (*insp
 }
 
 // compare adds what runs, and how it differs.
-func (f *dumpFlags) compare(all map[[2]string]*dumped, running []inspect.Running) error {
+func (f *dumpFlags) compare(all map[[2]string]*dumped, running []collect.Running) error {
 	for i := range running {
 		r := &running[i]
 		if !f.wanted(r.TypeURL, r.Name) || r.State == "draining" {

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // fieldsOf are the fields of an Envoy cluster, each with the value of the model that it has.
-func fieldsOf(r inspect.Resource, of []origin) ([]origin, error) {
+func fieldsOf(r collect.Resource, of []origin) ([]origin, error) {
 	text, err := asJSON(r.Config)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -75,7 +75,7 @@ The exit code is 1 when anything is not SYNCED.`),
 				last = rows
 				return syncView(rows, failed, time.Now()), err
 			}, output.Every(syncInterval))
-			if err == nil && slices.ContainsFunc(last, func(r syncRow) bool { return r.Status != string(inspect.Synced) }) {
+			if err == nil && slices.ContainsFunc(last, func(r syncRow) bool { return r.Status != string(collect.Synced) }) {
 				return output.Broken()
 			}
 			return err
@@ -87,7 +87,7 @@ The exit code is 1 when anything is not SYNCED.`),
 }
 
 // lookSync asks all servers, and returns the errors of those that did not answer.
-func lookSync(ctx context.Context, servers *inspect.Servers, m *management.Client, only []string) (rows []syncRow, failed []error, err error) {
+func lookSync(ctx context.Context, servers *collect.Servers, m *management.Client, only []string) (rows []syncRow, failed []error, err error) {
 	fleet, err := servers.Fleet(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +116,7 @@ func lookSync(ctx context.Context, servers *inspect.Servers, m *management.Clien
 }
 
 // syncRows are all nodes, those with trouble first.
-func syncRows(fleet inspect.Fleet, nodes []inspect.Node, doubt bool, clusters map[string]string, now time.Time) []syncRow {
+func syncRows(fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters map[string]string, now time.Time) []syncRow {
 	var rows []syncRow
 	there := map[string]bool{}
 	for i := range nodes {
@@ -128,7 +128,7 @@ func syncRows(fleet inspect.Fleet, nodes []inspect.Node, doubt bool, clusters ma
 			return
 		}
 		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server, Since: pointer(since)}
-		row.Status, row.Message = string(inspect.Stale), "its agent is not connected: Envoy, if it runs, goes on with what it had"
+		row.Status, row.Message = string(collect.Stale), "its agent is not connected: Envoy, if it runs, goes on with what it had"
 		if doubt {
 			row.Status, row.Message = unknownSync, "it is with no xds-server that answered"
 		}
@@ -157,7 +157,7 @@ func disconnected(connected bool, since time.Time) time.Time {
 }
 
 func syncRank(status string) int {
-	return slices.Index([]string{string(inspect.Rejected), string(inspect.Stale), unknownSync, string(inspect.Synced)}, status)
+	return slices.Index([]string{string(collect.Rejected), string(collect.Stale), unknownSync, string(collect.Synced)}, status)
 }
 
 func pointer(t time.Time) *time.Time {
@@ -168,14 +168,14 @@ func pointer(t time.Time) *time.Time {
 }
 
 // nodeRows are the types of one node.
-func nodeRows(node *inspect.Node, clusters map[string]string, now time.Time) []syncRow {
+func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []syncRow {
 	byType := map[string]*syncRow{}
 	for i := range node.Resources {
 		r := &node.Resources[i]
 		row := byType[r.TypeURL]
 		if row == nil {
 			row = &syncRow{
-				Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Type: cmp.Or(typeNames[r.TypeURL], r.TypeURL), Status: string(inspect.Synced),
+				Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Type: cmp.Or(typeNames[r.TypeURL], r.TypeURL), Status: string(collect.Synced),
 				Server: node.Server, Version: node.Version,
 			}
 			byType[r.TypeURL] = row
@@ -183,7 +183,7 @@ func nodeRows(node *inspect.Node, clusters map[string]string, now time.Time) []s
 		row.add(r, now)
 	}
 	if len(byType) == 0 { // an edge whose Cluster is still to come
-		return []syncRow{{Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Status: string(inspect.Synced), Server: node.Server, Version: node.Version, Message: "there is nothing for it yet"}}
+		return []syncRow{{Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Status: string(collect.Synced), Server: node.Server, Version: node.Version, Message: "there is nothing for it yet"}}
 	}
 	var rows []syncRow
 	for _, row := range byType {
@@ -195,9 +195,9 @@ func nodeRows(node *inspect.Node, clusters map[string]string, now time.Time) []s
 // maxListed is how many names of resources a row has.
 const maxListed = 20
 
-func (row *syncRow) add(r *inspect.Resource, now time.Time) {
+func (row *syncRow) add(r *collect.Resource, now time.Time) {
 	row.Total++
-	if r.Status == inspect.Synced || r.Status == inspect.Stale && !r.Since.IsZero() && now.Sub(r.Since) < onTheWay {
+	if r.Status == collect.Synced || r.Status == collect.Stale && !r.Since.IsZero() && now.Sub(r.Since) < onTheWay {
 		row.Synced++
 		return
 	}
@@ -205,7 +205,7 @@ func (row *syncRow) add(r *inspect.Resource, now time.Time) {
 		row.Names = append(row.Names, r.Name)
 	}
 	message := r.Name + ": " + r.Refusal
-	if r.Status == inspect.Stale {
+	if r.Status == collect.Stale {
 		message = r.Name + ": sent, not answered"
 	}
 	// One that is refused says more than one that waits, and the longest trouble most of each.
@@ -217,7 +217,7 @@ func (row *syncRow) add(r *inspect.Resource, now time.Time) {
 }
 
 // syncMoods are how states look.
-var syncMoods = map[string]output.Style{string(inspect.Synced): output.StyleGood, string(inspect.Stale): output.StyleWarning, string(inspect.Rejected): output.StyleBad, unknownSync: output.StyleFaint}
+var syncMoods = map[string]output.Style{string(collect.Synced): output.StyleGood, string(collect.Stale): output.StyleWarning, string(collect.Rejected): output.StyleBad, unknownSync: output.StyleFaint}
 
 func syncView(rows []syncRow, failed []error, now time.Time) output.View {
 	t := &output.Table{Columns: output.Columns("NODE", "ROLE", "CLUSTER", "TYPE", "STATUS", "RESOURCES", "SINCE~", "MESSAGE", "SERVER+", "VERSION+")}

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
 )
@@ -101,7 +101,7 @@ type claim struct {
 	resolution model.Resolution
 }
 
-func why(ctx context.Context, m *management.Client, servers *inspect.Servers, hostname string, now time.Time) (*whyAnswer, error) {
+func why(ctx context.Context, m *management.Client, servers *collect.Servers, hostname string, now time.Time) (*whyAnswer, error) {
 	fleet, err := servers.Fleet(ctx)
 	if err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func apiServerFrom(c *claim) string {
 }
 
 // ask asks what each gateway has under the name.
-func (a *whyAnswer) ask(ctx context.Context, servers *inspect.Servers, fleet inspect.Fleet, holder *claim) error {
+func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet collect.Fleet, holder *claim) error {
 	nodes, err := servers.Resources(ctx, a.Hostname)
 	if err != nil && len(nodes) == 0 && len(a.Errors) == 0 {
 		return err
@@ -246,8 +246,8 @@ func (a *whyAnswer) ask(ctx context.Context, servers *inspect.Servers, fleet ins
 		if !g.Installed {
 			continue
 		}
-		row := gatewayWhy{Name: g.Name, Status: string(inspect.Stale), Tunnels: tunnels[g.Name], Since: pointer(disconnected(g.Connected, g.Since)), Message: "its agent is connected to no xds-server that answered"}
-		i := slices.IndexFunc(nodes, func(n inspect.Node) bool { return n.Name == g.Name })
+		row := gatewayWhy{Name: g.Name, Status: string(collect.Stale), Tunnels: tunnels[g.Name], Since: pointer(disconnected(g.Connected, g.Since)), Message: "its agent is connected to no xds-server that answered"}
+		i := slices.IndexFunc(nodes, func(n collect.Node) bool { return n.Name == g.Name })
 		if i >= 0 {
 			row.Status, row.Message, row.Since = "NONE", "it was sent nothing by this name", nil
 			for _, r := range nodes[i].Resources {

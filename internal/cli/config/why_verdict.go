@@ -9,7 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -26,7 +26,7 @@ func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDom
 	}
 	var without, empty []string
 	for _, g := range a.Gateways {
-		if g.Status != string(inspect.Synced) {
+		if g.Status != string(collect.Synced) {
 			without = append(without, g.Name+" ("+g.Status+")")
 		} else if g.Tunnels == 0 {
 			empty = append(empty, g.Name)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/cli/management"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // lastProof is for asking the gateways once more after the deadline of a revocation, for the reason.
@@ -18,7 +18,7 @@ var errNotProven = errors.New("it is not proven at the sockets of all gateways t
 
 // waitProven asks the gateways until each has proven that it has no connection of an edge any more, and prints what
 // each says last.
-func waitProven(ctx context.Context, out io.Writer, prove func(context.Context) ([]inspect.GatewayProof, error)) error {
+func waitProven(ctx context.Context, out io.Writer, prove func(context.Context) ([]collect.GatewayProof, error)) error {
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
 	var lines []string
@@ -45,7 +45,7 @@ func waitProven(ctx context.Context, out io.Writer, prove func(context.Context) 
 }
 
 // proofLines says what each gateway answers, and whether all of them have proven it.
-func proofLines(proofs []inspect.GatewayProof) (lines []string, proven bool) {
+func proofLines(proofs []collect.GatewayProof) (lines []string, proven bool) {
 	proven = len(proofs) > 0
 	for _, g := range proofs {
 		line, ok := proofLine(g)
@@ -54,7 +54,7 @@ func proofLines(proofs []inspect.GatewayProof) (lines []string, proven bool) {
 	return lines, proven
 }
 
-func proofLine(g inspect.GatewayProof) (line string, proven bool) {
+func proofLine(g collect.GatewayProof) (line string, proven bool) {
 	switch p := g.Proof; {
 	case p == nil:
 		return "incomplete: it does not answer (" + g.Problem + "); see that its gateway-agent runs and reaches an xds-server", false

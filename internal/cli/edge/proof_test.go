@@ -8,14 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 func TestARevocationIsProvenByEveryGateway(t *testing.T) {
 	done := &reportv1.Proof{Denied: true, Closed: 2}
 	tests := map[string]struct {
-		proofs []inspect.GatewayProof
+		proofs []collect.GatewayProof
 		err    error
 		want   string // printed
 		proven bool
@@ -34,7 +34,7 @@ func TestARevocationIsProvenByEveryGateway(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				var out strings.Builder
-				err := waitProven(ctx, &out, func(context.Context) ([]inspect.GatewayProof, error) { return tt.proofs, tt.err })
+				err := waitProven(ctx, &out, func(context.Context) ([]collect.GatewayProof, error) { return tt.proofs, tt.err })
 				if (err == nil) != tt.proven || !tt.proven && !errors.Is(err, errNotProven) || tt.err != nil && !errors.Is(err, tt.err) {
 					t.Errorf("got error %v", err)
 				}
@@ -46,9 +46,9 @@ func TestARevocationIsProvenByEveryGateway(t *testing.T) {
 	}
 }
 
-func proofsOf(all ...*reportv1.Proof) (proofs []inspect.GatewayProof) {
+func proofsOf(all ...*reportv1.Proof) (proofs []collect.GatewayProof) {
 	for i, p := range all {
-		one := inspect.GatewayProof{Name: []string{"gateway-0", "gateway-1"}[i], Proof: p}
+		one := collect.GatewayProof{Name: []string{"gateway-0", "gateway-1"}[i], Proof: p}
 		if p == nil {
 			one.Problem = "its agent does not report to this server"
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -60,7 +60,7 @@ func edgeRevokeCommand() *cobra.Command {
 				ctx, cancel = context.WithTimeout(cmd.Context(), lastProof)
 				defer cancel()
 			}
-			prove := func(ctx context.Context) ([]inspect.GatewayProof, error) {
+			prove := func(ctx context.Context) ([]collect.GatewayProof, error) {
 				s, err := servers.Connect(ctx, m)
 				if err != nil {
 					return nil, err

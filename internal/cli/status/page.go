@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/edge"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/fleetview"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 )
 
 // liveLook asks the xds-servers, for a short time.
@@ -27,15 +27,15 @@ type liveLook struct {
 	progress output.Progress
 
 	mu      sync.Mutex
-	servers *inspect.Servers
-	last    *fleetview.Live
+	servers *collect.Servers
+	last    *summary.Live
 	asked   time.Time
 	problem string // why there is nothing of them
 }
 
 // ask returns what they know of tunnels with some ids, or of all; nil if they give no answer in time. With --watch an answer is good
 // for a while.
-func (l *liveLook) ask(ctx context.Context, ids ...string) *fleetview.Live {
+func (l *liveLook) ask(ctx context.Context, ids ...string) *summary.Live {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flags.offline {
@@ -54,18 +54,18 @@ func (l *liveLook) ask(ctx context.Context, ids ...string) *fleetview.Live {
 		l.problem = output.OneLine(err.Error())
 		return nil
 	}
-	l.last = fleetview.FromInspect(fleet)
+	l.last = summary.FromInspect(fleet)
 	if len(l.last.Silent) > 0 {
 		l.problem = "of some tunnels: " + strings.Join(l.last.Silent, "; ")
 	}
 	return l.last
 }
 
-func (l *liveLook) fleet(ctx context.Context, ids []string) (inspect.Fleet, error) {
+func (l *liveLook) fleet(ctx context.Context, ids []string) (collect.Fleet, error) {
 	if l.servers == nil {
 		servers, err := l.flags.Connect(ctx, l.m)
 		if err != nil {
-			return inspect.Fleet{}, err
+			return collect.Fleet{}, err
 		}
 		l.servers = servers
 	}
@@ -107,7 +107,7 @@ func clientCertificateEnd(data []byte) (time.Time, bool) {
 }
 
 // clusterPage is all that is known about one Cluster.
-func clusterPage(r *fleetview.Row, problem string, now time.Time) output.View {
+func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
 	return output.View{Data: r, Same: stateOf(r), Page: func(p *output.Page) {
 		p.Field("Cluster", output.Plain(r.Namespace+"/"+r.Cluster))
 		p.Field("State", output.Styled(moods[r.Health], string(r.Health)))
@@ -133,7 +133,7 @@ func clusterPage(r *fleetview.Row, problem string, now time.Time) output.View {
 		edges(p, r, now)
 		expiries(p, r, now)
 		conditions(p, r, now)
-		if r.Health != fleetview.OK {
+		if r.Health != summary.OK {
 			p.Line()
 			p.Line(output.Plain(fmt.Sprintf("`fairlead check -n %s %s` finds the hop that is broken.", r.Namespace, r.Cluster)))
 		}
@@ -141,7 +141,7 @@ func clusterPage(r *fleetview.Row, problem string, now time.Time) output.View {
 }
 
 // stateOf is what of a row does not change by time alone, nor with each measurement.
-func stateOf(r *fleetview.Row) any {
+func stateOf(r *summary.Row) any {
 	same := []any{r.Health, r.Mode, r.Names, r.Server, r.ProxyURL, r.Connected, r.LetIn, perGateway(r.Gateways), r.LastChange}
 	for _, w := range r.Warnings {
 		same = append(same, w.Reason, w.Text)
@@ -159,7 +159,7 @@ func ageAgo(t, now time.Time) string {
 	return output.Age(t, now) + " ago"
 }
 
-func warnings(p *output.Page, r *fleetview.Row, now time.Time) {
+func warnings(p *output.Page, r *summary.Row, now time.Time) {
 	if len(r.Warnings) == 0 {
 		return
 	}
@@ -173,7 +173,7 @@ func warnings(p *output.Page, r *fleetview.Row, now time.Time) {
 	}
 }
 
-func edges(p *output.Page, r *fleetview.Row, now time.Time) {
+func edges(p *output.Page, r *summary.Row, now time.Time) {
 	p.Heading("Edges")
 	t := &output.Table{Columns: output.Columns("  NODE", "HOST", "STATE", "TUNNELS", "RTT", "SEEN", "CERTIFICATE", "APISERVER", "FORM", "VERSION")}
 	for i := range r.Edges {
@@ -188,7 +188,7 @@ func edges(p *output.Page, r *fleetview.Row, now time.Time) {
 	p.Table(t)
 }
 
-func edgeRoundTrip(e *fleetview.Edge) string {
+func edgeRoundTrip(e *summary.Edge) string {
 	var all []string
 	for _, g := range e.Gateways {
 		if g.RTT > 0 {
@@ -198,7 +198,7 @@ func edgeRoundTrip(e *fleetview.Edge) string {
 	return output.OrDash(strings.Join(all, ","))
 }
 
-func expiries(p *output.Page, r *fleetview.Row, now time.Time) {
+func expiries(p *output.Page, r *summary.Row, now time.Time) {
 	if len(r.Expiries) == 0 {
 		return
 	}
@@ -210,7 +210,7 @@ func expiries(p *output.Page, r *fleetview.Row, now time.Time) {
 	p.Table(t)
 }
 
-func conditions(p *output.Page, r *fleetview.Row, now time.Time) {
+func conditions(p *output.Page, r *summary.Row, now time.Time) {
 	if len(r.Conditions) == 0 {
 		return
 	}

@@ -1,5 +1,5 @@
 // Package status is the command status: the fleet as a table, and one Cluster as a page. What is wrong with a Cluster is decided in
-// pkg/fleetview.
+// pkg/diagnose/summary.
 package status
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/fleetview"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -78,7 +78,7 @@ type statusLook struct {
 	namespace string // empty: all
 	name      string // empty: all
 	live      *liveLook
-	health    fleetview.Health // the worst that was seen last
+	health    summary.Health // the worst that was seen last
 }
 
 func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
@@ -111,7 +111,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.Show(cmd, l.look, changes); err != nil {
 		return err
 	}
-	if l.health == fleetview.Broken && !f.Watch {
+	if l.health == summary.Broken && !f.Watch {
 		return output.Broken()
 	}
 	return nil
@@ -123,8 +123,8 @@ func (l *statusLook) look(ctx context.Context) (output.View, error) {
 		return output.View{}, err
 	}
 	now := time.Now()
-	fleet := fleetview.Build(in, now)
-	l.health = fleetview.OK
+	fleet := summary.Build(in, now)
+	l.health = summary.OK
 	if len(fleet.Rows) > 0 {
 		l.health = fleet.Rows[0].Health
 	}
@@ -138,11 +138,11 @@ func (l *statusLook) look(ctx context.Context) (output.View, error) {
 }
 
 // input reads the objects, and asks the xds-servers meanwhile.
-func (l *statusLook) input(ctx context.Context) (in fleetview.Input, err error) {
+func (l *statusLook) input(ctx context.Context) (in summary.Input, err error) {
 	if l.name != "" {
 		return l.inputOfOne(ctx)
 	}
-	answer := make(chan *fleetview.Live, 1)
+	answer := make(chan *summary.Live, 1)
 	go func() { answer <- l.live.ask(ctx) }()
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
@@ -154,7 +154,7 @@ func (l *statusLook) input(ctx context.Context) (in fleetview.Input, err error) 
 }
 
 // inputOfOne reads one Cluster, its Tunnel and its kubeconfig.
-func (l *statusLook) inputOfOne(ctx context.Context) (in fleetview.Input, err error) {
+func (l *statusLook) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	key := types.NamespacedName{Namespace: l.namespace, Name: l.name}
 	var cluster clusterv1.Cluster
 	var tunnel v1alpha1.Tunnel
@@ -182,9 +182,9 @@ func (l *statusLook) inputOfOne(ctx context.Context) (in fleetview.Input, err er
 }
 
 // moods are how health looks.
-var moods = map[fleetview.Health]output.Style{fleetview.OK: output.StyleGood, fleetview.Warning: output.StyleWarning, fleetview.Broken: output.StyleBad, fleetview.Unknown: output.StyleFaint, fleetview.Waiting: output.StyleFaint}
+var moods = map[summary.Health]output.Style{summary.OK: output.StyleGood, summary.Warning: output.StyleWarning, summary.Broken: output.StyleBad, summary.Unknown: output.StyleFaint, summary.Waiting: output.StyleFaint}
 
-func fleetTable(fleet fleetview.View, problem string, now time.Time) output.View {
+func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "STATE", "MODE", "HOSTNAME", "EDGES", "TUNNELS", "RTT~", "CHANGED~", "EXPIRES~", "AGE+~", "SERVER+", "WARNING")}
 	for i := range fleet.Rows {
 		r := &fleet.Rows[i]
@@ -206,7 +206,7 @@ func fleetTable(fleet fleetview.View, problem string, now time.Time) output.View
 	return output.View{Data: fleet, Summary: summaryLines(fleet.Summary, problem), Table: t, Empty: "no Cluster has a tunnel here or asks for one: -A looks into all namespaces"}
 }
 
-func summaryLines(s fleetview.Summary, problem string) []output.Line {
+func summaryLines(s summary.Summary, problem string) []output.Line {
 	word := "Clusters"
 	if s.Clusters == 1 {
 		word = "Cluster"
@@ -214,9 +214,9 @@ func summaryLines(s fleetview.Summary, problem string) []output.Line {
 	first := output.Line{output.Plain(fmt.Sprintf("%d %s:", s.Clusters, word))}
 	for _, part := range []struct {
 		n    int
-		what fleetview.Health
-	}{{s.Broken, fleetview.Broken}, {s.Unknown, fleetview.Unknown}, {s.Warning, fleetview.Warning}, {s.Waiting, fleetview.Waiting}, {s.OK, fleetview.OK}} {
-		if part.n > 0 || part.what == fleetview.OK {
+		what summary.Health
+	}{{s.Broken, summary.Broken}, {s.Unknown, summary.Unknown}, {s.Warning, summary.Warning}, {s.Waiting, summary.Waiting}, {s.OK, summary.OK}} {
+		if part.n > 0 || part.what == summary.OK {
 			first = append(first, output.Plain(" "), output.Styled(moods[part.what], fmt.Sprintf("%d %s", part.n, part.what)))
 		}
 	}
@@ -232,7 +232,7 @@ func summaryLines(s fleetview.Summary, problem string) []output.Line {
 }
 
 // perGateway is how many tunnels each gateway has, such as gateway-0:2,gateway-1:2.
-func perGateway(gateways []fleetview.Gateway) string {
+func perGateway(gateways []summary.Gateway) string {
 	var all []string
 	for _, g := range gateways {
 		all = append(all, fmt.Sprintf("%s:%d", g.Name, g.Tunnels))
@@ -240,7 +240,7 @@ func perGateway(gateways []fleetview.Gateway) string {
 	return output.OrDash(strings.Join(all, ","))
 }
 
-func roundTrip(m fleetview.Millis) string {
+func roundTrip(m summary.Millis) string {
 	switch {
 	case m == 0:
 		return "-"
@@ -251,7 +251,7 @@ func roundTrip(m fleetview.Millis) string {
 }
 
 // sortedConditions are in the order in which the program knows them, the sum first.
-func sortedConditions(r *fleetview.Row) []string {
+func sortedConditions(r *summary.Row) []string {
 	var all []string
 	for _, c := range r.Conditions {
 		all = append(all, c.Type)
