@@ -74,7 +74,7 @@ var arrows = map[string][]string{
 	"internal/cli":            {"api/v1alpha1", "internal/cli/bundle", "internal/cli/ca", "internal/cli/check", "internal/cli/config", "internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/move", "internal/cli/output", "internal/cli/render", "internal/cli/status", "internal/command", "internal/kubelog", "internal/version", "pkg/model"},
 	"internal/cli/bundle":     {"internal/cli/management", "internal/cli/output", "internal/command", "internal/redact", "internal/version"},
 	"internal/cli/ca":         {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command"},
-	"internal/cli/check":      {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/diagnose/check"},
+	"internal/cli/check":      {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect"},
 	"internal/cli/config":     {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect", "pkg/model", "pkg/source"},
 	"internal/cli/edge":       {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect", "pkg/model"},
 	"internal/cli/join":       {"api/v1alpha1", "deploy/edge", "internal/cli/management", "internal/cli/output"},
@@ -84,10 +84,10 @@ var arrows = map[string][]string{
 	"internal/cli/output":     {"internal/command"},
 	"internal/cli/render":     {"internal/cli/output", "pkg/envoy", "pkg/model", "pkg/source"},
 	"internal/cli/status":     {"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect", "pkg/diagnose/summary", "pkg/kubeconfig"},
-	"pkg/diagnose/check":      {"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report/v1"},
-	"pkg/diagnose/collect":    {"internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
+	"pkg/diagnose/check":      {"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/enrol", "pkg/kubeconfig"},
+	"pkg/diagnose/collect":    {"api/v1alpha1", "internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
-	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/model"},
+	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect"},
 	"pkg/diagnose/web":        {"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model"},
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 const (
@@ -107,7 +108,7 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	switch {
 	case err == nil:
 		defer func() { _ = servers.Close() }()
-		checker.Servers = check.Inspected{Servers: servers}
+		checker.Servers = servers
 	case !apierrors.IsForbidden(err): // who may not look does not know that there are none
 		checker.Servers = noServers{err}
 	}
@@ -132,13 +133,13 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 // noServers are xds-servers of which none was found.
 type noServers struct{ err error }
 
-// Sight implements check.Servers.
-func (n noServers) Sight(context.Context, string, []string) (check.Sight, error) {
-	return check.Sight{}, n.err
+// Observe implements check.Servers.
+func (n noServers) Observe(context.Context, string, []string) (collect.Fleet, error) {
+	return collect.Fleet{}, n.err
 }
 
 // Look implements check.Servers.
-func (n noServers) Look(context.Context, string) ([]check.EdgeLook, error) { return nil, n.err }
+func (n noServers) Look(context.Context, string) ([]collect.EdgeLook, error) { return nil, n.err }
 
 // marks are the signs of what hops come to.
 var marks = map[check.Status]output.Cell{

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -108,9 +108,9 @@ func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 	all := []edgeRow{}
 	for i := range tunnels {
 		tunnel := &tunnels[i]
-		for j := range tunnel.Status.Edges {
+		for j, observed := range collect.Recorded(tunnel, now) {
 			e := &tunnel.Status.Edges[j]
-			r := edgeRow{tunnel.Namespace, tunnel.Name, NodeOf(e), state(tunnel, e, now), *e}
+			r := edgeRow{tunnel.Namespace, tunnel.Name, observed.Node, observed.State, *e}
 			all = append(all, r)
 			t.Add(r.Namespace+"/"+r.Cluster+" "+r.Node, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Plain(r.Node), output.Plain(output.OrDash(e.Host)), output.Styled(StateStyles[r.State], r.State), output.Plain(tunnelsOf(e)),
 				output.Plain(ago(e, now)), output.Plain(untilEnd(e, now)), apiServer(e), output.Plain(output.OrDash(e.Version)), output.Plain(output.OrDash(e.Form)), output.Plain(output.Age(e.EnrolledAt.Time, now)), output.Plain(output.OrDash(e.LastError)))
@@ -120,28 +120,15 @@ func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 }
 
 // StateStyles are how the states of edges look.
-var StateStyles = map[string]output.Style{"connected": output.StyleGood, "away": output.StyleWarning, "expired": output.StyleBad, "revoked": output.StyleFaint, "unknown": output.StyleFaint}
+var StateStyles = map[string]output.Style{
+	collect.EdgeConnected: output.StyleGood, collect.EdgeAway: output.StyleWarning, collect.EdgeExpired: output.StyleBad,
+	collect.EdgeRevoked: output.StyleFaint, collect.EdgeUnknown: output.StyleFaint,
+}
 
-// NodeOf is the node name of an edge; empty: its node id is none.
+// NodeOf is the node name of an edge.
 func NodeOf(e *v1alpha1.EdgeStatus) string {
 	node, _ := model.ParseNodeID(e.NodeID)
 	return node
-}
-
-// state is one word for an edge.
-func state(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, now time.Time) string {
-	ready := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionTunnelReady)
-	switch {
-	case slices.Contains(t.Spec.RevokedEdges, NodeOf(e)) || e.RevokedAt != nil:
-		return "revoked"
-	case len(e.Gateways) > 0:
-		return "connected"
-	case !now.Before(e.CertificateNotAfter.Time):
-		return "expired"
-	case ready == nil || ready.Status == "Unknown":
-		return "unknown"
-	}
-	return "away"
 }
 
 func tunnelsOf(e *v1alpha1.EdgeStatus) string {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // lookAPIServer has the edges look at the apiserver, and looks whether its certificate has the name that the kubeconfig verifies.
@@ -24,7 +26,7 @@ func lookAPIServer(ctx context.Context, v *visit) finding {
 
 // looks is what edges answer who are asked to look at their apiserver.
 type looks struct {
-	all []EdgeLook
+	all []collect.EdgeLook
 	err error // why none could be asked
 }
 
@@ -38,32 +40,32 @@ func (v *visit) look(ctx context.Context) looks {
 }
 
 // of is what one edge answers.
-func (l looks) of(node string) EdgeLook {
-	if at := slices.IndexFunc(l.all, func(e EdgeLook) bool { return e.Node == node }); at >= 0 {
+func (l looks) of(node string) collect.EdgeLook {
+	if at := slices.IndexFunc(l.all, func(e collect.EdgeLook) bool { return e.Node == node }); at >= 0 {
 		return l.all[at]
 	}
 	if l.err != nil {
-		return EdgeLook{Node: node, Problem: text(l.err)}
+		return collect.EdgeLook{Node: node, Problem: text(l.err)}
 	}
-	return EdgeLook{Node: node, Problem: "no xds-server that answers has it now"}
+	return collect.EdgeLook{Node: node, Problem: "no xds-server that answers has it now"}
 }
 
 // atAPIServer are the edges that are connected, with what they see of the apiserver now; if none of them looks now, with what they have reported.
 // late says so.
-func (v *visit) atAPIServer(ctx context.Context) (all []EdgeSight, late string) {
+func (v *visit) atAPIServer(ctx context.Context) (all []collect.Edge, late string) {
 	for _, e := range v.edges() {
 		if e.Connected {
 			all = append(all, e)
 		}
 	}
-	if v.sight == nil || v.blind != "" {
+	if v.observed == nil || v.blind != "" {
 		return all, "as the controller has noted"
 	}
 	if len(all) == 0 {
 		return nil, ""
 	}
 	seen := v.look(ctx)
-	var fresh []EdgeSight
+	var fresh []collect.Edge
 	var others, nodes []string
 	reached := false
 	for _, e := range all {
@@ -85,9 +87,9 @@ func (v *visit) atAPIServer(ctx context.Context) (all []EdgeSight, late string) 
 }
 
 // judgeAPIServer says what it means what edges see of the apiserver.
-func (v *visit) judgeAPIServer(edges []EdgeSight) finding {
+func (v *visit) judgeAPIServer(edges []collect.Edge) finding {
 	var healthy []string
-	var ill, first *EdgeSight
+	var ill, first *collect.Edge
 	for _, e := range edges {
 		switch {
 		case e.APIServer == nil:
@@ -142,7 +144,7 @@ func covers(names []string, host string) bool {
 }
 
 // unreachable says what it means that an edge does not reach the apiserver, by the edge's own words (pkg/probe).
-func (v *visit) unreachable(e *EdgeSight) finding {
+func (v *visit) unreachable(e *collect.Edge) finding {
 	a := e.APIServer
 	detail := fmt.Sprintf("%s does not find %s well: %s", e.Node, a.Address, a.Message)
 	address := "or put the address right: spec.apiServer of Tunnel " + v.key.Name + " is what edges dial, as seen from their network"

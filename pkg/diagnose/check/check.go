@@ -167,7 +167,7 @@ func (c *Checker) Check(ctx context.Context, key client.ObjectKey) Report {
 // revisit looks again at what gateways and edges say of their own processes, before the apiserver is blamed: an agent needs
 // 5 s to find that its Envoy hangs, and looking at the hops behind it took longer than that.
 func (v *visit) revisit(ctx context.Context, report *Report) {
-	v.sight, v.blind, v.looks = nil, "", nil
+	v.observed, v.blind, v.looks = nil, "", nil
 	for _, hop := range Hops() {
 		if hop.ID != HopRoute && hop.ID != HopHandshake {
 			continue

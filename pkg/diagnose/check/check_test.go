@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -141,15 +142,15 @@ func TestNothingSecretIsSaid(t *testing.T) {
 // TestARefusalIsOnlyOfTheLastMinute proves that a machine that was refused long ago, or scans ports, is no reason for anything.
 func TestARefusalIsOnlyOfTheLastMinute(t *testing.T) {
 	now := time.Now()
-	v := &visit{Checker: &Checker{Now: func() time.Time { return now }}, sight: &Sight{Refusals: []RefusalSight{
-		{Address: "192.0.2.1", Handshake: true, Reason: "EOF", Last: now},
-		{Address: "192.0.2.2", Handshake: true, Reason: "remote error: tls: bad certificate", Last: now.Add(-2 * time.Minute)},
+	v := &visit{Checker: &Checker{Now: func() time.Time { return now }}, observed: &collect.Fleet{Refusals: []collect.Refusal{
+		{Address: "192.0.2.1", About: collect.AboutHandshake, Reason: "EOF", Last: now},
+		{Address: "192.0.2.2", About: collect.AboutHandshake, Reason: "remote error: tls: bad certificate", Last: now.Add(-2 * time.Minute)},
 		{Address: "192.0.2.3", Reason: "the token is unknown", Last: now.Add(-time.Hour)},
 	}}}
 	if said := v.refusal(true) + v.refusal(false); said != "" {
 		t.Errorf("it says %q", said)
 	}
-	v.sight.Refusals[1].Last, v.sight.Refusals[2].Last = now, now
+	v.observed.Refusals[1].Last, v.observed.Refusals[2].Last = now, now
 	if said := v.refusal(true) + v.refusal(false); !strings.Contains(said, "192.0.2.2") || !strings.Contains(said, "192.0.2.3") {
 		t.Errorf("it says %q", said)
 	}

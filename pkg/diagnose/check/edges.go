@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // lookEdge looks whether an edge has a certificate that is good, and if none has, at what is in the way: the bootstrap Secret, its
@@ -18,20 +18,18 @@ func lookEdge(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	var good, ended, revoked []string
-	for i := range v.tunnel.Status.Edges {
-		e := &v.tunnel.Status.Edges[i]
-		node, _ := model.ParseNodeID(e.NodeID)
-		name := node
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		name := e.Node
 		if e.Host != "" {
 			name += " on " + e.Host
 		}
 		switch {
-		case v.revoked(node):
+		case v.revoked(e.Node):
 			revoked = append(revoked, name)
-		case v.now().After(e.CertificateNotAfter.Time):
-			ended = append(ended, name+" until "+utc(e.CertificateNotAfter.Time))
+		case v.now().After(e.NotAfter):
+			ended = append(ended, name+" until "+utc(e.NotAfter))
 		default:
-			good = append(good, fmt.Sprintf("%s, certificate valid for %s", name, e.CertificateNotAfter.Sub(v.now()).Round(time.Minute)))
+			good = append(good, fmt.Sprintf("%s, certificate valid for %s", name, e.NotAfter.Sub(v.now()).Round(time.Minute)))
 		}
 	}
 	switch {
@@ -71,29 +69,19 @@ func (v *visit) worse(detail, cause, cure string) finding {
 }
 
 // edges are those that are let in, as the xds-servers know them, else as the controller has noted.
-func (v *visit) edges() (all []EdgeSight) {
-	if v.sight != nil && v.blind == "" {
-		for _, e := range v.sight.Edges {
+func (v *visit) edges() (all []collect.Edge) {
+	if v.observed != nil && v.blind == "" {
+		for _, e := range v.observed.Edges {
 			if !v.revoked(e.Node) {
 				all = append(all, e)
 			}
 		}
 		return all
 	}
-	for i := range v.tunnel.Status.Edges {
-		e := &v.tunnel.Status.Edges[i]
-		node, _ := model.ParseNodeID(e.NodeID)
-		if v.revoked(node) || e.RevokedAt != nil {
-			continue
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		if e.State != collect.EdgeRevoked {
+			all = append(all, e)
 		}
-		one := EdgeSight{Node: node, Connected: len(e.Gateways) > 0, LastError: e.LastError}
-		if a := e.APIServer; a != nil {
-			one.APIServer = &APIServerSight{Address: a.Address, Healthy: a.Healthy, Message: a.Message, Version: a.Version, CertificateNames: a.CertificateNames}
-			if a.CertificateNotAfter != nil {
-				one.APIServer.CertificateEnd = a.CertificateNotAfter.Time
-			}
-		}
-		all = append(all, one)
 	}
 	return all
 }
@@ -104,7 +92,7 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	var connected []string
-	var complaint *EdgeSight
+	var complaint *collect.Edge
 	for _, e := range v.edges() {
 		if !e.Connected {
 			continue
@@ -142,7 +130,7 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 // mute says that no edge answers, though the control channels of some are still open: whose network swallows everything is found out by the
 // keepalive of its control channel, and that takes longer than that of its tunnels. Empty: one answers, or nobody could be asked.
 func (v *visit) mute(ctx context.Context, connected []string) string {
-	if v.sight == nil || v.blind != "" {
+	if v.observed == nil || v.blind != "" {
 		return ""
 	}
 	seen := v.look(ctx)
@@ -162,14 +150,12 @@ func (v *visit) mute(ctx context.Context, connected []string) string {
 
 // silent are the edges that have tunnels and do not report, where every agent has had time to.
 func (v *visit) silent(connected []string) (all []string) {
-	if v.sight == nil || v.blind != "" || slices.ContainsFunc(v.sight.Servers, func(s ServerSight) bool { return s.Problem == "" && !s.Settled }) {
+	if v.observed == nil || v.blind != "" || slices.ContainsFunc(v.observed.Servers, func(s collect.Server) bool { return s.Err == nil && !s.Settled }) {
 		return nil
 	}
-	for i := range v.sight.Gateways {
-		for _, t := range v.sight.Gateways[i].Tunnels {
-			if !v.revoked(t.Node) && !slices.Contains(connected, t.Node) && !slices.Contains(all, t.Node) {
-				all = append(all, t.Node)
-			}
+	for _, t := range v.observed.Tunnels {
+		if !v.revoked(t.Node) && !slices.Contains(connected, t.Node) && !slices.Contains(all, t.Node) {
+			all = append(all, t.Node)
 		}
 	}
 	return all
@@ -180,12 +166,12 @@ const fresh = time.Minute
 
 // refusal is the newest refusal of a handshake, or of a token; empty: there is none that is new.
 func (v *visit) refusal(handshake bool) string {
-	if v.sight == nil {
+	if v.observed == nil {
 		return ""
 	}
-	for _, r := range v.sight.Refusals {
+	for _, r := range v.observed.Refusals {
 		// Of handshakes only those count that the machine has ended because of a certificate; others come from whoever scans ports.
-		if r.Handshake != handshake || v.now().Sub(r.Last) > fresh || handshake && !strings.Contains(r.Reason, "certificate") {
+		if (r.About == collect.AboutHandshake) != handshake || v.now().Sub(r.Last) > fresh || handshake && !strings.Contains(r.Reason, "certificate") {
 			continue
 		}
 		if handshake {
@@ -206,7 +192,7 @@ func domainOf(t *v1alpha1.Tunnel) string {
 }
 
 // complains says what an edge's own trouble means.
-func (v *visit) complains(e *EdgeSight) finding {
+func (v *visit) complains(e *collect.Edge) finding {
 	detail := e.Node + " says: " + e.LastError
 	about, _, _ := strings.Cut(e.LastError, ":")
 	log := "; its log on that machine says more"

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // settle is for how long something may be on its way before it counts as stuck.
@@ -17,15 +16,15 @@ const settle = 10 * time.Second
 // see asks the xds-servers once. It says whether they could be asked.
 func (v *visit) see(ctx context.Context) bool {
 	switch {
-	case v.sight != nil || v.blind != "":
+	case v.observed != nil || v.blind != "":
 	case v.Servers == nil:
 		v.blind = "the xds-servers can't be asked from here"
 	default:
-		sight, err := v.Servers.Sight(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
+		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
 		if err != nil {
 			v.blind = "no xds-server answers: " + text(err)
 		}
-		v.sight = &sight
+		v.observed = &fleet
 	}
 	return v.blind == ""
 }
@@ -61,8 +60,8 @@ func lookRoute(ctx context.Context, v *visit) finding {
 	}
 	var away, connected []string
 	var faults []finding
-	for i := range v.sight.Gateways {
-		g := &v.sight.Gateways[i]
+	for i := range v.observed.Gateways {
+		g := &v.observed.Gateways[i]
 		switch {
 		case !g.Connected && g.Installed:
 			away = append(away, g.Name+since(g.Since, v.now()))
@@ -77,7 +76,7 @@ func lookRoute(ctx context.Context, v *visit) finding {
 	}
 	cure := "see that the gateway's agent runs and reaches an xds-server: kubectl -n " + v.installation() + " logs gateway-<i> says why not"
 	switch {
-	case len(v.sight.Gateways) == 0:
+	case len(v.observed.Gateways) == 0:
 		return broken("no gateway reports to an xds-server, and the installation has none", "the StatefulSet of the gateways is not there, or has no replicas", "kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2")
 	case len(connected) == 0:
 		return broken("no gateway reports to an xds-server: "+strings.Join(away, ", "), "the gateways are down, or their agents reach no xds-server: what they have is old", cure)
@@ -91,11 +90,11 @@ func lookRoute(ctx context.Context, v *visit) finding {
 }
 
 // hangsOf are the processes of one gateway that do not answer. Each is named here, because the hops behind it fail too.
-func (v *visit) hangsOf(g *GatewaySight) []finding {
+func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	restart := "kubectl -n " + v.installation() + " delete pod " + g.Name
 	switch {
-	case g.Silent != "":
-		return []finding{warning("the agent of "+g.Name+" does not answer: "+g.Silent,
+	case g.Connected && g.Problem != "":
+		return []finding{warning("the agent of "+g.Name+" does not answer: "+g.Problem,
 			"the process gateway-agent of "+g.Name+" is frozen or overloaded: its Envoy goes on with what it had, and no revocation reaches it",
 			"wait for its liveness probe to restart it, or restart it: "+restart)}
 	case g.Hang == "":
@@ -104,8 +103,8 @@ func (v *visit) hangsOf(g *GatewaySight) []finding {
 	detail := "the Envoy of " + g.Name + " hangs: no answer from " + g.Hang
 	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: clients that reach it wait"
 	cure := "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, " + restart
-	for i := range v.sight.Gateways {
-		if other := &v.sight.Gateways[i]; other.Connected && other.Ready {
+	for i := range v.observed.Gateways {
+		if other := &v.observed.Gateways[i]; other.Connected && other.Ready {
 			return []finding{warning(detail, cause, cure)}
 		}
 	}
@@ -113,17 +112,17 @@ func (v *visit) hangsOf(g *GatewaySight) []finding {
 }
 
 // routesOf are the faults of one gateway's routes, the worst first.
-func (v *visit) routesOf(g *GatewaySight) (faults []finding) {
-	for _, r := range g.Routes {
+func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
+	for _, r := range g.Resources {
 		what := fmt.Sprintf("%s on %s", r.Name, g.Name)
-		switch r.State {
-		case RouteRefused:
-			faults = append(faults, broken(fmt.Sprintf("%s: NACK%s: %s", what, since(r.Since, v.now()), r.Message),
+		switch r.Status {
+		case collect.Rejected:
+			faults = append(faults, broken(fmt.Sprintf("%s: NACK%s: %s", what, since(r.Since, v.now()), r.Refusal),
 				"Envoy, or its agent, refuses what the xds-server sends, and goes on with what it had: the xds-server is newer than the agent, or has a fault",
 				"let xds-servers and gateways be of the same version (kubectl -n "+v.installation()+" rollout undo deployment/xds-server takes the newest change back)"))
-		case RouteMissing:
+		case collect.Missing:
 			faults = append(faults, broken(what+": the gateway was not sent it", "the xds-server has not read the Tunnel yet, or refuses it", "wait some seconds; then the log of the xds-server says why: kubectl -n "+v.installation()+" logs deployment/xds-server"))
-		case RouteStale:
+		case collect.Stale:
 			if r.Since.IsZero() || v.now().Sub(r.Since) > settle {
 				faults = append(faults, warning(what+": sent, and not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting", "see the gateway: kubectl -n "+v.installation()+" logs "+g.Name))
 			}
@@ -149,13 +148,13 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 	}
 	var said, without, holes, incomplete []string
 	total := 0
-	for i := range v.sight.Gateways {
-		g := &v.sight.Gateways[i]
+	for i := range v.observed.Gateways {
+		g := &v.observed.Gateways[i]
 		if !g.Connected {
 			continue
 		}
 		n, workers := 0, map[string]bool{}
-		for _, t := range g.Tunnels {
+		for _, t := range v.observed.TunnelsTo(g.Name) {
 			if !v.revoked(t.Node) {
 				n++
 				workers[t.Worker] = true
@@ -173,8 +172,8 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 		if g.Incomplete != "" {
 			incomplete = append(incomplete, g.Name+" is incomplete: "+g.Incomplete)
 		}
-		for _, h := range g.Holes {
-			if h.Workers > 0 && !v.revoked(h.Node) {
+		for _, h := range v.observed.Holes {
+			if h.Gateway == g.Name && h.Workers > 0 && !v.revoked(h.Node) {
 				holes = append(holes, fmt.Sprintf("%s has none on %d of the workers of %s", h.Node, h.Workers, g.Name))
 			}
 		}
@@ -203,10 +202,8 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 // roundTrip is the longest round-trip time of all tunnels.
 func (v *visit) roundTrip() string {
 	var longest time.Duration
-	for i := range v.sight.Gateways {
-		for _, t := range v.sight.Gateways[i].Tunnels {
-			longest = max(longest, t.RoundTrip)
-		}
+	for _, t := range v.observed.Tunnels {
+		longest = max(longest, t.RTT)
 	}
 	if longest == 0 {
 		return ""
@@ -220,20 +217,18 @@ func (v *visit) revoked(node string) bool { return slices.Contains(v.tunnel.Spec
 // away says why there may be no tunnel: what is known of the edges.
 func (v *visit) away() (cause, cure string) {
 	var known []string
-	for i := range v.tunnel.Status.Edges {
-		e := &v.tunnel.Status.Edges[i]
-		node, _ := model.ParseNodeID(e.NodeID)
-		if v.revoked(node) {
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		if v.revoked(e.Node) {
 			continue
 		}
-		one := node
+		one := e.Node
 		if e.Host != "" {
 			one += " on " + e.Host
 		}
-		if s := v.edgeSight(node); s != nil && s.Connected {
+		if s := v.reported(e.Node); s != nil && s.Connected {
 			one += " is connected to the control channel"
-		} else if e.LastSeen != nil {
-			one += " was seen last at " + utc(v.seen(node, e))
+		} else if !e.LastSeen.IsZero() {
+			one += " was seen last at " + utc(v.seen(&e))
 		}
 		known = append(known, one)
 	}
@@ -245,24 +240,20 @@ func (v *visit) away() (cause, cure string) {
 }
 
 // seen is when an edge was seen last: a record may be some minutes old, what the xds-servers remember is not.
-func (v *visit) seen(node string, e *v1alpha1.EdgeStatus) time.Time {
-	at := e.LastSeen.Time
-	if s := v.edgeSight(node); s != nil && s.Since.After(at) {
+func (v *visit) seen(e *collect.Edge) time.Time {
+	at := e.LastSeen
+	if s := v.reported(e.Node); s != nil && s.Since.After(at) {
 		at = s.Since
 	}
 	return at
 }
 
-func (v *visit) edgeSight(node string) *EdgeSight {
-	if v.sight == nil {
+// reported is an edge as the xds-servers know it; nil: they do not, or were not asked.
+func (v *visit) reported(node string) *collect.Edge {
+	if v.observed == nil {
 		return nil
 	}
-	for i := range v.sight.Edges {
-		if v.sight.Edges[i].Node == node {
-			return &v.sight.Edges[i]
-		}
-	}
-	return nil
+	return v.observed.Edge(node)
 }
 
 // tunnelsOnRecord is what the controller has written of tunnels, where nobody can be asked.

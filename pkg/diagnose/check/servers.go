@@ -33,8 +33,8 @@ func lookServers(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	switch {
-	case v.sight != nil && v.blind == "":
-		well = append(well, fmt.Sprintf("%d xds-servers answer", len(v.sight.Servers)))
+	case v.observed != nil && v.blind == "":
+		well = append(well, fmt.Sprintf("%d xds-servers answer", len(v.observed.Servers)))
 	case v.tunnel != nil && v.tunnelled():
 		dark = append(dark, "xds-servers can't be asked from here")
 	}
@@ -53,15 +53,15 @@ func lookServers(ctx context.Context, v *visit) finding {
 
 // xdsServers says which xds-servers do not answer; nil: all do, or nobody could ask.
 func (v *visit) xdsServers() *finding {
-	if v.sight == nil || v.Servers == nil {
+	if v.observed == nil || v.Servers == nil {
 		return nil
 	}
 	cure := "kubectl -n " + v.installation() + " get pods -l app.kubernetes.io/name=xds-server, and their logs, say why"
 	var silent []string
 	answering := 0
-	for _, s := range v.sight.Servers {
-		if s.Problem != "" {
-			silent = append(silent, s.Problem)
+	for _, s := range v.observed.Servers {
+		if s.Err != nil {
+			silent = append(silent, text(s.Err))
 		} else {
 			answering++
 		}

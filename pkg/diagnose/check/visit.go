@@ -20,6 +20,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/redact"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 const (
@@ -47,10 +48,10 @@ type visit struct {
 	addresses  []netip.Addr // of host
 	open       int          // how many of these took a connection
 	broken     map[ID]bool
-	sight      *Sight
-	blind      string // why there is no sight
-	looks      *looks // what the edges have seen now; nil: they were not asked
-	unreached  bool   // all edges have just seen that nobody answers at the apiserver
+	observed   *collect.Fleet // by the xds-servers; nil: they were not asked
+	blind      string         // why nothing could be observed
+	looks      *looks         // what the edges have seen now; nil: they were not asked
+	unreached  bool           // all edges have just seen that nobody answers at the apiserver
 	controller *leader
 }
 

@@ -1,9 +1,11 @@
-// Package collect lets people see what the xds-servers know: a gRPC service that each of them has on a loopback address, and the
-// client that asks all of them, through port-forwarding of the management cluster. In go questions, out come who reports, which tunnels live,
-// what was sent to which Envoy and what that made of it. It changes nothing.
+// Package collect observes an installation, once for everything that shows it: status, check, config, the status page. In go questions;
+// out come the types of this file: which xds-servers, gateways, edges and tunnels there are, what was sent to which Envoy, and what
+// that made of it. Sources are the xds-servers and the records in Tunnel objects. It changes nothing, and does not know what an
+// observation means for a Cluster: that is decided in pkg/diagnose/check and pkg/diagnose/summary.
 //
-// There is no password: who may forward ports to the Pods of the xds-servers may look, and nobody else reaches the address. No key
-// and no token can be seen through it, for the xds-servers have none of others.
+// It has both ends: the gRPC service that each xds-server has on a loopback address, and the client that asks all of them, through
+// port-forwarding of the management cluster. There is no password: users that may forward ports to the Pods of the xds-servers may
+// look, and no others reach the address. No key and no token can be seen through it, for the xds-servers have none of others.
 package collect
 
 import (
@@ -13,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/model"
-	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 // Server is an xds-server that was asked.
@@ -48,6 +49,8 @@ type Gateway struct {
 	Incomplete string
 	Since      time.Time // when Connected became what it is; zero: not known
 	Problem    string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not asked for
+	// Resources has one entry for each name that Observe was asked for; nil: its agent has no xDS stream, or none was asked for.
+	Resources []Resource
 }
 
 // Tunnel is one live tunnel.
@@ -61,15 +64,56 @@ type Tunnel struct {
 	RTT     time.Duration // smoothed, of the TCP connection that carries it; 0: not known
 }
 
-// Edge is an edge that reports, or has reported.
+// Edge is an edge as it is observed: by the xds-servers (Fleet), or by the controller in the status of its Tunnel (Recorded).
+// What the source does not know is empty.
 type Edge struct {
-	Node      string // node name
+	Node      string // node name; the whole node id of a record in which that is not valid
 	ID        string // Tunnel.spec.id
-	Server    string // to which it reports, or did last
-	Connected bool
-	Since     time.Time // when Connected became what it is
-	Report    *reportv1.EdgeReport
-	Age       time.Duration // of Report: an edge reports what changes; 0: not known
+	Connected bool   // it reports to an xds-server; of a record: it has a tunnel
+	LastError string // the problem that the edge itself reports
+	APIServer *APIServer
+
+	// Known to xds-servers alone:
+
+	Server string        // to which it reports, or did last
+	Since  time.Time     // when Connected became what it is
+	Age    time.Duration // of its report: an edge reports what changes; 0: not known
+
+	// Recorded alone:
+
+	State         string // one of the Edge… constants
+	Host          string
+	Version, Form string
+	Enrolled      time.Time
+	NotAfter      time.Time // of its certificate
+	LastSeen      time.Time
+	Gateways      []EdgeGateway // to which it has tunnels
+}
+
+// States of edges.
+const (
+	EdgeConnected = "connected" // it has a tunnel
+	EdgeAway      = "away"
+	EdgeExpired   = "expired" // away, and its certificate has ended
+	EdgeRevoked   = "revoked"
+	EdgeUnknown   = "unknown"
+)
+
+// EdgeGateway counts the tunnels of an edge to one gateway.
+type EdgeGateway struct {
+	Name           string
+	Tunnels        int
+	WorkersWithout int // workers of the gateway's Envoy without a tunnel of this edge, while others have one
+}
+
+// APIServer is the apiserver of a workload cluster as an edge sees it.
+type APIServer struct {
+	Address          string
+	Healthy          bool
+	Message          string // why it is not healthy
+	Version          string
+	CertificateNames []string
+	CertificateEnd   time.Time // zero: not known
 }
 
 // Hole is an edge that has no tunnel on some workers of a gateway, though it has others.
@@ -88,6 +132,8 @@ const (
 	Stale Status = "STALE"
 	// Rejected is a resource that Envoy, or its agent, refuses: it goes on with what it had.
 	Rejected Status = "NACK"
+	// Missing is a resource that was asked for and that the node was not sent.
+	Missing Status = "MISSING"
 )
 
 // Node is a gateway or an edge whose agent is connected to an xds-server, and what it was sent.

@@ -91,7 +91,8 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 		}
 		for _, e := range a.GetEdges() {
 			one := Edge{
-				Node: e.GetNode(), ID: e.GetTunnelId(), Server: c.name, Connected: e.GetConnected(), Since: timeOf(e.GetSince()), Report: e.GetReport(),
+				Node: e.GetNode(), ID: e.GetTunnelId(), Server: c.name, Connected: e.GetConnected(), Since: timeOf(e.GetSince()),
+				LastError: e.GetReport().GetLastError(), APIServer: apiServerOf(e.GetReport().GetApiServer()),
 			}
 			if reported := timeOf(e.GetReported()); !reported.IsZero() {
 				one.Age = timeOf(a.GetServer().GetNow()).Sub(reported)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
-	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 const (
@@ -20,8 +19,8 @@ const (
 
 // EdgeLook is what an edge sees of its apiserver now.
 type EdgeLook struct {
-	Node      string              // node name
-	APIServer *reportv1.APIServer // nil: Problem says why
+	Node      string     // node name
+	APIServer *APIServer // nil: Problem says why
 	Problem   string
 }
 
@@ -44,7 +43,7 @@ func (s *Servers) Look(ctx context.Context, id string) ([]EdgeLook, error) {
 	looks := map[string]EdgeLook{}
 	for _, answer := range answers {
 		for _, e := range answer.GetEdges() {
-			one := EdgeLook{Node: e.GetNode(), APIServer: e.GetApiServer(), Problem: e.GetError()}
+			one := EdgeLook{Node: e.GetNode(), APIServer: apiServerOf(e.GetApiServer()), Problem: e.GetError()}
 			if looks[one.Node].APIServer == nil { // it may have just gone from one server to another
 				looks[one.Node] = one
 			}

@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 const (
@@ -145,14 +146,14 @@ func (r *Row) judgeEdges(t *v1alpha1.Tunnel) {
 			name += " (" + e.Host + ")"
 		}
 		switch {
-		case e.State == EdgeRevoked:
+		case e.State == collect.EdgeRevoked:
 			if s.CutAt == nil && len(e.Gateways) > 0 {
 				r.note(Warning, ReasonEdgeNotCut, since(s.RevokedAt), "edge %s is revoked, but not all gateways have said that its tunnels are cut", name)
 			}
 			continue
-		case e.State == EdgeAway && r.Connected > 0:
+		case e.State == collect.EdgeAway && r.Connected > 0:
 			r.note(Warning, ReasonEdgeAway, e.LastSeen, "edge %s is away, the others carry on: see its log, or revoke it if it is not to come back", name)
-		case e.State == EdgeConnected && e.APIServer == "unhealthy" && r.healthy():
+		case e.State == collect.EdgeConnected && e.APIServer == "unhealthy" && r.healthy():
 			r.note(Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServerNote)
 		}
 		if e.LastError != "" {
@@ -166,7 +167,7 @@ func (r *Row) judgeEdges(t *v1alpha1.Tunnel) {
 
 // healthy says whether an edge reaches the apiserver: then one that does not is not the whole story.
 func (r *Row) healthy() bool {
-	return slices.ContainsFunc(r.Edges, func(e Edge) bool { return e.State == EdgeConnected && e.APIServer == "healthy" })
+	return slices.ContainsFunc(r.Edges, func(e Edge) bool { return e.State == collect.EdgeConnected && e.APIServer == "healthy" })
 }
 
 func (r *Row) has(reason string) bool {
@@ -225,7 +226,7 @@ func (r *Row) judgeLeaf(node string, left time.Duration) {
 			weight = Broken
 		}
 		r.note(weight, ReasonEdgeExpired, e.NotAfter, "the certificate of edge %s has ended: it renews by its key when it reaches the gateways, for 90 days; see its log and its clock", node)
-	case left < leafSoon && e.State == EdgeConnected && !short:
+	case left < leafSoon && e.State == collect.EdgeConnected && !short:
 		r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of edge %s ends soon and was not renewed: see its log, and that of the controller", node)
 	}
 }

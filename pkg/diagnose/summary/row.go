@@ -7,12 +7,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // build makes the row of a Tunnel; cluster is nil where there is none.
@@ -29,7 +28,7 @@ func build(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, in Input, now time.Ti
 			r.LastChange = at
 		}
 	}
-	var live []LiveTunnel
+	var live []collect.Tunnel
 	if in.Live != nil && t.HeldID() != "" {
 		live = in.Live.Tunnels[t.HeldID()]
 	}
@@ -48,10 +47,10 @@ func isPaused(c *clusterv1.Cluster) bool {
 }
 
 // addEdges fills what is known of edges and their tunnels.
-func (r *Row) addEdges(t *v1alpha1.Tunnel, live []LiveTunnel, now time.Time) {
+func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time) {
 	gateways := map[string]*Gateway{}
-	for i := range t.Status.Edges {
-		e := edgeOf(t, &t.Status.Edges[i], now)
+	for _, observed := range collect.Recorded(t, now) {
+		e := edgeOf(&observed)
 		for j := range e.Gateways {
 			g := &e.Gateways[j]
 			g.RTT = median(live, g.Name, e.Node)
@@ -64,10 +63,10 @@ func (r *Row) addEdges(t *v1alpha1.Tunnel, live []LiveTunnel, now time.Time) {
 			sum.WorkersWithout += g.WorkersWithout
 			r.Tunnels += g.Tunnels
 		}
-		if e.State == EdgeConnected {
+		if e.State == collect.EdgeConnected {
 			r.Connected++
 		}
-		if e.State != EdgeRevoked && e.State != EdgeExpired {
+		if e.State != collect.EdgeRevoked && e.State != collect.EdgeExpired {
 			r.LetIn++
 		}
 		r.Edges = append(r.Edges, e)
@@ -79,41 +78,22 @@ func (r *Row) addEdges(t *v1alpha1.Tunnel, live []LiveTunnel, now time.Time) {
 	r.RTT = median(live, "", "")
 }
 
-func edgeOf(t *v1alpha1.Tunnel, s *v1alpha1.EdgeStatus, now time.Time) Edge {
-	node, _ := model.ParseNodeID(s.NodeID)
+func edgeOf(o *collect.Edge) Edge {
 	e := Edge{
-		Node: node, Host: s.Host, State: stateOf(t, s, node, now), Enrolled: s.EnrolledAt.Time, NotAfter: s.CertificateNotAfter.Time,
-		Version: s.Version, Form: s.Form, LastError: s.LastError,
-	}
-	if s.LastSeen != nil {
-		e.LastSeen = s.LastSeen.Time
+		Node: o.Node, Host: o.Host, State: o.State, Enrolled: o.Enrolled, NotAfter: o.NotAfter, LastSeen: o.LastSeen,
+		Version: o.Version, Form: o.Form, LastError: o.LastError,
 	}
 	switch {
-	case s.APIServer == nil:
-	case s.APIServer.Healthy:
+	case o.APIServer == nil:
+	case o.APIServer.Healthy:
 		e.APIServer = "healthy"
 	default:
-		e.APIServer, e.APIServerNote = "unhealthy", s.APIServer.Message
+		e.APIServer, e.APIServerNote = "unhealthy", o.APIServer.Message
 	}
-	for _, g := range s.Gateways {
-		e.Gateways = append(e.Gateways, Gateway{Name: g.Name, Tunnels: int(g.Tunnels), WorkersWithout: int(g.WorkersWithout)})
+	for _, g := range o.Gateways {
+		e.Gateways = append(e.Gateways, Gateway{Name: g.Name, Tunnels: g.Tunnels, WorkersWithout: g.WorkersWithout})
 	}
 	return e
-}
-
-func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.Time) string {
-	ready := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionTunnelReady)
-	switch {
-	case e.RevokedAt != nil || slices.Contains(t.Spec.RevokedEdges, node):
-		return EdgeRevoked
-	case len(e.Gateways) > 0:
-		return EdgeConnected
-	case !now.Before(e.CertificateNotAfter.Time):
-		return EdgeExpired
-	case ready == nil || ready.Status == metav1.ConditionUnknown:
-		return EdgeUnknown
-	}
-	return EdgeAway
 }
 
 // addExpiries collects when certificates end: of an apiserver that several edges see the soonest, and of edges that are let in.
@@ -124,7 +104,7 @@ func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 		if s := e.APIServer; s != nil && s.CertificateNotAfter != nil && (server.IsZero() || s.CertificateNotAfter.Time.Before(server)) {
 			server = s.CertificateNotAfter.Time
 		}
-		if r.Edges[i].State != EdgeRevoked {
+		if r.Edges[i].State != collect.EdgeRevoked {
 			r.Expiries = append(r.Expiries, Expiry{"edge " + r.Edges[i].Node, e.CertificateNotAfter.Time})
 		}
 	}
@@ -143,7 +123,7 @@ func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 }
 
 // median of the round-trip times that are known, of one gateway and node, or of all.
-func median(live []LiveTunnel, gateway, node string) Millis {
+func median(live []collect.Tunnel, gateway, node string) Millis {
 	var all []time.Duration
 	for _, l := range live {
 		if l.RTT > 0 && (gateway == "" || l.Gateway == gateway) && (node == "" || l.Node == node) {

@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // Health sums up a Cluster, or says how much one warning weighs.
@@ -42,14 +43,8 @@ type Input struct {
 
 // Live is what xds-servers know of tunnels that are open now.
 type Live struct {
-	Tunnels map[string][]LiveTunnel // by Tunnel.spec.id
-	Silent  []string                // the xds-servers that gave no answer, with the reason
-}
-
-// LiveTunnel is one tunnel.
-type LiveTunnel struct {
-	Node, Gateway string
-	RTT           time.Duration // 0: not known
+	Tunnels map[string][]collect.Tunnel // by Tunnel.spec.id
+	Silent  []string                    // the xds-servers that gave no answer, with the reason
 }
 
 // View is a fleet.
@@ -111,7 +106,7 @@ func (m Millis) Duration() time.Duration {
 type Edge struct {
 	Node          string    `json:"node"`
 	Host          string    `json:"host,omitempty"`
-	State         string    `json:"state"` // one of the Edge… constants
+	State         string    `json:"state"` // one of the Edge… constants of pkg/diagnose/collect
 	Gateways      []Gateway `json:"gateways,omitempty"`
 	LastSeen      time.Time `json:"lastSeen,omitzero"`
 	Enrolled      time.Time `json:"enrolled"`
@@ -122,15 +117,6 @@ type Edge struct {
 	APIServerNote string    `json:"apiServerNote,omitempty"`
 	LastError     string    `json:"lastError,omitempty"`
 }
-
-// States of edges.
-const (
-	EdgeConnected = "connected" // it has a tunnel
-	EdgeAway      = "away"
-	EdgeExpired   = "expired" // away, and its certificate has ended
-	EdgeRevoked   = "revoked"
-	EdgeUnknown   = "unknown"
-)
 
 // Gateway are the tunnels to one gateway.
 type Gateway struct {

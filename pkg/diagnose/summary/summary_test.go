@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -164,7 +165,7 @@ func TestWhichClustersHaveARow(t *testing.T) {
 
 func TestRow(t *testing.T) {
 	c, tunnel := pair("c1", nil)
-	live := &summary.Live{Tunnels: map[string][]summary.LiveTunnel{"c1": {
+	live := &summary.Live{Tunnels: map[string][]collect.Tunnel{"c1": {
 		{Node: "edge-a", Gateway: "gateway-2", RTT: 3 * time.Millisecond},
 		{Node: "edge-a", Gateway: "gateway-10", RTT: 5 * time.Millisecond},
 		{Node: "edge-b", Gateway: "gateway-10", RTT: 9 * time.Millisecond},
