@@ -14,7 +14,7 @@ REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
 # Of these some stand on a kube-apiserver, with much of their own that runs at the same time or with little, and some on an Envoy.
 SERVED   := ./internal/informers/... ./pkg/source/... ./pkg/enrol/csr/... ./pkg/probe/... ./cmd/xds-server/...
-MANAGED  := ./pkg/controller/... ./cmd/controller/... ./cmd/fairlead/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
+MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
 ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/xdsproxy/... ./pkg/tunnels/... ./pkg/dial/... ./deploy/envoy/...
 
 .PHONY: help
@@ -154,17 +154,17 @@ fleet.test: tools build
 
 .PHONY: test-page
 test-page: tools build ## the status page of a real xds-server in a real browser
-	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m ./pkg/page ./test/page
+	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m ./pkg/diagnose/web ./test/page
 
 .PHONY: test-page-full
 test-page-full: tools build ## the same, and with 10,000 real Clusters (a minute more)
-	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v ./pkg/page ./test/page
+	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v ./pkg/diagnose/web ./test/page
 
 .PHONY: page-screenshots
 page-screenshots: ## take the pictures of docs/page.md anew
 	cd tools/install && go run . chromium
 	mkdir -p docs/images
-	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots ./pkg/page
+	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots ./pkg/diagnose/web
 
 .PHONY: verify-sight
 verify-sight: sight.test test-page-full test-metrics ## proof that each known fault is found, named and cured by what check says (10 min, as root)

@@ -1,111 +1,18 @@
-// Command fairlead is for people: it shows what Fairlead makes of their configuration, and does what takes a person's decision:
-// letting an edge in, preparing a move, rotating the CA, revoking an edge.
+// Command fairlead shows what Fairlead does, finds what is broken, and carries out what takes the decision of an operator. Its commands
+// are in internal/cli.
 package main
 
 import (
 	"context"
 	"io"
-	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
 
-	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
-
+	"github.com/fairlead/fairlead/internal/cli"
 	"github.com/fairlead/fairlead/internal/command"
-	"github.com/fairlead/fairlead/internal/kubelog"
-)
-
-// The names by which kubectl runs plugins, and asks them for completions: both are links to this program.
-const (
-	pluginName     = "kubectl-fairlead"
-	completionName = "kubectl_complete-fairlead"
 )
 
 func main() {
 	command.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-		return runAs(ctx, os.Args[0], args, stdout, stderr)
+		return cli.Run(ctx, os.Args[0], args, stdout, stderr)
 	})
-}
-
-// run is the whole program under its own name; the result is its exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return runAs(ctx, "fairlead", args, stdout, stderr)
-}
-
-// runAs is run for a program that was started by a name.
-func runAs(ctx context.Context, name string, args []string, stdout, stderr io.Writer) int {
-	name = strings.TrimSuffix(filepath.Base(name), ".exe")
-	quiet()
-	root := newRoot()
-	switch name {
-	case completionName: // kubectl hands on what is to be completed
-		args = append([]string{cobra.ShellCompRequestCmd}, args...)
-		fallthrough
-	case pluginName:
-		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl fairlead"}
-	}
-	return command.Run(ctx, root, args, stdout, stderr)
-}
-
-// quiet keeps the libraries from writing into what a person reads: what matters comes back as an error.
-func quiet() {
-	kubelog.SetLogger(slog.New(slog.DiscardHandler))
-	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-}
-
-// newRoot makes the tree of commands.
-func newRoot() *cobra.Command {
-	root := group("fairlead", "See what Fairlead does, and decide what only a person can",
-		caCommand(), checkCommand(), configCommand(), edgeCommand(), joinCommand(), kubeconfigCommand(), moveCommand(), renderCommand(), statusCommand(), bundleCommand(), versionCommand())
-	root.Long = strings.TrimSpace(`
-See what Fairlead does, find what is broken, and decide what only a person can.
-
-It reaches the management cluster by your kubeconfig, and may there what you may. As kubectl-fairlead in your PATH it is
-"kubectl fairlead" too.
-
-Exit codes: 0 all is well; 1 what was looked at is broken, or the command has failed; 2 the command line is wrong.
-Colours and progress are for terminals alone; NO_COLOR=1 turns colours off there too.`)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
-	addCompletions(root)
-	checkUsage(root)
-	return root
-}
-
-// checkUsage gives everything that is wrong with a command line its exit code. What cobra would look at later is looked at here too.
-func checkUsage(cmd *cobra.Command) {
-	validate := cmd.Args
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if cmd.HasSubCommands() && len(args) > 0 {
-			return unknownCommand(cmd, args[0])
-		}
-		for _, check := range []func() error{func() error { return validate(cmd, args) }, cmd.ValidateRequiredFlags, cmd.ValidateFlagGroups} {
-			if err := check(); err != nil {
-				return usage("%w: see `%s --help`", err, cmd.CommandPath())
-			}
-		}
-		return nil
-	}
-	for _, sub := range cmd.Commands() {
-		checkUsage(sub)
-	}
-}
-
-func unknownCommand(cmd *cobra.Command, name string) error {
-	hint := ""
-	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
-		hint = ", did you mean " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"
-	}
-	return usage("unknown command %q for %q%s: see `%s --help`", name, cmd.CommandPath(), hint, cmd.CommandPath())
-}
-
-// group is a command that only has others.
-func group(use, short string, of ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs, // an unknown one is an error, and not a reason to print help and be content
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(of...)
-	return cmd
 }

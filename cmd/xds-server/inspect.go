@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairlead/fairlead/internal/traces"
-	"github.com/fairlead/fairlead/pkg/inspect"
-	inspectv1 "github.com/fairlead/fairlead/pkg/inspect/v1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 	"github.com/fairlead/fairlead/pkg/report"
 )
 
@@ -19,11 +19,11 @@ import (
 type inspectConfig struct{ listen string }
 
 func (c *inspectConfig) addTo(set *pflag.FlagSet) {
-	set.StringVar(&c.listen, "inspect-listen", inspect.DefaultAddress, "loopback address of inspection (CSDS and fairlead's own, gRPC without TLS), which people reach by port-forwarding; 0 for none")
+	set.StringVar(&c.listen, "inspect-listen", collect.DefaultAddress, "loopback address of inspection (CSDS and fairlead's own, gRPC without TLS), which people reach by port-forwarding; 0 for none")
 }
 
 func (c *inspectConfig) complete() error {
-	if err := inspect.CheckAddress(c.listen); err != nil {
+	if err := collect.CheckAddress(c.listen); err != nil {
 		return fmt.Errorf("--inspect-listen: %w", err)
 	}
 	return nil
@@ -31,7 +31,7 @@ func (c *inspectConfig) complete() error {
 
 // serveInspection serves inspection until ctx ends.
 func (s *server) serveInspection(ctx context.Context, listener net.Listener, hub *report.Hub) error {
-	return inspect.Serve(ctx, listener, inspect.Config{
+	return collect.Serve(ctx, listener, collect.Config{
 		Domain: s.inst.Domain, Hub: hub, Published: s.ads.Status(), Refusals: &s.refusals,
 		Calls: traces.Calls(traces.Trusted, statusv3.ClientStatusDiscoveryService_FetchClientStatus_FullMethodName, inspectv1.Inspect_Fleet_FullMethodName,
 			inspectv1.Inspect_Resources_FullMethodName, inspectv1.Inspect_Dump_FullMethodName),

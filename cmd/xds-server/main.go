@@ -22,10 +22,10 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/enrol/csr"
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
-	"github.com/fairlead/fairlead/pkg/inspect"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/source"
@@ -52,7 +52,7 @@ type server struct {
 	kube     *source.Kube
 	requests enrolserver.Issuer
 	figures  *figures
-	refusals inspect.Refusals // of machines that nobody knows
+	refusals collect.Refusals // of machines that nobody knows
 	beats    *heartbeat.Monitor
 }
 
@@ -100,7 +100,7 @@ func (s *server) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	inspection, err := inspect.Listen(s.inspect.listen)
+	inspection, err := collect.Listen(s.inspect.listen)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -135,7 +135,7 @@ func (s *server) channel() (*controlchannel.Channel, *report.Hub) {
 			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Peers_FullMethodName, reportv1.Report_Watch_FullMethodName,
 		},
 		Closing: func() { s.ads.Close(); hub.Close() },
-		Refused: s.noteRefusal(inspect.AboutHandshake),
+		Refused: s.noteRefusal(collect.AboutHandshake),
 		Calls: traces.Calls(traces.Strangers, enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
 			enrolv1.Enrolment_Renew_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName, reportv1.Report_Peers_FullMethodName),
 		Log: s.log,
@@ -151,7 +151,7 @@ func (s *server) channel() (*controlchannel.Channel, *report.Hub) {
 		Trust:    s.kube.TrustBundle,
 		Log:      s.log,
 		Boot:     &enrolserver.BootConfig{Tokens: s.kube, Boots: hub},
-		Refused:  s.noteRefusal(inspect.AboutEnrolment),
+		Refused:  s.noteRefusal(collect.AboutEnrolment),
 	}), s.figures})
 	return c, hub
 }

@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/check"
-	"github.com/fairlead/fairlead/pkg/fleetview"
-	"github.com/fairlead/fairlead/pkg/inspect"
-	"github.com/fairlead/fairlead/pkg/page"
+	"github.com/fairlead/fairlead/pkg/diagnose/check"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
+	"github.com/fairlead/fairlead/pkg/diagnose/web"
 )
 
 // pageConfig is where the status page is served, if anywhere.
@@ -41,9 +41,9 @@ func (c *pageConfig) complete() error {
 		return errors.New("--page-certificate and --page-key are for a status page, which --page-listen does not ask for")
 	case c.listen == "0":
 		return nil
-	case page.Loopback(c.listen) && given:
+	case web.Loopback(c.listen) && given:
 		return errors.New("--page-listen is on loopback, where the page is served in plain: leave --page-certificate and --page-key out")
-	case !page.Loopback(c.listen) && (c.certificate == "" || c.key == ""):
+	case !web.Loopback(c.listen) && (c.certificate == "" || c.key == ""):
 		return fmt.Errorf("--page-listen %s is not on loopback: give --page-certificate and --page-key, or listen on 127.0.0.1 and reach the page by kubectl port-forward", c.listen)
 	}
 	return nil
@@ -54,21 +54,21 @@ const liveTime = 5 * time.Second
 
 // statusPage is the page with what it is served by.
 type statusPage struct {
-	*page.Page
+	*web.Page
 	listener net.Listener
 	files    *certwatcher.CertWatcher // nil: in plain
-	own      *inspect.Servers         // this server; nil: it serves no inspection
+	own      *collect.Servers         // this server; nil: it serves no inspection
 }
 
 // live is what the gateways tell that report to this server: round-trip times of their tunnels.
-func (p *statusPage) live(ctx context.Context, ids ...string) *fleetview.Live {
+func (p *statusPage) live(ctx context.Context, ids ...string) *summary.Live {
 	ctx, cancel := context.WithTimeout(ctx, liveTime)
 	defer cancel()
 	fleet, err := p.own.Fleet(ctx, ids...)
 	if err != nil {
 		return nil // rows then say what the objects say
 	}
-	return fleetview.FromInspect(fleet)
+	return summary.FromInspect(fleet)
 }
 
 // newPage listens for readers of the status page; the result is nil if there is to be none.
@@ -88,20 +88,20 @@ func (s *server) newPage() (*statusPage, error) {
 	// controller has gathered from all of them is in the Tunnel.
 	checker := &check.Checker{Objects: objects, Installation: s.namespace}
 	p := &statusPage{}
-	config := page.Config{Domain: s.inst.Domain, Objects: objects, Check: checker.Check, Log: s.log}
+	config := web.Config{Domain: s.inst.Domain, Objects: objects, Check: checker.Check, Log: s.log}
 	if s.inspect.listen != "0" {
-		if p.own, err = inspect.Connect(context.Background(), inspect.Options{Addresses: []string{s.inspect.listen}}); err != nil {
+		if p.own, err = collect.Connect(context.Background(), collect.Options{Addresses: []string{s.inspect.listen}}); err != nil {
 			return nil, err
 		}
 		config.Live = p.live
 	}
-	if !page.Loopback(s.page.listen) {
-		config.Reviewer = page.NewReviews(s.client)
+	if !web.Loopback(s.page.listen) {
+		config.Reviewer = web.NewReviews(s.client)
 		if p.files, err = certwatcher.New(s.page.certificate, s.page.key); err != nil {
 			return nil, fmt.Errorf("reading --page-certificate and --page-key: %w", err)
 		}
 	}
-	if p.Page, err = page.New(config); err != nil {
+	if p.Page, err = web.New(config); err != nil {
 		return nil, err
 	}
 	if p.listener, err = net.Listen("tcp", s.page.listen); err != nil {

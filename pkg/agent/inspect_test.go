@@ -22,21 +22,21 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/internal/eventually"
-	"github.com/fairlead/fairlead/pkg/inspect"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // inspection serves what the newest server knows, and asks it.
-func (c *control) inspection() *inspect.Servers {
+func (c *control) inspection() *collect.Servers {
 	c.t.Helper()
-	listener, err := inspect.Listen("127.0.0.1:0")
+	listener, err := collect.Listen("127.0.0.1:0")
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- inspect.Serve(ctx, listener, inspect.Config{Domain: domain, Hub: c.hub, Published: c.server.Status()})
+		ended <- collect.Serve(ctx, listener, collect.Config{Domain: domain, Hub: c.hub, Published: c.server.Status()})
 	}()
 	c.t.Cleanup(func() {
 		cancel()
@@ -44,7 +44,7 @@ func (c *control) inspection() *inspect.Servers {
 			c.t.Error(err)
 		}
 	})
-	servers, err := inspect.Connect(c.t.Context(), inspect.Options{Addresses: []string{listener.Addr().String()}})
+	servers, err := collect.Connect(c.t.Context(), collect.Options{Addresses: []string{listener.Addr().String()}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func (c *control) inspection() *inspect.Servers {
 }
 
 // node is what the servers say of one node, when it is as wanted.
-func (c *control) node(servers *inspect.Servers, name string, wanted func(inspect.Node) error) (got inspect.Node) {
+func (c *control) node(servers *collect.Servers, name string, wanted func(collect.Node) error) (got collect.Node) {
 	c.t.Helper()
 	eventually.True(c.t, time.Minute, name+" is as it should be", func() error {
 		nodes, err := servers.Nodes(c.t.Context(), name)
@@ -66,13 +66,13 @@ func (c *control) node(servers *inspect.Servers, name string, wanted func(inspec
 	return got
 }
 
-func synced(n inspect.Node) error {
+func synced(n collect.Node) error {
 	for _, r := range n.Resources {
-		if r.Status != inspect.Synced {
+		if r.Status != collect.Synced {
 			return fmt.Errorf("%s is %s: %s", r.Name, r.Status, r.Refusal)
 		}
 	}
-	if !slices.ContainsFunc(n.Resources, func(r inspect.Resource) bool { return r.TypeURL == resourcev3.ListenerType }) {
+	if !slices.ContainsFunc(n.Resources, func(r collect.Resource) bool { return r.TypeURL == resourcev3.ListenerType }) {
 		return errors.New("there is no listener yet")
 	}
 	return nil
@@ -96,7 +96,7 @@ func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
 	if gateway.Role != model.RoleGateway || gateway.Version == "" || gateway.Connected.IsZero() {
 		t.Errorf("got %+v", gateway)
 	}
-	var fleet inspect.Fleet
+	var fleet collect.Fleet
 	eventually.True(t, time.Minute, "the tunnels are known with their round-trip times", func() (err error) {
 		if fleet, err = servers.Fleet(t.Context(), edgeSubject.ID); err != nil || len(fleet.Tunnels) < 2 || len(fleet.Edges) != 1 {
 			return fmt.Errorf("%w, %+v", err, fleet)
@@ -115,14 +115,15 @@ func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
 	}
 	eventually.True(t, time.Minute, "the edge looks at its apiserver when it is asked", func() error {
 		looks, err := servers.Look(t.Context(), edgeSubject.ID)
-		if err != nil || len(looks) != 1 || looks[0].Node != edge.Name || !strings.Contains(looks[0].APIServer.GetMessage(), "nothing listens there") {
+		if err != nil || len(looks) != 1 || looks[0].Node != edge.Name || looks[0].APIServer == nil ||
+			!strings.Contains(looks[0].APIServer.Message, "nothing listens there") {
 			return fmt.Errorf("%w: %+v", err, looks)
 		}
 		return nil
 	})
 	c.runsWhatWasSent(servers, gateway)
 	c.runsWhatWasSent(servers, edge)
-	if _, err := servers.Dump(t.Context(), "edge-nobody"); !errors.Is(err, inspect.ErrNotConnected) {
+	if _, err := servers.Dump(t.Context(), "edge-nobody"); !errors.Is(err, collect.ErrNotConnected) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -165,13 +166,13 @@ func scrape(ctx context.Context, address string) (map[string]*dto.MetricFamily, 
 }
 
 // runsWhatWasSent compares what an Envoy runs with what it was sent, and looks for secrets.
-func (c *control) runsWhatWasSent(servers *inspect.Servers, node inspect.Node) {
+func (c *control) runsWhatWasSent(servers *collect.Servers, node collect.Node) {
 	c.t.Helper()
 	dump, err := servers.Dump(c.t.Context(), node.Name)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	running := map[string]inspect.Running{}
+	running := map[string]collect.Running{}
 	for _, r := range dump.Running {
 		running[r.Name] = r
 		for _, secret := range []string{"PRIVATE KEY", "BEGIN CERTIFICATE", c.token, "private_key\""} {
@@ -213,7 +214,7 @@ func clusterFrom(t *testing.T, text json.RawMessage) *clusterv3.Cluster {
 	return cluster
 }
 
-func unpacked(t *testing.T, r inspect.Resource) *clusterv3.Cluster {
+func unpacked(t *testing.T, r collect.Resource) *clusterv3.Cluster {
 	t.Helper()
 	cluster := &clusterv3.Cluster{}
 	if err := r.Config.UnmarshalTo(cluster); err != nil {
@@ -235,14 +236,14 @@ func TestPeopleSeeWhatAnEnvoyRefuses(t *testing.T) {
 	g.agent()
 	servers := c.inspection()
 	began := time.Now()
-	node := c.node(servers, name, func(n inspect.Node) error {
-		if i := slices.IndexFunc(n.Resources, func(r inspect.Resource) bool { return r.Status == inspect.Rejected }); i < 0 {
+	node := c.node(servers, name, func(n collect.Node) error {
+		if i := slices.IndexFunc(n.Resources, func(r collect.Resource) bool { return r.Status == collect.Rejected }); i < 0 {
 			return errors.New("nothing is refused")
 		}
 		return nil
 	})
 	for _, r := range node.Resources {
-		switch refused := r.Status == inspect.Rejected; {
+		switch refused := r.Status == collect.Rejected; {
 		case r.Name != "connect":
 			if refused {
 				t.Errorf("%s is refused too: %s", r.Name, r.Refusal)
@@ -266,15 +267,15 @@ func TestPeopleSeeWhichEnvoyDoesNotAnswer(t *testing.T) {
 	}
 	c.tunnel("c9", model.NewID(), freePort(t))
 	hostname := "c9.prod." + string(domain)
-	c.node(servers, name, func(n inspect.Node) error {
-		i := slices.IndexFunc(n.Resources, func(r inspect.Resource) bool { return r.Name == hostname })
-		if i < 0 || n.Resources[i].Status != inspect.Stale || n.Resources[i].Since.IsZero() {
+	c.node(servers, name, func(n collect.Node) error {
+		i := slices.IndexFunc(n.Resources, func(r collect.Resource) bool { return r.Name == hostname })
+		if i < 0 || n.Resources[i].Status != collect.Stale || n.Resources[i].Since.IsZero() {
 			return fmt.Errorf("it is %+v", n.Resources)
 		}
 		return nil
 	})
 	nodes, err := servers.Resources(t.Context(), hostname)
-	if err != nil || len(nodes) != 1 || len(nodes[0].Resources) != 1 || nodes[0].Resources[0].Status != inspect.Stale {
+	if err != nil || len(nodes) != 1 || len(nodes[0].Resources) != 1 || nodes[0].Resources[0].Status != collect.Stale {
 		t.Errorf("got %+v, %v", nodes, err)
 	}
 	if err := agent.cmd.Process.Signal(syscall.SIGCONT); err != nil {

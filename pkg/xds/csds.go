@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	inspectv1 "github.com/fairlead/fairlead/pkg/inspect/v1"
+	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 

@@ -137,7 +137,7 @@ func (in *installation) bomb(t *testing.T) {
 	for i := range in.XDSServers {
 		servers = append(servers, lab.InspectAddress(i))
 	}
-	attack(t, "an edge answers fairlead config dump with 0.5 MiB that unpack to 512 MiB", "pkg/inspect: 8 MiB for an edge (without it: TestABombOfAnEdgeIsRefused)", func(t *testing.T) {
+	attack(t, "an edge answers fairlead config dump with 0.5 MiB that unpack to 512 MiB", "pkg/diagnose/collect: 8 MiB for an edge (without it: TestABombOfAnEdgeIsRefused)", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
 			cmd, err := in.Command(ctx, "config", "dump", node, "--diff", "--xds-server="+strings.Join(servers, ","))
 			if err != nil {

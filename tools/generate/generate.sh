@@ -10,5 +10,5 @@ for tool in google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/
   (cd tools/generate && GOFLAGS=-mod=readonly go build -o "$bin/" "$tool")
 done
 PATH="$bin:$PATH" "$python" -m grpc_tools.protoc -I . --go_out=. --go_opt=paths=source_relative \
-  --go-grpc_out=. --go-grpc_opt=paths=source_relative pkg/enrol/v1/enrol.proto pkg/inspect/v1/inspect.proto pkg/report/v1/report.proto
+  --go-grpc_out=. --go-grpc_opt=paths=source_relative pkg/enrol/v1/enrol.proto pkg/diagnose/collect/v1/inspect.proto pkg/report/v1/report.proto
 "$bin/controller-gen" object crd paths=./api/... output:crd:dir=deploy/kubernetes/crd

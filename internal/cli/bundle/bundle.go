@@ -1,0 +1,244 @@
+// Package bundle is the command support-bundle: it gathers objects, logs, metrics and what other commands print into one archive without
+// secrets. It does not know what those commands do: it gets the tree of commands and runs it.
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/redact"
+)
+
+const (
+	// maxPart bounds one file of a bundle, and maxBundle all of them, unpacked: what can be mailed when it is packed.
+	maxPart, maxBundle = 16 << 20, 512 << 20
+	// partTime bounds the gathering of one part.
+	partTime = 2 * time.Minute
+)
+
+// bundleFlags are the command line of support-bundle.
+type bundleFlags struct {
+	tree func() *cobra.Command // of all commands
+	management.Flags
+	management.ServersFlags
+	file      string
+	noChecks  bool
+	noLogs    bool
+	logLines  int64
+	overwrite bool
+}
+
+// Command gathers what other commands of the tree say, too: root makes that tree.
+func Command(root func() *cobra.Command) *cobra.Command {
+	f := bundleFlags{tree: root}
+	cmd := &cobra.Command{
+		Use:   "support-bundle",
+		Short: "Gather everything that is needed to help, without secrets, into one file",
+		Long: strings.TrimSpace(`
+Gather everything that is needed to help into one .tar.gz with mode 0600: versions; Clusters, Tunnels, Machines, and Fairlead's own
+objects with their events; of Secrets their names alone; what "fairlead status", "check --all" and "config sync" say; what was sent to the
+Envoys; logs and metrics of Fairlead's Pods. README.txt in it says what is there, and what is not and why.
+
+Keys, tokens and their hashes, passwords, certificates, kubeconfigs, values of environments and annotations of others are
+removed, each as "[removed]". Names of hosts, addresses and names of objects stay: look through it before you send it to strangers.`),
+		Example: "  fairlead support-bundle\n  fairlead support-bundle -n prod --file prod.tar.gz --no-logs",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.Flags.AddTo(cmd.Flags())
+	f.ServersFlags.AddTo(cmd)
+	set := cmd.Flags()
+	set.StringVarP(&f.Namespace, "namespace", "n", "", "take Clusters of this namespace alone; by default of all")
+	set.StringVar(&f.file, "file", "", "file to write; by default fairlead-support-<time>.tar.gz in this folder")
+	set.BoolVar(&f.overwrite, "overwrite", false, "write the file though it is there already")
+	set.BoolVar(&f.noChecks, "no-checks", false, "leave out `check --all`, which makes requests to all workload clusters")
+	set.BoolVar(&f.noLogs, "no-logs", false, "leave out logs")
+	set.Int64Var(&f.logLines, "log-lines", 5000, "how many lines of each log, the last ones")
+	return cmd
+}
+
+// bundle is what is written.
+type bundle struct {
+	flags    *bundleFlags
+	m        *management.Client
+	root     string // the folder in it
+	tar      *tar.Writer
+	now      time.Time
+	size     int64
+	has      []string // a line for each file
+	lacks    []string // what is not there, and why
+	progress output.Progress
+}
+
+func (f *bundleFlags) run(cmd *cobra.Command) error {
+	m, err := f.Open()
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC()
+	name := "fairlead-support-" + now.Format("20060102-150405")
+	if f.file == "" {
+		f.file = name + ".tar.gz"
+	}
+	mode := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if f.overwrite {
+		if err := os.Remove(f.file); err != nil && !errors.Is(err, fs.ErrNotExist) { // its mode may be another
+			return err
+		}
+	}
+	file, err := os.OpenFile(f.file, mode, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s is there already: give another --file, or --overwrite", f.file)
+	}
+	if err != nil {
+		return err
+	}
+	packed := gzip.NewWriter(file)
+	b := &bundle{flags: f, m: m, root: name, tar: tar.NewWriter(packed), now: now, progress: output.NewProgress(cmd)}
+	err = b.gather(cmd.Context())
+	b.progress.Done()
+	if err = errors.Join(err, b.tar.Close(), packed.Close(), file.Close()); err != nil {
+		return errors.Join(fmt.Errorf("writing %s: %w", f.file, err), os.Remove(f.file))
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files, without secrets", f.file, len(b.has)+1)
+	if len(b.lacks) > 0 {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "; %d things are not in it:\n  %s", len(b.lacks), strings.Join(b.lacks, "\n  "))
+	}
+	_, _ = fmt.Fprintln(cmd.OutOrStdout())
+	return err
+}
+
+// gather adds all parts. Only what can't be written is an error; what can't be had is noted.
+func (b *bundle) gather(ctx context.Context) error {
+	for _, part := range []struct {
+		name string
+		do   func(ctx context.Context) error
+	}{
+		{"versions", b.versions},
+		{"objects", b.objects},
+		{"what fairlead status says", b.commands},
+		{"configuration of Envoys", b.dumps},
+		{"Pods", b.pods},
+	} {
+		b.progress.Say("gathering: %s …", part.name)
+		if err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, partTime)
+			defer cancel()
+			return part.do(ctx)
+		}(); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return b.write("README.txt", []byte(b.readme()))
+}
+
+// lack notes that something is not in the bundle.
+func (b *bundle) lack(what string, why any) {
+	b.lacks = append(b.lacks, output.OneLine(redact.Text(fmt.Sprintf("%s: %v", what, why))))
+}
+
+// add adds a file, and says what it is. Nothing comes into a bundle but through here: the text is without secrets then, whoever made it.
+func (b *bundle) add(name, what string, text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	if len(text) > maxPart {
+		b.lack(name, fmt.Sprintf("the first %d MiB of %d MiB are left out", (len(text)-maxPart)>>20+1, len(text)>>20))
+		text = text[len(text)-maxPart:]
+		if i := bytes.IndexByte(text, '\n'); i >= 0 {
+			text = text[i+1:]
+		}
+	}
+	if b.size += int64(len(text)); b.size > maxBundle {
+		b.lack(name, "the bundle is full")
+		return nil
+	}
+	b.has = append(b.has, fmt.Sprintf("%-50s %s", name, what))
+	return b.write(name, text)
+}
+
+// addText adds a text that people or programs wrote.
+func (b *bundle) addText(name, what, text string) error {
+	return b.add(name, what, []byte(redact.Text(text)))
+}
+
+// addData adds JSON-like data, as YAML.
+func (b *bundle) addData(name, what string, data any) error {
+	text, err := json.Marshal(data)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	var plain any
+	if err := json.Unmarshal(text, &plain); err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	out, err := yaml.Marshal(redact.Value(plain))
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return b.add(name, what, out)
+}
+
+func (b *bundle) write(name string, text []byte) error {
+	header := &tar.Header{Name: path.Join(b.root, name), Mode: 0o600, Size: int64(len(text)), ModTime: b.now, Typeflag: tar.TypeReg}
+	if err := b.tar.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err := b.tar.Write(text)
+	return err
+}
+
+func (b *bundle) readme() string {
+	var r strings.Builder
+	fmt.Fprintf(&r, "Support bundle of Fairlead, made at %s.\n\nRemoved from all files, and marked with %s: data of Secrets, keys, certificates, tokens and their hashes,\npasswords, credentials in URLs, kubeconfigs, values of environments and of variables of topologies, annotations\nthat are neither Fairlead's nor Cluster API's, long blobs of base64.\n\nIn it:\n  %s\n", b.now.Format(time.RFC3339), redact.Mark, strings.Join(b.has, "\n  "))
+	if len(b.lacks) > 0 {
+		fmt.Fprintf(&r, "\nNot in it:\n  %s\n", strings.Join(b.lacks, "\n  "))
+	}
+	return r.String()
+}
+
+// ask runs another command of this program with the same flags, and returns what it prints. That something is broken is no failure.
+func (b *bundle) ask(ctx context.Context, args ...string) (string, error) {
+	f := b.flags
+	for flag, value := range map[string]string{"kubeconfig": f.Kubeconfig, "context": f.Context} {
+		if value != "" {
+			args = append(args, "--"+flag+"="+value)
+		}
+	}
+	args = append(args, "--installation="+f.Installation)
+	for _, address := range f.Addresses {
+		args = append(args, "--xds-server="+address)
+	}
+	var out bytes.Buffer
+	root := f.tree()
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.SetArgs(args)
+	root.SetOut(&out)
+	root.SetErr(io.Discard)
+	err := root.ExecuteContext(ctx)
+	var coded *command.Error
+	if errors.As(err, &coded) && coded.Err == nil {
+		err = nil
+	}
+	return out.String(), err
+}

@@ -1,0 +1,255 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/redact"
+	"github.com/fairlead/fairlead/internal/version"
+)
+
+const (
+	// maxNodes bounds of how many Envoys the configuration is taken.
+	maxNodes = 30
+	// maxLog bounds one log before it is redacted: the lines are the last ones.
+	maxLog = maxPart
+)
+
+func (b *bundle) versions(context.Context) error {
+	v := map[string]any{"fairlead": version.Get()}
+	asker, err := discovery.NewDiscoveryClientForConfigAndClient(b.m.Config, b.m.HTTP)
+	if err == nil {
+		v["kubernetes"], err = asker.ServerVersion()
+	}
+	if err != nil {
+		b.lack("version of the management cluster", err)
+	}
+	return b.addData("versions.yaml", "versions of this program and of the management cluster", v)
+}
+
+func (b *bundle) objects(ctx context.Context) error {
+	for _, k := range kinds() {
+		namespace, folder := b.flags.Namespace, "objects/"
+		if k.own {
+			namespace, folder = b.flags.Installation, "installation/"
+		}
+		name := folder + strings.ToLower(k.Kind) + "s.yaml"
+		all, err := b.list(ctx, k, namespace)
+		if err != nil {
+			b.lack(name, err)
+			continue
+		}
+		if len(all) == 0 {
+			continue
+		}
+		what := fmt.Sprintf("%d of %s", len(all), k.Kind)
+		if k.metadata {
+			what += ", their names, labels and owners alone"
+		}
+		if err := b.addData(name, what, all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list reads objects, a piece at a time.
+func (b *bundle) list(ctx context.Context, k kind, namespace string) (all []any, err error) {
+	options := []client.ListOption{client.InNamespace(namespace), client.Limit(500)}
+	next := ""
+	for {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(k.GroupVersionKind)
+		var objects client.ObjectList = list
+		if k.metadata {
+			objects = management.MetadataList(k.GroupVersionKind)
+		}
+		if err := b.m.List(ctx, objects, append(options, client.Continue(next))...); err != nil {
+			return nil, err
+		}
+		items, err := itemsOf(objects)
+		if err != nil {
+			return nil, err
+		}
+		for i := range items {
+			if k.keep == nil || k.keep(&items[i]) {
+				items[i].SetKind(k.Kind)
+				all = append(all, items[i].Object)
+			}
+		}
+		if next = objects.GetContinue(); next == "" {
+			return all, nil
+		}
+	}
+}
+
+// commands adds what other commands say.
+func (b *bundle) commands(ctx context.Context) error {
+	scope := []string{"-A"}
+	if b.flags.Namespace != "" {
+		scope = []string{"-n", b.flags.Namespace}
+	}
+	type said struct {
+		name, what string
+		args       []string
+	}
+	all := []said{
+		{"status.txt", "what `fairlead status` shows", append([]string{"status", "-o", "wide"}, scope...)},
+		{"status.json", "the same for machines", append([]string{"status", "-o", "json"}, scope...)},
+		{"config-sync.txt", "what `fairlead config sync` shows", []string{"config", "sync", "-o", "wide"}},
+		{"config-sync.json", "the same for machines", []string{"config", "sync", "-o", "json"}},
+	}
+	if !b.flags.noChecks {
+		all = append(all, said{"check.json", "what `fairlead check --all` finds", append([]string{"check", "--all", "-o", "json"}, scope...)})
+	} else {
+		b.lack("check.json", "--no-checks")
+	}
+	for _, s := range all {
+		b.progress.Say("gathering: fairlead %s …", strings.Join(s.args, " "))
+		text, err := b.ask(ctx, s.args...)
+		if err != nil {
+			b.lack(s.name, err)
+			continue
+		}
+		if err := b.addPrinted(s.name, s.what, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addPrinted adds what a command printed: what is data is redacted as data.
+func (b *bundle) addPrinted(name, what, text string) error {
+	var data any
+	if !strings.HasSuffix(name, ".json") || json.Unmarshal([]byte(text), &data) != nil {
+		return b.addText(name, what, text)
+	}
+	out, err := json.MarshalIndent(redact.Value(data), "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return b.add(name, what, append(out, '\n'))
+}
+
+// dumps adds what was sent to the Envoys, the gateways' first.
+func (b *bundle) dumps(ctx context.Context) error {
+	servers, err := b.flags.Connect(ctx, b.m)
+	if err != nil {
+		b.lack("config/", err)
+		return nil
+	}
+	defer servers.Close()
+	nodes, err := servers.Nodes(ctx, "")
+	if err != nil {
+		b.lack("config/", err)
+	}
+	var names []string
+	for i := range nodes {
+		if !slices.Contains(names, nodes[i].Name) {
+			names = append(names, nodes[i].Name)
+		}
+	}
+	if len(names) > maxNodes {
+		b.lack("config/", fmt.Sprintf("%d of %d nodes are left out", len(names)-maxNodes, len(names)))
+		names = names[:maxNodes]
+	}
+	for _, name := range names {
+		file := "config/" + name + ".json"
+		text, err := b.ask(ctx, "config", "dump", name, "-o", "json")
+		if err != nil {
+			b.lack(file, err)
+			continue
+		}
+		if err := b.addPrinted(file, "what was sent to its Envoy", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pods adds logs and metrics of Fairlead's own Pods.
+func (b *bundle) pods(ctx context.Context) error {
+	set, err := kubernetes.NewForConfigAndClient(b.m.Config, b.m.HTTP)
+	if err != nil {
+		return fmt.Errorf("making client: %w", err)
+	}
+	var pods corev1.PodList
+	if err := b.m.List(ctx, &pods, client.InNamespace(b.flags.Installation)); err != nil {
+		b.lack("logs/ and metrics/", err)
+		return nil
+	}
+	if len(pods.Items) == 0 {
+		b.lack("logs/ and metrics/", "there is no Pod in namespace "+b.flags.Installation)
+	}
+	for i := range pods.Items {
+		if err := b.pod(ctx, set, &pods.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bundle) pod(ctx context.Context, set kubernetes.Interface, pod *corev1.Pod) error {
+	b.progress.Say("gathering: Pod %s …", pod.Name)
+	for _, c := range pod.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.Name != "metrics" {
+				continue
+			}
+			file := fmt.Sprintf("metrics/%s.%s.txt", pod.Name, c.Name)
+			text, err := set.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").
+				Name(fmt.Sprintf("%s:%d", pod.Name, port.ContainerPort)).SubResource("proxy").Suffix("metrics").DoRaw(ctx)
+			if err != nil {
+				b.lack(file, err)
+			} else if err := b.addText(file, "its metrics", string(text)); err != nil {
+				return err
+			}
+		}
+	}
+	if b.flags.noLogs {
+		b.lack("logs/"+pod.Name, "--no-logs")
+		return nil
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if err := errors.Join(b.log(ctx, set, pod, c.Name, false), b.log(ctx, set, pod, c.Name, true)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// log adds the end of a log; of one that ended before only if there is one.
+func (b *bundle) log(ctx context.Context, set kubernetes.Interface, pod *corev1.Pod, container string, previous bool) error {
+	if previous && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container && s.RestartCount > 0 }) {
+		return nil
+	}
+	file, what := fmt.Sprintf("logs/%s.%s.log", pod.Name, container), "its log"
+	if previous {
+		file, what = fmt.Sprintf("logs/%s.%s.previous.log", pod.Name, container), "its log before it was started again"
+	}
+	lines := b.flags.logLines
+	stream, err := set.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true, TailLines: &lines}).Stream(ctx)
+	if err != nil {
+		b.lack(file, err)
+		return nil
+	}
+	defer stream.Close()
+	var text bytes.Buffer
+	if _, err := io.Copy(&text, io.LimitReader(stream, maxLog)); err != nil {
+		b.lack(file, fmt.Errorf("its end: %w", err))
+	}
+	return b.addText(file, what, text.String())
+}

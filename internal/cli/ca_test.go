@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/certs"
+)
+
+// waitCA waits until the installation has a CA.
+func waitCA(t *testing.T, p *person) {
+	t.Helper()
+	kubetest.Eventually(t, "the installation has a CA", func() error {
+		_, err := p.does(t, "ca", "status")
+		return err
+	})
+}
+
+// TestCARotate rotates the CA by the program and the real controller, then brings another one.
+func TestCARotate(t *testing.T) {
+	p := newPerson(t)
+	waitCA(t, p)
+	before := p.must(t, []string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "begins by itself at"}, "ca", "status")
+	begin := time.Now()
+	first := p.must(t, []string{"introduce: "}, "ca", "rotate")
+	if lines := strings.Count(first, "\n"); lines != 1 {
+		t.Errorf("printed %d lines: %s", lines, first)
+	}
+	// The command was ended; given again it joins.
+	p.must(t, []string{"a rotation runs already", "move: ", "retire: ", "steady: the rotation is complete"}, "ca", "rotate", "--wait")
+	t.Logf("rotation=%s", time.Since(begin).Round(100*time.Millisecond))
+	after := p.must(t, []string{"no rotation runs"}, "ca", "status")
+	if strings.Fields(strings.Split(after, "\n")[1])[0] == strings.Fields(strings.Split(before, "\n")[1])[0] {
+		t.Error("the CA is the one from before")
+	}
+
+	ca, err := certs.NewCA("Mine", time.Now(), 1000*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ca.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: v1alpha1.CASecretName}}
+	setSource := func(cert []byte) {
+		t.Helper()
+		if err := p.Get(t.Context(), client.ObjectKeyFromObject(source), source); err != nil {
+			t.Fatal(err)
+		}
+		source.Data = map[string][]byte{corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key}
+		if err := p.Update(t.Context(), source); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setSource([]byte("garbage"))
+	kubetest.Eventually(t, "the problem is shown", func() error {
+		out, err := p.does(t, "ca", "status")
+		if err == nil && !strings.Contains(out, "problem: Secret fairlead-system/fairlead-ca: tls.crt: ") {
+			return errNot(out)
+		}
+		return err
+	})
+	p.mustNot(t, "tls.crt", "ca", "rotate")
+	setSource(ca.CertPEM())
+	kubetest.Eventually(t, "the rotation begins by itself", func() error {
+		out, err := p.does(t, "ca", "status")
+		if err == nil && (!strings.Contains(out, "CN=Mine") || !strings.Contains(out, "brought")) {
+			return errNot(out)
+		}
+		return err
+	})
+	p.must(t, []string{"steady"}, "ca", "rotate", "--wait")
+	p.mustNot(t, "was brought", "ca", "rotate")
+}
+
+type errNot string
+
+// Error is what was printed instead.
+func (e errNot) Error() string { return "not yet: " + string(e) }
+
+func TestCASaysWhatIsMissing(t *testing.T) {
+	p := newPerson(t)
+	p.mustNot(t, "fairlead-installation", "ca", "status", "--namespace=default")
+	p.mustNot(t, "fairlead-installation", "ca", "rotate", "--namespace=default")
+	empty := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, p), Name: v1alpha1.InstallationConfigMapName}}
+	if err := p.Create(t.Context(), empty); err != nil {
+		t.Fatal(err)
+	}
+	p.mustNot(t, "does the controller run?", "ca", "status", "--namespace="+empty.Namespace)
+	empty.Data = map[string]string{v1alpha1.CARotationKey: `{"phase":"steady","cas":[{"serial":"1","subject":"CN=x","notAfter":"2036-01-01T00:00:00Z"}]}`}
+	if err := p.Update(t.Context(), empty); err != nil {
+		t.Fatal(err)
+	}
+	p.mustNot(t, "has not begun", "ca", "rotate", "--namespace="+empty.Namespace, "--timeout=1s")
+}

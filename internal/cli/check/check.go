@@ -1,0 +1,289 @@
+// Package check is the command check: flags for pkg/diagnose/check, and its reports as people and machines read them. It decides nothing.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/diagnose/check"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+const (
+	// defaultParallel is how many Clusters are looked at at the same time: each look mostly waits.
+	defaultParallel, maxParallel = 16, 256
+	// defaultCheckTime is longer than all hops of one Cluster may take together where some of them have no answer.
+	defaultCheckTime = 45 * time.Second
+)
+
+// checkFlags are the command line of check.
+type checkFlags struct {
+	management.Flags
+	management.ServersFlags
+	output.Options
+	all, everywhere, json bool
+	parallel              int
+	timeout, stream       time.Duration
+	via                   string
+}
+
+// Command is the command check.
+func Command() *cobra.Command {
+	var f checkFlags
+	cmd := &cobra.Command{
+		Use:   "check (CLUSTER | --all)",
+		Short: "Find the first broken hop on the way to a workload cluster, its cause and its cure",
+		Long: strings.TrimSpace(`
+Walk the way from a client to the apiserver of a workload cluster, hop by hop, and name the first that is broken, the likely cause, and
+what to do. It changes nothing. What can't be tested from this machine is said to be so, and from where it can.
+
+It does what Cluster API does: it reads the kubeconfig Secret and makes requests with it. So it says most inside of the management
+cluster's network; elsewhere forward a port of the gateways, and give it with --via.
+
+Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the command line is wrong.`),
+		Example: "  fairlead check -n prod c1\n  fairlead check -n prod c1 -o json | jq -r .first\n  fairlead check --all -A --parallel 32\n" +
+			"  kubectl -n fairlead-system port-forward service/gateway 6443 & fairlead check -n prod c1 --via 127.0.0.1:6443",
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case f.all && len(args) > 0:
+				return errors.New("give the name of a Cluster or --all, not both")
+			case !f.all && len(args) != 1:
+				return errors.New("give the name of one Cluster, or --all")
+			case f.everywhere && !f.all:
+				return errors.New("--all-namespaces is for --all")
+			case f.parallel < 1 || f.parallel > maxParallel:
+				return fmt.Errorf("--parallel: %d is not between 1 and %d", f.parallel, maxParallel)
+			case f.timeout <= 0:
+				return errors.New("--timeout must be more than 0")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	f.Flags.AddTo(cmd.Flags())
+	f.ServersFlags.AddTo(cmd)
+	f.Options.AddTo(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&f.json, "json", false, "the same as -o json")
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters; by default that of the context")
+	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have a tunnel or want one")
+	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: those of all namespaces")
+	flags.IntVar(&f.parallel, "parallel", defaultParallel, "with --all: how many at the same time")
+	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "after which the look at one Cluster ends")
+	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "for how long a watch has to stay open")
+	flags.StringVar(&f.via, "via", "", "host:port to dial instead of what the kubeconfig names, such as a forwarded port of the gateways")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	return cmd
+}
+
+func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
+	if f.json {
+		f.Form = output.FormJSON
+	}
+	if err := f.Validate(); err != nil {
+		return err
+	}
+	m, err := f.Open()
+	if err != nil {
+		return err
+	}
+	checker := &check.Checker{
+		Objects: m, Secrets: m, Asks: m, Installation: f.Installation, Via: f.via, Watch: f.stream,
+	}
+	servers, err := f.Connect(cmd.Context(), m)
+	switch {
+	case err == nil:
+		defer func() { _ = servers.Close() }()
+		checker.Servers = servers
+	case !apierrors.IsForbidden(err): // who may not look does not know that there are none
+		checker.Servers = noServers{err}
+	}
+	if f.all {
+		return f.checkAll(cmd, m, checker)
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	progress := output.NewProgress(cmd)
+	progress.Say("looking at %s/%s …", m.Namespace, args[0])
+	report := checker.Check(ctx, client.ObjectKey{Namespace: m.Namespace, Name: args[0]})
+	progress.Done()
+	if err := f.Print(cmd, output.View{Data: report, Page: func(p *output.Page) { printReport(p, &report) }}); err != nil {
+		return err
+	}
+	if report.Status == check.Broken {
+		return output.Broken()
+	}
+	return nil
+}
+
+// noServers are xds-servers of which none was found.
+type noServers struct{ err error }
+
+// Observe implements check.Servers.
+func (n noServers) Observe(context.Context, string, []string) (collect.Fleet, error) {
+	return collect.Fleet{}, n.err
+}
+
+// Look implements check.Servers.
+func (n noServers) Look(context.Context, string) ([]collect.EdgeLook, error) { return nil, n.err }
+
+// marks are the signs of what hops come to.
+var marks = map[check.Status]output.Cell{
+	check.OK: {Text: "✓", Style: output.StyleGood}, check.Warning: {Text: "!", Style: output.StyleWarning}, check.Broken: {Text: "✗", Style: output.StyleBad}, check.Unknown: {Text: "?", Style: output.StyleFaint}, check.Skipped: {Text: "-", Style: output.StyleFaint},
+}
+
+// printReport writes one line for each hop, and then the verdict.
+func printReport(p *output.Page, r *check.Report) {
+	const idWidth, timeWidth = 15, 7
+	for _, h := range r.Hops {
+		took := ""
+		if h.Status != check.Skipped {
+			took = shortTime(h.Seconds)
+		}
+		text := output.Styled(output.StylePlain, h.Detail)
+		if h.Status == check.Skipped || h.Status == check.Unknown {
+			text.Style = output.StyleFaint
+		}
+		p.Line(marks[h.Status], output.Plain(fmt.Sprintf(" %-*s %*s  ", idWidth, h.ID, timeWidth, took)), text)
+	}
+	p.Line()
+	verdict := r.Verdict()
+	name := r.Namespace + "/" + r.Name
+	if verdict == nil {
+		p.Line(output.Styled(output.StyleGood, "OK"), output.Plain(": "+name+": nothing is broken"+untested(r)))
+		return
+	}
+	word := output.Styled(output.StyleBad, "BROKEN")
+	if r.Status == check.Warning {
+		word = output.Styled(output.StyleWarning, "WARNING")
+	}
+	p.Line(word, output.Plain(fmt.Sprintf(": %s: %s (%s): %s", name, verdict.ID, verdict.Title, verdict.Detail)))
+	p.Field("Likely cause", output.Plain(verdict.Cause))
+	p.Field("What to do", output.Plain(verdict.Cure))
+}
+
+// untested names the hops of which nothing is known, and how that can be changed.
+func untested(r *check.Report) string {
+	var ids []string
+	cure := ""
+	for _, h := range r.Hops {
+		if h.Status == check.Unknown {
+			ids = append(ids, string(h.ID))
+			if cure == "" {
+				cure = h.Cure
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return ""
+	}
+	return "; not tested: " + strings.Join(ids, ", ") + ": " + cure
+}
+
+func shortTime(seconds float64) string {
+	if seconds < 1 {
+		return fmt.Sprintf("%d ms", int(seconds*1000))
+	}
+	return fmt.Sprintf("%.1f s", seconds)
+}
+
+// checkAll checks a fleet, so many at a time.
+func (f *checkFlags) checkAll(cmd *cobra.Command, m *management.Client, checker *check.Checker) error {
+	keys, err := f.candidates(cmd.Context(), m)
+	if err != nil {
+		return err
+	}
+	reports := make([]check.Report, len(keys))
+	progress := output.NewProgress(cmd)
+	done, counting := 0, sync.Mutex{}
+	var group errgroup.Group
+	group.SetLimit(f.parallel)
+	for i, key := range keys {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			reports[i] = checker.Check(ctx, key)
+			counting.Lock()
+			defer counting.Unlock()
+			done++
+			progress.Say("%d of %d looked at …", done, len(keys))
+			return nil
+		})
+	}
+	_ = group.Wait()
+	progress.Done()
+	if err := cmd.Context().Err(); err != nil {
+		return fmt.Errorf("looking at the fleet: %w", context.Cause(cmd.Context()))
+	}
+	slices.SortStableFunc(reports, func(a, b check.Report) int { return rank(a.Status) - rank(b.Status) })
+	if err := f.Print(cmd, fleetReport(reports)); err != nil {
+		return err
+	}
+	if len(reports) > 0 && reports[0].Status == check.Broken {
+		return output.Broken()
+	}
+	return nil
+}
+
+// rank puts what is broken first, then what has a warning.
+func rank(s check.Status) int {
+	return map[check.Status]int{check.Broken: 0, check.Warning: 1, check.OK: 2}[s]
+}
+
+// candidates are the Clusters that have a tunnel or want one, in order.
+func (f *checkFlags) candidates(ctx context.Context, m *management.Client) ([]client.ObjectKey, error) {
+	options := []client.ListOption{client.InNamespace(m.Namespace)}
+	if f.everywhere {
+		options = nil
+	}
+	var clusters clusterv1.ClusterList
+	if err := m.List(ctx, &clusters, options...); err != nil {
+		return nil, fmt.Errorf("listing Clusters: %w", err)
+	}
+	var tunnels v1alpha1.TunnelList
+	if err := m.List(ctx, &tunnels, options...); err != nil {
+		return nil, fmt.Errorf("listing Tunnels: %w", err)
+	}
+	var keys []client.ObjectKey
+	for i := range clusters.Items {
+		if clusters.Items[i].Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled {
+			keys = append(keys, client.ObjectKeyFromObject(&clusters.Items[i]))
+		}
+	}
+	for i := range tunnels.Items {
+		keys = append(keys, client.ObjectKeyFromObject(&tunnels.Items[i]))
+	}
+	slices.SortFunc(keys, func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(keys), nil
+}
+
+// fleetReport is the summary of a fleet.
+func fleetReport(reports []check.Report) output.View {
+	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "STATUS", "HOP", "CAUSE", "CURE+")}
+	counts := map[check.Status]int{}
+	for i := range reports {
+		r := &reports[i]
+		counts[r.Status]++
+		hop, cause, cure := "-", "-", "-"
+		if v := r.Verdict(); v != nil {
+			hop, cause, cure = string(v.ID), v.Cause, v.Cure
+		}
+		t.Add(r.Namespace+"/"+r.Name, r, output.Plain(r.Namespace), output.Plain(r.Name), output.Cell{Text: string(r.Status), Style: marks[r.Status].Style}, output.Plain(hop), output.Plain(cause), output.Plain(cure))
+	}
+	summary := output.Line{output.Plain(fmt.Sprintf("%d Clusters: %d broken, %d with warnings, %d ok", len(reports), counts[check.Broken], counts[check.Warning], counts[check.OK]))}
+	return output.View{Data: map[string]any{"reports": reports}, Summary: []output.Line{summary}, Table: t}
+}

@@ -1,0 +1,278 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/pmezard/go-difflib/difflib"
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+type dumpFlags struct {
+	configFlags
+	kind string
+	name string
+	diff bool
+}
+
+// dumped is one resource, as it was sent and as it runs.
+type dumped struct {
+	Type    string          `json:"type"`
+	Name    string          `json:"name"`
+	Status  string          `json:"status,omitempty"` // of what was sent
+	Version string          `json:"version,omitempty"`
+	Message string          `json:"message,omitempty"` // why it is refused, or why the two differ
+	Sent    json.RawMessage `json:"sent,omitempty"`
+	Runs    json.RawMessage `json:"runs,omitempty"`    // with --diff
+	State   string          `json:"state,omitempty"`   // in Envoy
+	Differs *bool           `json:"differs,omitempty"` // with --diff
+	Form    string          `json:"form,omitempty"`    // that the agent gave it
+	Diff    string          `json:"diff,omitempty"`
+}
+
+func configDumpCommand() *cobra.Command {
+	var f dumpFlags
+	cmd := &cobra.Command{
+		Use:   "dump NODE",
+		Short: "Print what was sent to an Envoy, or how it differs from what that runs",
+		Long: strings.TrimSpace(`
+Print the Envoy clusters and listeners that the xds-servers publish for a gateway or an edge, as YAML. With --diff the node's agent is asked what
+its Envoy runs, and what differs is printed; the exit code is 1 if anything does. A gateway's agent itself gives an Envoy cluster another form
+while its workload cluster has no tunnel: that is said, and is no difference.
+
+There are no keys in either: Envoys get them from their agents alone.`),
+		Example: "  fairlead config dump gateway-0 --type lds\n  fairlead config dump gateway-0 --name c1.prod.tunnels.example.com\n  fairlead config dump edge-abc --diff",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.kind != "" && typeOf(f.kind) == "" {
+				return output.UsageError("--type: %q is neither cds (Envoy clusters) nor lds (listeners)", f.kind)
+			}
+			if err := f.Validate(); err != nil {
+				return err
+			}
+			m, err := f.Open()
+			if err != nil {
+				return err
+			}
+			servers, err := f.Connect(cmd.Context(), m)
+			if err != nil {
+				return err
+			}
+			defer servers.Close()
+			all, err := f.look(cmd.Context(), servers, args[0])
+			if err != nil {
+				return err
+			}
+			if err := f.Print(cmd, dumpView(args[0], all, f.diff)); err != nil {
+				return err
+			}
+			if slices.ContainsFunc(all, func(d dumped) bool { return d.Differs != nil && *d.Differs }) {
+				return output.Broken()
+			}
+			return nil
+		},
+	}
+	f.addTo(cmd)
+	f.Options.AddTo(cmd)
+	cmd.Flags().StringVar(&f.kind, "type", "", "cds (Envoy clusters) or lds (listeners); by default both")
+	cmd.Flags().StringVar(&f.name, "name", "", "name of one resource")
+	cmd.Flags().BoolVar(&f.diff, "diff", false, "print how what was sent differs from what Envoy runs")
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"cds", "lds"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (f *dumpFlags) wanted(typeURL, name string) bool {
+	return (f.kind == "" || typeURL == typeOf(f.kind)) && (f.name == "" || name == f.name)
+}
+
+// look asks what was sent, and, where that is asked for, what runs.
+func (f *dumpFlags) look(ctx context.Context, servers *collect.Servers, name string) ([]dumped, error) {
+	node, err := f.node(ctx, servers, name)
+	if err != nil {
+		return nil, err
+	}
+	all := map[[2]string]*dumped{}
+	for i := range node.Resources {
+		r := &node.Resources[i]
+		if !f.wanted(r.TypeURL, r.Name) {
+			continue
+		}
+		sent, err := asJSON(r.Config)
+		if err != nil {
+			return nil, err
+		}
+		all[[2]string{r.TypeURL, r.Name}] = &dumped{Type: typeNames[r.TypeURL], Name: r.Name, Status: string(r.Status), Version: r.Version, Message: r.Refusal, Sent: sent}
+	}
+	if f.diff {
+		var only []string
+		if f.name != "" {
+			only = []string{f.name}
+		}
+		running, err := servers.Dump(ctx, name, only...)
+		if err != nil {
+			return nil, err
+		}
+		if err := f.compare(all, running.Running); err != nil {
+			return nil, err
+		}
+	}
+	var list []dumped
+	for _, d := range all {
+		list = append(list, *d)
+	}
+	slices.SortFunc(list, func(a, b dumped) int { return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Name, b.Name)) })
+	if len(list) == 0 && f.name != "" {
+		return nil, fmt.Errorf("%s has no resource %s: `fairlead config dump %s` prints all", name, f.name, name)
+	}
+	return list, nil
+}
+
+// node is the newest stream of a node, with one resource alone where that is all that is wanted: a gateway may have 10,000 others.
+func (f *dumpFlags) node(ctx context.Context, servers *collect.Servers, name string) (*collect.Node, error) {
+	if f.name != "" {
+		nodes, _ := servers.Resources(ctx, f.name) // who did not answer is named below
+		nodes = slices.DeleteFunc(nodes, func(n collect.Node) bool { return n.Name != name })
+		if len(nodes) > 0 {
+			return newest(nodes), nil
+		}
+	}
+	return findNode(ctx, servers, name)
+}
+
+func newest(nodes []collect.Node) *collect.Node {
+	n := slices.MaxFunc(nodes, func(a, b collect.Node) int { return a.Connected.Compare(b.Connected) })
+	return &n
+}
+
+// findNode is the newest stream of a node.
+func findNode(ctx context.Context, servers *collect.Servers, name string) (*collect.Node, error) {
+	nodes, err := servers.Nodes(ctx, name)
+	if len(nodes) > 0 {
+		return newest(nodes), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%s is connected to no xds-server: `fairlead config sync` lists the gateways and edges that are", name)
+}
+
+// compare adds what runs, and how it differs.
+func (f *dumpFlags) compare(all map[[2]string]*dumped, running []collect.Running) error {
+	for i := range running {
+		r := &running[i]
+		if !f.wanted(r.TypeURL, r.Name) || r.State == "draining" {
+			continue
+		}
+		key := [2]string{r.TypeURL, r.Name}
+		d := all[key]
+		if d == nil {
+			d = &dumped{Type: typeNames[r.TypeURL], Name: r.Name}
+			all[key] = d
+		}
+		if d.State == "active" && r.State != "active" {
+			d.State += ", " + r.State // what runs is what is active
+			continue
+		}
+		runs, err := fromEnvoy(r.TypeURL, r.Config)
+		if err != nil {
+			return err
+		}
+		d.Runs, d.State, d.Form = runs, r.State, r.Form
+		d.Message = cmp.Or(d.Message, r.Refusal)
+	}
+	for _, d := range all {
+		d.judge()
+	}
+	return nil
+}
+
+// judge says whether what was sent is what runs.
+func (d *dumped) judge() {
+	differs := string(d.Sent) != string(d.Runs)
+	if differs && d.Form != "" && d.Sent != nil { // by its agent's choice
+		differs = false
+		d.Message = cmp.Or(d.Message, fmt.Sprintf("its agent runs it in the form %q", d.Form))
+	}
+	if d.Differs = &differs; !differs {
+		return
+	}
+	switch {
+	case d.Runs == nil:
+		d.Message = cmp.Or(d.Message, "Envoy does not have it")
+	case d.Sent == nil:
+		d.Message = cmp.Or(d.Message, "Envoy still has it, though it is published no more")
+	}
+	d.Diff, _ = difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
+		A: withEnds(asLines(d.Sent)), B: withEnds(asLines(d.Runs)), FromFile: "sent/" + d.Type + "/" + d.Name, ToFile: "runs/" + d.Type + "/" + d.Name, Context: 3,
+	}) // a buffer takes all
+}
+
+func withEnds(lines []string) []string {
+	for i := range lines {
+		lines[i] += "\n"
+	}
+	return lines
+}
+
+func dumpView(node string, all []dumped, diff bool) output.View {
+	return output.View{Data: map[string]any{"node": node, "at": time.Now().UTC(), "resources": all}, Page: func(p *output.Page) {
+		same := 0
+		for i := range all {
+			d := &all[i]
+			if !diff {
+				p.Line(output.Styled(output.StyleBold, "# "+kindName(d.Type)+" "+d.Name+", "+d.Status))
+				if d.Message != "" {
+					p.Line(output.Styled(output.StyleBad, "# "+d.Message))
+				}
+				for _, l := range asLines(d.Sent) {
+					p.Line(output.Plain(l))
+				}
+				p.Line(output.Plain("---"))
+				continue
+			}
+			if d.Differs == nil || !*d.Differs {
+				same++
+				if d.Message != "" {
+					p.Line(output.Styled(output.StyleFaint, kindName(d.Type)+" "+d.Name+": "+d.Message))
+				}
+				continue
+			}
+			p.Line(output.Styled(output.StyleWarning, kindName(d.Type)+" "+d.Name+": "+cmp.Or(d.Message, "differs")))
+			for l := range strings.SplitSeq(strings.TrimSuffix(d.Diff, "\n"), "\n") {
+				p.Line(output.Styled(diffMood(l), l))
+			}
+		}
+		if diff {
+			p.Line(output.Plain(fmt.Sprintf("%d of %d resources run as they were sent", same, len(all))))
+		}
+	}}
+}
+
+func diffMood(l string) output.Style {
+	switch {
+	case strings.HasPrefix(l, "+++"), strings.HasPrefix(l, "---"), strings.HasPrefix(l, "@@"):
+		return output.StyleFaint
+	case strings.HasPrefix(l, "+"):
+		return output.StyleGood
+	case strings.HasPrefix(l, "-"):
+		return output.StyleBad
+	}
+	return output.StylePlain
+}
+
+// kindName is what people call a type.
+func kindName(short string) string {
+	if short == typeNames[resourcev3.ListenerType] {
+		return "listener"
+	}
+	return "Envoy cluster"
+}

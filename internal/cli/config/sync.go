@@ -1,0 +1,251 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// syncInterval is how often --watch asks.
+const syncInterval = 2 * time.Second
+
+// onTheWay is for how long what was sent may wait for an answer without a word: an Envoy answers in milliseconds.
+const onTheWay = 3 * time.Second
+
+// unknownSync is the state of a node that may be with a server which did not answer.
+const unknownSync = "UNKNOWN"
+
+// syncRow is how one type of one node is, or a node that is not connected.
+type syncRow struct {
+	Node    string     `json:"node"`
+	Role    string     `json:"role"`
+	Cluster string     `json:"cluster,omitempty"` // namespace/name
+	Type    string     `json:"type,omitempty"`
+	Status  string     `json:"status"`
+	Synced  int        `json:"synced"`
+	Total   int        `json:"total"`
+	Since   *time.Time `json:"since,omitempty"` // of what is not synced
+	Message string     `json:"message,omitempty"`
+	Server  string     `json:"server,omitempty"`
+	Version string     `json:"version,omitempty"` // of the agent
+	Names   []string   `json:"names,omitempty"`   // of resources that are not synced
+}
+
+func configSyncCommand() *cobra.Command {
+	var f configFlags
+	cmd := &cobra.Command{
+		Use:   "sync [NODE]",
+		Short: "See which Envoys have what was sent to them",
+		Long: strings.TrimSpace(`
+See of each gateway and each edge whether its Envoy has what the xds-servers publish for it:
+
+SYNCED   it has accepted all of it
+STALE    something was sent that it has not answered, or its agent is not connected: it goes on with what it had
+NACK     it refuses something, and goes on with what it had; the message is Envoy's own
+UNKNOWN  an xds-server did not answer, and the node may be with that
+
+The exit code is 1 when anything is not SYNCED.`),
+		Example: "  fairlead config sync\n  fairlead config sync gateway-0\n  fairlead config sync --watch -o json",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := f.Open()
+			if err != nil {
+				return err
+			}
+			servers, err := f.Connect(cmd.Context(), m)
+			if err != nil {
+				return err
+			}
+			defer servers.Close()
+			var last []syncRow
+			err = f.Show(cmd, func(ctx context.Context) (output.View, error) {
+				rows, failed, err := lookSync(ctx, servers, m, args)
+				last = rows
+				return syncView(rows, failed, time.Now()), err
+			}, output.Every(syncInterval))
+			if err == nil && slices.ContainsFunc(last, func(r syncRow) bool { return r.Status != string(collect.Synced) }) {
+				return output.Broken()
+			}
+			return err
+		},
+	}
+	f.addTo(cmd)
+	f.AddWatchTo(cmd)
+	return cmd
+}
+
+// lookSync asks all servers, and returns the errors of those that did not answer.
+func lookSync(ctx context.Context, servers *collect.Servers, m *management.Client, only []string) (rows []syncRow, failed []error, err error) {
+	fleet, err := servers.Fleet(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	nodes, _ := servers.Nodes(ctx, "") // who did not answer is in fleet
+	for _, s := range fleet.Servers {
+		if s.Err != nil {
+			failed = append(failed, s.Err)
+		}
+	}
+	clusters := map[string]string{}
+	var tunnels v1alpha1.TunnelList
+	if err := m.List(ctx, &tunnels); err == nil { // whoever may not list them sees no names of Clusters
+		for i := range tunnels.Items {
+			clusters[tunnels.Items[i].HeldID()] = tunnels.Items[i].Namespace + "/" + tunnels.Items[i].Name
+		}
+	}
+	rows = syncRows(fleet, nodes, len(failed) > 0, clusters, time.Now())
+	if len(only) == 1 {
+		rows = slices.DeleteFunc(rows, func(r syncRow) bool { return r.Node != only[0] && r.Cluster != only[0] })
+		if len(rows) == 0 {
+			return nil, nil, fmt.Errorf("no gateway, edge or Cluster %s is known to the xds-servers: `fairlead config sync` lists all", only[0])
+		}
+	}
+	return rows, failed, nil
+}
+
+// syncRows are all nodes, those with trouble first.
+func syncRows(fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters map[string]string, now time.Time) []syncRow {
+	var rows []syncRow
+	there := map[string]bool{}
+	for i := range nodes {
+		there[nodes[i].Name] = true
+		rows = append(rows, nodeRows(&nodes[i], clusters, now)...)
+	}
+	away := func(name string, role model.Role, id, server string, since time.Time) {
+		if there[name] {
+			return
+		}
+		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server, Since: pointer(since)}
+		row.Status, row.Message = string(collect.Stale), "its agent is not connected: Envoy, if it runs, goes on with what it had"
+		if doubt {
+			row.Status, row.Message = unknownSync, "it is with no xds-server that answered"
+		}
+		rows = append(rows, row)
+	}
+	for _, g := range fleet.Gateways {
+		if g.Installed {
+			away(g.Name, model.RoleGateway, "", g.Server, disconnected(g.Connected, g.Since))
+		}
+	}
+	for _, e := range fleet.Edges {
+		away(e.Node, model.RoleEdge, e.ID, e.Server, disconnected(e.Connected, e.Since))
+	}
+	slices.SortStableFunc(rows, func(a, b syncRow) int {
+		return cmp.Or(cmp.Compare(syncRank(a.Status), syncRank(b.Status)), -strings.Compare(a.Role, b.Role), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Node, b.Node), strings.Compare(a.Type, b.Type))
+	})
+	return rows
+}
+
+// disconnected is since when a node is not connected; zero: it reports, though it has no ADS stream, or that is not known.
+func disconnected(connected bool, since time.Time) time.Time {
+	if connected {
+		return time.Time{}
+	}
+	return since
+}
+
+func syncRank(status string) int {
+	return slices.Index([]string{string(collect.Rejected), string(collect.Stale), unknownSync, string(collect.Synced)}, status)
+}
+
+func pointer(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// nodeRows are the types of one node.
+func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []syncRow {
+	byType := map[string]*syncRow{}
+	for i := range node.Resources {
+		r := &node.Resources[i]
+		row := byType[r.TypeURL]
+		if row == nil {
+			row = &syncRow{
+				Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Type: cmp.Or(typeNames[r.TypeURL], r.TypeURL), Status: string(collect.Synced),
+				Server: node.Server, Version: node.Version,
+			}
+			byType[r.TypeURL] = row
+		}
+		row.add(r, now)
+	}
+	if len(byType) == 0 { // an edge whose Cluster is still to come
+		return []syncRow{{Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Status: string(collect.Synced), Server: node.Server, Version: node.Version, Message: "there is nothing for it yet"}}
+	}
+	var rows []syncRow
+	for _, row := range byType {
+		rows = append(rows, *row)
+	}
+	return rows
+}
+
+// maxListed is how many names of resources a row has.
+const maxListed = 20
+
+func (row *syncRow) add(r *collect.Resource, now time.Time) {
+	row.Total++
+	if r.Status == collect.Synced || r.Status == collect.Stale && !r.Since.IsZero() && now.Sub(r.Since) < onTheWay {
+		row.Synced++
+		return
+	}
+	if len(row.Names) < maxListed {
+		row.Names = append(row.Names, r.Name)
+	}
+	message := r.Name + ": " + r.Refusal
+	if r.Status == collect.Stale {
+		message = r.Name + ": sent, not answered"
+	}
+	// One that is refused says more than one that waits, and the longest trouble most of each.
+	worse := syncRank(string(r.Status)) < syncRank(row.Status)
+	earlier := string(r.Status) == row.Status && !r.Since.IsZero() && (row.Since == nil || r.Since.Before(*row.Since))
+	if worse || earlier {
+		row.Status, row.Message, row.Since = string(r.Status), message, pointer(r.Since)
+	}
+}
+
+// syncMoods are how states look.
+var syncMoods = map[string]output.Style{string(collect.Synced): output.StyleGood, string(collect.Stale): output.StyleWarning, string(collect.Rejected): output.StyleBad, unknownSync: output.StyleFaint}
+
+func syncView(rows []syncRow, failed []error, now time.Time) output.View {
+	t := &output.Table{Columns: output.Columns("NODE", "ROLE", "CLUSTER", "TYPE", "STATUS", "RESOURCES", "SINCE~", "MESSAGE", "SERVER+", "VERSION+")}
+	counts := map[string]int{}
+	for _, r := range rows {
+		counts[r.Status]++
+		resources := "-"
+		if r.Type != "" {
+			resources = strconv.Itoa(r.Synced) + "/" + strconv.Itoa(r.Total)
+		}
+		since := "-"
+		if r.Since != nil {
+			since = output.Age(*r.Since, now)
+		}
+		t.Add(r.Node+" "+r.Type, r, output.Plain(r.Node), output.Plain(r.Role), output.Plain(output.OrDash(r.Cluster)), output.Plain(output.OrDash(r.Type)), output.Styled(syncMoods[r.Status], r.Status), output.Plain(resources),
+			output.Plain(since), output.Plain(output.OrDash(cutLine(r.Message, 160))), output.Plain(output.OrDash(r.Server)), output.Plain(output.OrDash(short(r.Version))))
+	}
+	v := output.View{Data: map[string]any{"nodes": rows, "errors": texts(failed)}, Table: t, Empty: "no gateway and no edge is known to the xds-servers"}
+	for _, err := range failed {
+		v.Summary = append(v.Summary, output.Line{output.Styled(output.StyleWarning, err.Error())})
+	}
+	return v
+}
+
+func texts(errs []error) []string {
+	all := []string{}
+	for _, err := range errs {
+		all = append(all, err.Error())
+	}
+	return all
+}

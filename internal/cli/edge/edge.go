@@ -1,0 +1,165 @@
+// Package edge is the command group edge: a list of the edges of Tunnels, and the revocation of an edge with its proof.
+package edge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// edgeFlags are the command line of the edge commands.
+type edgeFlags struct {
+	management.Flags
+	all     bool
+	cluster string
+	timeout time.Duration
+}
+
+// Command is the command group edge.
+func Command() *cobra.Command {
+	return command.Group("edge", "Look at edges, and revoke them", edgeListCommand(), edgeRevokeCommand())
+}
+
+func edgeListCommand() *cobra.Command {
+	var f edgeFlags
+	var o output.Options
+	cmd := &cobra.Command{
+		Use:     "list [CLUSTER]",
+		Short:   "List the edges of a namespace, of one Cluster, or all of them",
+		Example: "  fairlead edge list -A\n  fairlead edge list -n prod c1\n  fairlead edge list -A --watch",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := f.Open()
+			if err != nil {
+				return err
+			}
+			namespace := m.Namespace
+			if f.all {
+				namespace = ""
+			}
+			from, changes, err := m.Reader(cmd.Context(), o.Watch, namespace, &v1alpha1.Tunnel{})
+			if err != nil {
+				return err
+			}
+			return o.Show(cmd, func(ctx context.Context) (output.View, error) {
+				tunnels, err := listTunnels(ctx, from, namespace, args)
+				return edgesView(tunnels, time.Now()), err
+			}, changes)
+		},
+	}
+	f.AddTo(cmd.Flags())
+	o.AddWatchTo(cmd)
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters; by default that of the context")
+	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "list those of all namespaces")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	return cmd
+}
+
+// listTunnels lists the Tunnels of a namespace, or of all if it is empty; with a name the one of that name, which has to be there.
+func listTunnels(ctx context.Context, from client.Reader, namespace string, name []string) ([]v1alpha1.Tunnel, error) {
+	var tunnels v1alpha1.TunnelList
+	if err := from.List(ctx, &tunnels, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing Tunnels: %w", err)
+	}
+	if len(name) == 1 {
+		tunnels.Items = slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] })
+		if len(tunnels.Items) == 0 {
+			return nil, fmt.Errorf("there is no Tunnel %s in %s: `kubectl get clusters,tunnels -A` shows what there is", name[0], inNamespace(namespace))
+		}
+	}
+	slices.SortFunc(tunnels.Items, func(a, b v1alpha1.Tunnel) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return tunnels.Items, nil
+}
+
+func inNamespace(namespace string) string {
+	if namespace == "" {
+		return "any namespace"
+	}
+	return "namespace " + namespace
+}
+
+// edgeRow is one edge, for machines.
+type edgeRow struct {
+	Namespace string `json:"namespace"`
+	Cluster   string `json:"cluster"`
+	Node      string `json:"node"`
+	State     string `json:"state"`
+	v1alpha1.EdgeStatus
+}
+
+func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
+	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "NODE", "HOST", "STATE", "TUNNELS", "SEEN~", "CERTIFICATE~", "APISERVER", "VERSION", "FORM+", "ENROLLED+~", "LAST ERROR+")}
+	all := []edgeRow{}
+	for i := range tunnels {
+		tunnel := &tunnels[i]
+		for j, observed := range collect.Recorded(tunnel, now) {
+			e := &tunnel.Status.Edges[j]
+			r := edgeRow{tunnel.Namespace, tunnel.Name, observed.Node, observed.State, *e}
+			all = append(all, r)
+			t.Add(r.Namespace+"/"+r.Cluster+" "+r.Node, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Plain(r.Node), output.Plain(output.OrDash(e.Host)), output.Styled(StateStyles[r.State], r.State), output.Plain(tunnelsOf(e)),
+				output.Plain(ago(e, now)), output.Plain(untilEnd(e, now)), apiServer(e), output.Plain(output.OrDash(e.Version)), output.Plain(output.OrDash(e.Form)), output.Plain(output.Age(e.EnrolledAt.Time, now)), output.Plain(output.OrDash(e.LastError)))
+		}
+	}
+	return output.View{Data: map[string]any{"edges": all}, Table: t, Empty: "no edge is enrolled"}
+}
+
+// StateStyles are how the states of edges look.
+var StateStyles = map[string]output.Style{
+	collect.EdgeConnected: output.StyleGood, collect.EdgeAway: output.StyleWarning, collect.EdgeExpired: output.StyleBad,
+	collect.EdgeRevoked: output.StyleFaint, collect.EdgeUnknown: output.StyleFaint,
+}
+
+// NodeOf is the node name of an edge.
+func NodeOf(e *v1alpha1.EdgeStatus) string {
+	node, _ := model.ParseNodeID(e.NodeID)
+	return node
+}
+
+func tunnelsOf(e *v1alpha1.EdgeStatus) string {
+	var all []string
+	for _, g := range e.Gateways {
+		all = append(all, fmt.Sprintf("%s:%d", g.Name, g.Tunnels))
+	}
+	return output.OrDash(strings.Join(all, ","))
+}
+
+func ago(e *v1alpha1.EdgeStatus, now time.Time) string {
+	if e.LastSeen == nil {
+		return "-"
+	}
+	return duration.HumanDuration(max(0, now.Sub(e.LastSeen.Time))) + " ago"
+}
+
+func untilEnd(e *v1alpha1.EdgeStatus, now time.Time) string {
+	left := e.CertificateNotAfter.Sub(now)
+	if left <= 0 {
+		return "ended " + duration.HumanDuration(-left) + " ago"
+	}
+	return "for " + duration.HumanDuration(left)
+}
+
+func apiServer(e *v1alpha1.EdgeStatus) output.Cell {
+	switch {
+	case e.APIServer == nil:
+		return output.Plain("-")
+	case e.APIServer.Healthy:
+		return output.Styled(output.StyleGood, "healthy")
+	}
+	return output.Styled(output.StyleBad, "unhealthy")
+}

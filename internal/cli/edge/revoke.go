@@ -1,0 +1,180 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func edgeRevokeCommand() *cobra.Command {
+	var f edgeFlags
+	var servers management.ServersFlags
+	cmd := &cobra.Command{
+		Use:     "revoke NODE",
+		Short:   "Revoke an edge, and close its tunnels",
+		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod --cluster c1",
+		Long: "Write an edge's node name into spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. The edge\n" +
+			"then gets no certificate, no configuration and no tunnel, and the token by which it enrolled ends. Other edges are not\n" +
+			"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many connections of\n" +
+			"the edge it closed. The command fails if a gateway has not proven in time that none is left, or says that its record is\n" +
+			"incomplete; the revocation stays. The gateways are asked through the xds-servers, as `fairlead status` does.\n" +
+			"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := model.ValidateNodeName(args[0]); err != nil {
+				return output.UsageError("%w", err)
+			}
+			if f.cluster != "" && f.Namespace == "" {
+				return output.UsageError("--cluster needs --namespace")
+			}
+			m, err := f.Open()
+			if err != nil {
+				return err
+			}
+			begin := time.Now()
+			tunnel, err := findTunnel(cmd.Context(), m, args[0], f)
+			if err != nil {
+				return err
+			}
+			if err := revoke(cmd.Context(), m, client.ObjectKeyFromObject(tunnel), args[0]); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			cutErr := waitCut(ctx, cmd.OutOrStdout(), m, tunnel, args[0], begin)
+			if cutErr != nil { // the gateways say why, once
+				ctx, cancel = context.WithTimeout(cmd.Context(), lastProof)
+				defer cancel()
+			}
+			prove := func(ctx context.Context) ([]collect.GatewayProof, error) {
+				s, err := servers.Connect(ctx, m)
+				if err != nil {
+					return nil, err
+				}
+				defer s.Close()
+				return s.Prove(ctx, model.EdgeRef{Node: args[0], ID: tunnel.HeldID()})
+			}
+			return errors.Join(cutErr, waitProven(ctx, cmd.OutOrStdout(), prove))
+		},
+	}
+	f.AddTo(cmd.Flags())
+	servers.AddTo(cmd)
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the edge's Cluster; by default all are looked through")
+	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the edge's Cluster")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until its tunnels are closed")
+	return cmd
+}
+
+// findTunnel returns the one Tunnel that has a node on record, or the one that was named.
+func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) (*v1alpha1.Tunnel, error) {
+	if f.cluster != "" {
+		var tunnel v1alpha1.Tunnel
+		if err := c.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: f.cluster}, &tunnel); err != nil {
+			return nil, fmt.Errorf("reading Tunnel: %w", err)
+		}
+		return &tunnel, nil
+	}
+	var all v1alpha1.TunnelList
+	if err := c.List(ctx, &all, client.InNamespace(f.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing Tunnels: %w", err)
+	}
+	var found []*v1alpha1.Tunnel
+	var names []string
+	for i := range all.Items {
+		t := &all.Items[i]
+		if edgeOf(t, node) != nil || slices.Contains(t.Spec.RevokedEdges, node) {
+			found, names = append(found, t), append(names, t.Namespace+"/"+t.Name)
+		}
+	}
+	switch {
+	case len(found) == 0 && f.Namespace == "":
+		return nil, fmt.Errorf("no Tunnel has an edge %s on record: see `fairlead edge list -A`, or name its Cluster by --namespace and --cluster", node)
+	case len(found) == 0:
+		return nil, fmt.Errorf("no Tunnel in namespace %s has an edge %s on record: see `fairlead edge list -A`, or name its Cluster by --cluster too", f.Namespace, node)
+	case len(found) > 1:
+		return nil, fmt.Errorf("several Tunnels have an edge %s on record, %s: name one by --namespace and --cluster", node, strings.Join(names, ", "))
+	}
+	return found[0], nil
+}
+
+func edgeOf(t *v1alpha1.Tunnel, node string) *v1alpha1.EdgeStatus {
+	for i := range t.Status.Edges {
+		if t.Status.Edges[i].NodeID == model.NodeID(node) {
+			return &t.Status.Edges[i]
+		}
+	}
+	return nil
+}
+
+// revoke adds a node to those that are revoked, however often others change the Tunnel meanwhile.
+func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node string) error {
+	for {
+		var tunnel v1alpha1.Tunnel
+		if err := c.Get(ctx, key, &tunnel); err != nil {
+			return fmt.Errorf("reading Tunnel: %w", err)
+		}
+		if slices.Contains(tunnel.Spec.RevokedEdges, node) {
+			return nil
+		}
+		want := tunnel.DeepCopy()
+		want.Spec.RevokedEdges = append(want.Spec.RevokedEdges, node)
+		err := c.Patch(ctx, want, client.MergeFromWithOptions(&tunnel, client.MergeFromWithOptimisticLock{}))
+		if err == nil || !apierrors.IsConflict(err) {
+			if err != nil {
+				return fmt.Errorf("revoking %s in Tunnel %s: %w", node, key, err)
+			}
+			return nil
+		}
+	}
+}
+
+// waitCut waits until the controller has noted that every gateway which had a tunnel of the edge has said that it has none any
+// more. A gateway that is silent has not said so, however long it is.
+func waitCut(ctx context.Context, out io.Writer, c client.Client, tunnel *v1alpha1.Tunnel, node string, begin time.Time) error {
+	key := client.ObjectKeyFromObject(tunnel)
+	again := time.NewTicker(management.LookInterval)
+	defer again.Stop()
+	what := "the controller has not seen it: does it run?"
+	for {
+		var now v1alpha1.Tunnel
+		err := c.Get(ctx, key, &now)
+		if apierrors.IsNotFound(err) {
+			_, err = fmt.Fprintf(out, "revoked %s: its Tunnel %s is gone\n", node, key)
+			return err
+		}
+		if err == nil {
+			switch edge := edgeOf(&now, node); {
+			case edge == nil:
+				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s; it is not on record, so nobody can say whether it has tunnels\n", node, key)
+				return err
+			case edge.RevokedAt == nil:
+			case len(edge.Gateways) > 0:
+				what = "these gateways have not confirmed that its tunnels are cut: " + tunnelsOf(edge) + " (those of a gateway that is gone are gone too)"
+			case edge.CutAt == nil:
+				what = "nobody can say at the moment whether its tunnels are cut: not all gateways report to the controller"
+			default:
+				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s: no gateway has a tunnel of it any more, after %s\n", node, key, time.Since(begin).Round(100*time.Millisecond))
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is revoked in Tunnel %s, but %s: %w", node, key, what, errors.Join(ctx.Err(), err))
+		case <-again.C:
+		}
+	}
+}

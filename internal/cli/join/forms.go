@@ -1,0 +1,121 @@
+package join
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	manifests "github.com/fairlead/fairlead/deploy/edge"
+)
+
+// forms write the one command of each form of an edge.
+var forms = map[string]func(secret *corev1.Secret, image string) (string, error){
+	"command":    plainCommand,
+	"systemd":    systemdCommand,
+	"static-pod": staticPodCommand,
+	"deployment": deploymentCommand,
+}
+
+// The quotes around the marks keep the shell from reading what is in between, and a mark is in no file of ours. The outer mark
+// makes one command of all, so that it can be pasted as a whole and ends at the first step that fails.
+const (
+	systemdScript = `sh -eu <<'FAIRLEAD'
+for program in edge-agent envoy; do
+  test -x /usr/local/bin/$program || { echo "there is no /usr/local/bin/$program: install it first" >&2; exit 1; }
+done
+id fairlead >/dev/null 2>&1 || useradd --system --home-dir /var/lib/fairlead --shell /usr/sbin/nologin fairlead
+install -d -m 0755 /etc/fairlead
+umask 077
+%s
+chown fairlead /etc/fairlead/bootstrap.yaml
+umask 022
+%s
+%s
+systemctl daemon-reload
+systemctl enable --now edge-agent
+FAIRLEAD
+`
+	staticPodScript = `sh -eu <<'FAIRLEAD'
+install -d -m 0755 -o 65532 -g 65532 /var/lib/fairlead
+install -d -m 0755 /etc/fairlead
+umask 077
+%s
+chown 65532:65532 /etc/fairlead/bootstrap.yaml
+umask 022
+%s
+mv /etc/fairlead/fairlead-edge.yaml /etc/kubernetes/manifests/fairlead-edge.yaml
+FAIRLEAD
+`
+	deploymentScript = `kubectl apply -f - <<'FAIRLEAD'
+%s---
+%s---
+%sFAIRLEAD
+`
+)
+
+// plainCommand is what the controller has written down.
+func plainCommand(secret *corev1.Secret, _ string) (string, error) {
+	text := string(secret.Data[v1alpha1.BootstrapCommandKey])
+	if text == "" {
+		return "", fmt.Errorf("the Secret %s has no key %s: which version has the controller?", secret.Name, v1alpha1.BootstrapCommandKey)
+	}
+	return text, nil
+}
+
+func systemdCommand(secret *corev1.Secret, _ string) (string, error) {
+	return fmt.Sprintf(systemdScript, bootstrapDocument(secret),
+		document("/etc/systemd/system/edge-agent.service", manifests.AgentUnit), document("/etc/systemd/system/edge-envoy.service", manifests.EnvoyUnit)), nil
+}
+
+// staticPodCommand puts the manifest beside the folder that kubelet watches first: kubelet must not read half of it.
+func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
+	manifest, err := withImage(manifests.StaticPod, image)
+	return fmt.Sprintf(staticPodScript, bootstrapDocument(secret), document("/etc/fairlead/fairlead-edge.yaml", manifest)), err
+}
+
+func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
+	const name = "fairlead-edge"
+	namespace, err := yaml.Marshal(&corev1.Namespace{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+	})
+	if err != nil {
+		return "", fmt.Errorf("writing Namespace: %w", err)
+	}
+	credential, err := yaml.Marshal(&corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-bootstrap"},
+		Data:       map[string][]byte{v1alpha1.BootstrapFileKey: secret.Data[v1alpha1.BootstrapFileKey]},
+	})
+	if err != nil {
+		return "", fmt.Errorf("writing Secret: %w", err)
+	}
+	deployment, err := withImage(manifests.Deployment, image)
+	return fmt.Sprintf(deploymentScript, namespace, credential, deployment), err
+}
+
+func bootstrapDocument(secret *corev1.Secret) string {
+	return document("/etc/fairlead/bootstrap.yaml", string(secret.Data[v1alpha1.BootstrapFileKey]))
+}
+
+// document is a shell command that writes a file.
+func document(path, text string) string {
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return "cat >" + path + " <<'EOF'\n" + text + "EOF"
+}
+
+// manifestImage is the line of our manifests that names the image.
+const manifestImage = "image: fairlead-edge"
+
+// withImage names the image in a manifest.
+func withImage(manifest, image string) (string, error) {
+	if image == "" || strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\'' || r == '"' }) {
+		return "", fmt.Errorf("--image: %q is no reference of an image", image)
+	}
+	return strings.ReplaceAll(manifest, manifestImage, "image: "+image), nil
+}

@@ -1,0 +1,177 @@
+// Package join is the command join: it waits for the bootstrap Secret of a Cluster, and prints the one command that starts an edge.
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+)
+
+// joinFlags are the command line of join.
+type joinFlags struct {
+	management.Flags
+	form, image string
+	enable      bool
+	timeout     time.Duration
+}
+
+// Command is the command join.
+func Command() *cobra.Command {
+	var f joinFlags
+	cmd := &cobra.Command{
+		Use:   "join CLUSTER",
+		Short: "Print the one command that gives a Cluster an edge",
+		Long: strings.TrimSpace(`
+Print the one command that gives a Cluster an edge, with the Cluster's bootstrap file in it. For a Cluster that exists already: one
+whose machines are still to come gets its edges with them. The command holds a token: who runs it is let in as an edge of
+that Cluster, so treat it as a password. It is good for a day at most.
+
+  command      the bootstrap file, and edge-agent run in the foreground; in a root shell in the workload network
+  systemd      the bootstrap file and the units; in a root shell of a machine with edge-agent and envoy in /usr/local/bin
+  static-pod   the bootstrap file and a manifest; in a root shell of a control-plane node
+  deployment   a Namespace, a Secret and a Deployment; wherever kubectl reaches the workload cluster
+
+Whose Cluster has not opted in is told so; --enable sets its label fairlead.dev/tunnel.`),
+		Example: "  fairlead join -n prod c1 --form=deployment | KUBECONFIG=c1.kubeconfig sh\n  fairlead join -n prod c1 --form=systemd | ssh root@machine sh",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			write, ok := forms[f.form]
+			if !ok {
+				return output.UsageError("--form: %q is none of command, systemd, static-pod and deployment", f.form)
+			}
+			c, namespace, err := f.Client()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			key := client.ObjectKey{Namespace: namespace, Name: args[0]}
+			if err := f.optIn(ctx, c, key); err != nil {
+				return err
+			}
+			secret, err := WaitBootstrap(ctx, c, key)
+			if err != nil {
+				return err
+			}
+			text, err := write(secret, f.image)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+	f.AddTo(cmd.Flags())
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster; by default that of the context")
+	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge is to run: command, systemd, static-pod or deployment")
+	cmd.Flags().StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
+	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in, if it has not")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the bootstrap Secret")
+	return cmd
+}
+
+// optIn returns an error for a Cluster that is not there or gets no tunnel, or has it get one.
+func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.ObjectKey) error {
+	var cluster clusterv1.Cluster
+	err := c.Get(ctx, key, &cluster)
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` shows those that there are", key.Name, key.Namespace)
+	case err != nil:
+		return fmt.Errorf("reading Cluster: %w", err)
+	case !cluster.DeletionTimestamp.IsZero():
+		return fmt.Errorf("the Cluster %s is being deleted", key)
+	case cluster.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled:
+		return nil
+	}
+	if !f.enable {
+		return f.optedIn(ctx, c, &cluster)
+	}
+	want := cluster.DeepCopy()
+	metav1.SetMetaDataLabel(&want.ObjectMeta, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+	if err := c.Patch(ctx, want, client.MergeFrom(&cluster)); err != nil {
+		return fmt.Errorf("labelling Cluster: %w", err)
+	}
+	return nil
+}
+
+// optedIn looks for a Tunnel: the controller may give one to each Cluster.
+func (f *joinFlags) optedIn(ctx context.Context, c client.Client, cluster *clusterv1.Cluster) error {
+	key := client.ObjectKeyFromObject(cluster)
+	notYet := fmt.Errorf("the Cluster %s has not opted in: label it with %s=%s, or give --enable", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+	if cluster.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelDisabled {
+		return notYet
+	}
+	switch err := c.Get(ctx, key, &v1alpha1.Tunnel{}); {
+	case apierrors.IsNotFound(err):
+		return notYet
+	case err != nil:
+		return fmt.Errorf("reading Tunnel: %w", err)
+	}
+	return nil
+}
+
+// WaitBootstrap waits for the bootstrap Secret of a Cluster's Tunnel, or for a reason why there will be none.
+func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (*corev1.Secret, error) {
+	again := time.NewTicker(management.LookInterval)
+	defer again.Stop()
+	for {
+		secret, wait, err := lookBootstrap(ctx, c, key)
+		if wait == nil {
+			return secret, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the Secret %s%s in namespace %s: %w", key.Name, v1alpha1.BootstrapSecretSuffix, key.Namespace, wait)
+		case <-again.C:
+		}
+	}
+}
+
+// errNoTunnel is what a management cluster comes to in which nobody makes Tunnels.
+var errNoTunnel = errors.New("there is no Tunnel yet: does the controller of Fairlead run, and is the Cluster paused?")
+
+// lookBootstrap returns the Secret, why to wait for it, or why that would be in vain.
+func lookBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (secret *corev1.Secret, wait, err error) {
+	tunnel := &v1alpha1.Tunnel{}
+	switch err := c.Get(ctx, key, tunnel); {
+	case apierrors.IsNotFound(err):
+		return nil, errNoTunnel, nil
+	case meta.IsNoMatchError(err):
+		return nil, nil, errors.New("this management cluster does not know Tunnels: Fairlead is not installed there")
+	case err != nil:
+		return nil, fmt.Errorf("reading Tunnel: %w", err), nil
+	}
+	accepted := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted)
+	switch {
+	case accepted == nil || accepted.ObservedGeneration != tunnel.Generation:
+		return nil, errors.New("the controller has not looked at the Tunnel yet: does it run?"), nil
+	case accepted.Reason == v1alpha1.ReasonNotTunnelled:
+		return nil, nil, fmt.Errorf("the Tunnel %s needs no edge: %s", key, accepted.Message)
+	case accepted.Status == metav1.ConditionFalse && accepted.Reason != v1alpha1.ReasonInvalidExtraName:
+		return nil, nil, fmt.Errorf("the Tunnel %s is not accepted: %s", key, accepted.Message)
+	}
+	secret = &corev1.Secret{}
+	err = c.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + v1alpha1.BootstrapSecretSuffix}, secret)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reading bootstrap Secret: %w", err), nil
+	case !metav1.IsControlledBy(secret, tunnel) || len(secret.Data[v1alpha1.BootstrapFileKey]) == 0:
+		return nil, errors.New("it is not that of the Tunnel yet"), nil
+	}
+	return secret, nil, nil
+}

@@ -1,0 +1,311 @@
+// Package kubeconfig is the command kubeconfig: it prints the kubeconfig of a workload cluster, or merges it into a file.
+package kubeconfig
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/disk"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// kubeconfigFlags are the command line of kubeconfig.
+type kubeconfigFlags struct {
+	management.Flags
+	from      string // [namespace/]name of a copy
+	into      string // a file
+	name      string // of the context
+	use       bool
+	replace   bool
+	allowExec bool
+}
+
+// Command is the command kubeconfig.
+func Command() *cobra.Command {
+	var f kubeconfigFlags
+	cmd := &cobra.Command{
+		Use:   "kubeconfig CLUSTER",
+		Short: "Write the kubeconfig by which a workload cluster is reached through its tunnel",
+		Long: strings.TrimSpace(`
+Write the kubeconfig of a workload cluster, as its Secret has it, to the standard output; or add it to a kubeconfig file with --merge,
+which then has mode 0600. It has one context, whose name is CLUSTER.NAMESPACE unless --context-name says otherwise, and holds
+a client key: treat it as a password.
+
+The server in it is a gateway, and its name has to resolve where you use it, or its proxy to be reachable: "fairlead check" looks.
+What would not work, or could run programs on your machine, is refused.`),
+		Example: "  fairlead kubeconfig -n prod c1 >c1.kubeconfig\n  fairlead kubeconfig -n prod c1 --merge ~/.kube/config --use\n  fairlead kubeconfig -n prod c1 --copy c1-viewer",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+	}
+	f.AddTo(cmd.Flags())
+	set := cmd.Flags()
+	set.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster; by default that of the context")
+	set.StringVar(&f.from, "copy", "", "name, or namespace/name, of one of the further kubeconfigs that the Tunnel asks for, instead of the administrator's")
+	set.StringVar(&f.into, "merge", "", "kubeconfig file to add it to, instead of the standard output; made if it is not there")
+	set.StringVar(&f.name, "context-name", "", "name of the context, its cluster and its user; by default CLUSTER.NAMESPACE")
+	set.BoolVar(&f.use, "use", false, "make it the current context of the file")
+	set.BoolVar(&f.replace, "replace", false, "replace a context of that name which leads elsewhere")
+	set.BoolVar(&f.allowExec, "allow-exec", false, "accept a user who logs in with a program, which then runs on your machine")
+	return cmd
+}
+
+func (f *kubeconfigFlags) run(cmd *cobra.Command, cluster string) error {
+	if f.into == "" && (f.use || f.replace) {
+		return output.UsageError("--use and --replace need --merge")
+	}
+	m, err := f.Open()
+	if err != nil {
+		return err
+	}
+	key := client.ObjectKey{Namespace: m.Namespace, Name: cluster}
+	if f.name == "" {
+		f.name = key.Name + "." + key.Namespace
+	}
+	data, err := f.read(cmd.Context(), m, key)
+	if err != nil {
+		return err
+	}
+	config, err := oneContext(data, f.name, f.allowExec)
+	if err != nil {
+		return fmt.Errorf("the kubeconfig of %s: %w", key, err)
+	}
+	if f.into != "" {
+		if err := f.merge(config); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", f.name, f.into)
+		return err
+	}
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("writing kubeconfig: %w", err)
+	}
+	_, err = cmd.OutOrStdout().Write(text)
+	return err
+}
+
+// read returns the kubeconfig of a Cluster that leads where Fairlead has it lead.
+func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.ObjectKey) ([]byte, error) {
+	var tunnel v1alpha1.Tunnel
+	switch err := c.Get(ctx, key, &tunnel); {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: `fairlead status -A` shows those that there are, and `fairlead join --enable` opts a Cluster in", key.Name, key.Namespace)
+	case err != nil:
+		return nil, management.ExplainMissing(fmt.Errorf("reading Tunnel: %w", err))
+	}
+	ready := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
+	switch {
+	case ready == nil:
+		return nil, fmt.Errorf("the controller has not looked at the kubeconfig of %s yet: does it run?", key)
+	case ready.Status != metav1.ConditionTrue:
+		return nil, fmt.Errorf("the kubeconfig of %s does not lead through Fairlead: %s", key, ready.Message)
+	}
+	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}
+	if f.from != "" {
+		var err error
+		if secret, err = copyOf(&tunnel, f.from); err != nil {
+			return nil, err
+		}
+	}
+	var found corev1.Secret
+	if err := c.Get(ctx, secret, &found); err != nil {
+		return nil, fmt.Errorf("reading kubeconfig Secret: %w", err)
+	}
+	if f.from == "" && found.Annotations[v1alpha1.OriginalServerAnnotation] == "" && tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		return nil, fmt.Errorf("the Secret %s was written anew a moment ago and does not lead through the tunnel: try again", secret)
+	}
+	return found.Data[kubeconfig.Key], nil
+}
+
+// copyOf finds the Secret of a further kubeconfig.
+func copyOf(tunnel *v1alpha1.Tunnel, name string) (client.ObjectKey, error) {
+	namespace, short, ok := strings.Cut(name, "/")
+	if !ok {
+		namespace, short = tunnel.Namespace, name
+	}
+	var have []string
+	for _, c := range tunnel.Status.Kubeconfig.Copies {
+		if c.Namespace != namespace || c.Name != short {
+			have = append(have, c.Namespace+"/"+c.Name)
+			continue
+		}
+		if c.Error != "" {
+			return client.ObjectKey{}, fmt.Errorf("the copy %s is not as it should be: %s", name, c.Error)
+		}
+		return client.ObjectKey{Namespace: namespace, Name: short}, nil
+	}
+	if len(have) == 0 {
+		return client.ObjectKey{}, fmt.Errorf("--copy: the Tunnel %s/%s has no copies: add one to its spec.kubeconfig.copies", tunnel.Namespace, tunnel.Name)
+	}
+	return client.ObjectKey{}, fmt.Errorf("--copy: the Tunnel %s/%s has no copy %s: it has %s", tunnel.Namespace, tunnel.Name, name, strings.Join(have, ", "))
+}
+
+// oneContext is the current context of a kubeconfig under another name, and nothing else of it. What can't work is an error, and
+// what is more than data is too: who may write a Secret must not run programs on this machine.
+func oneContext(data []byte, name string, allowExec bool) (*clientcmdapi.Config, error) {
+	file, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, errors.New("its Secret holds no kubeconfig: its control-plane provider writes it anew when the Secret is deleted")
+	}
+	current := file.Contexts[file.CurrentContext]
+	if current == nil || file.Clusters[current.Cluster] == nil || file.AuthInfos[current.AuthInfo] == nil {
+		return nil, errors.New("it has no current context with a cluster and a user")
+	}
+	cluster, user := file.Clusters[current.Cluster], file.AuthInfos[current.AuthInfo]
+	if err := checkCluster(cluster); err != nil {
+		return nil, err
+	}
+	if field := OutsideOfUser(user); field != "" && (field != "exec" || !allowExec) {
+		cure := "it is of use on one machine only, and not trusted"
+		if field == "exec" {
+			cure = fmt.Sprintf("it would run %q on your machine: look at it, and give --allow-exec", user.Exec.Command)
+		}
+		return nil, fmt.Errorf("its user has %s: %s", field, cure)
+	}
+	if err := checkUser(user, time.Now()); err != nil {
+		return nil, err
+	}
+	out := clientcmdapi.NewConfig()
+	out.Clusters[name], out.AuthInfos[name] = cluster, user
+	out.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: current.Namespace}
+	out.CurrentContext = name
+	return out, nil
+}
+
+func checkCluster(c *clientcmdapi.Cluster) error {
+	server, err := url.Parse(c.Server)
+	switch {
+	case err != nil || server.Scheme != "https" || server.Host == "":
+		return errors.New("its server is no https URL: see the condition KubeconfigReady of the Tunnel")
+	case c.InsecureSkipTLSVerify:
+		return errors.New("it has insecure-skip-tls-verify, with which anybody on the way can read and change everything: have its provider give it the CA")
+	case c.CertificateAuthority != "":
+		return errors.New("it names certificate-authority, a file of some machine: the CA has to be in it")
+	case !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData):
+		return errors.New("it has no CA certificate: its control-plane provider writes it anew when the Secret is deleted")
+	}
+	return nil
+}
+
+// checkUser looks whether a client certificate, if there is one, is good still.
+func checkUser(u *clientcmdapi.AuthInfo, now time.Time) error {
+	if len(u.ClientCertificateData) == 0 {
+		return nil
+	}
+	block, _ := pem.Decode(u.ClientCertificateData)
+	if block == nil {
+		return errors.New("its client certificate can't be read")
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return errors.New("its client certificate can't be read")
+	}
+	if !now.Before(leaf.NotAfter) {
+		return fmt.Errorf("its client certificate has ended at %s: the control-plane provider should have renewed it, and does when the Secret is deleted", leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// merge adds a kubeconfig of one context to a file.
+func (f *kubeconfigFlags) merge(one *clientcmdapi.Config) error {
+	path, err := filepath.EvalSymlinks(f.into) // or the link would be replaced, and not what it leads to
+	if errors.Is(err, fs.ErrNotExist) {
+		path, err = f.into, nil
+	}
+	if err != nil {
+		return fmt.Errorf("--merge: %w", err)
+	}
+	unlock, err := lockKubeconfig(path)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	all, err := clientcmd.LoadFromFile(path)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case fresh:
+		all = clientcmdapi.NewConfig()
+	case err != nil:
+		return fmt.Errorf("--merge: %s is no kubeconfig, and stays as it is", f.into) // it may hold keys, which errors quote
+	}
+	if err := f.collides(all, one); err != nil {
+		return err
+	}
+	all.Clusters[f.name], all.AuthInfos[f.name], all.Contexts[f.name] = one.Clusters[f.name], one.AuthInfos[f.name], one.Contexts[f.name]
+	if fresh || f.use {
+		all.CurrentContext = f.name
+	}
+	text, err := clientcmd.Write(*all)
+	if err != nil {
+		return fmt.Errorf("writing kubeconfig: %w", err)
+	}
+	return disk.Replace(path, text)
+}
+
+// collides is an error if the file has something of that name that leads elsewhere.
+func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
+	if f.replace {
+		return nil
+	}
+	has, ok := all.Clusters[f.name]
+	_, user := all.AuthInfos[f.name]
+	context, named := all.Contexts[f.name]
+	switch {
+	case ok && (has.Server != one.Clusters[f.name].Server || has.TLSServerName != one.Clusters[f.name].TLSServerName):
+		return fmt.Errorf("--merge: %s has a cluster %s that leads to %s: give --context-name, or --replace", f.into, f.name, has.Server)
+	case named && (context.Cluster != f.name || context.AuthInfo != f.name), !ok && user:
+		return fmt.Errorf("--merge: %s has a context or a user %s of something else: give --context-name, or --replace", f.into, f.name)
+	}
+	return nil
+}
+
+// lockKubeconfig keeps kubectl, and others that use client-go, from writing the file meanwhile.
+func lockKubeconfig(path string) (unlock func(), err error) {
+	lock := path + ".lock"
+	file, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil, fmt.Errorf("--merge: somebody else is writing %s: try again, or remove %s if nobody is", path, lock)
+	case err != nil:
+		return nil, fmt.Errorf("--merge: %w", err)
+	}
+	return func() { _ = file.Close(); _ = os.Remove(lock) }, nil
+}
+
+// OutsideOfUser is the field by which a user is more than data; empty: none.
+func OutsideOfUser(user *clientcmdapi.AuthInfo) string {
+	switch {
+	case user.Exec != nil:
+		return "exec"
+	case user.AuthProvider != nil:
+		return "auth-provider"
+	case user.TokenFile != "":
+		return "tokenFile"
+	case user.ClientCertificate != "":
+		return "client-certificate"
+	case user.ClientKey != "":
+		return "client-key"
+	}
+	return ""
+}

@@ -1,0 +1,107 @@
+// Package management is the connection of commands to a management cluster and its xds-servers: flags in, clients out. It does not
+// know what they are used for.
+package management
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// Flags say which management cluster is meant, as kubectl's flags of the same names do.
+type Flags struct {
+	Kubeconfig, Context, Namespace string
+}
+
+// AddTo adds --kubeconfig and --context.
+func (f *Flags) AddTo(set *pflag.FlagSet) {
+	set.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; by default what KUBECONFIG names, else ~/.kube/config")
+	set.StringVar(&f.Context, "context", "", "context of the kubeconfig")
+}
+
+// Loader reads the kubeconfig that the flags name.
+func (f *Flags) Loader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.Context}
+	overrides.Context.Namespace = f.Namespace
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// Client is a client of a management cluster.
+type Client struct {
+	client.WithWatch
+	Config    *rest.Config
+	HTTP      *http.Client
+	scheme    *runtime.Scheme
+	Namespace string // that is meant
+}
+
+// Open makes a client of the management cluster. Nothing is asked yet.
+func (f *Flags) Open() (*Client, error) {
+	loader := f.Loader()
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
+	}
+	config.UserAgent = "fairlead"
+	config.QPS = -1 // the apiserver itself shares out what it has, and says so
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("building scheme: %w", err)
+	}
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: transport})
+	if err != nil {
+		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+	}
+	return &Client{c, config, transport, scheme, namespace}, nil
+}
+
+// Client is open for commands that need no more than a client and the namespace that is meant.
+func (f *Flags) Client() (client.WithWatch, string, error) {
+	m, err := f.Open()
+	if err != nil {
+		return nil, "", err
+	}
+	return m, m.Namespace, nil
+}
+
+// MetadataList is a list of which the apiserver sends metadata alone: what is not sent can't leak.
+func MetadataList(of schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(of)
+	return list
+}
+
+// ExplainMissing says what it means that a management cluster doesn't know our kind.
+func ExplainMissing(err error) error {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("this management cluster does not know all of Cluster and Tunnel: is Fairlead installed there, and is it the right --context? %w", err)
+	}
+	return err
+}
+
+// LookInterval is how often a command that waits looks again.
+const LookInterval = 500 * time.Millisecond

@@ -1,0 +1,105 @@
+package management
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/internal/cli/output"
+)
+
+// syncTime bounds how long the first list of a watch may take.
+const syncTime = time.Minute
+
+// watched reads objects from memory, where Kubernetes watches keep them, so that a change costs the apiserver one event.
+type watched struct {
+	client.Reader
+	changes output.Watcher
+}
+
+// Reader is where a command reads objects of some kinds from: with watch a memory of them, else the apiserver.
+func (m *Client) Reader(ctx context.Context, watch bool, namespace string, kinds ...client.Object) (client.Reader, output.Watcher, error) {
+	if !watch {
+		return m, nil, nil
+	}
+	w, err := m.watch(ctx, namespace, kinds...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return w, w.changes, nil
+}
+
+// watch begins to watch objects of some kinds in a namespace, or in all. It returns when all are there.
+func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Object) (*watched, error) {
+	options := cache.Options{HTTPClient: m.HTTP, Scheme: m.scheme, Mapper: m.RESTMapper(), ByObject: map[client.Object]cache.ByObject{}, DefaultTransform: cache.TransformStripManagedFields()}
+	if namespace != "" {
+		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	}
+	failed := make(chan error, 1)
+	options.DefaultWatchErrorHandler = func(ctx context.Context, r *toolscache.Reflector, err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	}
+	c, err := cache.New(m.Config, options)
+	if err != nil {
+		return nil, fmt.Errorf("watching the management cluster: %w", err)
+	}
+	news := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	}
+	go func() { _ = c.Start(ctx) }()
+	syncing, cancel := context.WithTimeout(ctx, syncTime)
+	defer cancel()
+	if !c.WaitForCacheSync(syncing) { // of nothing yet: only what has started can be asked
+		return nil, fmt.Errorf("watching the management cluster: %w", context.Cause(syncing))
+	}
+	for _, kind := range kinds {
+		if err := follow(syncing, c, kind, notify, failed); err != nil {
+			return nil, err
+		}
+	}
+	return &watched{c, func(ctx context.Context, changed func()) error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-news:
+				changed()
+			}
+		}
+	}}, nil
+}
+
+// follow waits until the objects of one kind are there. The first thing that goes wrong meanwhile is told, not waited for.
+func follow(ctx context.Context, c cache.Cache, kind client.Object, notify func(), failed <-chan error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case err := <-failed:
+			cancel(err)
+		case <-ctx.Done():
+		}
+	}()
+	informer, err := c.GetInformer(ctx, kind)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if err != nil {
+		return fmt.Errorf("watching %T: %w", kind, err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { notify() }, UpdateFunc: func(any, any) { notify() }, DeleteFunc: func(any) { notify() },
+	})
+	return err
+}

@@ -1,0 +1,160 @@
+package move
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/join"
+)
+
+const (
+	// edgePods selects the Pods of all our manifests.
+	edgePods = "app.kubernetes.io/name=fairlead-edge"
+	// joinTime is how long an edge may take: longer than it takes itself to give up.
+	joinTime = 75 * time.Second
+	// maxSaid bounds what is printed of what an edge says.
+	maxSaid = 1000
+	// defaultStateDir is that of edge-agent.
+	defaultStateDir = "/var/lib/fairlead/edge"
+)
+
+// deliver hands the bootstrap file of the target to every edge, and prints what to run at those that it does not reach.
+func (m *move) deliver(ctx context.Context, secret *corev1.Secret) error {
+	if err := m.deliverToPods(ctx); err != nil {
+		m.say("edges can't be reached through the Cluster's own kubeconfig: %v", err)
+	}
+	missing, err := m.missing(ctx)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	m.say("at each of these edges run the command below, as root: %s", names(missing))
+	m.say("edge-agent join <<'EOF'\n%sEOF", secret.Data[v1alpha1.BootstrapFileKey])
+	return nil
+}
+
+// deliverToPods hands it to those that run in Pods of the workload cluster, and are missing in the target.
+func (m *move) deliverToPods(ctx context.Context) error {
+	config, err := m.workload(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making client of the workload cluster: %w", err)
+	}
+	pods, err := m.podsOf(ctx, set)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		pod := &pods[i]
+		// Anew for each: the controller replaces a token when half of its uses are used up.
+		secret, err := join.WaitBootstrap(ctx, m.to, m.target)
+		if err != nil {
+			return fmt.Errorf("in the target: %w", err)
+		}
+		said, err := runJoin(ctx, config, set, pod, secret.Data[v1alpha1.BootstrapFileKey])
+		if err != nil {
+			m.say("Pod %s/%s: %v", pod.Namespace, pod.Name, err)
+			continue
+		}
+		m.say("Pod %s/%s: %s", pod.Namespace, pod.Name, said)
+	}
+	return nil
+}
+
+// runJoin runs edge-agent join in a Pod, and returns what it says.
+func runJoin(ctx context.Context, config *rest.Config, set kubernetes.Interface, pod *corev1.Pod, file []byte) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTime)
+	defer cancel()
+	container := agentContainer(pod)
+	request := set.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{
+			Container: container.Name, Stdin: true, Stdout: true, Stderr: true,
+			Command: []string{program(container), "join", "--state-dir=" + stateDirOf(container)},
+		}, scheme.ParameterCodec)
+	socket, err := remotecommand.NewWebSocketExecutor(config, "GET", request.URL().String())
+	if err != nil {
+		return "", fmt.Errorf("preparing exec: %w", err)
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(config, "POST", request.URL())
+	if err != nil {
+		return "", fmt.Errorf("preparing exec: %w", err)
+	}
+	executor, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return "", fmt.Errorf("preparing exec: %w", err)
+	}
+	var stdout, stderr bounded
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: bytes.NewReader(file), Stdout: &stdout, Stderr: &stderr})
+	if err != nil {
+		return "", fmt.Errorf("running edge-agent join: %w: %s", err, cmp.Or(stderr.String(), "it said nothing"))
+	}
+	return cmp.Or(stdout.String(), "done"), nil
+}
+
+// bounded keeps the beginning of what is written to it, as one line.
+type bounded struct{ text bytes.Buffer }
+
+// Write implements io.Writer. It takes everything, and forgets what is too much.
+func (b *bounded) Write(p []byte) (int, error) {
+	b.text.Write(p[:min(len(p), maxSaid-b.text.Len())])
+	return len(p), nil
+}
+
+// String is what is printed of it: no control characters of a machine reach the terminal of a person.
+func (b *bounded) String() string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, b.text.String()))
+}
+
+// agentContainer is the container that runs edge-agent run.
+func agentContainer(pod *corev1.Pod) corev1.Container {
+	for _, c := range pod.Spec.Containers {
+		if slices.Contains(append(slices.Clone(c.Command), c.Args...), "run") {
+			return c
+		}
+	}
+	return pod.Spec.Containers[0]
+}
+
+// program is what the container runs; the image says it otherwise.
+func program(c corev1.Container) string {
+	if len(c.Command) > 0 {
+		return c.Command[0]
+	}
+	return "edge-agent"
+}
+
+// stateDirOf is the state folder that the agent was started with.
+func stateDirOf(c corev1.Container) string {
+	all := append(slices.Clone(c.Command), c.Args...)
+	for i, arg := range all {
+		if dir, ok := strings.CutPrefix(arg, "--state-dir="); ok {
+			return dir
+		}
+		if arg == "--state-dir" && i+1 < len(all) {
+			return all[i+1]
+		}
+	}
+	return defaultStateDir
+}

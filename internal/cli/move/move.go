@@ -1,0 +1,248 @@
+// Package move is the command group move: it prepares the move of a Cluster by clusterctl, so that its edges are enrolled in the target
+// before it.
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/join"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+// installTimeout is how long the controller of the target may take for a token and a Secret.
+const installTimeout = time.Minute
+
+// moveFlags are the command line of move prepare.
+type moveFlags struct {
+	management.Flags
+	to       management.Flags
+	workload string
+	edges    []string // namespaces of the workload cluster
+	lasts    time.Duration
+	timeout  time.Duration
+	wait     bool
+}
+
+// Command is the command group move.
+func Command() *cobra.Command {
+	return command.Group("move", "Take the edges of a Cluster along when clusterctl moves it", movePrepareCommand())
+}
+
+func movePrepareCommand() *cobra.Command {
+	var f moveFlags
+	cmd := &cobra.Command{
+		Use:   "prepare CLUSTER",
+		Short: "Enrol the edges of a Cluster in the management cluster that it is to be moved to",
+		Long: strings.TrimSpace(`
+Enrol the edges of a Cluster in the management cluster that it is to be moved to, before it is moved: they then have a certificate
+of both installations, and their tunnels at the new one are up seconds after the Cluster is there. The installations may
+have different tunnel domains, gateways and CAs. Run clusterctl move when this has succeeded.
+
+It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels in all namespaces there.
+It hands the bootstrap file that the target makes for it to every edge of the Cluster: by "edge-agent join" in its Pods, through the tunnel that there
+is. For edges that run in no Pod, or can't be reached, it prints what to run there; that has a token in it.
+
+Then it waits until the target has as many of the edges on record as are connected here. It can be repeated: what is done is done.
+The target waits for the Cluster as long as --for says; after that its edges there are let go.`),
+		Example: "  fairlead move prepare -n prod c1 --to-kubeconfig=target.kubeconfig && clusterctl move -n prod --to-kubeconfig=target.kubeconfig",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := f.open(cmd.OutOrStdout(), args[0])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			return m.run(ctx)
+		},
+	}
+	f.AddTo(cmd.Flags())
+	flags := cmd.Flags()
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster; by default that of the context")
+	flags.StringVar(&f.to.Kubeconfig, "to-kubeconfig", "", "kubeconfig of the management cluster that the Cluster is to be moved to")
+	flags.StringVar(&f.to.Context, "to-kubeconfig-context", "", "context of that kubeconfig")
+	flags.StringVar(&f.to.Namespace, "to-namespace", "", "namespace of the Cluster there; by default the same")
+	flags.StringVar(&f.workload, "workload-kubeconfig", "", "kubeconfig by which the edges' Pods are reached; by default that of the Cluster, through its tunnel")
+	// Not in all: whoever may make a Pod in some namespace could have the token given to it.
+	flags.StringArrayVar(&f.edges, "edge-namespace", []string{"fairlead-edge", metav1.NamespaceSystem}, "namespace of the workload cluster in which Pods of edges are; repeat it for several")
+	flags.DurationVar(&f.lasts, "for", 24*time.Hour, "how long the target waits for the Cluster")
+	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long all of it may take")
+	flags.BoolVar(&f.wait, "wait", true, "wait until the edges are enrolled there")
+	_ = cmd.MarkFlagRequired("to-kubeconfig")
+	return cmd
+}
+
+// move is one Cluster that is to be moved.
+type move struct {
+	flags    moveFlags
+	out      io.Writer
+	from, to client.Client
+	key      client.ObjectKey // at the source
+	target   client.ObjectKey // at the target
+}
+
+func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
+	if f.lasts < time.Minute {
+		return nil, output.UsageError("--for: %s is less than the minute that a move takes", f.lasts)
+	}
+	from, namespace, err := f.Client()
+	if err != nil {
+		return nil, err
+	}
+	if f.to.Namespace == "" {
+		f.to.Namespace = namespace
+	}
+	to, _, err := f.to.Client()
+	if err != nil {
+		return nil, fmt.Errorf("--to-kubeconfig: %w", err)
+	}
+	return &move{
+		flags: f, out: out, from: from, to: to,
+		key: client.ObjectKey{Namespace: namespace, Name: cluster}, target: client.ObjectKey{Namespace: f.to.Namespace, Name: cluster},
+	}, nil
+}
+
+func (m *move) say(format string, args ...any) { _, _ = fmt.Fprintf(m.out, format+"\n", args...) }
+
+// run does what is left to do.
+func (m *move) run(ctx context.Context) error {
+	source, err := m.source(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.differ(ctx); err != nil {
+		return err
+	}
+	if err := m.prepareTarget(ctx, source.HeldID()); err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, installTimeout)
+	defer cancel()
+	secret, err := join.WaitBootstrap(waiting, m.to, m.target)
+	if err != nil {
+		return fmt.Errorf("in the target: %w", err)
+	}
+	missing, err := m.missing(ctx)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		if err := m.deliver(ctx, secret); err != nil {
+			return err
+		}
+	}
+	if !m.flags.wait {
+		return nil
+	}
+	return m.waitEnrolled(ctx)
+}
+
+// source is the Tunnel that is to be moved.
+func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
+	var tunnel v1alpha1.Tunnel
+	switch err := m.from.Get(ctx, m.key, &tunnel); {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: has the Cluster opted in, or was it moved already?", m.key.Name, m.key.Namespace)
+	case err != nil:
+		return nil, fmt.Errorf("reading Tunnel: %w", err)
+	}
+	switch {
+	case !tunnel.DeletionTimestamp.IsZero():
+		return nil, fmt.Errorf("the Tunnel %s is being deleted", m.key)
+	case tunnel.HeldID() == "" || tunnel.Status.Hostname == "":
+		return nil, fmt.Errorf("the Tunnel %s is not served: %s", m.key, acceptedMessage(&tunnel))
+	case len(connectedEdges(&tunnel)) == 0:
+		return nil, fmt.Errorf("no edge of the Tunnel %s is connected, so there is nobody to prepare: see `fairlead edge list -n %s %s`", m.key, m.key.Namespace, m.key.Name)
+	}
+	return &tunnel, nil
+}
+
+func acceptedMessage(t *v1alpha1.Tunnel) string {
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
+		return c.Message
+	}
+	return "its controller has not looked at it yet"
+}
+
+// differ returns an error if both kubeconfigs are of one cluster: there the same id would be taken twice.
+func (m *move) differ(ctx context.Context) error {
+	key := client.ObjectKey{Name: metav1.NamespaceSystem}
+	var here, there corev1.Namespace
+	if m.from.Get(ctx, key, &here) != nil || m.to.Get(ctx, key, &there) != nil {
+		return nil // who may not read it is told by what comes next
+	}
+	if here.UID == there.UID {
+		return errors.New("--to-kubeconfig: it is of the management cluster in which the Cluster is already")
+	}
+	return nil
+}
+
+// prepareTarget makes the Tunnel that waits for the Cluster, or has it wait for longer.
+func (m *move) prepareTarget(ctx context.Context, id string) error {
+	until := time.Now().Add(m.flags.lasts).UTC().Format(time.RFC3339)
+	var have v1alpha1.Tunnel
+	err := m.to.Get(ctx, m.target, &have)
+	switch {
+	case meta.IsNoMatchError(err):
+		return errors.New("the target does not know Tunnels: install Fairlead there first")
+	case apierrors.IsNotFound(err):
+		return m.createTarget(ctx, id, until)
+	case err != nil:
+		return fmt.Errorf("reading Tunnel in the target: %w", err)
+	case !have.DeletionTimestamp.IsZero():
+		return fmt.Errorf("the Tunnel %s in the target is being deleted: try again when it is gone", m.target)
+	case have.ClaimedID() != id:
+		return fmt.Errorf("the target has a Tunnel %s with another id, so it is another Cluster's: delete it there, or give --to-namespace", m.target)
+	case metav1.GetControllerOf(&have) != nil:
+		m.say("target: the Cluster is there already")
+		return nil
+	}
+	if _, waits := source.PreparedUntil(&have); !waits && have.Annotations[v1alpha1.PreparedAnnotation] == "" {
+		m.say("target: Tunnel %s is there, and begins to wait for its Cluster", m.target)
+	}
+	want := have.DeepCopy()
+	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.PreparedAnnotation, until)
+	if err := m.to.Patch(ctx, want, client.MergeFrom(&have)); err != nil {
+		return fmt.Errorf("having the Tunnel in the target wait: %w", err)
+	}
+	m.say("target: Tunnel %s waits for its Cluster until %s", m.target, until)
+	return nil
+}
+
+func (m *move) createTarget(ctx context.Context, id, until string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.target.Namespace}}
+	if err := m.to.Get(ctx, client.ObjectKeyFromObject(namespace), &corev1.Namespace{}); apierrors.IsNotFound(err) {
+		if err := m.to.Create(ctx, namespace); client.IgnoreAlreadyExists(err) != nil {
+			return fmt.Errorf("creating namespace in the target: %w", err)
+		}
+	}
+	tunnel := &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.target.Namespace, Name: m.target.Name, Annotations: map[string]string{v1alpha1.PreparedAnnotation: until},
+		},
+		Spec: v1alpha1.TunnelSpec{ID: id},
+	}
+	if err := m.to.Create(ctx, tunnel); apierrors.IsForbidden(err) {
+		return fmt.Errorf("creating Tunnel in the target: it takes the verbs create, and set-id in all namespaces, on tunnels.fairlead.dev there: %w", err)
+	} else if err != nil {
+		return fmt.Errorf("creating Tunnel in the target: %w", err)
+	}
+	m.say("target: Tunnel %s made, it waits for its Cluster until %s", m.target, until)
+	return nil
+}

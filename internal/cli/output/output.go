@@ -1,0 +1,182 @@
+// Package output prints what commands show: tables with wide columns, pages of fields, JSON and YAML, and with --watch each of
+// them again when it changes. It knows no command and no cluster, and takes out of each text what could steer a terminal.
+package output
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/internal/command"
+)
+
+// The forms of -o.
+const (
+	formTable = "table"
+	formWide  = "wide"
+	FormJSON  = "json"
+	formYAML  = "yaml"
+)
+
+var outputForms = []string{formTable, formWide, FormJSON, formYAML}
+
+// The exit codes of every command, beside 0.
+const (
+	exitBroken = 1 // what was looked at is broken, or the command has failed
+	exitUsage  = 2 // the command line is wrong
+)
+
+// UsageError is an error of the command line: exit code 2.
+func UsageError(format string, args ...any) error {
+	return &command.Error{Code: exitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// Broken ends the program with exit code 1 without a word: what was printed says it.
+func Broken() error { return &command.Error{Code: exitBroken} }
+
+// Options is how a command prints what it has to show.
+type Options struct {
+	Form  string
+	Watch bool
+}
+
+// AddTo adds -o.
+func (o *Options) AddTo(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.Form, "output", "o", formTable, "how to print: table, wide (more columns), json or yaml")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputForms, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// AddWatchTo adds -o and --watch.
+func (o *Options) AddWatchTo(cmd *cobra.Command) {
+	o.AddTo(cmd)
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "go on: draw anew on a terminal what changes, print it elsewhere")
+}
+
+// structured says whether the output is for machines.
+func (o *Options) structured() bool { return o.Form == FormJSON || o.Form == formYAML }
+
+func (o *Options) wide() bool { return o.Form == formWide }
+
+// Validate returns a usage error for a form of -o that there is not.
+func (o *Options) Validate() error {
+	if !slices.Contains(outputForms, o.Form) {
+		return UsageError("--output: %q is none of %s", o.Form, strings.Join(outputForms, ", "))
+	}
+	return nil
+}
+
+// View is what a command shows at one moment.
+type View struct {
+	Data    any         // for json and yaml
+	Summary []Line      // above the table
+	Table   *Table      // what people read, or
+	Page    func(*Page) // more than a table
+	Empty   string      // instead of a table without rows
+	Same    any         // of a Page: with --watch it is printed again only when this differs; nil: Data
+}
+
+// Print prints a view once.
+func (o *Options) Print(cmd *cobra.Command, v View) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if o.structured() {
+		return o.encode(out, v.Data)
+	}
+	return o.draw(NewPage(out, o.wide()), v)
+}
+
+func (o *Options) draw(p *Page, v View) error {
+	for _, l := range v.Summary {
+		p.Line(l...)
+	}
+	switch {
+	case v.Page != nil:
+		v.Page(p)
+	case v.Table != nil && len(v.Table.Rows) == 0 && v.Empty != "":
+		p.Line(Plain(v.Empty))
+	case v.Table != nil:
+		if len(v.Summary) > 0 {
+			p.Line()
+		}
+		p.Table(v.Table)
+	}
+	return p.Err
+}
+
+// encode prints data for machines; of YAML each document begins with its mark, so that several can follow each other.
+func (o *Options) encode(out io.Writer, data any) error {
+	if o.Form == formYAML {
+		text, err := yaml.Marshal(data)
+		if err != nil {
+			return fmt.Errorf("writing YAML: %w", err)
+		}
+		if o.Watch {
+			text = append([]byte("---\n"), text...)
+		}
+		_, err = out.Write(text)
+		return err
+	}
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	if !o.Watch { // else one line for each, as tools read it
+		e.SetIndent("", "  ")
+	}
+	return e.Encode(data)
+}
+
+// Show prints what look returns, and with --watch again whenever changes says that something has changed, until the context ends.
+func (o *Options) Show(cmd *cobra.Command, look func(context.Context) (View, error), changes Watcher) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if o.Watch {
+		return o.follow(cmd, look, changes)
+	}
+	v, err := look(cmd.Context())
+	if err != nil {
+		return err
+	}
+	return o.Print(cmd, v)
+}
+
+// terminal is the file behind a stream if that is a terminal which understands escape sequences, else nil.
+func terminal(stream any) *os.File {
+	file, ok := stream.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(file.Fd())) {
+		return nil
+	}
+	return file
+}
+
+// colourful says whether colours may be used: on a terminal, and if nobody has said no (no-color.org).
+func colourful(stream any) bool { return terminal(stream) != nil && os.Getenv("NO_COLOR") == "" }
+
+// Progress is a line on a terminal that says what is being done, and is gone in the end.
+type Progress struct{ to *os.File }
+
+// NewProgress returns one on the error stream. Where that is no terminal nothing is ever said.
+func NewProgress(cmd *cobra.Command) Progress { return Progress{terminal(cmd.ErrOrStderr())} }
+
+// Say replaces the line.
+func (p Progress) Say(format string, args ...any) {
+	if p.to != nil {
+		_, _ = fmt.Fprint(p.to, "\r\x1b[K"+clean(fmt.Sprintf(format, args...)))
+	}
+}
+
+// Done takes the line away.
+func (p Progress) Done() {
+	if p.to != nil {
+		_, _ = fmt.Fprint(p.to, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,214 @@
+// Package render is the command render: files with objects in, the configuration of an Envoy out. It needs no cluster.
+package render
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/source"
+)
+
+// renderFlags are the command line of render.
+type renderFlags struct {
+	files                      []string
+	gateway                    string // the name of one, or
+	edge                       string // namespace/name of the workload cluster of one; neither: all of them
+	node                       string
+	gateways, localAPIServers  []string // what an edge dials by its own flags
+	public, apiserver, connect string
+	validate                   bool
+	envoy                      string
+}
+
+// Command is the command render.
+func Command() *cobra.Command {
+	var f renderFlags
+	cmd := &cobra.Command{
+		Use:   "render",
+		Short: "Print the whole Envoy configuration of gateways and edges, without any cluster",
+		Long: strings.TrimSpace(`
+Print what a gateway's or an edge's Envoy starts with and gets from its agent, in one file. Such an Envoy asks the agent for
+certificates alone. Without --gateway and --edge that is one YAML document for each gateway and each workload cluster's edge.
+
+-f takes YAML in any number of documents, folders of it (*.yaml, *.yml and *.json) and - for the standard input:
+  - Kubernetes objects: Clusters and Tunnels. What the installation is like is read from the ConfigMap fairlead-settings and the
+    StatefulSet of the gateways, if they are there; other objects are passed over, so that "kubectl kustomize" can be piped in.
+  - a fleet in one file, such as deploy/envoy/fleet.yaml.
+What had to be assumed is said in comments. Mistakes are named with file, line and field.
+
+--validate shows each configuration to an Envoy instead of printing it; with an error of it the exit code is 1.`),
+		Example: "  fairlead render -f cluster.yaml --edge prod/c1\n  kubectl get clusters,tunnels -A -o yaml | fairlead render -f - --gateway gateway-0\n  fairlead render -f clusters/ --validate --envoy /usr/local/bin/envoy",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	set := cmd.Flags()
+	set.StringSliceVarP(&f.files, "file", "f", nil, "YAML file, folder, or - for the standard input; repeat it for several (required)")
+	set.StringVar(&f.gateway, "gateway", "", "name of the one gateway to print")
+	set.StringVar(&f.edge, "edge", "", "namespace/name of the one workload cluster whose edge to print")
+	set.StringVar(&f.node, "node", "edge-example", "node name of the edge")
+	set.StringSliceVar(&f.gateways, "gateway-address", nil, "host:port at which the edge reaches the gateways, instead of the installation's")
+	set.StringSliceVar(&f.localAPIServers, "local-apiserver", nil, "host:port of an apiserver that the edge prefers")
+	set.StringVar(&f.public, "public-listen", "0.0.0.0:443", "where the gateway listens for edges")
+	set.StringVar(&f.apiserver, "apiserver-listen", "0.0.0.0:6443", "where the gateway listens for clients, by SNI")
+	set.StringVar(&f.connect, "connect-listen", "0.0.0.0:3128", "where the gateway listens for clients, by CONNECT")
+	set.BoolVar(&f.validate, "validate", false, "show each configuration to an Envoy, and print what it says")
+	set.StringVar(&f.envoy, "envoy", "envoy", "Envoy for --validate: a path, or a name to be found in PATH")
+	_ = cmd.MarkFlagRequired("file") // an error would say that there is no such flag
+	cmd.MarkFlagsMutuallyExclusive("gateway", "edge")
+	return cmd
+}
+
+// rendered is the configuration of one Envoy.
+type rendered struct {
+	of   string // gateway <name>, or edge of <namespace>/<name>
+	text []byte
+}
+
+func (f renderFlags) run(cmd *cobra.Command) error {
+	inputs, err := readInputs(f.files, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	loaded, err := source.Load(inputs)
+	if err != nil {
+		return err
+	}
+	all, err := f.render(loaded.Fleet)
+	if err != nil {
+		return err
+	}
+	if f.validate {
+		return f.validateAll(cmd, all)
+	}
+	return printRendered(cmd.OutOrStdout(), loaded.Assumed, all)
+}
+
+func printRendered(out io.Writer, assumed []string, all []rendered) error {
+	var b bytes.Buffer
+	for _, text := range assumed {
+		fmt.Fprintf(&b, "# assumed: %s\n", text)
+	}
+	for _, r := range all {
+		if len(all) > 1 {
+			fmt.Fprintf(&b, "---\n# %s\n", r.of)
+		}
+		b.Write(r.text)
+	}
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// render makes the configurations that are wanted.
+func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
+	add := func(of string, bootstrap *bootstrapv3.Bootstrap, err error) error {
+		if err != nil {
+			return err
+		}
+		text, err := envoy.MarshalYAML(bootstrap)
+		all = append(all, rendered{of, text})
+		return err
+	}
+	for _, g := range fleet.Installation.Gateways {
+		if f.gateway == g.Name || f.gateway == "" && f.edge == "" {
+			bootstrap, err := f.gatewayBootstrap(fleet, g.Name)
+			if err := add("gateway "+g.Name, bootstrap, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, wc := range fleet.Clusters {
+		if key := wc.Key.String(); f.edge == key || f.gateway == "" && f.edge == "" {
+			bootstrap, err := f.edgeBootstrap(fleet.Installation, wc)
+			if err := add("edge of "+key, bootstrap, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	switch {
+	case len(all) > 0:
+		return all, nil
+	case f.gateway != "":
+		return nil, fmt.Errorf("--gateway: the input has no gateway %q: it has %s", f.gateway, listed(fleet.Installation.Gateways, func(g model.Gateway) string { return g.Name }))
+	}
+	return nil, fmt.Errorf("--edge: the input has no workload cluster %q: it has %s", f.edge, listed(fleet.Clusters, func(wc model.WorkloadCluster) string { return wc.Key.String() }))
+}
+
+// listed are the first names of what there is.
+func listed[T any](all []T, name func(T) string) string {
+	const most = 10
+	var names []string
+	for _, one := range all[:min(len(all), most)] {
+		names = append(names, name(one))
+	}
+	if more := len(all) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return cmp.Or(strings.Join(names, ", "), "none")
+}
+
+func (f renderFlags) gatewayBootstrap(fleet model.Fleet, name string) (*bootstrapv3.Bootstrap, error) {
+	inst := fleet.Installation
+	bind, err := f.bind()
+	if err != nil {
+		return nil, err
+	}
+	clusters := envoy.GatewayClusters(inst)
+	var denied model.Denied
+	for _, wc := range fleet.Clusters {
+		clusters = append(clusters, envoy.TunnelClusters(inst, wc)...)
+		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
+	}
+	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, name, bind, denied), clusters), nil
+}
+
+func (f renderFlags) bind() (envoy.GatewayBind, error) {
+	var b envoy.GatewayBind
+	for _, listen := range []struct {
+		to   *model.Endpoint
+		from string
+	}{{&b.Public, f.public}, {&b.APIServer, f.apiserver}, {&b.Connect, f.connect}} {
+		e, err := model.ParseEndpoint(listen.from)
+		if err != nil {
+			return envoy.GatewayBind{}, err
+		}
+		*listen.to = e
+	}
+	return b, b.Validate()
+}
+
+func (f renderFlags) edgeBootstrap(inst model.Installation, wc model.WorkloadCluster) (*bootstrapv3.Bootstrap, error) {
+	if err := model.ValidateNodeName(f.node); err != nil {
+		return nil, err
+	}
+	dial, err := f.dial()
+	if err != nil {
+		return nil, err
+	}
+	listeners, clusters := envoy.EdgeListeners(inst, wc, f.node, dial), envoy.EdgeClusters(inst, wc, f.node, dial)
+	return envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), listeners, clusters), nil
+}
+
+func (f renderFlags) dial() (envoy.EdgeDial, error) {
+	var d envoy.EdgeDial
+	for _, addresses := range []struct {
+		to   *[]model.Endpoint
+		from []string
+	}{{&d.Gateways, f.gateways}, {&d.APIServers, f.localAPIServers}} {
+		for _, address := range addresses.from {
+			e, err := model.ParseEndpoint(address)
+			if err != nil {
+				return envoy.EdgeDial{}, err
+			}
+			*addresses.to = append(*addresses.to, e)
+		}
+	}
+	return d, nil
+}

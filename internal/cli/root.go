@@ -1,0 +1,100 @@
+// Package cli is the command line of fairlead: it takes arguments and two streams, and returns an exit code. It puts the commands of the
+// packages below it into one tree, with completions. What a command does is in that command's package.
+package cli
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+
+	"github.com/fairlead/fairlead/internal/cli/bundle"
+	"github.com/fairlead/fairlead/internal/cli/ca"
+	"github.com/fairlead/fairlead/internal/cli/check"
+	"github.com/fairlead/fairlead/internal/cli/config"
+	"github.com/fairlead/fairlead/internal/cli/edge"
+	"github.com/fairlead/fairlead/internal/cli/join"
+	"github.com/fairlead/fairlead/internal/cli/kubeconfig"
+	"github.com/fairlead/fairlead/internal/cli/move"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/cli/render"
+	"github.com/fairlead/fairlead/internal/cli/status"
+	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/kubelog"
+)
+
+// The names by which kubectl runs plugins, and asks them for completions: both are links to this program.
+const (
+	pluginName     = "kubectl-fairlead"
+	completionName = "kubectl_complete-fairlead"
+)
+
+// Run runs the program that was started by a name, and returns its exit code.
+func Run(ctx context.Context, name string, args []string, stdout, stderr io.Writer) int {
+	name = strings.TrimSuffix(filepath.Base(name), ".exe")
+	quiet()
+	root := newRoot()
+	switch name {
+	case completionName: // kubectl hands on what is to be completed
+		args = append([]string{cobra.ShellCompRequestCmd}, args...)
+		fallthrough
+	case pluginName:
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl fairlead"}
+	}
+	return command.Run(ctx, root, args, stdout, stderr)
+}
+
+// quiet keeps the libraries from writing into what a person reads: what matters comes back as an error.
+func quiet() {
+	kubelog.SetLogger(slog.New(slog.DiscardHandler))
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+}
+
+// newRoot makes the tree of commands.
+func newRoot() *cobra.Command {
+	root := command.Group("fairlead", "See what Fairlead does, and decide what only a person can",
+		ca.Command(), check.Command(), config.Command(), edge.Command(), join.Command(), kubeconfig.Command(), move.Command(), render.Command(), status.Command(), bundle.Command(newRoot), versionCommand())
+	root.Long = strings.TrimSpace(`
+See what Fairlead does, find what is broken, and decide what only a person can.
+
+It reaches the management cluster by your kubeconfig, and may there what you may. As kubectl-fairlead in your PATH it is
+"kubectl fairlead" too.
+
+Exit codes: 0 all is well; 1 what was looked at is broken, or the command has failed; 2 the command line is wrong.
+Colours and progress are for terminals alone; NO_COLOR=1 turns colours off there too.`)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return output.UsageError("%w", err) })
+	addCompletions(root)
+	checkUsage(root)
+	return root
+}
+
+// checkUsage gives everything that is wrong with a command line its exit code. What cobra would look at later is looked at here too.
+func checkUsage(cmd *cobra.Command) {
+	validate := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if cmd.HasSubCommands() && len(args) > 0 {
+			return unknownCommand(cmd, args[0])
+		}
+		for _, check := range []func() error{func() error { return validate(cmd, args) }, cmd.ValidateRequiredFlags, cmd.ValidateFlagGroups} {
+			if err := check(); err != nil {
+				return output.UsageError("%w: see `%s --help`", err, cmd.CommandPath())
+			}
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		checkUsage(sub)
+	}
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	hint := ""
+	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
+		hint = ", did you mean " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"
+	}
+	return output.UsageError("unknown command %q for %q%s: see `%s --help`", name, cmd.CommandPath(), hint, cmd.CommandPath())
+}

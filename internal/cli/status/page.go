@@ -1,0 +1,231 @@
+package status
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/fairlead/fairlead/internal/cli/edge"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
+)
+
+// liveLook asks the xds-servers, for a short time.
+type liveLook struct {
+	flags    *statusFlags
+	m        *management.Client
+	progress output.Progress
+
+	mu      sync.Mutex
+	servers *collect.Servers
+	last    *summary.Live
+	asked   time.Time
+	problem string // why there is nothing of them
+}
+
+// ask returns what they know of tunnels with some ids, or of all; nil if they give no answer in time. With --watch an answer is good
+// for a while.
+func (l *liveLook) ask(ctx context.Context, ids ...string) *summary.Live {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flags.offline {
+		return nil
+	}
+	if !l.asked.IsZero() && time.Since(l.asked) < liveInterval/2 {
+		return l.last
+	}
+	l.progress.Say("asking the xds-servers …")
+	defer l.progress.Done()
+	ctx, cancel := context.WithTimeout(ctx, liveTime)
+	defer cancel()
+	fleet, err := l.fleet(ctx, ids)
+	l.asked, l.last, l.problem = time.Now(), nil, ""
+	if err != nil {
+		l.problem = output.OneLine(err.Error())
+		return nil
+	}
+	l.last = summary.FromInspect(fleet)
+	if len(l.last.Silent) > 0 {
+		l.problem = "of some tunnels: " + strings.Join(l.last.Silent, "; ")
+	}
+	return l.last
+}
+
+func (l *liveLook) fleet(ctx context.Context, ids []string) (collect.Fleet, error) {
+	if l.servers == nil {
+		servers, err := l.flags.Connect(ctx, l.m)
+		if err != nil {
+			return collect.Fleet{}, err
+		}
+		l.servers = servers
+	}
+	fleet, err := l.servers.Fleet(ctx, ids...)
+	if err != nil { // the Pods may be others by now
+		_ = l.servers.Close()
+		l.servers = nil
+	}
+	return fleet, err
+}
+
+func (l *liveLook) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.servers != nil {
+		_ = l.servers.Close()
+	}
+}
+
+// clientCertificateEnd is when the client certificate of a kubeconfig ends.
+func clientCertificateEnd(data []byte) (time.Time, bool) {
+	config, err := clientcmd.Load(data)
+	if err != nil || config.Contexts[config.CurrentContext] == nil {
+		return time.Time{}, false
+	}
+	user := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo]
+	if user == nil {
+		return time.Time{}, false
+	}
+	block, _ := pem.Decode(user.ClientCertificateData)
+	if block == nil {
+		return time.Time{}, false
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}, false
+	}
+	return leaf.NotAfter, true
+}
+
+// clusterPage is all that is known about one Cluster.
+func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
+	return output.View{Data: r, Same: stateOf(r), Page: func(p *output.Page) {
+		p.Field("Cluster", output.Plain(r.Namespace+"/"+r.Cluster))
+		p.Field("State", output.Styled(moods[r.Health], string(r.Health)))
+		p.Field("Mode", output.Plain(output.OrDash(r.Mode)))
+		p.Field("Hostname", output.Plain(output.OrDash(r.Hostname)))
+		if len(r.Names) > 1 {
+			p.Field("Extra names", output.Plain(strings.Join(r.Names[1:], ", ")))
+		}
+		if r.ProxyURL != "" {
+			p.Field("Kubeconfig", output.Plain(r.Server+" by "+r.ProxyURL))
+		} else {
+			p.Field("Kubeconfig", output.Plain(output.OrDash(r.Server)))
+		}
+		p.Field("Edges", output.Plain(fmt.Sprintf("%d of %d connected", r.Connected, r.LetIn)))
+		p.Field("Tunnels", output.Plain(perGateway(r.Gateways)))
+		if problem != "" {
+			p.Field("Round trip", output.Styled(output.StyleFaint, "not known: "+problem))
+		} else {
+			p.Field("Round trip", output.Plain(roundTrip(r.RTT)))
+		}
+		p.Field("Last change", output.Plain(ageAgo(r.LastChange, now)))
+		warnings(p, r, now)
+		edges(p, r, now)
+		expiries(p, r, now)
+		conditions(p, r, now)
+		if r.Health != summary.OK {
+			p.Line()
+			p.Line(output.Plain(fmt.Sprintf("`fairlead check -n %s %s` finds the hop that is broken.", r.Namespace, r.Cluster)))
+		}
+	}}
+}
+
+// stateOf is what of a row does not change by time alone, nor with each measurement.
+func stateOf(r *summary.Row) any {
+	same := []any{r.Health, r.Mode, r.Names, r.Server, r.ProxyURL, r.Connected, r.LetIn, perGateway(r.Gateways), r.LastChange}
+	for _, w := range r.Warnings {
+		same = append(same, w.Reason, w.Text)
+	}
+	for i := range r.Edges {
+		same = append(same, r.Edges[i].Node, r.Edges[i].State, r.Edges[i].APIServer)
+	}
+	return same
+}
+
+func ageAgo(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return output.Age(t, now) + " ago"
+}
+
+func warnings(p *output.Page, r *summary.Row, now time.Time) {
+	if len(r.Warnings) == 0 {
+		return
+	}
+	p.Heading("Warnings")
+	for _, w := range r.Warnings {
+		since := ""
+		if !w.Since.IsZero() {
+			since = " (for " + output.Age(w.Since, now) + ")"
+		}
+		p.Line(output.Plain("  "), output.Styled(moods[w.Weight], string(w.Weight)), output.Plain(" "+w.Reason+since+": "+w.Text))
+	}
+}
+
+func edges(p *output.Page, r *summary.Row, now time.Time) {
+	p.Heading("Edges")
+	t := &output.Table{Columns: output.Columns("  NODE", "HOST", "STATE", "TUNNELS", "RTT", "SEEN", "CERTIFICATE", "APISERVER", "FORM", "VERSION")}
+	for i := range r.Edges {
+		e := &r.Edges[i]
+		t.Add(e.Node, e, output.Plain("  "+e.Node), output.Plain(output.OrDash(e.Host)), output.Styled(edge.StateStyles[e.State], e.State), output.Plain(perGateway(e.Gateways)), output.Plain(edgeRoundTrip(e)),
+			output.Plain(ageAgo(e.LastSeen, now)), output.Plain(output.Left(e.NotAfter, now)), output.Plain(output.OrDash(e.APIServer)), output.Plain(output.OrDash(e.Form)), output.Plain(output.OrDash(e.Version)))
+	}
+	if len(t.Rows) == 0 {
+		p.Line(output.Plain(fmt.Sprintf("  none has enrolled: `fairlead join -n %s %s` prints the command that gives it one", r.Namespace, r.Cluster)))
+		return
+	}
+	p.Table(t)
+}
+
+func edgeRoundTrip(e *summary.Edge) string {
+	var all []string
+	for _, g := range e.Gateways {
+		if g.RTT > 0 {
+			all = append(all, roundTrip(g.RTT))
+		}
+	}
+	return output.OrDash(strings.Join(all, ","))
+}
+
+func expiries(p *output.Page, r *summary.Row, now time.Time) {
+	if len(r.Expiries) == 0 {
+		return
+	}
+	p.Heading("Certificates")
+	t := &output.Table{Columns: output.Columns("  OF", "ENDS IN", "AT")}
+	for _, e := range r.Expiries {
+		t.Add(e.Of, e, output.Plain("  "+e.Of), output.Plain(output.Left(e.NotAfter, now)), output.Plain(e.NotAfter.UTC().Format(time.RFC3339)))
+	}
+	p.Table(t)
+}
+
+func conditions(p *output.Page, r *summary.Row, now time.Time) {
+	if len(r.Conditions) == 0 {
+		return
+	}
+	p.Heading("Conditions")
+	t := &output.Table{Columns: output.Columns("  TYPE", "STATUS", "REASON", "SINCE", "MESSAGE")}
+	for _, kind := range sortedConditions(r) {
+		c := meta.FindStatusCondition(r.Conditions, kind)
+		m := output.StyleGood
+		switch c.Status {
+		case metav1.ConditionFalse:
+			m = output.StyleBad
+		case metav1.ConditionUnknown:
+			m = output.StyleFaint
+		}
+		t.Add(kind, c, output.Plain("  "+kind), output.Styled(m, string(c.Status)), output.Plain(c.Reason), output.Plain(output.Age(c.LastTransitionTime.Time, now)), output.Plain(c.Message))
+	}
+	p.Table(t)
+}

@@ -1,0 +1,269 @@
+// Package status is the command status: the fleet as a table, and one Cluster as a page. What is wrong with a Cluster is decided in
+// pkg/diagnose/summary.
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+const (
+	// liveTime bounds how long status waits for xds-servers: it shows what objects say without them.
+	liveTime = 3 * time.Second
+	// liveInterval is how often --watch asks them again.
+	liveInterval = 10 * time.Second
+)
+
+// statusFlags are the command line of status.
+type statusFlags struct {
+	management.Flags
+	management.ServersFlags
+	output.Options
+	all     bool
+	offline bool
+}
+
+// Command is the command status.
+func Command() *cobra.Command {
+	var f statusFlags
+	cmd := &cobra.Command{
+		Use:   "status [CLUSTER]",
+		Short: "Show all tunnels at a glance, or one Cluster in full",
+		Long: strings.TrimSpace(`
+Show the Clusters of a namespace, or of all, that have a tunnel or want one; those first with which something is wrong. With the name
+of one show all that is known about it.
+
+Everything but round-trip times comes from Cluster and Tunnel objects. Those are asked of the xds-servers, if they answer within 3
+seconds: --live=false leaves them out.
+
+It ends with exit code 1 if a Cluster is broken.`),
+		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -A -o json | jq '.rows[] | select(.health != \"ok\") | .cluster'",
+		Args:    cobra.MaximumNArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	f.Flags.AddTo(cmd.Flags())
+	f.ServersFlags.AddTo(cmd)
+	f.AddWatchTo(cmd)
+	var live bool
+	cmd.Flags().BoolVar(&live, "live", true, "ask the xds-servers for round-trip times")
+	cmd.PreRun = func(*cobra.Command, []string) { f.offline = !live }
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters; by default that of the context")
+	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show those of all namespaces")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	return cmd
+}
+
+// statusLook looks at the fleet, or one Cluster of it.
+type statusLook struct {
+	flags     *statusFlags
+	from      client.Reader
+	m         *management.Client
+	namespace string // empty: all
+	name      string // empty: all
+	live      *liveLook
+	health    summary.Health // the worst that was seen last
+}
+
+func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
+	if err := f.Validate(); err != nil {
+		return err
+	}
+	if f.all && len(args) > 0 {
+		return output.UsageError("a Cluster is in one namespace: give --namespace instead of --all-namespaces")
+	}
+	m, err := f.Open()
+	if err != nil {
+		return err
+	}
+	l := &statusLook{flags: f, m: m, namespace: m.Namespace, live: &liveLook{flags: f, m: m, progress: output.NewProgress(cmd)}}
+	if f.all {
+		l.namespace = ""
+	}
+	if len(args) > 0 {
+		l.name = args[0]
+	}
+	defer l.live.close()
+	from, changes, err := m.Reader(cmd.Context(), f.Watch, l.namespace, &clusterv1.Cluster{}, &v1alpha1.Tunnel{})
+	if err != nil {
+		return management.ExplainMissing(err)
+	}
+	l.from = from
+	if f.Watch && !f.offline {
+		changes = output.Both(changes, output.Every(liveInterval))
+	}
+	if err := f.Show(cmd, l.look, changes); err != nil {
+		return err
+	}
+	if l.health == summary.Broken && !f.Watch {
+		return output.Broken()
+	}
+	return nil
+}
+
+func (l *statusLook) look(ctx context.Context) (output.View, error) {
+	in, err := l.input(ctx)
+	if err != nil {
+		return output.View{}, err
+	}
+	now := time.Now()
+	fleet := summary.Build(in, now)
+	l.health = summary.OK
+	if len(fleet.Rows) > 0 {
+		l.health = fleet.Rows[0].Health
+	}
+	if l.name == "" {
+		return fleetTable(fleet, l.live.problem, now), nil
+	}
+	if len(fleet.Rows) == 0 {
+		return output.View{}, fmt.Errorf("the Cluster %s/%s has no tunnel and asks for none: label it with %s=%s, as `fairlead join --enable` does", l.namespace, l.name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+	}
+	return clusterPage(&fleet.Rows[0], l.live.problem, now), nil
+}
+
+// input reads the objects, and asks the xds-servers meanwhile.
+func (l *statusLook) input(ctx context.Context) (in summary.Input, err error) {
+	if l.name != "" {
+		return l.inputOfOne(ctx)
+	}
+	answer := make(chan *summary.Live, 1)
+	go func() { answer <- l.live.ask(ctx) }()
+	var clusters clusterv1.ClusterList
+	var tunnels v1alpha1.TunnelList
+	if err := errors.Join(l.from.List(ctx, &clusters, client.InNamespace(l.namespace)), l.from.List(ctx, &tunnels, client.InNamespace(l.namespace))); err != nil {
+		return in, management.ExplainMissing(fmt.Errorf("listing Clusters and Tunnels: %w", err))
+	}
+	in.Clusters, in.Tunnels, in.Live = clusters.Items, tunnels.Items, <-answer
+	return in, nil
+}
+
+// inputOfOne reads one Cluster, its Tunnel and its kubeconfig.
+func (l *statusLook) inputOfOne(ctx context.Context) (in summary.Input, err error) {
+	key := types.NamespacedName{Namespace: l.namespace, Name: l.name}
+	var cluster clusterv1.Cluster
+	var tunnel v1alpha1.Tunnel
+	errCluster, errTunnel := l.from.Get(ctx, key, &cluster), l.from.Get(ctx, key, &tunnel)
+	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) {
+		return in, fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` shows those that there are", key.Name, key.Namespace)
+	}
+	if err := errors.Join(client.IgnoreNotFound(errCluster), client.IgnoreNotFound(errTunnel)); err != nil {
+		return in, management.ExplainMissing(fmt.Errorf("reading Cluster and Tunnel: %w", err))
+	}
+	if errCluster == nil {
+		in.Clusters = []clusterv1.Cluster{cluster}
+	}
+	if errTunnel == nil {
+		in.Tunnels = []v1alpha1.Tunnel{tunnel}
+		in.Live = l.live.ask(ctx, tunnel.HeldID())
+	}
+	var secret corev1.Secret
+	if l.m.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &secret) == nil { // who may not read it does not see its end
+		if end, ok := clientCertificateEnd(secret.Data[kubeconfig.Key]); ok {
+			in.Kubeconfigs = map[types.NamespacedName]time.Time{key: end}
+		}
+	}
+	return in, nil
+}
+
+// moods are how health looks.
+var moods = map[summary.Health]output.Style{summary.OK: output.StyleGood, summary.Warning: output.StyleWarning, summary.Broken: output.StyleBad, summary.Unknown: output.StyleFaint, summary.Waiting: output.StyleFaint}
+
+func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
+	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "STATE", "MODE", "HOSTNAME", "EDGES", "TUNNELS", "RTT~", "CHANGED~", "EXPIRES~", "AGE+~", "SERVER+", "WARNING")}
+	for i := range fleet.Rows {
+		r := &fleet.Rows[i]
+		warning := "-"
+		if len(r.Warnings) > 0 {
+			warning = r.Warnings[0].Text
+			if more := len(r.Warnings) - 1; more > 0 {
+				warning += fmt.Sprintf(" (and %d more)", more)
+			}
+		}
+		expires := "-"
+		if len(r.Expiries) > 0 {
+			expires = output.Left(r.Expiries[0].NotAfter, now)
+		}
+		t.Add(r.Namespace+"/"+r.Cluster, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Styled(moods[r.Health], string(r.Health)), output.Plain(output.OrDash(r.Mode)), output.Plain(output.OrDash(r.Hostname)),
+			output.Plain(fmt.Sprintf("%d/%d", r.Connected, r.LetIn)), output.Plain(perGateway(r.Gateways)), output.Plain(roundTrip(r.RTT)), output.Plain(output.Age(r.LastChange, now)), output.Plain(expires),
+			output.Plain(output.Age(r.Created, now)), output.Plain(output.OrDash(r.Server)), output.Plain(warning))
+	}
+	return output.View{Data: fleet, Summary: summaryLines(fleet.Summary, problem), Table: t, Empty: "no Cluster has a tunnel here or asks for one: -A looks into all namespaces"}
+}
+
+func summaryLines(s summary.Summary, problem string) []output.Line {
+	word := "Clusters"
+	if s.Clusters == 1 {
+		word = "Cluster"
+	}
+	first := output.Line{output.Plain(fmt.Sprintf("%d %s:", s.Clusters, word))}
+	for _, part := range []struct {
+		n    int
+		what summary.Health
+	}{{s.Broken, summary.Broken}, {s.Unknown, summary.Unknown}, {s.Warning, summary.Warning}, {s.Waiting, summary.Waiting}, {s.OK, summary.OK}} {
+		if part.n > 0 || part.what == summary.OK {
+			first = append(first, output.Plain(" "), output.Styled(moods[part.what], fmt.Sprintf("%d %s", part.n, part.what)))
+		}
+	}
+	first = append(first, output.Plain(fmt.Sprintf("; %d of %d edges connected, %d tunnels", s.EdgesConnected, s.Edges, s.Tunnels)))
+	if s.NotOptedIn > 0 {
+		first = append(first, output.Plain(fmt.Sprintf("; %d more Clusters have not opted in", s.NotOptedIn)))
+	}
+	lines := []output.Line{first}
+	if problem != "" {
+		lines = append(lines, output.Line{output.Styled(output.StyleFaint, "no round-trip times: "+problem)})
+	}
+	return lines
+}
+
+// perGateway is how many tunnels each gateway has, such as gateway-0:2,gateway-1:2.
+func perGateway(gateways []summary.Gateway) string {
+	var all []string
+	for _, g := range gateways {
+		all = append(all, fmt.Sprintf("%s:%d", g.Name, g.Tunnels))
+	}
+	return output.OrDash(strings.Join(all, ","))
+}
+
+func roundTrip(m summary.Millis) string {
+	switch {
+	case m == 0:
+		return "-"
+	case m < 10:
+		return fmt.Sprintf("%.1fms", float64(m))
+	}
+	return fmt.Sprintf("%.0fms", float64(m))
+}
+
+// sortedConditions are in the order in which the program knows them, the sum first.
+func sortedConditions(r *summary.Row) []string {
+	var all []string
+	for _, c := range r.Conditions {
+		all = append(all, c.Type)
+	}
+	slices.SortStableFunc(all, func(a, b string) int {
+		if (a == v1alpha1.ConditionReady) != (b == v1alpha1.ConditionReady) {
+			if a == v1alpha1.ConditionReady {
+				return -1
+			}
+			return 1
+		}
+		return 0
+	})
+	return all
+}

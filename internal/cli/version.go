@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/version"
+)
+
+// builtAs is what a program is.
+type builtAs struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+}
+
+func versionCommand() *cobra.Command {
+	var o output.Options
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of this program",
+		Example: "  fairlead version\n  fairlead version -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := builtAs{version.Get(), runtime.Version()}
+			return o.Print(cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }})
+		},
+	}
+	o.AddTo(cmd)
+	return cmd
+}

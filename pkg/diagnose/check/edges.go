@@ -1,0 +1,216 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+// lookEdge looks whether an edge has a certificate that is good, and if none has, at what is in the way: the bootstrap Secret, its
+// token, a request that was denied.
+func lookEdge(ctx context.Context, v *visit) finding {
+	if f := v.noWay(); f != nil {
+		return *f
+	}
+	var good, ended, revoked []string
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		name := e.Node
+		if e.Host != "" {
+			name += " on " + e.Host
+		}
+		switch {
+		case v.revoked(e.Node):
+			revoked = append(revoked, name)
+		case v.now().After(e.NotAfter):
+			ended = append(ended, name+" until "+utc(e.NotAfter))
+		default:
+			good = append(good, fmt.Sprintf("%s, certificate valid for %s", name, e.NotAfter.Sub(v.now()).Round(time.Minute)))
+		}
+	}
+	switch {
+	case len(good) > 0:
+		if f := v.clocks(); f != nil {
+			return *f
+		}
+		return ok("%s", strings.Join(good, "; "))
+	case len(ended) > 0:
+		return broken("the certificate of each edge has ended: "+strings.Join(ended, "; "), "the edge could not renew it: it was away for longer than a certificate lives, or no controller signed. "+v.controllerDown(ctx),
+			"bring the edge back: it renews an ended certificate by its key, for 90 days, as soon as it reaches the control channel; see edge-agent's log on that machine")
+	case len(revoked) > 0:
+		f := v.notEnrolled(ctx)
+		return broken("each edge is revoked: "+strings.Join(revoked, ", "), "somebody has revoked it (fairlead edge revoke, spec.revokedEdges of the Tunnel)",
+			"enrol another: give edge-agent the bootstrap file in Secret "+v.key.Name+v1alpha1.BootstrapSecretSuffix+" and an empty state folder. "+f.cure)
+	}
+	return v.notEnrolled(ctx)
+}
+
+// clocks is a warning about what an edge says of its clock; nil: nothing.
+func (v *visit) clocks() *finding {
+	for _, e := range v.edges() {
+		if strings.Contains(e.LastError, "clock") {
+			f := v.worse(e.Node+" says: "+e.LastError, "the clock of the edge's machine is wrong, or that of the management cluster", "put the clock right (NTP) on the machine of "+e.Node)
+			return &f
+		}
+	}
+	return nil
+}
+
+// worse is broken while there is no tunnel, and else a warning.
+func (v *visit) worse(detail, cause, cure string) finding {
+	if v.broken[HopTunnels] {
+		return broken(detail, cause, cure)
+	}
+	return warning(detail, cause, cure)
+}
+
+// edges are those that are let in, as the xds-servers know them, else as the controller has noted.
+func (v *visit) edges() (all []collect.Edge) {
+	if v.observed != nil && v.blind == "" {
+		for _, e := range v.observed.Edges {
+			if !v.revoked(e.Node) {
+				all = append(all, e)
+			}
+		}
+		return all
+	}
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		if e.State != collect.EdgeRevoked {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// lookHandshake looks at what edges complain of, and at those that report and have no tunnel.
+func lookHandshake(ctx context.Context, v *visit) finding {
+	if f := v.noWay(); f != nil {
+		return *f
+	}
+	var connected []string
+	var complaint *collect.Edge
+	for _, e := range v.edges() {
+		if !e.Connected {
+			continue
+		}
+		connected = append(connected, e.Node)
+		if e.LastError != "" && complaint == nil {
+			complaint = &e
+		}
+	}
+	switch {
+	case complaint != nil:
+		return v.complains(complaint)
+	case len(connected) == 0 && v.broken[HopTunnels]:
+		if refused := v.refusal(true); refused != "" {
+			return broken(refused, "if that is this Cluster's edge, it does not take the certificate of the control channel: its clock is wrong, or the CA in its bootstrap file is another installation's",
+				"put the clock of that machine right (NTP); else give edge-agent the newest bootstrap file")
+		}
+		return skipped("no edge is connected that could tell")
+	case len(v.silent(connected)) > 0:
+		return warning(strings.Join(v.silent(connected), ", ")+" has tunnels, and does not report",
+			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or something that inspects TLS on the way; its Envoy goes on with what it had, until its certificate ends",
+			"on that machine see that edge-agent runs (systemctl status edge-agent), and what its log says")
+	case len(connected) == 0:
+		return skipped("no edge is connected to the control channel that could tell")
+	case v.broken[HopTunnels]:
+		if mute := v.mute(ctx, connected); mute != "" {
+			return skipped(mute)
+		}
+		return broken(strings.Join(connected, ", ")+" reports by the control channel, and has no tunnel", "the handshake of its tunnels does not come through: something on the way lets the control channel pass and holds the tunnels back, or its Envoy does not run",
+			"see the log of edge-agent and Envoy on that machine, and that what inspects TLS on the way exempts gateway-<i>."+domainOf(v.tunnel))
+	}
+	return ok("%s: no complaint", strings.Join(connected, ", "))
+}
+
+// mute says that no edge answers, though the control channels of some are still open: whose network swallows everything is found out by the
+// keepalive of its control channel, and that takes longer than that of its tunnels. Empty: one answers, or nobody could be asked.
+func (v *visit) mute(ctx context.Context, connected []string) string {
+	if v.observed == nil || v.blind != "" {
+		return ""
+	}
+	seen := v.look(ctx)
+	if seen.err != nil {
+		return ""
+	}
+	var all []string
+	for _, node := range connected {
+		answer := seen.of(node)
+		if answer.APIServer != nil {
+			return ""
+		}
+		all = append(all, node+" has its control channel still open, and does not answer ("+answer.Problem+")")
+	}
+	return strings.Join(all, "; ")
+}
+
+// silent are the edges that have tunnels and do not report, where every agent has had time to.
+func (v *visit) silent(connected []string) (all []string) {
+	if v.observed == nil || v.blind != "" || slices.ContainsFunc(v.observed.Servers, func(s collect.Server) bool { return s.Err == nil && !s.Settled }) {
+		return nil
+	}
+	for _, t := range v.observed.Tunnels {
+		if !v.revoked(t.Node) && !slices.Contains(connected, t.Node) && !slices.Contains(all, t.Node) {
+			all = append(all, t.Node)
+		}
+	}
+	return all
+}
+
+// fresh is how new a refusal has to be: agents that are refused try again every some seconds.
+const fresh = time.Minute
+
+// refusal is the newest refusal of a handshake, or of a token; empty: there is none that is new.
+func (v *visit) refusal(handshake bool) string {
+	if v.observed == nil {
+		return ""
+	}
+	for _, r := range v.observed.Refusals {
+		// Of handshakes only those count that the machine has ended because of a certificate; others come from whoever scans ports.
+		if (r.About == collect.AboutHandshake) != handshake || v.now().Sub(r.Last) > fresh || handshake && !strings.Contains(r.Reason, "certificate") {
+			continue
+		}
+		if handshake {
+			return fmt.Sprintf("a machine at %s has refused the handshake with an xds-server at %s: %s", r.Address, utc(r.Last), r.Reason)
+		}
+		return fmt.Sprintf("a machine at %s was refused a certificate at %s: %s", r.Address, utc(r.Last), r.Reason)
+	}
+	return ""
+}
+
+// domainOf is the tunnel domain, as a Tunnel's hostname tells it.
+func domainOf(t *v1alpha1.Tunnel) string {
+	parts := strings.SplitN(t.Status.Hostname, ".", 3)
+	if len(parts) < 3 {
+		return "<tunnel domain>"
+	}
+	return parts[2]
+}
+
+// complains says what an edge's own trouble means.
+func (v *visit) complains(e *collect.Edge) finding {
+	detail := e.Node + " says: " + e.LastError
+	about, _, _ := strings.Cut(e.LastError, ":")
+	log := "; its log on that machine says more"
+	switch about {
+	case "certificate":
+		return v.worse(detail, "the edge can't get or renew its certificate", "do what it says"+log)
+	case "configuration":
+		return v.worse(detail, "the edge's Envoy, or its agent, refuses what the xds-server sends: the two are of different versions, or one has a fault", "let edge-agent and xds-server be of the same version"+log)
+	case "control channel":
+		return v.worse(detail, "the edge has started without reaching the control channel", "see that it reaches the gateways' public port"+log)
+	case "Envoy hangs":
+		return v.worse(detail, "the edge's Envoy is frozen, deadlocked or starved of CPU", "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, restart Envoy on that machine (systemctl restart edge-envoy)"+log)
+	case "Envoy replaced":
+		return v.worse(detail, "the edge's Envoy was frozen, deadlocked or starved of CPU, and its agent has replaced it", "nothing, if it does not happen again: an agent replaces an Envoy that stands still after 15 s, at most once in five minutes; else see whether that machine has CPU and memory to spare"+log)
+	case "Envoy", "start of Envoy":
+		return v.worse(detail, "the edge's Envoy does not run as it should", "see its log on that machine")
+	case "disk":
+		return v.worse(detail, "the edge can't write its state folder", "make room, or put the permissions right"+log)
+	}
+	return v.worse(detail, "the edge itself says so", "do what it says"+log)
+}

@@ -1,0 +1,277 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+// settle is for how long something may be on its way before it counts as stuck.
+const settle = 10 * time.Second
+
+// see asks the xds-servers once. It says whether they could be asked.
+func (v *visit) see(ctx context.Context) bool {
+	switch {
+	case v.observed != nil || v.blind != "":
+	case v.Servers == nil:
+		v.blind = "the xds-servers can't be asked from here"
+	default:
+		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
+		if err != nil {
+			v.blind = "no xds-server answers: " + text(err)
+		}
+		v.observed = &fleet
+	}
+	return v.blind == ""
+}
+
+// howToSee is how the xds-servers are asked who can't be from here.
+func (v *visit) howToSee() string {
+	return "run fairlead check with a user who may list Pods and create pods/portforward in namespace " + v.installation() + ", or give the addresses of their inspection with --xds-server"
+}
+
+// noWay says why there is nothing to be said about gateways and edges; nil: there is.
+func (v *visit) noWay() *finding {
+	var f finding
+	switch {
+	case v.tunnel == nil:
+		f = skipped("there is no Tunnel to look at")
+	case !v.tunnelled():
+		f = skipped("no gateway and no edge is in this way: it leads through a network of your own")
+	case len(v.tunnel.Status.Names) == 0:
+		f = skipped("the Tunnel is not served")
+	default:
+		return nil
+	}
+	return &f
+}
+
+// lookRoute looks whether each gateway's Envoy has the Envoy clusters of the Tunnel's names, and has accepted them.
+func lookRoute(ctx context.Context, v *visit) finding {
+	if f := v.noWay(); f != nil {
+		return *f
+	}
+	if !v.see(ctx) {
+		return unknown(v.blind, v.howToSee())
+	}
+	var away, connected []string
+	var faults []finding
+	for i := range v.observed.Gateways {
+		g := &v.observed.Gateways[i]
+		switch {
+		case !g.Connected && g.Installed:
+			away = append(away, g.Name+since(g.Since, v.now()))
+		case g.Connected:
+			connected = append(connected, g.Name)
+			faults = append(faults, v.hangsOf(g)...)
+			faults = append(faults, v.routesOf(g)...)
+		}
+	}
+	if at := slices.IndexFunc(faults, func(f finding) bool { return f.status == Broken }); at >= 0 {
+		return faults[at]
+	}
+	cure := "see that the gateway's agent runs and reaches an xds-server: kubectl -n " + v.installation() + " logs gateway-<i> says why not"
+	switch {
+	case len(v.observed.Gateways) == 0:
+		return broken("no gateway reports to an xds-server, and the installation has none", "the StatefulSet of the gateways is not there, or has no replicas", "kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2")
+	case len(connected) == 0:
+		return broken("no gateway reports to an xds-server: "+strings.Join(away, ", "), "the gateways are down, or their agents reach no xds-server: what they have is old", cure)
+	case len(faults) > 0:
+		return faults[0]
+	case len(away) > 0:
+		return warning(strings.Join(away, ", ")+": the agent reports to no xds-server; "+strings.Join(connected, ", ")+" has what it should have",
+			"that gateway is down, or its agent is down or frozen: its Envoy goes on with what it had, and no change comes to it, revocations included", cure)
+	}
+	return ok("%s on %s: accepted", strings.Join(v.tunnel.Status.Names, ", "), strings.Join(connected, ", "))
+}
+
+// hangsOf are the processes of one gateway that do not answer. Each is named here, because the hops behind it fail too.
+func (v *visit) hangsOf(g *collect.Gateway) []finding {
+	restart := "kubectl -n " + v.installation() + " delete pod " + g.Name
+	switch {
+	case g.Connected && g.Problem != "":
+		return []finding{warning("the agent of "+g.Name+" does not answer: "+g.Problem,
+			"the process gateway-agent of "+g.Name+" is frozen or overloaded: its Envoy goes on with what it had, and no revocation reaches it",
+			"wait for its liveness probe to restart it, or restart it: "+restart)}
+	case g.Hang == "":
+		return nil
+	}
+	detail := "the Envoy of " + g.Name + " hangs: no answer from " + g.Hang
+	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: clients that reach it wait"
+	cure := "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, " + restart
+	for i := range v.observed.Gateways {
+		if other := &v.observed.Gateways[i]; other.Connected && other.Ready {
+			return []finding{warning(detail, cause, cure)}
+		}
+	}
+	return []finding{broken(detail+"; no other gateway takes clients", cause, cure)}
+}
+
+// routesOf are the faults of one gateway's routes, the worst first.
+func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
+	for _, r := range g.Resources {
+		what := fmt.Sprintf("%s on %s", r.Name, g.Name)
+		switch r.Status {
+		case collect.Rejected:
+			faults = append(faults, broken(fmt.Sprintf("%s: NACK%s: %s", what, since(r.Since, v.now()), r.Refusal),
+				"Envoy, or its agent, refuses what the xds-server sends, and goes on with what it had: the xds-server is newer than the agent, or has a fault",
+				"let xds-servers and gateways be of the same version (kubectl -n "+v.installation()+" rollout undo deployment/xds-server takes the newest change back)"))
+		case collect.Missing:
+			faults = append(faults, broken(what+": the gateway was not sent it", "the xds-server has not read the Tunnel yet, or refuses it", "wait some seconds; then the log of the xds-server says why: kubectl -n "+v.installation()+" logs deployment/xds-server"))
+		case collect.Stale:
+			if r.Since.IsZero() || v.now().Sub(r.Since) > settle {
+				faults = append(faults, warning(what+": sent, and not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting", "see the gateway: kubectl -n "+v.installation()+" logs "+g.Name))
+			}
+		}
+	}
+	return faults
+}
+
+func since(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" since %s (%s)", utc(t), now.Sub(t).Round(time.Second))
+}
+
+// lookTunnels counts the tunnels on each gateway, and on each worker.
+func lookTunnels(ctx context.Context, v *visit) finding {
+	if f := v.noWay(); f != nil {
+		return *f
+	}
+	if !v.see(ctx) {
+		return v.tunnelsOnRecord()
+	}
+	var said, without, holes, incomplete []string
+	total := 0
+	for i := range v.observed.Gateways {
+		g := &v.observed.Gateways[i]
+		if !g.Connected {
+			continue
+		}
+		n, workers := 0, map[string]bool{}
+		for _, t := range v.observed.TunnelsTo(g.Name) {
+			if !v.revoked(t.Node) {
+				n++
+				workers[t.Worker] = true
+			}
+		}
+		total += n
+		count := fmt.Sprintf("%s: %d", g.Name, n)
+		if len(workers) > 1 {
+			count += fmt.Sprintf(" on %d workers", len(workers))
+		}
+		said = append(said, count)
+		if n == 0 && g.Ready {
+			without = append(without, g.Name)
+		}
+		if g.Incomplete != "" {
+			incomplete = append(incomplete, g.Name+" is incomplete: "+g.Incomplete)
+		}
+		for _, h := range v.observed.Holes {
+			if h.Gateway == g.Name && h.Workers > 0 && !v.revoked(h.Node) {
+				holes = append(holes, fmt.Sprintf("%s has none on %d of the workers of %s", h.Node, h.Workers, g.Name))
+			}
+		}
+	}
+	detail := strings.Join(said, "; ")
+	switch {
+	case len(said) == 0:
+		return unknown("no gateway reports that could tell", "see the hop route")
+	case total == 0:
+		cause, cure := v.away()
+		return broken("no gateway has a tunnel of this workload cluster ("+detail+")", cause, cure)
+	case len(without) > 0:
+		return broken(detail+": none to "+strings.Join(without, ", "), "the edges reach other gateways and not this one: it has just begun, or the gateways don't reach each other on their public port (they pass on what is for another)",
+			"wait some seconds; then see that gateways reach each other: the Service gateway-peers in namespace "+v.installation()+", and NetworkPolicies")
+	case len(holes) > 0:
+		return warning(detail+"; "+strings.Join(holes, "; "), "tunnels were lost, and those that came instead are on other workers: clients that land on such a worker wait, or fail",
+			"wait: the gateway repairs it within seconds; if it stays, edges dial fewer tunnels than there are workers: give the xds-servers as --gateway-workers what the gateways have as --workers")
+	}
+	if len(incomplete) > 0 {
+		return warning(detail+"; "+strings.Join(incomplete, "; "), "a gateway cannot account for every connection to its public port: it may have tunnels that it does not report, and no revocation is proven there",
+			"see the runbook FairleadTunnelsNotCounted; the gateway's log says why: kubectl -n "+v.installation()+" logs GATEWAY")
+	}
+	return ok("%s%s", detail, v.roundTrip())
+}
+
+// roundTrip is the longest round-trip time of all tunnels.
+func (v *visit) roundTrip() string {
+	var longest time.Duration
+	for _, t := range v.observed.Tunnels {
+		longest = max(longest, t.RTT)
+	}
+	if longest == 0 {
+		return ""
+	}
+	return "; round trip " + longest.Round(100*time.Microsecond).String()
+}
+
+// revoked says whether an edge is let in no more.
+func (v *visit) revoked(node string) bool { return slices.Contains(v.tunnel.Spec.RevokedEdges, node) }
+
+// away says why there may be no tunnel: what is known of the edges.
+func (v *visit) away() (cause, cure string) {
+	var known []string
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		if v.revoked(e.Node) {
+			continue
+		}
+		one := e.Node
+		if e.Host != "" {
+			one += " on " + e.Host
+		}
+		if s := v.reported(e.Node); s != nil && s.Connected {
+			one += " is connected to the control channel"
+		} else if !e.LastSeen.IsZero() {
+			one += " was seen last at " + utc(v.seen(&e))
+		}
+		known = append(known, one)
+	}
+	if len(known) == 0 {
+		return "no edge is enrolled", "see the hop edge"
+	}
+	return "the edges are away (" + strings.Join(known, "; ") + "): the process edge-agent or its machine is down, its clock is wrong, or its network or --proxy does not let it out",
+		"on that machine see that edge-agent runs (systemctl status edge-agent), what its log says, and that TCP to the gateways' public port goes through"
+}
+
+// seen is when an edge was seen last: a record may be some minutes old, what the xds-servers remember is not.
+func (v *visit) seen(e *collect.Edge) time.Time {
+	at := e.LastSeen
+	if s := v.reported(e.Node); s != nil && s.Since.After(at) {
+		at = s.Since
+	}
+	return at
+}
+
+// reported is an edge as the xds-servers know it; nil: they do not, or were not asked.
+func (v *visit) reported(node string) *collect.Edge {
+	if v.observed == nil {
+		return nil
+	}
+	return v.observed.Edge(node)
+}
+
+// tunnelsOnRecord is what the controller has written of tunnels, where nobody can be asked.
+func (v *visit) tunnelsOnRecord() finding {
+	counts := map[string]int32{}
+	for i := range v.tunnel.Status.Edges {
+		for _, g := range v.tunnel.Status.Edges[i].Gateways {
+			counts[g.Name] += g.Tunnels
+		}
+	}
+	var said []string
+	for name, n := range counts {
+		said = append(said, fmt.Sprintf("%s: %d", name, n))
+	}
+	slices.Sort(said)
+	if len(said) == 0 {
+		cause, cure := v.away()
+		return broken("no gateway has a tunnel of this workload cluster, as the controller has noted", cause, cure)
+	}
+	return ok("%s, as the controller has noted (%s)", strings.Join(said, "; "), v.blind)
+}

@@ -1,0 +1,290 @@
+package check
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+var noon = time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
+
+// expected is what a look comes to: its status, and words of its detail, cause or cure.
+type expected struct {
+	status Status
+	says   string
+}
+
+// visitOf is a visit of a Cluster whose Tunnel is served, after the xds-servers were asked.
+func visitOf(fleet *collect.Fleet) *visit {
+	tunnel := &v1alpha1.Tunnel{}
+	tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
+	tunnel.Status.Names, tunnel.Status.Hostname = []string{"c1.test"}, "c1.prod.test"
+	v := &visit{Checker: &Checker{Now: func() time.Time { return noon }}, tunnel: tunnel, observed: fleet}
+	v.defaults()
+	return v
+}
+
+func (e expected) compare(t *testing.T, f finding) {
+	t.Helper()
+	if f.status != e.status || !strings.Contains(f.detail+"\n"+f.cause+"\n"+f.cure, e.says) {
+		t.Errorf("got %+v, want %+v", f, e)
+	}
+}
+
+// gateways are gateways that report and take clients, each with the route, changed.
+func gateways(change ...func(*collect.Gateway)) (all []collect.Gateway) {
+	for i, c := range change {
+		g := collect.Gateway{
+			Name: []string{"gateway-0", "gateway-1"}[i], Installed: true, Connected: true, Ready: true, Since: noon.Add(-time.Hour),
+			Resources: []collect.Resource{{Name: "c1.test", Status: collect.Synced}},
+		}
+		c(&g)
+		all = append(all, g)
+	}
+	return all
+}
+
+func well(*collect.Gateway) {}
+
+func away(g *collect.Gateway) { g.Connected, g.Ready, g.Resources = false, false, nil }
+
+func route(status collect.Status, since time.Time, refusal string) func(*collect.Gateway) {
+	return func(g *collect.Gateway) {
+		g.Resources = []collect.Resource{{Name: "c1.test", Status: status, Since: since, Refusal: refusal}}
+	}
+}
+
+func TestRoutesOnGateways(t *testing.T) {
+	hangs := func(g *collect.Gateway) { g.Hang = "its main thread" }
+	for sentence, tc := range map[string]struct {
+		gateways []collect.Gateway
+		want     expected
+	}{
+		"every gateway accepted it": {
+			gateways(well, well),
+			expected{OK, "c1.test on gateway-0, gateway-1: accepted"},
+		},
+		"there is no gateway": {nil, expected{Broken, "scale statefulset gateway --replicas=2"}},
+		"one gateway does not report": {
+			gateways(well, away),
+			expected{Warning, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s): the agent reports to no xds-server"},
+		},
+		"no gateway reports": {
+			gateways(away, away),
+			expected{Broken, "no gateway reports to an xds-server: gateway-0"},
+		},
+		"one that was removed is not missed": {
+			gateways(well, func(g *collect.Gateway) { away(g); g.Installed = false }),
+			expected{OK, "gateway-0: accepted"},
+		},
+		"an Envoy refuses it": {
+			gateways(well, route(collect.Rejected, noon, "bad field")),
+			expected{Broken, "NACK since 2026-05-01T12:00:00Z (0s): bad field"},
+		},
+		"a gateway was not sent it": {
+			gateways(route(collect.Missing, time.Time{}, ""), well),
+			expected{Broken, "gateway-0: the gateway was not sent it"},
+		},
+		"it is on its way": {
+			gateways(route(collect.Stale, noon.Add(-time.Second), ""), well),
+			expected{OK, "accepted"},
+		},
+		"it is on its way for too long": {
+			gateways(route(collect.Stale, noon.Add(-time.Minute), ""), well),
+			expected{Warning, "sent, and not answered since"},
+		},
+		"a refusal outranks a slow answer": {
+			gateways(route(collect.Stale, noon.Add(-time.Minute), ""), route(collect.Rejected, noon, "bad")),
+			expected{Broken, "NACK"},
+		},
+		"one of two Envoys hangs": {
+			gateways(func(g *collect.Gateway) { hangs(g); g.Ready = false }, well),
+			expected{Warning, "the Envoy of gateway-0 hangs: no answer from its main thread"},
+		},
+		"the only Envoy that takes clients hangs": {
+			gateways(func(g *collect.Gateway) { hangs(g); g.Ready = false }, away),
+			expected{Broken, "no other gateway takes clients"},
+		},
+		"an agent reports and answers no question": {
+			gateways(well, func(g *collect.Gateway) { g.Problem = "too slow" }),
+			expected{Warning, "the agent of gateway-1 does not answer: too slow"},
+		},
+		"an agent that is away is not asked": {
+			gateways(well, func(g *collect.Gateway) { away(g); g.Problem = "it does not report" }),
+			expected{Warning, "the agent reports to no xds-server"},
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			tc.want.compare(t, lookRoute(t.Context(), visitOf(&collect.Fleet{Gateways: tc.gateways})))
+		})
+	}
+}
+
+func TestTunnelsOnGateways(t *testing.T) {
+	tunnel := func(gateway, node, worker string) collect.Tunnel {
+		return collect.Tunnel{Gateway: gateway, Node: node, Worker: worker, RTT: 12 * time.Millisecond}
+	}
+	both := []collect.Tunnel{tunnel("gateway-0", "e1", "0"), tunnel("gateway-0", "e1", "1"), tunnel("gateway-1", "e1", "0")}
+	for sentence, tc := range map[string]struct {
+		fleet   collect.Fleet
+		revoked string
+		want    expected
+	}{
+		"each gateway has some": {
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both}, "",
+			expected{OK, "gateway-0: 2 on 2 workers; gateway-1: 1; round trip 12ms"},
+		},
+		"no gateway reports": {
+			collect.Fleet{Gateways: gateways(away)}, "",
+			expected{Unknown, "no gateway reports that could tell"},
+		},
+		"there is none": {
+			collect.Fleet{Gateways: gateways(well)}, "",
+			expected{Broken, "no edge is enrolled"},
+		},
+		"those of a revoked edge are none": {
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both}, "e1",
+			expected{Broken, "no gateway has a tunnel of this workload cluster"},
+		},
+		"one gateway has none": {
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both[:2]}, "",
+			expected{Broken, "none to gateway-1"},
+		},
+		"one that takes no clients has none": {
+			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Ready = false }), Tunnels: both[:2]}, "",
+			expected{OK, "gateway-1: 0"},
+		},
+		"a worker has none": {
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both, Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}}, "",
+			expected{Warning, "e1 has none on 1 of the workers of gateway-1"},
+		},
+		"a gateway may have more than it reports": {
+			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }), Tunnels: both}, "",
+			expected{Warning, "gateway-1 is incomplete: a line was lost"},
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			v := visitOf(&tc.fleet)
+			v.tunnel.Spec.RevokedEdges = []string{tc.revoked}
+			tc.want.compare(t, lookTunnels(t.Context(), v))
+		})
+	}
+}
+
+func TestTunnelsOnRecord(t *testing.T) {
+	for sentence, tc := range map[string]struct {
+		edges []v1alpha1.EdgeStatus
+		want  expected
+	}{
+		"the controller has noted some": {
+			[]v1alpha1.EdgeStatus{
+				{NodeID: model.NodeID("e1"), Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2}}},
+				{NodeID: model.NodeID("e2"), Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 1}}},
+			},
+			expected{OK, "gateway-0: 3, as the controller has noted"},
+		},
+		"the controller has noted that the edge is away": {
+			[]v1alpha1.EdgeStatus{{NodeID: model.NodeID("e1"), Host: "host-1", LastSeen: &metav1.Time{Time: noon}}},
+			expected{Broken, "the edges are away (e1 on host-1 was seen last at 2026-05-01T12:00:00Z)"},
+		},
+		"no edge was ever there": {nil, expected{Broken, "no edge is enrolled"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			v := visitOf(nil)
+			v.tunnel.Status.Edges = tc.edges
+			tc.want.compare(t, lookTunnels(t.Context(), v))
+		})
+	}
+}
+
+func TestComplaintsOfEdges(t *testing.T) {
+	for complaint, tc := range map[string]struct {
+		noTunnel bool
+		want     expected
+	}{
+		"certificate: the controller does not sign": {
+			false,
+			expected{Warning, "can't get or renew its certificate"},
+		},
+		"configuration: an unknown field": {false, expected{Warning, "of the same version"}},
+		"control channel: connection refused": {
+			true,
+			expected{Broken, "reaches the gateways' public port"},
+		},
+		"Envoy hangs: its main thread": {true, expected{Broken, "systemctl restart edge-envoy"}},
+		"Envoy: exit code 1": {
+			true,
+			expected{Broken, "the edge's Envoy does not run as it should"},
+		},
+		"disk: no space left":   {false, expected{Warning, "make room"}},
+		"something that is new": {false, expected{Warning, "do what it says"}},
+	} {
+		t.Run(complaint, func(t *testing.T) {
+			v := visitOf(&collect.Fleet{Edges: []collect.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
+			v.broken[HopTunnels] = tc.noTunnel
+			f := lookHandshake(t.Context(), v)
+			tc.want.compare(t, f)
+			if !strings.Contains(f.detail, "e1 says: "+complaint) {
+				t.Errorf("it does not quote the edge: %+v", f)
+			}
+		})
+	}
+}
+
+func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
+	for message, cause := range map[string]string{
+		"nothing listens there: connection refused":               "the apiserver is down",
+		"its serving certificate is not valid now":                "serving certificate is not valid now",
+		"it answers /readyz with status 500: etcd failed":         "waits for its etcd",
+		"DNS does not know the name":                              "does not know the apiserver's name",
+		"there is no way there":                                   "no route to the apiserver",
+		"what answers is no TLS":                                  "is no apiserver",
+		"it has not answered in time":                             "a firewall is in the way",
+		"something that this version of check has never heard of": "does not reach the apiserver",
+	} {
+		v := visitOf(&collect.Fleet{})
+		f := v.unreachable(&collect.Edge{Node: "e1", APIServer: &collect.APIServer{Address: "a:6443", Message: message}})
+		if f.status != Broken || !strings.Contains(f.cause, cause) || f.cure == "" || !strings.Contains(f.detail, message) {
+			t.Errorf("%s: got %+v", message, f)
+		}
+	}
+}
+
+func TestWhichEdgesCount(t *testing.T) {
+	at := func(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(d)) }
+	edge := func(node string, end time.Duration) v1alpha1.EdgeStatus {
+		return v1alpha1.EdgeStatus{NodeID: model.NodeID(node), CertificateNotAfter: at(end)}
+	}
+	for sentence, tc := range map[string]struct {
+		edges   []v1alpha1.EdgeStatus
+		revoked string
+		reports []collect.Edge
+		want    expected
+	}{
+		"one has a certificate": {
+			[]v1alpha1.EdgeStatus{edge("e1", -time.Hour), edge("e2", time.Hour)}, "", nil,
+			expected{OK, "e2, certificate valid for 1h0m0s"},
+		},
+		"its clock is wrong": {
+			[]v1alpha1.EdgeStatus{edge("e1", time.Hour)}, "", []collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
+			expected{Warning, "put the clock right (NTP) on the machine of e1"},
+		},
+		"a revoked edge's clock is no matter": {
+			[]v1alpha1.EdgeStatus{edge("e1", time.Hour), edge("e2", time.Hour)}, "e1",
+			[]collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
+			expected{OK, "e2"},
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			v := visitOf(&collect.Fleet{Edges: tc.reports})
+			v.tunnel.Status.Edges, v.tunnel.Spec.RevokedEdges = tc.edges, []string{tc.revoked}
+			tc.want.compare(t, lookEdge(t.Context(), v))
+		})
+	}
+}

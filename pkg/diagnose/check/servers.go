@@ -1,0 +1,124 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// lookServers looks at the programs without which the way stays open for a while and is not kept up: controller, webhook, xds-servers.
+func lookServers(ctx context.Context, v *visit) finding {
+	if v.cluster == nil {
+		return skipped("there is no Cluster to look at")
+	}
+	var well, dark []string
+	if down := v.controllerDown(ctx); down != "" {
+		return broken(down, "the controller does not run, is frozen, or can't reach the management cluster's apiserver: requests go on, but nothing is signed, renewed or repaired", v.startController())
+	}
+	if l := v.leads(ctx); l.known {
+		well = append(well, "a controller leads")
+	} else {
+		dark = append(dark, "whether a controller leads can't be seen (the Lease "+leaseName+" in namespace "+v.installation()+" can't be read)")
+	}
+	if f := v.xdsServers(); f != nil {
+		return *f
+	}
+	switch {
+	case v.observed != nil && v.blind == "":
+		well = append(well, fmt.Sprintf("%d xds-servers answer", len(v.observed.Servers)))
+	case v.tunnel != nil && v.tunnelled():
+		dark = append(dark, "xds-servers can't be asked from here")
+	}
+	f, said := v.webhook(ctx)
+	if f != nil {
+		return *f
+	}
+	if said != "" {
+		well = append(well, said)
+	}
+	if len(well) == 0 {
+		return unknown(strings.Join(dark, "; "), "run fairlead check with a user who may read Leases in namespace "+v.installation())
+	}
+	return ok("%s", strings.Join(append(well, dark...), "; "))
+}
+
+// xdsServers says which xds-servers do not answer; nil: all do, or nobody could ask.
+func (v *visit) xdsServers() *finding {
+	if v.observed == nil || v.Servers == nil {
+		return nil
+	}
+	cure := "kubectl -n " + v.installation() + " get pods -l app.kubernetes.io/name=xds-server, and their logs, say why"
+	var silent []string
+	answering := 0
+	for _, s := range v.observed.Servers {
+		if s.Err != nil {
+			silent = append(silent, text(s.Err))
+		} else {
+			answering++
+		}
+	}
+	var f finding
+	switch {
+	case v.blind != "" && answering == 0:
+		f = broken(v.blind, "no xds-server runs: tunnels and requests go on, but no change reaches an Envoy and no edge gets in", cure)
+	case len(silent) > 0:
+		f = warning(strings.Join(silent, "; "), "that xds-server does not run, is frozen, or can't be reached from here: the others do its work", cure)
+	default:
+		return nil
+	}
+	return &f
+}
+
+// webhook looks whether whoever writes the kubeconfig gets it written by the webhook: by a dry run, which changes nothing. said is what
+// is to be told where all is well.
+func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
+	if v.Asks == nil || v.secret == nil || v.tunnel == nil || v.paused() || v.broken[HopKubeconfig] || v.tunnel.Status.Kubeconfig.Mode == "" {
+		return nil, ""
+	}
+	var configuration admissionregistrationv1.MutatingWebhookConfiguration
+	err := v.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName}, &configuration)
+	if apierrors.IsNotFound(err) {
+		w := warning("there is no MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName, "the webhook is not installed: for a moment after each write of the provider the kubeconfig leads elsewhere",
+			"apply deploy/kubernetes again")
+		return &w, ""
+	}
+	trial := v.secret.DeepCopy()
+	config, entry, err := kubeconfig.Load(trial, v.key.Name)
+	if err != nil {
+		return nil, ""
+	}
+	const elsewhere = "https://fairlead-check.invalid:6443"
+	entry.Server, entry.TLSServerName, entry.ProxyURL = elsewhere, "", ""
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, ""
+	}
+	trial.Data[kubeconfig.Key] = data
+	if err := v.Asks.Update(ctx, trial, client.DryRunAll); err != nil {
+		return nil, "" // who may not write Secrets can't know
+	}
+	way, err := kubeconfig.Read(trial, v.key.Name)
+	if err == nil && way.Server != elsewhere {
+		return nil, "the webhook answers"
+	}
+	w := warning("a kubeconfig that is written anew is not led through the tunnel at once (a dry run shows it)", "the webhook does not answer: the controller's port for it is down or not reached by the apiserver, or its certificate is not the one in the configuration",
+		"see that the Service fairlead-webhook in namespace "+v.installation()+" leads to a controller that is ready, and what the controller's log says of the webhook; until then the controller repairs each write a moment later")
+	return &w, ""
+}
+
+func hostOf(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+}

@@ -1,0 +1,251 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/redact"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+const (
+	// defaultInstallation is where deploy/kubernetes installs Fairlead.
+	defaultInstallation = "fairlead-system"
+	// defaultWatch is long enough for whatever cuts a stream at once, and short enough for a person.
+	defaultWatch = 3 * time.Second
+	// maxText bounds what is quoted of an error.
+	maxText = 400
+)
+
+// visit is one look at one Cluster: what the hops so far have found, for those that come.
+type visit struct {
+	*Checker
+	key     client.ObjectKey
+	network Network
+
+	cluster    *clusterv1.Cluster
+	tunnel     *v1alpha1.Tunnel
+	secret     *corev1.Secret
+	config     *rest.Config // of a kubeconfig that can be used
+	host, port string       // that its clients dial
+	proxied    bool         // host and port are a proxy's
+	dials      string       // host:port of the two, as the kubeconfig has them
+	addresses  []netip.Addr // of host
+	open       int          // how many of these took a connection
+	broken     map[ID]bool
+	observed   *collect.Fleet // by the xds-servers; nil: they were not asked
+	blind      string         // why nothing could be observed
+	looks      *looks         // what the edges have seen now; nil: they were not asked
+	unreached  bool           // all edges have just seen that nobody answers at the apiserver
+	controller *leader
+}
+
+// finding is what a look comes to.
+type finding struct {
+	status              Status
+	detail, cause, cure string
+}
+
+func ok(format string, args ...any) finding {
+	return finding{status: OK, detail: fmt.Sprintf(format, args...)}
+}
+
+func skipped(detail string) finding { return finding{status: Skipped, detail: detail} }
+
+func unknown(detail, cure string) finding {
+	return finding{status: Unknown, detail: detail, cure: cure}
+}
+
+func broken(detail, cause, cure string) finding {
+	return finding{Broken, detail, cause, cure}
+}
+
+func warning(detail, cause, cure string) finding {
+	return finding{Warning, detail, cause, cure}
+}
+
+func (v *visit) defaults() {
+	v.broken = map[ID]bool{}
+	v.network = v.Network
+	if v.network == nil {
+		v.network = machine{}
+	}
+}
+
+func (v *visit) now() time.Time {
+	if v.Now != nil {
+		return v.Now()
+	}
+	return time.Now()
+}
+
+func (v *visit) installation() string {
+	if v.Installation != "" {
+		return v.Installation
+	}
+	return defaultInstallation
+}
+
+// visit looks at one hop.
+func (v *visit) visit(ctx context.Context, hop Hop) Result {
+	ctx, cancel := context.WithTimeout(ctx, hop.limit)
+	defer cancel()
+	began := time.Now()
+	f := hop.look(ctx, v)
+	v.broken[hop.ID] = f.status == Broken
+	return Result{
+		ID: hop.ID, Title: hop.Title, Status: f.status, Seconds: time.Since(began).Seconds(),
+		Detail: line(f.detail), Cause: line(f.cause), Cure: line(f.cure),
+	}
+}
+
+// line is a text on one line, bounded.
+func line(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > 4*maxText {
+		s = strings.ToValidUTF8(s[:4*maxText], "") + "…"
+	}
+	return s
+}
+
+// text is an error of others for people: without what is secret, as far as that can be told.
+func text(err error) string {
+	var dns *net.DNSError
+	var urlError *url.Error
+	switch {
+	case errors.As(err, &dns):
+		return dns.Error()
+	case errors.As(err, &urlError):
+		err = urlError.Err // the URL is in the detail already
+	}
+	s := redact.Text(err.Error())
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return s
+}
+
+// tunnelled says whether the way leads through gateways.
+func (v *visit) tunnelled() bool {
+	if v.tunnel == nil {
+		return false
+	}
+	return v.tunnel.Spec.Kubeconfig.Mode.Tunnelled() && !v.reasonIs(v.tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff)
+}
+
+func (v *visit) reasonIs(tunnel *v1alpha1.Tunnel, condition, reason string) bool {
+	c := apimeta.FindStatusCondition(tunnel.Status.Conditions, condition)
+	return c != nil && c.Reason == reason
+}
+
+// leader is who leads of the controllers.
+type leader struct {
+	known   bool   // the Lease could be read
+	alive   bool   // somebody leads now
+	holder  string // who does, or did last
+	renewed time.Time
+}
+
+// leaseName is the leader election's Lease of cmd/controller.
+const leaseName = "fairlead-controller"
+
+// leads says whether a controller leads. It is asked once.
+func (v *visit) leads(ctx context.Context) leader {
+	if v.controller != nil {
+		return *v.controller
+	}
+	l := leader{}
+	var lease coordinationv1.Lease
+	err := v.Objects.Get(ctx, client.ObjectKey{Namespace: v.installation(), Name: leaseName}, &lease)
+	switch {
+	case apierrors.IsNotFound(err):
+		l.known = true
+	case err == nil:
+		l.known = true
+		if lease.Spec.HolderIdentity != nil {
+			l.holder = *lease.Spec.HolderIdentity
+		}
+		if lease.Spec.RenewTime != nil && lease.Spec.LeaseDurationSeconds != nil {
+			l.renewed = lease.Spec.RenewTime.Time
+			// The clock of this machine may be a bit off that of the leader's.
+			grace := time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second + 3*time.Second
+			l.alive = l.holder != "" && v.now().Sub(l.renewed) < grace
+		}
+	}
+	v.controller = &l
+	return l
+}
+
+// controllerDown is a sentence about the controller, empty while one leads or nobody knows.
+func (v *visit) controllerDown(ctx context.Context) string {
+	l := v.leads(ctx)
+	switch {
+	case !l.known || l.alive:
+		return ""
+	case l.renewed.IsZero():
+		return "no controller leads: the Lease " + leaseName + " in namespace " + v.installation() + " is held by nobody"
+	}
+	return fmt.Sprintf("no controller leads since %s: the Lease %s in namespace %s was renewed then for the last time", utc(l.renewed), leaseName, v.installation())
+}
+
+func (v *visit) startController() string {
+	return "start the controller again: kubectl -n " + v.installation() + " rollout status deployment/controller, and its log says why it ended"
+}
+
+func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// decide finds the hop that decides.
+func (r *Report) decide() {
+	r.Status, r.First = OK, ""
+	for i := range r.Hops {
+		h := &r.Hops[i]
+		switch {
+		case h.Status == Broken && r.Status != Broken:
+			r.Status, r.First = Broken, h.ID
+		case h.Status == Warning && r.Status == OK:
+			r.Status, r.First = Warning, h.ID
+		}
+	}
+	if r.Status != Broken {
+		return
+	}
+	// That there is no tunnel is seen first and comes last: what is wrong with the edge is the reason.
+	if r.First == HopTunnels {
+		for _, id := range []ID{HopEdge, HopHandshake} {
+			for i := range r.Hops {
+				if r.Hops[i].ID == id && r.Hops[i].Status == Broken {
+					r.First = id
+					return
+				}
+			}
+		}
+	}
+}
+
+// machine is the network of this machine.
+type machine struct{}
+
+// Lookup implements Network.
+func (machine) Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+}
+
+// DialContext implements Network.
+func (machine) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, network, address)
+}

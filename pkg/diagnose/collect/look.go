@@ -1,0 +1,53 @@
+package collect
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
+)
+
+const (
+	// lookTime is longer than a server waits for edges.
+	lookTime = 6 * time.Second
+	// maxLooks is how many looks one Servers asks for at a time: half of the calls that a server takes of it, for the others are quick.
+	maxLooks = maxStreams / 2
+)
+
+// EdgeLook is what an edge sees of its apiserver now.
+type EdgeLook struct {
+	Node      string     // node name
+	APIServer *APIServer // nil: Problem says why
+	Problem   string
+}
+
+// Look has the edges of a tunnel look at their apiserver now, and returns what each saw, in the order of their names; those that report to no
+// server that answered are not in it. The error is that of a call that no server answered. More than a few callers wait for each other.
+func (s *Servers) Look(ctx context.Context, id string) ([]EdgeLook, error) {
+	select {
+	case s.looking <- struct{}{}:
+		defer func() { <-s.looking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	answers := make([]*inspectv1.LookAnswer, len(s.all))
+	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) (err error) {
+		answers[i], err = inspectv1.NewInspectClient(c.conn).Look(ctx, &inspectv1.LookRequest{TunnelId: id})
+		return err
+	})
+	looks := map[string]EdgeLook{}
+	for _, answer := range answers {
+		for _, e := range answer.GetEdges() {
+			one := EdgeLook{Node: e.GetNode(), APIServer: apiServerOf(e.GetApiServer()), Problem: e.GetError()}
+			if looks[one.Node].APIServer == nil { // it may have just gone from one server to another
+				looks[one.Node] = one
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(looks), func(a, b EdgeLook) int { return strings.Compare(a.Node, b.Node) }), answered(errs)
+}

@@ -1,0 +1,103 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// Observe returns what all servers together know of one workload cluster: the Fleet of its tunnel id, in which each gateway has
+// its Resources with some names. Tunnels and holes are only those of gateways that report. The error says that no server
+// answered; each that did not answer is in Fleet.Servers.
+func (s *Servers) Observe(ctx context.Context, id string, names []string) (Fleet, error) {
+	var fleet Fleet
+	var nodes []Node
+	var err error
+	group := errgroup.Group{}
+	group.Go(func() error { fleet, err = s.Fleet(ctx, id); return nil })
+	group.Go(func() error { nodes, _ = s.Resources(ctx, names...); return nil }) // who did not answer is in the fleet
+	_ = group.Wait()
+	if err == nil && len(fleet.Servers) == 0 {
+		err = errors.New("there is none")
+	}
+	fleet.keep(id)
+	fleet.addResources(nodes, names)
+	return fleet, err
+}
+
+// keep leaves out what is not known of a workload cluster now: other edges, and what gateways that do not report had last.
+func (f *Fleet) keep(id string) {
+	reports := map[string]bool{}
+	for i := range f.Gateways {
+		reports[f.Gateways[i].Name] = f.Gateways[i].Connected
+	}
+	f.Edges = slices.DeleteFunc(f.Edges, func(e Edge) bool { return e.ID != id })
+	f.Tunnels = slices.DeleteFunc(f.Tunnels, func(t Tunnel) bool { return !reports[t.Gateway] })
+	f.Holes = slices.DeleteFunc(f.Holes, func(h Hole) bool { return !reports[h.Gateway] })
+}
+
+// addResources gives each gateway its resources with some names.
+func (f *Fleet) addResources(nodes []Node, names []string) {
+	for i := range f.Gateways {
+		g := &f.Gateways[i]
+		for j := range nodes {
+			if nodes[j].Role == model.RoleGateway && nodes[j].Name == g.Name {
+				g.Resources = named(nodes[j].Resources, names)
+			}
+		}
+	}
+}
+
+// named returns a resource for each name.
+func named(resources []Resource, names []string) (all []Resource) {
+	for _, name := range names {
+		one := Resource{Name: name, Status: Missing}
+		for _, r := range resources {
+			if r.Name == name {
+				one = r
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// TunnelsTo returns the tunnels to a gateway.
+func (f *Fleet) TunnelsTo(gateway string) (all []Tunnel) {
+	for _, t := range f.Tunnels {
+		if t.Gateway == gateway {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// Edge returns an edge by its node name; nil: it has not reported.
+func (f *Fleet) Edge(node string) *Edge {
+	for i := range f.Edges {
+		if f.Edges[i].Node == node {
+			return &f.Edges[i]
+		}
+	}
+	return nil
+}
+
+// apiServerOf returns an apiserver as an edge reports it; nil for nil.
+func apiServerOf(a *reportv1.APIServer) *APIServer {
+	if a == nil {
+		return nil
+	}
+	one := &APIServer{
+		Address: a.GetAddress(), Healthy: a.GetHealthy(), Message: a.GetMessage(), Version: a.GetVersion(),
+		CertificateNames: a.GetCertificateNames(),
+	}
+	if end := a.GetCertificateNotAfter(); end.IsValid() {
+		one.CertificateEnd = end.AsTime()
+	}
+	return one
+}

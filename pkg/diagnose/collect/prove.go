@@ -1,0 +1,61 @@
+package collect
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// proveTime is longer than a server waits for gateways.
+const proveTime = 7 * time.Second
+
+// GatewayProof is what a gateway's sockets say of the tunnels of an edge.
+type GatewayProof struct {
+	Name    string
+	Proof   *reportv1.Proof // nil: Problem says why
+	Problem string
+}
+
+// Prove asks all gateways what their kernels' sockets say now of the tunnels of an edge, and returns their answers in
+// the order of their names. A gateway that reports to no server which answered has a Problem. The error is that of a
+// call that no server answered.
+func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof, error) {
+	ctx, cancel := context.WithTimeout(ctx, proveTime)
+	defer cancel()
+	request := &inspectv1.ProveRequest{Edge: &reportv1.Edge{Node: edge.Node, TunnelId: edge.ID}}
+	answers := make([]*inspectv1.ProveAnswer, len(s.all))
+	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) (err error) {
+		answers[i], err = inspectv1.NewInspectClient(c.conn).Prove(ctx, request)
+		return err
+	})
+	proofs := map[string]GatewayProof{}
+	for _, answer := range answers {
+		for _, g := range answer.GetGateways() {
+			if one := proofs[g.GetName()]; one.Proof == nil { // it reports to one of the servers
+				proofs[g.GetName()] = GatewayProof{Name: g.GetName(), Proof: g.GetProof(), Problem: cmp.Or(g.GetError(), one.Problem)}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(proofs), func(a, b GatewayProof) int { return strings.Compare(a.Name, b.Name) }), answered(errs)
+}
+
+// Prove implements the service.
+func (s *service) Prove(ctx context.Context, request *inspectv1.ProveRequest) (*inspectv1.ProveAnswer, error) {
+	answer := &inspectv1.ProveAnswer{}
+	edge := model.EdgeRef{Node: request.GetEdge().GetNode(), ID: request.GetEdge().GetTunnelId()}
+	for _, g := range s.config.Hub.Prove(ctx, edge) {
+		one := &inspectv1.GatewayProof{Name: g.Name, Proof: g.Proof}
+		if g.Problem != nil {
+			one.Error = explain(g.Problem).Error()
+		}
+		answer.Gateways = append(answer.Gateways, one)
+	}
+	return answer, nil
+}

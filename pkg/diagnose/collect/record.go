@@ -1,0 +1,61 @@
+package collect
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Recorded returns the edges that the status of a Tunnel records, in its order, as they are at a time.
+func Recorded(t *v1alpha1.Tunnel, now time.Time) []Edge {
+	all := make([]Edge, 0, len(t.Status.Edges))
+	for i := range t.Status.Edges {
+		all = append(all, recorded(t, &t.Status.Edges[i], now))
+	}
+	return all
+}
+
+func recorded(t *v1alpha1.Tunnel, s *v1alpha1.EdgeStatus, now time.Time) Edge {
+	node, _ := model.ParseNodeID(s.NodeID)
+	e := Edge{
+		Node: node, ID: t.HeldID(), Connected: len(s.Gateways) > 0, LastError: s.LastError,
+		State: stateOf(t, s, node, now), Host: s.Host, Version: s.Version, Form: s.Form,
+		Enrolled: s.EnrolledAt.Time, NotAfter: s.CertificateNotAfter.Time,
+	}
+	if s.LastSeen != nil {
+		e.LastSeen = s.LastSeen.Time
+	}
+	if a := s.APIServer; a != nil {
+		e.APIServer = &APIServer{
+			Address: a.Address, Healthy: a.Healthy, Message: a.Message, Version: a.Version, CertificateNames: a.CertificateNames,
+		}
+		if a.CertificateNotAfter != nil {
+			e.APIServer.CertificateEnd = a.CertificateNotAfter.Time
+		}
+	}
+	for _, g := range s.Gateways {
+		one := EdgeGateway{Name: g.Name, Tunnels: int(g.Tunnels), WorkersWithout: int(g.WorkersWithout)}
+		e.Gateways = append(e.Gateways, one)
+	}
+	return e
+}
+
+func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.Time) string {
+	ready := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionTunnelReady)
+	switch {
+	case e.RevokedAt != nil || slices.Contains(t.Spec.RevokedEdges, node):
+		return EdgeRevoked
+	case len(e.Gateways) > 0:
+		return EdgeConnected
+	case !now.Before(e.CertificateNotAfter.Time):
+		return EdgeExpired
+	case ready == nil || ready.Status == metav1.ConditionUnknown:
+		return EdgeUnknown
+	}
+	return EdgeAway
+}

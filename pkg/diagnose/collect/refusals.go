@@ -1,0 +1,97 @@
+package collect
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
+)
+
+const (
+	// maxRefusals bounds how many machines are remembered, refusalTime for how long, maxReason what is kept of a reason.
+	maxRefusals = 64
+	refusalTime = 10 * time.Minute
+	maxReason   = 300
+)
+
+// What a refusal can be about.
+const (
+	AboutHandshake = "handshake"
+	AboutEnrolment = "enrolment"
+)
+
+// Refusal is a machine that was not let in, or did not want to come in. Nobody knows whose it is.
+type Refusal struct {
+	Server  string
+	Address string // of the machine, without the port
+	About   string
+	Reason  string // in the words of TLS, or of what the machine was told
+	Last    time.Time
+	Times   int
+}
+
+// Refusals remembers who was refused last. Whoever reaches the public port can be in it, so it is small, and a machine is in it once for
+// each thing that it is about. It is safe for concurrent use. Its zero value is empty.
+type Refusals struct {
+	mu  sync.Mutex
+	all []Refusal // the newest last
+}
+
+// Note remembers a refusal. The address may have a port.
+func (r *Refusals) Note(now time.Time, address, about string, reason error) {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		address = host
+	}
+	one := Refusal{Address: address, About: about, Reason: printable(reason.Error()), Last: now, Times: 1}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := slices.IndexFunc(r.all, func(o Refusal) bool { return o.Address == one.Address && o.About == one.About }); i >= 0 {
+		one.Times += r.all[i].Times
+		r.all = slices.Delete(r.all, i, i+1)
+	}
+	r.all = append(r.all, one)
+	if len(r.all) > maxRefusals {
+		r.all = slices.Delete(r.all, 0, 1)
+	}
+}
+
+// messages are those of the last minutes.
+func (r *Refusals) messages(now time.Time) (all []*inspectv1.Refusal) {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.all {
+		if now.Sub(one.Last) < refusalTime {
+			all = append(all, &inspectv1.Refusal{Address: one.Address, About: one.About, Reason: one.Reason, Last: timestamppb.New(one.Last), Times: uint32(min(one.Times, 1<<30))})
+		}
+	}
+	return all
+}
+
+func refusalsOf(server string, messages []*inspectv1.Refusal) (all []Refusal) {
+	for _, m := range messages {
+		all = append(all, Refusal{
+			Server: server, Address: m.GetAddress(), About: m.GetAbout(), Reason: m.GetReason(), Last: timeOf(m.GetLast()), Times: int(m.GetTimes()),
+		})
+	}
+	return all
+}
+
+// printable bounds a text, and takes out of it what is not to be printed.
+func printable(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if !unicode.IsGraphic(c) || c == unicode.ReplacementChar {
+			return '?'
+		}
+		return c
+	}, text)
+	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
+}

@@ -1,0 +1,131 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/rest"
+)
+
+// DefaultAddress is where an xds-server serves inspection, and Port its port.
+const (
+	DefaultAddress = "127.0.0.1:9447"
+	Port           = 9447
+)
+
+// DefaultNamespace is that of the installation, as deploy/kubernetes has it.
+const DefaultNamespace = "fairlead-system"
+
+// PodSelector selects the Pods of the xds-servers, as deploy/kubernetes labels them.
+const PodSelector = "app.kubernetes.io/name=xds-server"
+
+const (
+	// callTime bounds a call whose context has no sooner end.
+	callTime = 30 * time.Second
+	// maxMessage is what one message may have: what 30,000 Envoy clusters of a gateway take with all that they say.
+	maxMessage = 64 << 20
+)
+
+// Options say which xds-servers to ask: those at Addresses, if there are any, else all ready Pods of them in Namespace.
+type Options struct {
+	REST      *rest.Config // of the management cluster; not needed with Addresses
+	Namespace string       // of the installation; empty: DefaultNamespace
+	Port      int          // of inspection in the Pods; 0: Port
+	Addresses []string     // host:port of inspection, reachable from here
+}
+
+// Servers are the xds-servers. It is safe for concurrent use.
+type Servers struct {
+	all     []*connection
+	looking chan struct{} // see maxLooks
+}
+
+// connection is one xds-server.
+type connection struct {
+	name string
+	conn *grpc.ClientConn
+}
+
+// Connect finds the xds-servers. One that can't be reached is not an error here: each answer says so. It is an error if there is none
+// at all, or if they may not be looked for.
+func Connect(ctx context.Context, o Options) (*Servers, error) {
+	s := &Servers{looking: make(chan struct{}, maxLooks)}
+	add := func(name string, options ...grpc.DialOption) error {
+		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+		conn, err := grpc.NewClient("passthrough:///"+name, options...)
+		if err != nil {
+			return fmt.Errorf("connecting to xds-server %s: %w", name, err)
+		}
+		s.all = append(s.all, &connection{name: name, conn: conn})
+		return nil
+	}
+	for _, address := range o.Addresses {
+		if err := add(address); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	if len(o.Addresses) > 0 {
+		return s, nil
+	}
+	pods, err := findPods(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		if err := add(pod.name, grpc.WithContextDialer(pod.dial)); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
+}
+
+// Close ends all connections.
+func (s *Servers) Close() error {
+	var errs []error
+	for _, c := range s.all {
+		errs = append(errs, c.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Names are those of the servers, in the order in which they were found.
+func (s *Servers) Names() []string {
+	var names []string
+	for _, c := range s.all {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// each asks all servers at the same time, and returns their errors in their order.
+func (s *Servers) each(ctx context.Context, ask func(ctx context.Context, i int, c *connection) error) []error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	errs := make([]error, len(s.all))
+	var asked sync.WaitGroup
+	for i, c := range s.all {
+		asked.Go(func() {
+			if err := ask(ctx, i, c); err != nil {
+				errs[i] = fmt.Errorf("asking xds-server %s: %w", c.name, explain(err))
+			}
+		})
+	}
+	asked.Wait()
+	return errs
+}
+
+// answered is nil if at least one server answered.
+func answered(errs []error) error {
+	for _, err := range errs {
+		if err == nil {
+			return nil
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,249 @@
+package summary
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+const (
+	// newFor is for how long a Cluster is new: nothing is wrong yet with one whose machines are still to come.
+	newFor = time.Hour
+	// controllerTime is how long the controller may take to look at what is new.
+	controllerTime = time.Minute
+	// leafSoon is when a connected edge should have had another certificate long ago: leaves live for a day and are renewed when
+	// eight hours are left.
+	leafSoon = 2 * time.Hour
+	// serverSoon is how long before its end somebody has to look after an apiserver's certificate: kubeadm's live for a year, and
+	// nothing but an upgrade or a person renews them.
+	serverSoon = 14 * 24 * time.Hour
+	// kubeconfigSoon is likewise for the kubeconfig, which control-plane providers renew when half a year is left.
+	kubeconfigSoon = 14 * 24 * time.Hour
+)
+
+// Reasons of notices that are no reasons of conditions.
+const (
+	ReasonNoTunnelObject    = "NoTunnelObject"
+	ReasonNoCluster         = "NoCluster"
+	ReasonNotLookedAt       = "NotLookedAt"
+	ReasonPaused            = "Paused"
+	ReasonDeleting          = "Deleting"
+	ReasonEdgeAway          = "EdgeAway"
+	ReasonEdgeExpired       = "EdgeExpired"
+	ReasonEdgeTrouble       = "EdgeTrouble"
+	ReasonEdgeNotCut        = "EdgeNotCut"
+	ReasonWorkersWithout    = "WorkersWithoutTunnel"
+	ReasonCertificateEnds   = "CertificateEnds"
+	ReasonCertificateEnded  = "CertificateEnded"
+	ReasonAPIServerUnwell   = "APIServerUnhealthy"
+	ReasonWaitingForCluster = v1alpha1.ReasonWaitingForCluster
+)
+
+func (r *Row) note(weight Health, reason string, since time.Time, format string, args ...any) {
+	r.Warnings = append(r.Warnings, Notice{weight, reason, fmt.Sprintf(format, args...), since})
+}
+
+// judge finds what is wrong, and sums it up.
+func (r *Row) judge(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, now time.Time) {
+	r.judgeObjects(cluster, t)
+	r.judgeConditions(t, now)
+	r.judgeEdges(t)
+	r.judgeExpiries(now)
+	r.conclude()
+}
+
+// conclude orders what was found: the worst decides.
+func (r *Row) conclude() {
+	slices.SortStableFunc(r.Warnings, func(a, b Notice) int { return ranks[a.Weight] - ranks[b.Weight] })
+	r.Health = OK
+	if len(r.Warnings) > 0 {
+		r.Health = r.Warnings[0].Weight
+	}
+}
+
+func (r *Row) judgeObjects(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+	if cluster == nil {
+		if until, ok := t.Annotations[v1alpha1.PreparedAnnotation]; ok {
+			r.note(Waiting, ReasonWaitingForCluster, t.CreationTimestamp.Time, "it was prepared for a Cluster that is to be moved here, and waits for it until %s", until)
+		} else {
+			r.note(Warning, ReasonNoCluster, time.Time{}, "there is no Cluster %s: the Tunnel is left over and can be deleted", t.Name)
+		}
+	}
+	if r.Deleting {
+		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted; the tunnel stays until the object is gone")
+	}
+	if r.Paused {
+		r.note(Warning, ReasonPaused, time.Time{}, "it is paused: nothing but status is written until spec.paused of the Cluster, or the annotation cluster.x-k8s.io/paused, is gone")
+	}
+}
+
+// about are the conditions that say whether clients reach the apiserver, in the order in which a request meets what they are about.
+// Of the last three only the first that is False is told: the others follow from it.
+var about = []string{
+	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
+}
+
+func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
+	accepted := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted)
+	switch {
+	case accepted == nil && now.Sub(t.CreationTimestamp.Time) > controllerTime && !r.Paused:
+		r.note(Unknown, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not looked at the Tunnel: does it run?")
+		return
+	case accepted == nil:
+		r.note(Waiting, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not looked at the Tunnel yet")
+		return
+	case accepted.ObservedGeneration < t.Generation && !r.Paused:
+		r.note(Warning, ReasonNotLookedAt, time.Time{}, "the controller has not looked at the newest spec yet: does it run?")
+	}
+	kinds, told := about, false
+	if accepted.Reason == v1alpha1.ReasonNotTunnelled {
+		kinds = about[:2]
+	}
+	for i, kind := range kinds {
+		c := meta.FindStatusCondition(t.Status.Conditions, kind)
+		switch {
+		case c == nil || c.Status == metav1.ConditionTrue || i >= 2 && told:
+		case c.Status == metav1.ConditionFalse:
+			told = told || i >= 2 || kind == v1alpha1.ConditionAccepted && c.Reason != v1alpha1.ReasonInvalidExtraName
+			r.note(weigh(c, t, now), c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
+		default:
+			r.note(Unknown, c.Reason, c.LastTransitionTime.Time, "%s: %s", kind, c.Message)
+		}
+	}
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionTunnelReady); c != nil && c.Reason == v1alpha1.ReasonPartlyConnected {
+		r.note(Warning, c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
+	}
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionCopiesReady); c != nil && c.Status == metav1.ConditionFalse {
+		r.note(Warning, c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
+	}
+}
+
+// weigh says how bad it is that a condition is False.
+func weigh(c *metav1.Condition, t *v1alpha1.Tunnel, now time.Time) Health {
+	fresh := now.Sub(t.CreationTimestamp.Time) < newFor
+	switch {
+	case c.Reason == v1alpha1.ReasonInvalidExtraName:
+		return Warning // all the rest is served
+	case fresh && c.Reason == v1alpha1.ReasonWaitingForSecret, fresh && c.Reason == v1alpha1.ReasonNoEdge && len(t.Status.Edges) == 0, c.Reason == v1alpha1.ReasonWaitingForCluster:
+		return Waiting
+	}
+	return Broken
+}
+
+func (r *Row) judgeEdges(t *v1alpha1.Tunnel) {
+	for i := range r.Edges {
+		e, s := &r.Edges[i], &t.Status.Edges[i]
+		name := e.Node
+		if e.Host != "" {
+			name += " (" + e.Host + ")"
+		}
+		switch {
+		case e.State == collect.EdgeRevoked:
+			if s.CutAt == nil && len(e.Gateways) > 0 {
+				r.note(Warning, ReasonEdgeNotCut, since(s.RevokedAt), "edge %s is revoked, but not all gateways have said that its tunnels are cut", name)
+			}
+			continue
+		case e.State == collect.EdgeAway && r.Connected > 0:
+			r.note(Warning, ReasonEdgeAway, e.LastSeen, "edge %s is away, the others carry on: see its log, or revoke it if it is not to come back", name)
+		case e.State == collect.EdgeConnected && e.APIServer == "unhealthy" && r.healthy():
+			r.note(Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServerNote)
+		}
+		if e.LastError != "" {
+			r.note(Warning, ReasonEdgeTrouble, time.Time{}, "edge %s reports: %s", name, e.LastError)
+		}
+		if without := workersWithout(e); without != "" && !r.has(v1alpha1.ReasonPartlyConnected) {
+			r.note(Warning, ReasonWorkersWithout, time.Time{}, "edge %s has no tunnel on %s, which the gateways repair", name, without)
+		}
+	}
+}
+
+// healthy says whether an edge reaches the apiserver: then one that does not is not the whole story.
+func (r *Row) healthy() bool {
+	return slices.ContainsFunc(r.Edges, func(e Edge) bool { return e.State == collect.EdgeConnected && e.APIServer == "healthy" })
+}
+
+func (r *Row) has(reason string) bool {
+	return slices.ContainsFunc(r.Warnings, func(n Notice) bool { return n.Reason == reason })
+}
+
+func workersWithout(e *Edge) string {
+	var all []string
+	for _, g := range e.Gateways {
+		if g.WorkersWithout > 0 {
+			all = append(all, fmt.Sprintf("%d workers of %s", g.WorkersWithout, g.Name))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func since(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
+}
+
+func (r *Row) judgeExpiries(now time.Time) {
+	for _, e := range r.Expiries {
+		left := e.NotAfter.Sub(now)
+		node, leaf := strings.CutPrefix(e.Of, "edge ")
+		soon, cure := kubeconfigSoon, "its control-plane provider should have renewed it: see the Cluster's control plane"
+		switch {
+		case leaf:
+			r.judgeLeaf(node, left)
+			continue
+		case e.Of == "apiserver":
+			soon, cure = serverSoon, "renew it, such as by `kubeadm certs renew apiserver`, or by an upgrade of the control plane"
+		case strings.HasPrefix(e.Of, "copy "):
+			soon, cure = 0, "see the condition CopiesReady"
+		}
+		switch {
+		case left <= 0:
+			r.note(Broken, ReasonCertificateEnded, e.NotAfter, "the certificate of the %s has ended at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
+		case left < soon:
+			r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of the %s ends at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
+		}
+	}
+}
+
+// judgeLeaf is about the certificate of an edge.
+func (r *Row) judgeLeaf(node string, left time.Duration) {
+	i := slices.IndexFunc(r.Edges, func(e Edge) bool { return e.Node == node })
+	e := &r.Edges[i]
+	short := e.NotAfter.Sub(e.Enrolled) < 3*leafSoon // this installation's leaves may live for less than a day
+	switch {
+	case left <= 0:
+		weight := Warning
+		if r.Connected == 0 {
+			weight = Broken
+		}
+		r.note(weight, ReasonEdgeExpired, e.NotAfter, "the certificate of edge %s has ended: it renews by its key when it reaches the gateways, for 90 days; see its log and its clock", node)
+	case left < leafSoon && e.State == collect.EdgeConnected && !short:
+		r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of edge %s ends soon and was not renewed: see its log, and that of the controller", node)
+	}
+}
+
+// withoutTunnel is the row of a Cluster that has opted in and has no Tunnel.
+func withoutTunnel(c *clusterv1.Cluster, now time.Time) Row {
+	r := Row{Namespace: c.Namespace, Cluster: c.Name, Created: c.CreationTimestamp.Time, Paused: isPaused(c), Deleting: !c.DeletionTimestamp.IsZero()}
+	switch {
+	case r.Paused:
+		r.note(Waiting, ReasonPaused, time.Time{}, "it is paused, and gets its Tunnel when it no longer is")
+	case r.Deleting:
+		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted, and has no Tunnel any more")
+	case now.Sub(c.CreationTimestamp.Time) > controllerTime:
+		r.note(Broken, ReasonNoTunnelObject, c.CreationTimestamp.Time, "it has opted in and there is no Tunnel: does the controller run?")
+	default:
+		r.note(Waiting, ReasonNoTunnelObject, c.CreationTimestamp.Time, "its Tunnel is still to come")
+	}
+	r.conclude()
+	return r
+}

@@ -1,0 +1,143 @@
+package summary
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+// build makes the row of a Tunnel; cluster is nil where there is none.
+func build(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, in Input, now time.Time) Row {
+	r := Row{
+		Namespace: t.Namespace, Cluster: t.Name, ID: t.ClaimedID(), Hostname: t.Status.Hostname, Names: t.Status.Names, Created: t.CreationTimestamp.Time,
+		Mode:   string(cmp.Or(t.Status.Kubeconfig.Mode, t.Spec.Kubeconfig.Mode, v1alpha1.KubeconfigModeAuto)),
+		Server: t.Status.Kubeconfig.Server, ProxyURL: t.Status.Kubeconfig.ProxyURL, Conditions: t.Status.Conditions,
+		Paused:   meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionPaused) || isPaused(cluster),
+		Deleting: !t.DeletionTimestamp.IsZero() || cluster != nil && !cluster.DeletionTimestamp.IsZero(),
+	}
+	for i := range t.Status.Conditions {
+		if at := t.Status.Conditions[i].LastTransitionTime.Time; at.After(r.LastChange) {
+			r.LastChange = at
+		}
+	}
+	var live []collect.Tunnel
+	if in.Live != nil && t.HeldID() != "" {
+		live = in.Live.Tunnels[t.HeldID()]
+	}
+	r.addEdges(t, live, now)
+	r.addExpiries(t, in.Kubeconfigs[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}])
+	r.judge(cluster, t, now)
+	return r
+}
+
+func isPaused(c *clusterv1.Cluster) bool {
+	if c == nil {
+		return false
+	}
+	_, annotated := c.Annotations[clusterv1.PausedAnnotation]
+	return annotated || c.Spec.Paused != nil && *c.Spec.Paused
+}
+
+// addEdges fills what is known of edges and their tunnels.
+func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time) {
+	gateways := map[string]*Gateway{}
+	for _, observed := range collect.Recorded(t, now) {
+		e := edgeOf(&observed)
+		for j := range e.Gateways {
+			g := &e.Gateways[j]
+			g.RTT = median(live, g.Name, e.Node)
+			sum := gateways[g.Name]
+			if sum == nil {
+				sum = &Gateway{Name: g.Name, RTT: median(live, g.Name, "")}
+				gateways[g.Name] = sum
+			}
+			sum.Tunnels += g.Tunnels
+			sum.WorkersWithout += g.WorkersWithout
+			r.Tunnels += g.Tunnels
+		}
+		if e.State == collect.EdgeConnected {
+			r.Connected++
+		}
+		if e.State != collect.EdgeRevoked && e.State != collect.EdgeExpired {
+			r.LetIn++
+		}
+		r.Edges = append(r.Edges, e)
+	}
+	for _, g := range gateways {
+		r.Gateways = append(r.Gateways, *g)
+	}
+	slices.SortFunc(r.Gateways, func(a, b Gateway) int { return compareNames(a.Name, b.Name) })
+	r.RTT = median(live, "", "")
+}
+
+func edgeOf(o *collect.Edge) Edge {
+	e := Edge{
+		Node: o.Node, Host: o.Host, State: o.State, Enrolled: o.Enrolled, NotAfter: o.NotAfter, LastSeen: o.LastSeen,
+		Version: o.Version, Form: o.Form, LastError: o.LastError,
+	}
+	switch {
+	case o.APIServer == nil:
+	case o.APIServer.Healthy:
+		e.APIServer = "healthy"
+	default:
+		e.APIServer, e.APIServerNote = "unhealthy", o.APIServer.Message
+	}
+	for _, g := range o.Gateways {
+		e.Gateways = append(e.Gateways, Gateway{Name: g.Name, Tunnels: g.Tunnels, WorkersWithout: g.WorkersWithout})
+	}
+	return e
+}
+
+// addExpiries collects when certificates end: of an apiserver that several edges see the soonest, and of edges that are let in.
+func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
+	var server time.Time
+	for i := range t.Status.Edges {
+		e := &t.Status.Edges[i]
+		if s := e.APIServer; s != nil && s.CertificateNotAfter != nil && (server.IsZero() || s.CertificateNotAfter.Time.Before(server)) {
+			server = s.CertificateNotAfter.Time
+		}
+		if r.Edges[i].State != collect.EdgeRevoked {
+			r.Expiries = append(r.Expiries, Expiry{"edge " + r.Edges[i].Node, e.CertificateNotAfter.Time})
+		}
+	}
+	if !server.IsZero() {
+		r.Expiries = append(r.Expiries, Expiry{"apiserver", server})
+	}
+	if !kubeconfig.IsZero() {
+		r.Expiries = append(r.Expiries, Expiry{"kubeconfig", kubeconfig})
+	}
+	for _, c := range t.Status.Kubeconfig.Copies {
+		if c.CertificateNotAfter != nil {
+			r.Expiries = append(r.Expiries, Expiry{"copy " + c.Namespace + "/" + c.Name, c.CertificateNotAfter.Time})
+		}
+	}
+	slices.SortStableFunc(r.Expiries, func(a, b Expiry) int { return a.NotAfter.Compare(b.NotAfter) })
+}
+
+// median of the round-trip times that are known, of one gateway and node, or of all.
+func median(live []collect.Tunnel, gateway, node string) Millis {
+	var all []time.Duration
+	for _, l := range live {
+		if l.RTT > 0 && (gateway == "" || l.Gateway == gateway) && (node == "" || l.Node == node) {
+			all = append(all, l.RTT)
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return Millis(float64(all[(len(all)-1)/2]) / float64(time.Millisecond))
+}
+
+// compareNames orders gateway-2 before gateway-10.
+func compareNames(a, b string) int {
+	return cmp.Or(strings.Compare(strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")), cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+}

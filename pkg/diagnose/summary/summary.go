@@ -1,0 +1,188 @@
+// Package summary makes of Cluster and Tunnel objects what a person wants to see of a fleet: a row for each Cluster that has a tunnel
+// or wants one, with what is wrong with it, those first with which most is wrong. What xds-servers know of live tunnels can be
+// added. It is pure: it asks nobody, writes nothing, and takes its clock as a parameter.
+package summary
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+// Health sums up a Cluster, or says how much one warning weighs.
+type Health string
+
+// The values of Health, those first that are shown first.
+const (
+	Broken  Health = "broken"  // clients don't reach the apiserver, or will not for long
+	Unknown Health = "unknown" // nobody can say at the moment
+	Warning Health = "warning" // they reach it, but somebody has to do something
+	Waiting Health = "waiting" // it is new, and something is still to come
+	OK      Health = "ok"
+)
+
+// ranks order Health.
+var ranks = map[Health]int{Broken: 0, Unknown: 1, Warning: 2, Waiting: 3, OK: 4}
+
+// Input is what there is. The objects are not changed, and slices of rows point into them.
+type Input struct {
+	Clusters []clusterv1.Cluster
+	Tunnels  []v1alpha1.Tunnel
+	// Live is what xds-servers say; nil: nobody was asked.
+	Live *Live
+	// Kubeconfigs are the ends of the client certificates in kubeconfig Secrets, as far as somebody has read them.
+	Kubeconfigs map[types.NamespacedName]time.Time
+}
+
+// Live is what xds-servers know of tunnels that are open now.
+type Live struct {
+	Tunnels map[string][]collect.Tunnel // by Tunnel.spec.id
+	Silent  []string                    // the xds-servers that gave no answer, with the reason
+}
+
+// View is a fleet.
+type View struct {
+	Summary Summary `json:"summary"`
+	Rows    []Row   `json:"rows"` // the worst first, then by namespace and name
+}
+
+// Summary counts rows by their health, and what is in them.
+type Summary struct {
+	Clusters       int      `json:"clusters"`
+	OK             int      `json:"ok"`
+	Warning        int      `json:"warning"`
+	Broken         int      `json:"broken"`
+	Unknown        int      `json:"unknown"`
+	Waiting        int      `json:"waiting"`
+	NotOptedIn     int      `json:"notOptedIn"` // Clusters without a row
+	Edges          int      `json:"edges"`      // that are let in
+	EdgesConnected int      `json:"edgesConnected"`
+	Tunnels        int      `json:"tunnels"`
+	Silent         []string `json:"silentXDSServers,omitempty"`
+}
+
+// Row is one Cluster.
+type Row struct {
+	Namespace  string             `json:"namespace"`
+	Cluster    string             `json:"cluster"`
+	Health     Health             `json:"health"`
+	ID         string             `json:"id,omitempty"`       // Tunnel.spec.id
+	Mode       string             `json:"mode,omitempty"`     // the one in use, or else the one that is wished for
+	Hostname   string             `json:"hostname,omitempty"` // empty: nothing is served
+	Names      []string           `json:"names,omitempty"`
+	Server     string             `json:"server,omitempty"` // of the kubeconfig
+	ProxyURL   string             `json:"proxyURL,omitempty"`
+	Edges      []Edge             `json:"edges,omitempty"`
+	Connected  int                `json:"edgesConnected"`
+	LetIn      int                `json:"edgesLetIn"` // neither revoked nor expired
+	Tunnels    int                `json:"tunnels"`
+	Gateways   []Gateway          `json:"gateways,omitempty"`
+	RTT        Millis             `json:"rttMillis,omitempty"` // the median of its tunnels
+	Created    time.Time          `json:"created,omitzero"`
+	LastChange time.Time          `json:"lastChange,omitzero"` // of the status of a condition
+	Expiries   []Expiry           `json:"expiries,omitempty"`  // the soonest first
+	Paused     bool               `json:"paused,omitempty"`
+	Deleting   bool               `json:"deleting,omitempty"`
+	Warnings   []Notice           `json:"warnings,omitempty"` // the worst first
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Millis is a time in milliseconds; 0: not known.
+type Millis float64
+
+// Duration is the same as a duration.
+func (m Millis) Duration() time.Duration {
+	return time.Duration(float64(m) * float64(time.Millisecond))
+}
+
+// Edge is one edge.
+type Edge struct {
+	Node          string    `json:"node"`
+	Host          string    `json:"host,omitempty"`
+	State         string    `json:"state"` // one of the Edge… constants of pkg/diagnose/collect
+	Gateways      []Gateway `json:"gateways,omitempty"`
+	LastSeen      time.Time `json:"lastSeen,omitzero"`
+	Enrolled      time.Time `json:"enrolled"`
+	NotAfter      time.Time `json:"notAfter"` // of its certificate
+	Version       string    `json:"version,omitempty"`
+	Form          string    `json:"form,omitempty"`
+	APIServer     string    `json:"apiServer,omitempty"` // healthy, unhealthy; empty: it has not said
+	APIServerNote string    `json:"apiServerNote,omitempty"`
+	LastError     string    `json:"lastError,omitempty"`
+}
+
+// Gateway are the tunnels to one gateway.
+type Gateway struct {
+	Name           string `json:"name"`
+	Tunnels        int    `json:"tunnels"`
+	WorkersWithout int    `json:"workersWithout,omitempty"`
+	RTT            Millis `json:"rttMillis,omitempty"` // the median
+}
+
+// Expiry is when a certificate ends.
+type Expiry struct {
+	Of       string    `json:"of"` // "edge <node>", "apiserver", "kubeconfig" or "copy <namespace>/<name>"
+	NotAfter time.Time `json:"notAfter"`
+}
+
+// Notice is one thing that is wrong, or to be known.
+type Notice struct {
+	Weight Health    `json:"weight"`
+	Reason string    `json:"reason"` // a reason of a condition, or a word of this package
+	Text   string    `json:"text"`   // what is wrong, and what to do
+	Since  time.Time `json:"since,omitzero"`
+}
+
+// Build makes the view of a fleet at a time.
+func Build(in Input, now time.Time) View {
+	clusters := make(map[types.NamespacedName]*clusterv1.Cluster, len(in.Clusters))
+	for i := range in.Clusters {
+		c := &in.Clusters[i]
+		clusters[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c
+	}
+	view := View{Rows: make([]Row, 0, len(in.Tunnels))}
+	with := make(map[types.NamespacedName]bool, len(in.Tunnels))
+	for i := range in.Tunnels {
+		t := &in.Tunnels[i]
+		key := types.NamespacedName{Namespace: t.Namespace, Name: t.Name}
+		with[key] = true
+		view.Rows = append(view.Rows, build(clusters[key], t, in, now))
+	}
+	for i := range in.Clusters {
+		c := &in.Clusters[i]
+		switch {
+		case with[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}]:
+		case c.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled:
+			view.Rows = append(view.Rows, withoutTunnel(c, now))
+		default:
+			view.Summary.NotOptedIn++
+		}
+	}
+	slices.SortFunc(view.Rows, func(a, b Row) int {
+		return cmp.Or(ranks[a.Health]-ranks[b.Health], cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	view.Summary.count(view.Rows)
+	if in.Live != nil {
+		view.Summary.Silent = in.Live.Silent
+	}
+	return view
+}
+
+func (s *Summary) count(rows []Row) {
+	s.Clusters = len(rows)
+	of := map[Health]*int{Broken: &s.Broken, Unknown: &s.Unknown, Warning: &s.Warning, Waiting: &s.Waiting, OK: &s.OK}
+	for i := range rows {
+		r := &rows[i]
+		*of[r.Health]++
+		s.Edges += r.LetIn
+		s.EdgesConnected += r.Connected
+		s.Tunnels += r.Tunnels
+	}
+}

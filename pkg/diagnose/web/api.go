@@ -1,0 +1,59 @@
+package web
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// document is all of the fleet.
+type document struct {
+	Domain  string            `json:"domain"`
+	Cursor  string            `json:"cursor"` // to be given to the stream of changes
+	Now     int64             `json:"now"`    // Unix, s
+	Columns []string          `json:"columns"`
+	Rows    []json.RawMessage `json:"rows"` // arrays, in the order of Columns
+}
+
+// payload is the document as it was sent last: readers that come together share it.
+type payload struct {
+	cursor string
+	made   time.Time
+	zip    []byte
+}
+
+// payloadTime is for how long a document is good that is not the newest: the stream of changes has what came after it.
+const payloadTime = time.Second
+
+// serveFleet answers with all rows.
+func (p *Page) serveFleet(w http.ResponseWriter, r *http.Request) {
+	d, ok := p.document()
+	if !ok {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the objects of the management cluster have not been read yet", http.StatusServiceUnavailable)
+		return
+	}
+	send(w, r, "application/json", `"`+d.cursor+`"`, nil, d.zip)
+}
+
+// document is made under the lock, so that many readers at the same time cost no more than one.
+func (p *Page) document() (payload, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.read {
+		return payload{}, false
+	}
+	now := p.Now()
+	if p.payload.zip != nil && (now.Sub(p.payload.made) < payloadTime || p.payload.cursor == p.fleet.now()) {
+		return p.payload, true
+	}
+	rows, cursor := p.fleet.all()
+	plain, err := json.Marshal(document{Domain: string(p.Domain), Cursor: cursor, Now: now.Unix(), Columns: columns, Rows: rows})
+	if err != nil {
+		p.Log.Error("rows of the page not encoded", "error", err)
+		return payload{}, false
+	}
+	p.payload = payload{cursor: cursor, made: now, zip: zipped(plain, gzip.BestSpeed)}
+	return p.payload, true
+}

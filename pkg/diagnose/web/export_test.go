@@ -1,0 +1,33 @@
+package web
+
+import (
+	"context"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Fill makes all rows of objects that a test has, as Watch does of those that it reads.
+func (p *Page) Fill(ctx context.Context, objects client.Reader) {
+	p.renew(ctx, objects)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read = true
+}
+
+// Changed says that objects of a Cluster have changed.
+func (p *Page) Changed(ctx context.Context, objects client.Reader, key model.Key) {
+	p.look(ctx, objects, key)
+	p.touch(key)
+}
+
+// SetLog bounds how many changes are remembered.
+func (p *Page) SetLog(n int) { p.fleet.log = n }
+
+// Watched is how many Clusters are looked at.
+func (p *Page) Watched() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.watched)
+}

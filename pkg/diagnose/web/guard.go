@@ -1,0 +1,98 @@
+package web
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// policy is what a browser may do with what it gets: run and show what this server serves from files, and nothing that is
+// written into a document. With Trusted Types even our own scripts can't turn text into elements.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// secured adds the headers that every answer has.
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Loopback says whether an address to listen on can be reached from its own machine or Pod alone: then the page asks nobody
+// who he is, for whoever comes has passed `kubectl port-forward`, or is on that machine.
+func Loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// local lets in who names this server by a loopback name. A page of somebody else's can have a browser connect to 127.0.0.1 by a
+// name of its own ("DNS rebinding"), but not under another name than that.
+func local(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]")
+		}
+		ip, err := netip.ParseAddr(host)
+		if host != "localhost" && (err != nil || !ip.IsLoopback()) {
+			http.Error(w, "this page is served on loopback: open it as http://localhost:<port>, or have the proxy before it send such a Host header", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ownOnly refuses what a page of another origin makes a browser ask for. That page could not read it, but it would cost.
+func ownOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
+			http.Error(w, "not for other sites", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// reviewed lets in whose bearer token the reviewer takes.
+func reviewed(reviewer Reviewer, log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok || token == "" {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="fairlead"`)
+			http.Error(w, "a bearer token of the management cluster is needed", http.StatusUnauthorized)
+			return
+		}
+		verdict, err := reviewer.Review(r.Context(), token, r.RemoteAddr)
+		switch {
+		case err != nil:
+			log.Warn("reader of the page not reviewed", "error", err)
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, "the management cluster could not be asked who you are", http.StatusServiceUnavailable)
+		case verdict == TooMany:
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, "too many different tokens from your address", http.StatusTooManyRequests)
+		case verdict == Unknown:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="fairlead", error="invalid_token"`)
+			http.Error(w, "the management cluster does not know this token", http.StatusUnauthorized)
+		case verdict == Forbidden:
+			http.Error(w, "you may not list tunnels.fairlead.dev in all namespaces, which is what this page shows", http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}

@@ -1,0 +1,191 @@
+// Package web serves a status page of the fleet to browsers: a table of all Clusters, and one page for each with the hops of
+// pkg/diagnose/check. In go Clusters and Tunnels as the management cluster has them; out come files that do not change, JSON, and what
+// changes as server-sent events (HTML Living Standard, section 9.2). It only reads, and it keeps one row of each Cluster
+// and nothing for a reader but a cursor.
+package web
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/diagnose/check"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Bounds of what readers can take from the server that every edge needs.
+const (
+	maxConnections = 256
+	maxRequests    = 32 // at the same time, streams not counted
+	maxStreams     = 128
+	maxWatched     = 16 // Clusters whose pages are open at the same time
+	maxHeader      = 16 << 10
+	headerTime     = 5 * time.Second
+	idleTime       = 90 * time.Second
+	writeTime      = 10 * time.Second // of one event: who takes nothing for so long is gone
+	closeTime      = 5 * time.Second
+)
+
+// Config is what a Page stands on.
+type Config struct {
+	Domain model.TunnelDomain // which the page shows as the name of the installation
+	// Objects reads single Clusters and Tunnels, whole and without a cache.
+	Objects client.Reader
+	// Check looks at one Cluster. nil: the page shows no hops.
+	Check func(ctx context.Context, key client.ObjectKey) check.Report
+	// Live is what is known of tunnels that are open now, of some by their Tunnel.spec.id or of all. nil, or when it returns nil: only
+	// what the objects say is shown.
+	Live func(ctx context.Context, ids ...string) *summary.Live
+	// Reviewer decides on readers by their bearer tokens. nil: everybody may read, under a loopback name.
+	Reviewer Reviewer
+	Log      *slog.Logger
+	Now      func() time.Time // nil: time.Now
+	// Timing is for tests; zero values stand for what is usual.
+	Timing Timing
+}
+
+// Timing is how often what is done.
+type Timing struct {
+	Gather  time.Duration // what changes within it is one event; 250 ms
+	Beat    time.Duration // an event comes at least so often; 15 s
+	Stream  time.Duration // after it a stream ends and its reader is reviewed anew when it comes back; 10 min
+	Check   time.Duration // between two looks at a Cluster whose page is open; 15 s
+	Request time.Duration // for a request that is no stream; 30 s
+}
+
+// Page is the page's server. It is safe for concurrent use.
+type Page struct {
+	Config
+	fleet     *fleet
+	files     map[string]file
+	requests  chan struct{}
+	streams   chan struct{}
+	making    sync.Mutex     // while a row is made
+	following atomic.Int32   // readers of the table
+	first     chan struct{}  // holds one: somebody has begun to read the table, and nobody did before
+	looking   sync.WaitGroup // those who look at Clusters whose pages are open
+
+	mu      sync.Mutex
+	read    bool // all objects have been read once
+	watched map[model.Key]*watched
+	payload payload
+	live    *summary.Live // as it was when somebody followed the fleet last
+}
+
+// New returns a page without rows; Watch fills it.
+func New(c Config) (*Page, error) {
+	files, err := readFiles()
+	if err != nil {
+		return nil, err
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	for _, d := range []struct {
+		value *time.Duration
+		usual time.Duration
+	}{
+		{&c.Timing.Gather, 250 * time.Millisecond},
+		{&c.Timing.Beat, 15 * time.Second},
+		{&c.Timing.Stream, 10 * time.Minute},
+		{&c.Timing.Check, 15 * time.Second},
+		{&c.Timing.Request, 30 * time.Second},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.usual
+		}
+	}
+	return &Page{
+		Config: c, fleet: newFleet(), files: files, watched: map[model.Key]*watched{},
+		requests: make(chan struct{}, maxRequests), streams: make(chan struct{}, maxStreams), first: make(chan struct{}, 1),
+	}, nil
+}
+
+// Handler serves the page. All of its links are relative, so that a proxy may serve it below any path.
+func (p *Page) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for path := range p.files {
+		mux.HandleFunc("GET "+path, bounded(p.requests, "requests", p.serveFile))
+	}
+	mux.HandleFunc("GET /api/fleet", bounded(p.requests, "requests", p.serveFleet))
+	mux.HandleFunc("GET /api/fleet/events", bounded(p.streams, "open pages", p.streamFleet))
+	mux.HandleFunc("GET /api/cluster/events", bounded(p.streams, "open pages", p.streamCluster))
+	var handler http.Handler = mux
+	if p.Reviewer != nil {
+		handler = reviewed(p.Reviewer, p.Log, handler)
+	} else {
+		handler = local(handler)
+	}
+	return secured(ownOnly(handler))
+}
+
+// bounded answers with 503 where there is no place for one more of what.
+func bounded(places chan struct{}, what string, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			next(w, r)
+		default:
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, fmt.Sprintf("it has %d %s already, which is as many as it serves at the same time", cap(places), what), http.StatusServiceUnavailable)
+		}
+	}
+}
+
+// Serve serves on a listener, which it closes, until ctx ends; in plain if there is no TLS.
+func (p *Page) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
+	listener = netutil.LimitListener(listener, maxConnections)
+	if secure != nil {
+		listener = tls.NewListener(listener, secure) // outermost, else net/http would not see that it may speak HTTP/2
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server := &http.Server{
+		Handler:           p.Handler(),
+		ReadHeaderTimeout: headerTime, ReadTimeout: p.Timing.Request, WriteTimeout: p.Timing.Request, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		BaseContext: func(net.Listener) context.Context { return ctx }, // streams end with ctx
+		ErrorLog:    log.New(quiet{p.Log}, "", 0),
+	}
+	var parts errgroup.Group
+	parts.Go(func() error {
+		defer cancel()
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serving the page: %w", err)
+		}
+		return nil
+	})
+	parts.Go(func() error {
+		<-ctx.Done()
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+		defer cancel()
+		if err := server.Shutdown(ending); err != nil {
+			return server.Close()
+		}
+		return nil
+	})
+	err := parts.Wait()
+	p.looking.Wait()
+	return err
+}
+
+// quiet is where net/http tells of connections that went wrong, which is the readers' business.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Write(line []byte) (int, error) {
+	q.log.Debug("connection of a reader", "error", string(line))
+	return len(line), nil
+}

@@ -1,0 +1,144 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// stream writes server-sent events to one reader.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+// open begins a stream. The result's ctx ends when the reader goes, or after the time that a stream lasts.
+func (p *Page) open(w http.ResponseWriter, r *http.Request) (*stream, context.Context, context.CancelFunc) {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("X-Accel-Buffering", "no") // nginx would gather events otherwise
+	s := &stream{w: w, control: http.NewResponseController(w)}
+	_ = s.control.SetReadDeadline(time.Time{}) // that of the request would end the stream too
+	// Streams of readers that came together do not end together.
+	lasts := p.Timing.Stream - time.Duration(rand.Int64N(int64(p.Timing.Stream/5)+1))
+	ctx, cancel := context.WithTimeout(r.Context(), lasts)
+	return s, ctx, cancel
+}
+
+// send writes one event, or fails if the reader does not take it in time. An empty id leaves the reader's as it is.
+func (s *stream) send(event, id string, data any) error {
+	text, err := json.Marshal(data)
+	if err != nil {
+		return fmt.Errorf("encoding event %s: %w", event, err)
+	}
+	var b strings.Builder
+	if id != "" {
+		fmt.Fprintf(&b, "id: %s\n", id)
+	}
+	fmt.Fprintf(&b, "event: %s\ndata: %s\n\n", event, text) // JSON has no line breaks
+	return s.write(b.String())
+}
+
+func (s *stream) write(text string) error {
+	if err := s.control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+		return err
+	}
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}
+
+// begin sends what every stream begins with: how soon a reader that lost it comes back, in ms.
+func (s *stream) begin() error {
+	return s.write(fmt.Sprintf("retry: %d\n\n", 1000+rand.IntN(2000)))
+}
+
+// beat tells a reader that the way is open, which EventSource does not show otherwise, and the server's time.
+type beat struct {
+	Now int64 `json:"now"` // Unix, s
+}
+
+// lastSeen is the event that a reader had last: of a stream that broke, or of the document that it has read.
+func lastSeen(r *http.Request) string {
+	if id := r.Header.Get("Last-Event-ID"); id != "" {
+		return id
+	}
+	return r.URL.Query().Get("since")
+}
+
+// streamFleet sends rows that change.
+func (p *Page) streamFleet(w http.ResponseWriter, r *http.Request) {
+	s, ctx, cancel := p.open(w, r)
+	defer cancel()
+	if r.Method == http.MethodHead {
+		return
+	}
+	if s.begin() != nil {
+		return
+	}
+	defer p.following.Add(-1)
+	if p.following.Add(1) == 1 {
+		select {
+		case p.first <- struct{}{}:
+		default:
+		}
+	}
+	cursor := lastSeen(r)
+	ticker := time.NewTicker(p.Timing.Beat)
+	defer ticker.Stop()
+	for {
+		next := p.fleet.next() // before since: what comes between the two is not missed
+		after, err := p.sendChanges(s, cursor)
+		if err != nil {
+			return
+		}
+		cursor = after
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if s.send("beat", "", beat{Now: p.Now().Unix()}) != nil {
+				return
+			}
+			continue
+		case <-next:
+		}
+		if !wait(ctx, p.Timing.Gather) {
+			return
+		}
+	}
+}
+
+// sendChanges brings a reader from a cursor to where the fleet is.
+func (p *Page) sendChanges(s *stream, cursor string) (string, error) {
+	for {
+		d, after, ok := p.fleet.since(cursor)
+		switch {
+		case !ok:
+			return after, s.send("reset", after, struct{}{}) // the reader reads the whole fleet again
+		case len(d.Rows) == 0 && len(d.Gone) == 0:
+			return after, nil
+		}
+		if err := s.send("rows", after, d); err != nil {
+			return cursor, err
+		}
+		cursor = after
+	}
+}
+
+// wait is false if ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,235 @@
+package web_test
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/diagnose/web"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// events reads server-sent events.
+type events struct {
+	t    *testing.T
+	body *bufio.Reader
+	id   string
+}
+
+func (e *events) next() (kind string, data map[string]any) {
+	e.t.Helper()
+	for {
+		line, err := e.body.ReadString('\n')
+		if err != nil {
+			e.t.Fatalf("reading events: %v", err)
+		}
+		field, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch field {
+		case "id":
+			e.id = value
+		case "event":
+			kind = value
+		case "data":
+			if err := json.Unmarshal([]byte(value), &data); err != nil {
+				e.t.Fatal(err)
+			}
+			if kind != "beat" {
+				return kind, data
+			}
+		}
+	}
+}
+
+// follow opens a stream at a page that is served.
+func follow(t *testing.T, url, last string) *events {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != "" {
+		r.Header.Set("Last-Event-ID", last)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	if response.StatusCode != 200 {
+		t.Fatalf("%s: %s", url, response.Status)
+	}
+	return &events{t: t, body: bufio.NewReaderSize(response.Body, 1<<20)}
+}
+
+// document is what the page says of the whole fleet.
+func document(t *testing.T, p *web.Page) (d struct {
+	Cursor  string
+	Columns []string
+	Rows    [][]any
+},
+) {
+	t.Helper()
+	got := request(t, p, "GET", "/api/fleet", map[string]string{"Accept-Encoding": "gzip"})
+	z, err := gzip.NewReader(got.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
+	fleet := newFleet(1200)
+	p := newPage(t, fleet, web.Config{Timing: web.Timing{Gather: time.Millisecond, Request: 300 * time.Millisecond}})
+	url := serve(t, p) + "api/fleet/events"
+	d := document(t, p)
+	if len(d.Rows) != 1200 || len(d.Columns) != len(d.Rows[0]) {
+		t.Fatalf("%d rows, %d columns", len(d.Rows), len(d.Columns))
+	}
+	change := func(i int, do func(*v1alpha1.Tunnel) *v1alpha1.Tunnel) string {
+		key := model.Key{Namespace: d.Rows[i][0].(string), Name: d.Rows[i][1].(string)}
+		fleet.change(key, do)
+		p.Changed(t.Context(), fleet, key)
+		return key.Name
+	}
+	retitle := func(to string) func(*v1alpha1.Tunnel) *v1alpha1.Tunnel {
+		return func(t *v1alpha1.Tunnel) *v1alpha1.Tunnel { t.Status.Hostname = to; return t }
+	}
+	live := follow(t, url+"?since="+d.Cursor, "")
+	name := change(3, retitle("one"))
+	if kind, data := live.next(); kind != "rows" || len(data["rows"].([]any)) != 1 || fmt.Sprint(data["rows"].([]any)[0].([]any)[1]) != name {
+		t.Errorf("after one change: %s %v", kind, data)
+	}
+	// Away while several change, some twice, and one goes.
+	for i := range 700 {
+		change(i, retitle(fmt.Sprint("two", i)))
+		change(i, retitle(fmt.Sprint("three", i)))
+	}
+	change(3, func(*v1alpha1.Tunnel) *v1alpha1.Tunnel { return nil })
+	back := follow(t, url+"?since="+d.Cursor, live.id) // the header counts, not the address
+	rows, gone := 0, map[string]bool{}                 // what went may be told again by a later event
+	for rows+len(gone) < 700 {
+		kind, data := back.next()
+		if kind != "rows" {
+			t.Fatalf("%s %v", kind, data)
+		}
+		if part, ok := data["rows"].([]any); ok {
+			rows += len(part)
+			if !strings.HasPrefix(part[0].([]any)[4].(string), "three") || len(part) > 500 {
+				t.Errorf("%d rows, an old one among them: %v", len(part), part[0])
+			}
+		}
+		if part, ok := data["gone"].([]any); ok {
+			gone[fmt.Sprint(part[0])] = true
+		}
+	}
+	if rows != 699 || len(gone) != 1 {
+		t.Errorf("%d rows and %v gone, want 699 and 1", rows, gone)
+	}
+	for _, cursor := range []string{"another.5", "", "x", strings.Split(d.Cursor, ".")[0] + ".99999999"} {
+		if kind, _ := follow(t, url, cursor).next(); kind != "reset" {
+			t.Errorf("cursor %q: %s, want reset", cursor, kind)
+		}
+	}
+	p.SetLog(10)
+	for i := range 40 {
+		change(10+i, retitle("four"))
+	}
+	if kind, _ := follow(t, url, d.Cursor).next(); kind != "reset" {
+		t.Errorf("a cursor that is too old: %s, want reset", kind)
+	}
+	// A stream outlives the time that other requests have.
+	eventually.True(t, patience, "the stream that was opened first goes on", func() error {
+		if kind, _ := live.next(); kind != "rows" {
+			return errors.New(kind)
+		}
+		return nil
+	})
+}
+
+// crowd opens the pages of as many Clusters as may be open at the same time, and then of more, which are refused.
+func crowd(t *testing.T, url string, d [][]any, more int) (leave []context.CancelFunc) {
+	t.Helper()
+	const most = 16
+	for i := range most + more {
+		ctx, cancel := context.WithCancel(t.Context())
+		leave = append(leave, cancel)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%sapi/cluster/events?namespace=%s&name=%s", url, d[i][0], d[i][1]), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = response.Body.Close() })
+		if i < most {
+			if response.StatusCode != http.StatusOK {
+				t.Fatalf("reader %d: %s", i+1, response.Status)
+			}
+			continue
+		}
+		why, err := io.ReadAll(response.Body)
+		if again := response.Header.Get("Retry-After"); err != nil || response.StatusCode != http.StatusServiceUnavailable || again != "1" || !strings.Contains(string(why), "16 Clusters") {
+			t.Errorf("reader %d: %s, again after %q s: %s, %v", i+1, response.Status, again, why, err)
+		}
+	}
+	return leave
+}
+
+func TestReadersAreBoundedAndLeaveNothingBehind(t *testing.T) {
+	p := newPage(t, newFleet(40), web.Config{Check: report})
+	for _, cancel := range crowd(t, serve(t, p), document(t, p).Rows, 4) {
+		cancel()
+	}
+	eventually.True(t, patience, "nobody is looked at any more", func() error {
+		if n := p.Watched(); n > 0 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+}
+
+func TestAPageThatIsOpenSeesObjectsAndHops(t *testing.T) {
+	fleet := newFleet(10)
+	p := newPage(t, fleet, web.Config{Check: report})
+	key := fleet.first(func(*v1alpha1.Tunnel) bool { return true })
+	s := follow(t, serve(t, p)+"api/cluster/events?namespace="+key.Namespace+"&name="+key.Name, "")
+	seen := map[string]bool{}
+	for !seen["cluster"] || !seen["hops"] {
+		kind, data := s.next()
+		seen[kind] = true
+		if kind == "hops" && (data["first"] != "tunnels" || len(data["hops"].([]any)) < 10) {
+			t.Errorf("hops: %v", data)
+		}
+	}
+	fleet.change(key, func(t *v1alpha1.Tunnel) *v1alpha1.Tunnel { return broken(t, "<b>cut</b>") })
+	p.Changed(t.Context(), fleet, key)
+	for {
+		kind, data := s.next()
+		if kind == "cluster" {
+			if data["row"].(map[string]any)["health"] != "broken" {
+				continue
+			}
+			break
+		}
+	}
+}

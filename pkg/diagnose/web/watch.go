@@ -1,0 +1,226 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// renewTime is how often all rows are made anew: warnings come with time too, such as that of a certificate that ends, and
+// round-trip times are measured anew.
+const renewTime = 30 * time.Second
+
+// Watch reads all Clusters and Tunnels of a management cluster, and then what changes, until ctx ends. It has a cache of its own: while
+// no page is served nothing of it is in memory.
+func (p *Page) Watch(ctx context.Context, config *rest.Config) error {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("registering types: %w", err)
+	}
+	objects, err := cache.New(config, cache.Options{Scheme: scheme, ByObject: map[client.Object]cache.ByObject{
+		&clusterv1.Cluster{}: {Transform: stripCluster},
+		&v1alpha1.Tunnel{}:   {Transform: stripTunnel},
+	}})
+	if err != nil {
+		return fmt.Errorf("preparing to watch objects for the page: %w", err)
+	}
+	queue := workqueue.NewTyped[model.Key]() // holds each key once
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { enqueue(queue, o) },
+		UpdateFunc: func(_, o any) { enqueue(queue, o) },
+		DeleteFunc: func(o any) { enqueue(queue, o) },
+	}
+	for _, object := range []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}} {
+		informer, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err == nil {
+			_, err = informer.AddEventHandler(handler)
+		}
+		if err != nil {
+			return fmt.Errorf("watching %T for the page: %w", object, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- objects.Start(ctx) }()
+	if objects.WaitForCacheSync(ctx) {
+		p.follow(ctx, objects, queue)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		return fmt.Errorf("watching objects for the page: %w", err)
+	}
+	return nil
+}
+
+func enqueue(queue workqueue.TypedInterface[model.Key], object any) {
+	if key, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
+		queue.Add(model.Key{Namespace: key.Namespace, Name: key.Name})
+	}
+}
+
+// follow makes rows until ctx ends: all of them first, and again with every renewTime.
+func (p *Page) follow(ctx context.Context, objects client.Reader, queue workqueue.TypedInterface[model.Key]) {
+	p.renew(ctx, objects)
+	p.mu.Lock()
+	p.read = true
+	p.mu.Unlock()
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	parts.Go(func() {
+		p.keep(ctx, objects)
+		queue.ShutDown()
+	})
+	for {
+		key, end := queue.Get()
+		if end {
+			return
+		}
+		p.look(ctx, objects, key)
+		p.touch(key)
+		queue.Done(key)
+	}
+}
+
+// keep makes all rows anew from time to time, and when somebody begins to look who would wait for round-trip times otherwise.
+func (p *Page) keep(ctx context.Context, objects client.Reader) {
+	ticker := time.NewTicker(renewTime)
+	defer ticker.Stop()
+	var measured time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-p.first:
+			if time.Since(measured) < renewTime {
+				continue // readers who come and go cost no more than one who stays
+			}
+		}
+		if p.Live != nil && p.following.Load() > 0 {
+			p.measure(ctx)
+			measured = time.Now()
+		}
+		p.renew(ctx, objects)
+	}
+}
+
+// measure asks for what is known of live tunnels.
+func (p *Page) measure(ctx context.Context) {
+	live := p.Live(ctx)
+	p.mu.Lock()
+	p.live = live
+	p.mu.Unlock()
+}
+
+// renew makes all rows anew.
+func (p *Page) renew(ctx context.Context, objects client.Reader) {
+	var clusters clusterv1.ClusterList
+	var tunnels v1alpha1.TunnelList
+	if err := errors.Join(objects.List(ctx, &clusters, client.UnsafeDisableDeepCopy), objects.List(ctx, &tunnels, client.UnsafeDisableDeepCopy)); err != nil {
+		p.Log.Error("rows of the page not renewed", "error", err)
+		return
+	}
+	keys := map[model.Key]bool{}
+	for i := range clusters.Items {
+		keys[model.Key{Namespace: clusters.Items[i].Namespace, Name: clusters.Items[i].Name}] = true
+	}
+	for i := range tunnels.Items {
+		keys[model.Key{Namespace: tunnels.Items[i].Namespace, Name: tunnels.Items[i].Name}] = true
+	}
+	for key := range keys {
+		p.look(ctx, objects, key)
+	}
+}
+
+// look makes the row of one Cluster. What an object says must not end a server that all edges need, whatever it is.
+func (p *Page) look(ctx context.Context, objects client.Reader, key model.Key) {
+	defer p.survive(key)
+	p.making.Lock() // else a row that was read before could be set after one that is newer
+	defer p.making.Unlock()
+	row, err := p.row(ctx, objects, key)
+	if err != nil {
+		p.Log.Error("row of the page not made", "cluster", key.String(), "error", err)
+		return
+	}
+	p.fleet.set(key, row)
+}
+
+// row is nil where there is nothing to show.
+func (p *Page) row(ctx context.Context, objects client.Reader, key model.Key) ([]byte, error) {
+	cluster, tunnel, err := read(ctx, objects, key)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	live := p.live
+	p.mu.Unlock()
+	r := rowOf(cluster, tunnel, live, p.Now())
+	if r == nil {
+		return nil, nil
+	}
+	return json.Marshal(wire(r))
+}
+
+// stripCluster keeps of a Cluster what a row is made of: there may be 10,000, with a topology each.
+func stripCluster(object any) (any, error) {
+	c, ok := object.(*clusterv1.Cluster)
+	if !ok {
+		return object, nil
+	}
+	kept := &clusterv1.Cluster{}
+	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = c.Namespace, c.Name, c.UID, c.ResourceVersion
+	kept.DeletionTimestamp, kept.CreationTimestamp = c.DeletionTimestamp, c.CreationTimestamp
+	kept.Labels, kept.Annotations = pick(c.Labels, v1alpha1.TunnelLabel), pick(c.Annotations, clusterv1.PausedAnnotation)
+	kept.Spec.Paused = c.Spec.Paused
+	return kept, nil
+}
+
+// pick keeps one entry; nil: it is not there.
+func pick(from map[string]string, key string) map[string]string {
+	value, ok := from[key]
+	if !ok {
+		return nil
+	}
+	return map[string]string{key: value}
+}
+
+// stripTunnel leaves out of a Tunnel what no row shows: records of tokens above all.
+func stripTunnel(object any) (any, error) {
+	t, ok := object.(*v1alpha1.Tunnel)
+	if !ok {
+		return object, nil
+	}
+	t.ManagedFields, t.OwnerReferences, t.Finalizers, t.Labels = nil, nil, nil, nil
+	t.Annotations = pick(t.Annotations, v1alpha1.PreparedAnnotation)
+	t.Status.Tokens, t.Status.BootReportTokens = nil, nil
+	for i := range t.Status.Edges {
+		t.Status.Edges[i].TokenSHA256 = ""
+		if a := t.Status.Edges[i].APIServer; a != nil {
+			a.CertificateNames = nil
+		}
+	}
+	return t, nil
+}
+
+// survive logs a panic and goes on.
+func (p *Page) survive(key model.Key) {
+	if fault := recover(); fault != nil {
+		p.Log.Error("page: panic", "cluster", key.String(), "error", fault, "stack", string(debug.Stack()))
+	}
+}
