@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/source"
 )
 
 // installTimeout is how long the controller of the target may take for a token and a Secret.
@@ -206,7 +205,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 		m.say("target: the Cluster is there already")
 		return nil
 	}
-	if _, waits := source.PreparedUntil(&have); !waits && have.Annotations[v1alpha1.PreparedAnnotation] == "" {
+	if _, waits := have.PreparedUntil(); !waits && have.Annotations[v1alpha1.PreparedAnnotation] == "" {
 		m.say("target: Tunnel %s is there, and begins to wait for its Cluster", m.target)
 	}
 	want := have.DeepCopy()
