@@ -183,3 +183,29 @@ func TestDocumentsAreForEverybody(t *testing.T) {
 		}
 	}
 }
+
+// TestDocumentsNameTestsThatThereAre keeps a table of promises from naming a test that has been renamed or removed.
+func TestDocumentsNameTestsThatThereAre(t *testing.T) {
+	named := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]+)`")
+	there := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(data), -1) {
+			there[found[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range documents(t) {
+		for _, found := range named.FindAllStringSubmatch(text, -1) {
+			if !there[found[1]] {
+				t.Errorf("%s names %s, which does not exist", path, found[1])
+			}
+		}
+	}
+}

@@ -35,9 +35,15 @@ var arrows = map[string][]string{
 	"pkg/relay":               {"internal/disk", "internal/metrics", "internal/retry"},
 	"pkg/tunnels":             {"internal/disk", "internal/retry", "pkg/model"},
 	"pkg/report":              {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1", "pkg/tunnels"},
+	"pkg/decision":            {"api/v1alpha1", "pkg/model"},
 	"pkg/source":              {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/enrol", "pkg/model"},
+	"pkg/inspect":             {"internal/version", "pkg/inspect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
+	"pkg/inspect/v1":          {"pkg/report/v1"},
+	"pkg/check":               {"api/v1alpha1", "internal/redact", "pkg/enrol", "pkg/inspect", "pkg/kubeconfig", "pkg/model", "pkg/report/v1"},
+	"pkg/page":                {"api/v1alpha1", "internal/limit", "pkg/check", "pkg/fleetview", "pkg/inspect", "pkg/model"},
 	"pkg/signing":             {"api/v1alpha1", "pkg/certs", "pkg/enrol", "pkg/model"},
 	"pkg/xds":                 {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/inspect/v1", "pkg/model"},
+	"pkg/fleetview":           {"api/v1alpha1", "pkg/inspect", "pkg/model"},
 	"pkg/kubeconfig":          {"api/v1alpha1", "pkg/model"},
 	"pkg/controller":          {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "internal/redact", "internal/traces", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/source"},
 	"deploy/edge":             nil,
@@ -92,12 +98,7 @@ var arrows = map[string][]string{
 	"pkg/enrol/server":        {"internal/caller", "internal/limit", "internal/retry", "pkg/certs", "pkg/enrol", "pkg/enrol/v1", "pkg/model", "pkg/report/v1"},
 	"pkg/boot":                {"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report", "pkg/report/v1"},
 	"pkg/xdsproxy":            {"internal/disk", "internal/retry"},
-	"pkg/inspect":             {"internal/version", "pkg/inspect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
-	"pkg/inspect/v1":          {"pkg/report/v1"},
-	"pkg/check":               {"api/v1alpha1", "internal/redact", "pkg/enrol", "pkg/inspect", "pkg/kubeconfig", "pkg/model", "pkg/report/v1"},
-	"pkg/page":                {"api/v1alpha1", "internal/limit", "pkg/check", "pkg/fleetview", "pkg/inspect", "pkg/model"},
 	"pkg/enrol/csr":           {"api/v1alpha1", "pkg/certs", "pkg/enrol/server", "pkg/model"},
-	"pkg/fleetview":           {"api/v1alpha1", "pkg/inspect", "pkg/model"},
 	"pkg/capi/inject":         {"api/v1alpha1", "deploy/edge", "pkg/model"},
 	"pkg/capi/hooks":          {"api/v1alpha1", "pkg/model", "pkg/capi/inject"},
 	"pkg/agent/edge":          {"internal/disk", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/client", "pkg/envoy", "pkg/model", "pkg/probe", "pkg/report", "pkg/report/v1"},
@@ -157,16 +158,15 @@ func TestEveryPackageHasOneDocComment(t *testing.T) {
 // isDirective says whether a comment is for tools alone.
 func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text()) == "" }
 
-// claims are the files that may look at which id a Tunnel claims: to decide whose it is, to write it, to compare it or to show it. All
-// others act on ids, and see only those that a Tunnel has: (*v1alpha1.Tunnel).HeldID.
+// claims are the files that may look at which id a Tunnel claims: to decide whose it is, to write it, to compare it or
+// to show it. All others act on ids, and see only those that a Tunnel has: (*v1alpha1.Tunnel).HeldID.
 var claims = []string{
-	"internal/cli/config/why_verdict.go", "internal/cli/move/move.go", "pkg/diagnose/summary/row.go", "pkg/source/build.go", "pkg/source/load.go", "pkg/source/prepared.go",
 	"pkg/controller/bootstrap.go", "pkg/controller/boottoken.go", "pkg/controller/copies.go", "pkg/controller/copieswrite.go", "pkg/controller/decide.go",
 	"pkg/controller/index.go", "pkg/controller/live.go", "pkg/controller/prepared.go", "pkg/controller/remove.go", "pkg/controller/request.go", "pkg/controller/tunnel.go",
 }
 
-// TestProgramsActOnIDsThatTunnelsHave: spec.id is what the writer of a Tunnel claims. A program that acts on it ends or changes what
-// belongs to another Tunnel.
+// TestProgramsActOnIDsThatTunnelsHave: spec.id is what the writer of a Tunnel claims. A program that acts on it ends or
+// changes what belongs to another Tunnel.
 func TestProgramsActOnIDsThatTunnelsHave(t *testing.T) {
 	for _, p := range packages(t) {
 		place := strings.TrimPrefix(p.ImportPath, modulePath)
@@ -174,7 +174,7 @@ func TestProgramsActOnIDsThatTunnelsHave(t *testing.T) {
 			continue
 		}
 		for _, name := range p.GoFiles {
-			if place+"/"+name == "pkg/source/strip.go" { // which copies the status
+			if place+"/"+name == "pkg/source/strip.go" { // which copies spec and status
 				continue
 			}
 			set := token.NewFileSet()
@@ -197,6 +197,32 @@ func TestProgramsActOnIDsThatTunnelsHave(t *testing.T) {
 				return true
 			})
 		}
+	}
+}
+
+// deciders are the files that may decide which Tunnel gets which name and id: the controller, and what works on objects
+// or files without one. An xds-server serves what the controller has recorded.
+var deciders = []string{"cmd/fairlead/configwhy.go", "pkg/controller/registry.go", "pkg/source/file.go", "pkg/source/load.go"}
+
+func TestOneProgramDecides(t *testing.T) {
+	used := 0
+	for _, p := range packages(t) {
+		place := strings.TrimPrefix(p.ImportPath, modulePath)
+		for _, name := range p.GoFiles {
+			data, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(data), "decision.Names") {
+				continue
+			}
+			if used++; !slices.Contains(deciders, place+"/"+name) {
+				t.Errorf("%s/%s decides about names: read the decision that the controller has recorded", place, name)
+			}
+		}
+	}
+	if used != len(deciders) {
+		t.Errorf("%d files decide about names, and %d are listed", used, len(deciders))
 	}
 }
 
@@ -233,8 +259,8 @@ func TestFilesStayShort(t *testing.T) {
 	}
 }
 
-// TestProgramsOutliveThreads keeps out what kills a program when a thread of its parent ends. Envoy asks for that by itself
-// unless hot restart is off. Other programs are started by package spawn, whose thread does not end.
+// TestProgramsOutliveThreads keeps out what kills a program when a thread of its parent ends. Envoy asks for that by
+// itself unless hot restart is off. Other programs are started by package spawn, whose thread does not end.
 func TestProgramsOutliveThreads(t *testing.T) {
 	hotRestart, signal := "-base-"+"id", "Pdeath"+"sig:"
 	for _, p := range packages(t) {

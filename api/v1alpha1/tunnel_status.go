@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // TunnelStatus is what the controller has found and done.
@@ -19,6 +20,11 @@ type TunnelStatus struct {
 	// id is the tunnel id that this Tunnel has, recorded like names, also while nothing is served: no other Tunnel has it.
 	// +optional
 	ID string `json:"id,omitempty"`
+
+	// served is what the controller has granted beside names and id. The xds-servers serve what is recorded and nothing
+	// else. Empty when nothing is served.
+	// +optional
+	Served *ServedStatus `json:"served,omitempty"`
 
 	// kubeconfig is how the Cluster's kubeconfig Secret leads to the workload cluster.
 	// +optional
@@ -57,6 +63,41 @@ type TunnelStatus struct {
 	// +listType=map
 	// +listMapKey=sha256
 	BootReportTokens []TokenStatus `json:"bootReportTokens,omitempty"`
+}
+
+// ServedStatus is what edges and gateways are configured with. The controller decides it from the Cluster and from the
+// spec of the Tunnel, and records it in the same write as names and id.
+type ServedStatus struct {
+	// clusterUID is the UID of the Cluster for which this was granted. It is empty where only enrolment is.
+	// +optional
+	ClusterUID types.UID `json:"clusterUID,omitempty"`
+
+	// apiServers are the addresses that edges dial, as host:port: the first one, and the next ones while those before are
+	// not healthy.
+	// +optional
+	// +listType=atomic
+	APIServers []string `json:"apiServers,omitempty"`
+
+	// limits are those of the spec that are valid.
+	// +optional
+	Limits ServedLimits `json:"limits,omitzero"`
+
+	// enrolmentOnly says that edges may enrol and that no client is served: the Tunnel waits for its Cluster.
+	// +optional
+	EnrolmentOnly bool `json:"enrolmentOnly,omitempty"`
+}
+
+// ServedLimits are the limits of a tunnel. Zero stands for the default.
+type ServedLimits struct {
+	// connections is how many connections may be open through each gateway and name.
+	// +optional
+	Connections int64 `json:"connections,omitempty"`
+	// pendingConnections is how many of them may wait for a tunnel.
+	// +optional
+	PendingConnections int64 `json:"pendingConnections,omitempty"`
+	// bandwidth is how many bytes per second each edge carries for each gateway, in each direction.
+	// +optional
+	Bandwidth int64 `json:"bandwidth,omitempty"`
 }
 
 // EdgeStatus is one edge of a tunnel.

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,11 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 )
-
-// maxAddress is what a Tunnel's spec has room for. A longer one can't be dialled and gets a condition.
-const maxAddress = 253
 
 // objects are all that one reconciliation looks at. Any of them may be nil.
 type objects struct {
@@ -128,30 +125,5 @@ func fillTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 	if tunnel.Spec.Kubeconfig.Mode == "" {
 		tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeAuto
 	}
-	endpoint := cluster.Spec.ControlPlaneEndpoint
-	if !endpoint.IsValid() || len(endpoint.Host) > maxAddress {
-		return
-	}
-	if own := tunnel.Spec.APIServer; cluster.Annotations[v1alpha1.EdgesAnnotation] == v1alpha1.EdgesOnControlPlane && own.Address == "" && own.Port == 0 && len(own.Others) == 0 {
-		tunnel.Spec.APIServer = onControlPlane(cluster)
-	}
-	if tunnel.Spec.APIServer.Address == "" {
-		tunnel.Spec.APIServer.Address = endpoint.Host
-	}
-	if tunnel.Spec.APIServer.Port == 0 {
-		tunnel.Spec.APIServer.Port = endpoint.Port
-	}
+	decision.FillAPIServer(&tunnel.Spec.APIServer, cluster)
 }
-
-// onControlPlane is what edges on control-plane machines dial: the apiserver of their own machine, and the endpoint while that
-// is not healthy. A machine's apiserver listens where Cluster API's providers have it, whatever the port of the endpoint.
-func onControlPlane(cluster *clusterv1.Cluster) v1alpha1.APIServerSpec {
-	endpoint := cluster.Spec.ControlPlaneEndpoint
-	return v1alpha1.APIServerSpec{
-		Address: "127.0.0.1", Port: cmp.Or(cluster.Spec.ClusterNetwork.APIServerPort, defaultAPIServerPort),
-		Others: []v1alpha1.APIServerAddress{{Address: endpoint.Host, Port: endpoint.Port}},
-	}
-}
-
-// defaultAPIServerPort is kubeadm's.
-const defaultAPIServerPort = 6443

@@ -37,7 +37,7 @@ type kubeconfigs struct {
 	log      *slog.Logger
 	now      func() time.Time
 	resolver *resolver
-	names    *model.Names // those of tunnels
+	names    *registry // those of tunnels
 	rule     dialRule
 	oldWays  *oldWays
 	proofs   *proofs

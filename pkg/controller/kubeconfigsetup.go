@@ -24,7 +24,6 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // credentialsIndex finds Tunnels by the Secret with the credentials of their proxy.
@@ -39,7 +38,7 @@ func credentialsOf(o client.Object) []string {
 }
 
 // kubeconfigs is the controller of kubeconfigs; names are those that tunnels have.
-func (p parts) kubeconfigs(names *model.Names) *kubeconfigs {
+func (p parts) kubeconfigs(names *registry) *kubeconfigs {
 	// The resolver's pauses are measured on this machine alone.
 	r := &kubeconfigs{
 		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, names: names,

@@ -144,7 +144,7 @@ func (r *kubeconfigs) choose(ctx context.Context, o objects) (kubeconfig.Choice,
 
 // holder says who else has the name of an endpoint: a Tunnel that is served by it, or another Cluster, with a Tunnel or without.
 func (r *kubeconfigs) holder(ctx context.Context, key client.ObjectKey, host string) (string, error) {
-	if other, held := r.names.Holder(host); held && other != model.Key(key) {
+	if other, held := r.names.holder(host); held && other != model.Key(key) {
 		return "the Tunnel " + other.String(), nil
 	}
 	var all clusterv1.ClusterList

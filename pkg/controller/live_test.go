@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -132,7 +133,7 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	w := newLiveWorld(t)
 	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{connected("edge-a", "gateway-0")}}
 	tunnel := read(t, w.m, tunnelNamed(w.cluster))
-	recordNothing(&tunnel.Status) // the controller has found that another Tunnel holds the id
+	decision.RecordNothing(&tunnel.Status) // the controller has found that another Tunnel holds the id
 	if err := w.m.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}

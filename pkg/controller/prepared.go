@@ -12,20 +12,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/source"
+	"github.com/fairlead/fairlead/pkg/decision"
 )
 
 // waits says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes, clusterctl replaces the
 // Tunnel's metadata and spec, and the annotation goes with them; the status, with the tokens and the edges, stays.
 func (o objects) waits() bool {
-	_, ok := source.PreparedUntil(o.tunnel)
+	_, ok := o.tunnel.PreparedUntil()
 	return ok && !hasPause(o.tunnel)
 }
 
 // prepare makes or keeps what the edges of a Tunnel need to enrol before its Cluster is there: its id is recorded as its own,
 // then it gets a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited for too long ends.
 func (r *tunnels) prepare(ctx context.Context, o objects) (reconcile.Result, error) {
-	until, _ := source.PreparedUntil(o.tunnel)
+	until, _ := o.tunnel.PreparedUntil()
 	now := r.now()
 	if !now.Before(until) {
 		return reconcile.Result{}, r.endPrepared(ctx, o)
@@ -36,10 +36,10 @@ func (r *tunnels) prepare(ctx context.Context, o objects) (reconcile.Result, err
 			return reconcile.Result{}, wrap("completing Tunnel", err)
 		}
 	}
-	resolution := r.names.Resolve(r.config.Domain, source.PreparedCandidate(tunnel))
+	resolution := r.names.resolve(r.config.Domain, decision.PreparedCandidate(tunnel))
 	r.enqueue(resolution.Affected)
 	status := tunnel.Status.DeepCopy()
-	record(status, resolution)
+	decision.Record(status, resolution)
 	status.Edges = liveEdges(status.Edges, now)
 	if resolution.Fatal != nil {
 		return reconcile.Result{RequeueAfter: until.Sub(now)}, r.report(ctx, tunnel, status, accepted(resolution))
@@ -90,7 +90,7 @@ func (r *tunnels) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) e
 		if err != nil || now == nil {
 			return false, wrap("reading Tunnel", err)
 		}
-		_, waits := source.PreparedUntil(now)
+		_, waits := now.PreparedUntil()
 		return waits && now.HeldID() == id, nil
 	})
 }
@@ -103,7 +103,7 @@ func awaited(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time)
 		return nil
 	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
 		return cluster
-	case source.Prepared(tunnel, now):
+	case tunnel.Prepared(now):
 		return &clusterv1.Cluster{}
 	}
 	return nil

@@ -122,6 +122,7 @@ func TestTheSignerRefuses(t *testing.T) {
 		},
 	}
 	m := apiserver(t)
+	claimTestID(t, m)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			tunnel := pausedTunnel(t, m)

@@ -40,9 +40,15 @@ func (r *tunnels) end(ctx context.Context, o objects) error {
 	if owner := controllingCluster(o.tunnel); cluster != nil && (owner == nil || owner.UID == cluster.UID) {
 		return nil // the cache is late; its next event comes back here
 	}
-	moved := wasMoved(o.tunnel)
-	r.log.Info("tunnel ended: its Cluster is gone", "cluster", o.key.String(), "tunnel", o.tunnel.ClaimedID(), "moved", moved)
-	return r.drop(ctx, o.tunnel, moved || inVain(o.tunnel))
+	// The cache may not have seen yet that the Cluster was paused or is not any more.
+	tunnel, err := get(ctx, r.live, o.key, &v1alpha1.Tunnel{})
+	if err != nil || tunnel == nil || tunnel.UID != o.tunnel.UID {
+		return wrap("reading Tunnel", err)
+	}
+	moved := wasMoved(tunnel)
+	r.log.Info("tunnel ended: its Cluster is gone",
+		"cluster", o.key.String(), "tunnel", tunnel.ClaimedID(), "moved", moved)
+	return r.drop(ctx, tunnel, moved || inVain(tunnel))
 }
 
 // wasMoved says whether a Tunnel whose Cluster is gone serves it elsewhere by now: it was paused, as clusterctl has it during

@@ -14,8 +14,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/source"
 )
 
 // maxAge is how old a request may be to be answered: longer than the xds-server waits. Nobody would take the certificate of
@@ -176,7 +176,7 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 		return refuseRequest(reasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
 	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):
 		return refuseRequest(reasonRevoked, "the edge %s is revoked in Tunnel %s", q.subject.Node, q.tunnel)
-	case q.tokenHash != "" && source.TokenRevoked(tunnel, q.tokenHash):
+	case q.tokenHash != "" && decision.TokenRevoked(tunnel, q.tokenHash):
 		return refuseRequest(reasonRevoked, "an edge that came by the same token is revoked in Tunnel %s", q.tunnel)
 	}
 	return nil

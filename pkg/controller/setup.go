@@ -72,7 +72,8 @@ func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
 		figures: figures,
 		config:  config, client: counting{mgr.GetClient(), figures}, live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(), apiserver: mgr.GetConfig().Host,
 	}
-	ended, names := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}, &model.Names{}
+	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: config.Namespace, now: parts.now}
+	names := &registry{}
 	tunnels, kubeconfigs := parts.tunnels(ended, names), parts.kubeconfigs(names)
 	tunnels.wake = kubeconfigs.wake
 	err := errors.Join(
@@ -105,7 +106,7 @@ type parts struct {
 	apiserver string
 }
 
-func (p parts) tunnels(ended *endedTunnels, names *model.Names) *tunnels {
+func (p parts) tunnels(ended *endedTunnels, names *registry) *tunnels {
 	return &tunnels{
 		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, ended: ended,
 		clusterStatus: clusterStatus{p.client}, names: names,

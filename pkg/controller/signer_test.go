@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,6 +42,24 @@ func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	return tunnel
 }
 
+// claimTestID has a Tunnel of its own claim testID first, so that the controller gives it to none that a test makes later.
+func claimTestID(t *testing.T, m *management) {
+	t.Helper()
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	cluster.Spec.Paused = ptr.To(true)
+	create(t, m, cluster)
+	tunnel := tunnelNamed(cluster)
+	tunnel.Spec.ID = testID
+	fillTunnel(tunnel, cluster)
+	create(t, m, tunnel)
+	eventually(t, func() error {
+		if message(read(t, m, tunnel), v1alpha1.ConditionAccepted) == "" {
+			return errors.New("the controller has not decided about the id")
+		}
+		return nil
+	})
+}
+
 func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v1alpha1.TokenStatus) {
 	t.Helper()
 	eventually(t, func() error {
@@ -48,6 +67,7 @@ func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v
 			return err
 		}
 		tunnel.Status.ID, tunnel.Status.Tokens = tunnel.Spec.ID, tokens
+		tunnel.Status.Served = &v1alpha1.ServedStatus{ClusterUID: metav1.GetControllerOf(tunnel).UID} // so it is decided
 		return m.Status().Update(t.Context(), tunnel)
 	})
 }

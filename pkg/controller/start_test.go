@@ -57,7 +57,7 @@ func started(t *testing.T, cached client.Client, live client.Reader) *tunnels {
 	return &tunnels{
 		ended: ended, clusterStatus: clusterStatus{cached},
 		config: config, client: cached, live: live, log: slog.New(slog.DiscardHandler), now: time.Now, queue: queue,
-		recorder: events.NewFakeRecorder(10), names: &model.Names{},
+		recorder: events.NewFakeRecorder(10), names: &registry{},
 	}
 }
 
@@ -83,7 +83,7 @@ func TestAgeDecidesAfterAStart(t *testing.T) {
 	if c := apimeta.FindStatusCondition(younger.Status.Conditions, v1alpha1.ConditionAccepted); c == nil || c.Reason != v1alpha1.ReasonInvalidExtraName {
 		t.Errorf("the younger has taken the name: %+v", c)
 	}
-	if got := r.names.Release(model.Key(key)); len(got) != 1 {
+	if got := r.names.release(model.Key(key)); len(got) != 1 {
 		t.Errorf("the older is not known to claim the name: %v", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -24,24 +25,8 @@ const (
 	maxEdges = 100
 )
 
-// record notes in a status which id the Tunnel has, and which names are served. Who is on record keeps them: see model.Names.
-func record(status *v1alpha1.TunnelStatus, r model.Resolution) {
-	recordNothing(status)
-	if r.HoldsID {
-		status.ID = r.Cluster.ID
-	}
-	if !r.Cluster.Withheld {
-		status.Hostname, status.Names = r.Cluster.Hostname, r.Cluster.Names()
-	}
-}
-
-// recordNothing gives up what a status has on record.
-func recordNothing(status *v1alpha1.TunnelStatus) {
-	status.Hostname, status.Names, status.ID = "", nil, ""
-}
-
 // accepted is the condition that tells what became of a Tunnel's names and addresses.
-func accepted(r model.Resolution) metav1.Condition {
+func accepted(r decision.Resolution) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}
 	switch {
 	case r.Fatal != nil:

@@ -10,15 +10,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func TestEventsAreForTransitionsOnly(t *testing.T) {
 	status := &v1alpha1.TunnelStatus{}
-	good := accepted(model.Resolution{Cluster: model.WorkloadCluster{Hostname: hostname}})
+	good := accepted(decision.Resolution{Cluster: model.WorkloadCluster{Hostname: hostname}})
 	refused := &model.FieldError{Field: "spec.extraNames[0]", Value: "x", Problem: "has no dot", Cure: "remove it"}
-	bad := accepted(model.Resolution{Refused: []*model.FieldError{refused}})
-	worse := accepted(model.Resolution{Refused: []*model.FieldError{refused, refused}})
+	bad := accepted(decision.Resolution{Refused: []*model.FieldError{refused}})
+	worse := accepted(decision.Resolution{Refused: []*model.FieldError{refused, refused}})
 	steps := []struct {
 		condition metav1.Condition
 		want      string // type of the event, or empty

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/source"
 )
 
 // conflictDelay is how long to wait after somebody else was faster: until the cache has seen it, as a rule.
@@ -37,7 +37,7 @@ type tunnels struct {
 
 	clusterStatus clusterStatus
 
-	names   *model.Names
+	names   *registry
 	claims  sync.Mutex
 	claimed bool
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -54,7 +54,7 @@ func (r *tunnels) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return reconcile.Result{}, err
 	}
 	if o.tunnel == nil {
-		r.enqueue(r.names.Release(model.Key(o.key)))
+		r.enqueue(r.names.release(model.Key(o.key)))
 	}
 	result, err := r.act(ctx, o, decide(o, r.config.AllClusters))
 	if conflict(err) {
@@ -84,21 +84,27 @@ func (r *tunnels) act(ctx context.Context, o objects, what action) (reconcile.Re
 	return reconcile.Result{}, r.recordPaused(ctx, o)
 }
 
-// recordPaused records the id and the names of a Tunnel that has none on record while its Cluster is paused, and writes nothing
-// else: one that clusterctl move or a restored backup has just created has no status, and its edges follow it here.
+// recordPaused records the decision about a Tunnel that has none on record for its Cluster while that is paused, and writes nothing
+// else: a Tunnel that clusterctl move or a restored backup has just created has no status, and its edges follow it here.
 func (r *tunnels) recordPaused(ctx context.Context, o objects) error {
-	if o.cluster == nil || o.tunnel == nil || !paused(o) || r.config.NoTunnels || o.tunnel.HeldID() != "" || o.tunnelGoing() {
+	if o.cluster == nil || o.tunnel == nil || !paused(o) || r.config.NoTunnels || granted(o) || o.tunnelGoing() {
 		return nil
 	}
-	candidate, ok := source.Candidate(o.cluster, o.tunnel)
+	candidate, ok := decision.CandidateOf(o.cluster, o.tunnel)
 	if !ok {
 		return nil
 	}
-	resolution := r.names.Resolve(r.config.Domain, candidate)
+	resolution := r.names.resolve(r.config.Domain, candidate)
 	r.enqueue(resolution.Affected)
 	status := o.tunnel.Status.DeepCopy()
-	record(status, resolution)
+	decision.Record(status, resolution)
 	return r.report(ctx, o.tunnel, status, accepted(resolution))
+}
+
+// granted says whether a decision is on record that lets clients of this Cluster be served.
+func granted(o objects) bool {
+	served := o.tunnel.Status.Served
+	return o.tunnel.HeldID() != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == o.cluster.UID
 }
 
 // load reads the objects of one Cluster.
@@ -143,8 +149,8 @@ func (r *tunnels) claimAll(ctx context.Context) error {
 			return wrap("reading Cluster", err)
 		}
 		// Whoever has no right to be served must not keep a name from those who have.
-		if candidate, ok := source.Claimant(cluster, tunnel, r.now()); ok {
-			r.names.Resolve(r.config.Domain, candidate)
+		if candidate, ok := decision.Claimant(cluster, tunnel, r.now()); ok {
+			r.names.resolve(r.config.Domain, candidate)
 		}
 	}
 	r.claimed = true
@@ -170,14 +176,14 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 	if r.config.NoTunnels || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		return reconcile.Result{}, r.serveNothing(ctx, o.cluster, tunnel)
 	}
-	candidate, ok := source.Candidate(o.cluster, tunnel)
+	candidate, ok := decision.CandidateOf(o.cluster, tunnel)
 	if !ok {
 		return reconcile.Result{}, nil // it is going, and was never complete
 	}
-	resolution := r.names.Resolve(r.config.Domain, candidate)
+	resolution := r.names.resolve(r.config.Domain, candidate)
 	r.enqueue(resolution.Affected)
 	status := tunnel.Status.DeepCopy()
-	record(status, resolution)
+	decision.Record(status, resolution)
 	status.Edges = liveEdges(status.Edges, r.now())
 	if resolution.Fatal != nil {
 		return reconcile.Result{}, r.report(ctx, tunnel, status, accepted(resolution))
@@ -189,13 +195,13 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 // It keeps its id, for which edges may have certificates.
 func (r *tunnels) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
 	status := tunnel.Status.DeepCopy()
-	if candidate, ok := source.UnservedCandidate(cluster, tunnel); ok && !r.config.NoTunnels {
-		resolution := r.names.Resolve(r.config.Domain, candidate)
+	if candidate, ok := decision.UnservedCandidate(cluster, tunnel); ok && !r.config.NoTunnels {
+		resolution := r.names.resolve(r.config.Domain, candidate)
 		r.enqueue(resolution.Affected)
-		record(status, resolution)
+		decision.Record(status, resolution)
 	} else {
-		r.enqueue(r.names.Release(model.Key(client.ObjectKeyFromObject(tunnel))))
-		recordNothing(status)
+		r.enqueue(r.names.release(model.Key(client.ObjectKeyFromObject(tunnel))))
+		decision.RecordNothing(status)
 	}
 	if !r.config.NoTunnels {
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
@@ -286,9 +292,9 @@ func patchStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel,
 
 // refuse says that a Tunnel belongs to somebody else.
 func (r *tunnels) refuse(ctx context.Context, o objects) error {
-	r.enqueue(r.names.Release(model.Key(o.key)))
+	r.enqueue(r.names.release(model.Key(o.key)))
 	status := o.tunnel.Status.DeepCopy()
-	recordNothing(status)
+	decision.RecordNothing(status)
 	return r.report(ctx, o.tunnel, status, controlledByOther(*metav1.GetControllerOf(o.tunnel)))
 }
 

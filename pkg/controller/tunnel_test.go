@@ -48,6 +48,10 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	if tunnel.Status.Hostname != hostname || !apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionAccepted) {
 		t.Errorf("status %+v", tunnel.Status)
 	}
+	served := &v1alpha1.ServedStatus{ClusterUID: cluster.UID, APIServers: []string{"192.0.2.10:6443"}}
+	if diff := cmp.Diff(served, tunnel.Status.Served); diff != "" {
+		t.Errorf("what the xds-servers are to serve:\n%s", diff)
+	}
 	checkOnlyTheEntryDiffers(t, provided, waitServer(t, m, provided, connectServer(cluster)), cluster)
 
 	bootstrap := read(t, m, bootstrapOf(cluster))
@@ -62,6 +66,40 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 		t.Errorf("a Cluster without the label has a Tunnel: %v", err)
 	}
 	waitEvent(t, m, tunnel, v1alpha1.ReasonRewritten)
+}
+
+// TestTheDecisionIsRecorded changes what a Tunnel asks for. While its Cluster is paused nothing is decided anew.
+func TestTheDecisionIsRecorded(t *testing.T) {
+	m := apiserver(t)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	create(t, m, cluster)
+	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	ask := func(connections int32, other string) {
+		edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
+			t.Spec.Limits.Connections, t.Spec.APIServer.Others = connections, []v1alpha1.APIServerAddress{{Address: other}}
+		})
+	}
+	recorded := func(connections int64, other string) {
+		t.Helper()
+		want := &v1alpha1.ServedStatus{
+			ClusterUID: cluster.UID, APIServers: []string{"192.0.2.10:6443", other}, Limits: v1alpha1.ServedLimits{Connections: connections},
+		}
+		eventually(t, func() error {
+			if diff := cmp.Diff(want, read(t, m, tunnel).Status.Served); diff != "" {
+				return fmt.Errorf("on record is another decision:\n%s", diff)
+			}
+			return nil
+		})
+	}
+	ask(7, "192.0.2.11")
+	recorded(7, "192.0.2.11:6443")
+	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+	waitPaused(t, m, cluster, true)
+	ask(9, "192.0.2.12")
+	settled(t, m, cluster.Namespace)
+	recorded(7, "192.0.2.11:6443")
+	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+	recorded(9, "192.0.2.12:6443")
 }
 
 // checkOnlyTheEntryDiffers compares all of a Secret and all of its kubeconfig.

@@ -32,8 +32,8 @@ func (l Limits) MaxConnections() uint32 { return uint32(cmp.Or(l.Connections, De
 // MaxPending is how many connections may wait.
 func (l Limits) MaxPending() uint32 { return uint32(cmp.Or(l.Pending, DefaultPending)) }
 
-// validateLimits returns the limits that can be kept, and an error for each of the others, which are left at their defaults.
-func validateLimits(l Limits) (good Limits, bad []*FieldError) {
+// ValidateLimits returns the limits that can be kept, and an error for each of the others, which are left at their defaults.
+func ValidateLimits(l Limits) (good Limits, bad []*FieldError) {
 	check := func(field string, value *int64, least, most int64, what string) {
 		if *value != 0 && (*value < least || *value > most) {
 			bad = append(bad, &FieldError{

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"net"
 	"strconv"
-	"time"
 )
 
 // Fleet is all that the two Envoys are made from. Its zero value is an empty fleet without a tunnel domain, which
@@ -49,7 +48,6 @@ type Gateway struct {
 // WorkloadCluster is one Cluster and its Tunnel. Key identifies it.
 type WorkloadCluster struct {
 	Key        Key
-	Created    time.Time  // of the Tunnel: of two that claim a name which nobody holds, the older gets it
 	ID         string     // Tunnel.spec.id
 	Hostname   string     // the tunnel hostname
 	ExtraNames []string   // further names of the same tunnel

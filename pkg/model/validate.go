@@ -36,7 +36,7 @@ func (e Endpoint) Validate() error {
 }
 
 // Validate returns what is wrong with a workload cluster by itself, apart from its extra names: such a cluster can't be
-// served. The error is a *FieldError or nil. Whether others have the same names is for Names to say.
+// served. The error is a *FieldError or nil. Whether others have the same names is for pkg/decision to say.
 func (w WorkloadCluster) Validate() error {
 	if err := ValidateID(w.ID); err != nil {
 		return &FieldError{Field: "spec.id", Value: w.ID, Problem: err.Error(), Cure: "leave it empty and let the controller choose it"}
@@ -73,8 +73,8 @@ func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*
 	return good, bad
 }
 
-// validateOthers splits further apiservers into those that can be dialled and an error for each of the others.
-func validateOthers(others []Endpoint) (good []Endpoint, bad []*FieldError) {
+// ValidateOthers splits further apiservers into those that can be dialled and an error for each of the others.
+func ValidateOthers(others []Endpoint) (good []Endpoint, bad []*FieldError) {
 	for i, e := range others {
 		if err := e.Validate(); err != nil {
 			bad = append(bad, &FieldError{
@@ -88,8 +88,8 @@ func validateOthers(others []Endpoint) (good []Endpoint, bad []*FieldError) {
 	return good, bad
 }
 
-// validateRevoked splits revoked node names into those that an edge can have and an error for each of the others.
-func validateRevoked(nodes []string) (good []string, bad []*FieldError) {
+// ValidateRevoked splits revoked node names into those that an edge can have and an error for each of the others.
+func ValidateRevoked(nodes []string) (good []string, bad []*FieldError) {
 	for i, node := range nodes {
 		if err := ValidateNodeName(node); err != nil {
 			bad = append(bad, &FieldError{

@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -51,7 +52,7 @@ func Parse(data []byte) (model.Fleet, error) {
 	candidates, more := f.candidates()
 	errs = append(errs, more...)
 	fleet := model.Fleet{Installation: installation}
-	for i, r := range Build(installation.Domain, &model.Names{}, candidates) {
+	for i, r := range decision.Build(installation.Domain, &decision.Names{}, candidates) {
 		for _, problem := range problems(r) {
 			errs = append(errs, fmt.Errorf("checking workload cluster %s: %w", candidates[i].Key, problem))
 		}
@@ -83,9 +84,9 @@ func (f file) installation() (model.Installation, []error) {
 	return inst, errs
 }
 
-func (f file) candidates() (candidates []model.Candidate, errs []error) {
+func (f file) candidates() (candidates []decision.Candidate, errs []error) {
 	for _, c := range f.Clusters {
-		candidate := model.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames, Revoked: c.Revoked, Limits: model.Limits(c.Limits)}
+		candidate := decision.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames, Revoked: c.Revoked, Limits: model.Limits(c.Limits)}
 		candidate.APIServer, errs = parseAddress(c.APIServer, errs)
 		for _, other := range c.Others {
 			var e model.Endpoint
@@ -110,7 +111,7 @@ func parseAddress(s string, errs []error) (model.Endpoint, []error) {
 }
 
 // problems are all that a resolution says against its candidate.
-func problems(r model.Resolution) []error {
+func problems(r decision.Resolution) []error {
 	var errs []error
 	if r.Fatal != nil {
 		errs = append(errs, r.Fatal)

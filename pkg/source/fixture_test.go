@@ -5,18 +5,42 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
 )
+
+const domain = model.TunnelDomain("tunnels.example.com")
+
+// id is a good id that begins with some characters.
+func id(begin string) string { return begin + strings.Repeat("0", 20-len(begin)) }
+
+// newCluster and newTunnel are a pair that belongs together.
+func newCluster(name string, uid types.UID) *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: uid}}
+}
+
+func newTunnel(name, id string, owner types.UID) *v1alpha1.Tunnel {
+	return &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: name, UID: owner, Controller: ptr.To(true),
+		}}},
+		Spec: v1alpha1.TunnelSpec{ID: id},
+	}
+}
 
 // publisher holds what is published.
 type publisher struct{ updates chan update }
@@ -66,11 +90,13 @@ type bed struct {
 	updates   chan update
 	served    map[string][]string // by name: the names that are served now
 	addresses map[string]string   // by name: the apiserver that its edges dial
+	limits    map[string]model.Limits
 	revoked   map[string][]string // by name: its revoked edges
 	prepared  map[model.Key]bool  // those that wait for their Cluster
 	ended     map[string]time.Time
 	gateways  []model.Gateway   // that are known
 	config    source.KubeConfig // beyond what all have
+	names     decision.Names    // as the controller has them
 	log       *slog.Logger
 }
 
@@ -83,7 +109,7 @@ func newBed(t *testing.T) *bed {
 	}
 	b := &bed{
 		Client: admin, updates: make(chan update, 64), served: map[string][]string{}, addresses: map[string]string{},
-		revoked: map[string][]string{}, log: slog.New(slog.DiscardHandler),
+		revoked: map[string][]string{}, limits: map[string]model.Limits{}, log: slog.New(slog.DiscardHandler),
 	}
 	b.namespace = kubetest.NewNamespace(t, b)
 	t.Cleanup(func() {
@@ -153,13 +179,35 @@ func (b *bed) tunnel(t *testing.T, of *clusterv1.Cluster, begin string, extra ..
 	return tunnel
 }
 
-// record records the id of a Tunnel as its own, as the controller does.
+// record decides about a Tunnel and records that, as the controller does.
 func (b *bed) record(t *testing.T, tunnel *v1alpha1.Tunnel) {
 	t.Helper()
-	tunnel.Status.ID = tunnel.Spec.ID
-	if err := b.Status().Update(t.Context(), tunnel); err != nil {
+	cluster := &clusterv1.Cluster{}
+	if err := b.Get(t.Context(), client.ObjectKeyFromObject(tunnel), cluster); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	} else if err != nil {
+		cluster = nil
+	}
+	candidate, ok := decision.Claimant(cluster, tunnel, time.Now())
+	if !ok {
+		t.Fatalf("Tunnel %s claims nothing", tunnel.Name)
+	}
+	decision.Record(&tunnel.Status, b.names.Resolve(domain, candidate))
+	b.writeStatus(t, tunnel)
+}
+
+// writeStatus writes the status of a Tunnel, whatever it is, against whatever version there is.
+func (b *bed) writeStatus(t *testing.T, tunnel *v1alpha1.Tunnel) {
+	t.Helper()
+	now := &v1alpha1.Tunnel{}
+	if err := b.Get(t.Context(), client.ObjectKeyFromObject(tunnel), now); err != nil {
 		t.Fatal(err)
 	}
+	now.Status = tunnel.Status
+	if err := b.Status().Update(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	now.DeepCopyInto(tunnel)
 }
 
 // update writes a change of an object, against whatever version there is.
@@ -196,6 +244,27 @@ func (b *bed) await(t *testing.T, want map[string][]string) {
 	}
 }
 
+// next waits for an update.
+func (b *bed) next(t *testing.T) update {
+	t.Helper()
+	select {
+	case u := <-b.updates:
+		return u
+	case <-time.After(kubetest.Patience):
+		t.Fatal("nothing was published")
+		return update{}
+	}
+}
+
+func (b *bed) delete(t *testing.T, o client.Object) {
+	t.Helper()
+	if err := b.Delete(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func keyOf(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject(o) }
+
 func (b *bed) take(t *testing.T, u update) {
 	t.Helper()
 	switch {
@@ -222,7 +291,7 @@ func (b *bed) take(t *testing.T, u update) {
 			b.prepared[u.key] = true
 		}
 		b.addresses[u.key.Name] = fmt.Sprint(append([]model.Endpoint{u.cluster.APIServer}, u.cluster.Others...))
-		b.revoked[u.key.Name] = u.cluster.Revoked
+		b.revoked[u.key.Name], b.limits[u.key.Name] = u.cluster.Revoked, u.cluster.Limits
 	}
 }
 

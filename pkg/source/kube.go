@@ -59,13 +59,14 @@ type Kube struct {
 	record                     cache.Cache // of ended tunnels
 	// gatewaySet is the StatefulSet of the gateways; nil: none is followed.
 	gatewaySet cache.Cache
-	queue      workqueue.TypedInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
-	read       chan struct{}                       // closed when all objects have been read once
+	queue      workqueue.TypedDelayingInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
+	read       chan struct{}                               // closed when all objects have been read once
 	figures    *figures
 
 	// Only the one goroutine of Run uses these.
-	names        model.Names
-	said         map[model.Key]string // what was logged last about a workload cluster
+	records      *records
+	problems     map[model.Key]error  // what of a record cannot be served
+	logged       map[model.Key]string // what was logged last about a workload cluster
 	saidEnded    map[string]string    // entries of the record that were logged
 	recorded     map[string]time.Time // the record of ended tunnels
 	living       living
@@ -110,8 +111,9 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		config.Now = time.Now
 	}
 	k := &Kube{
-		KubeConfig: config, objects: objects, live: live, record: record, queue: workqueue.NewTyped[model.Key](),
-		read: make(chan struct{}), figures: figures, said: map[model.Key]string{}, living: living{},
+		KubeConfig: config, objects: objects, live: live, record: record, queue: workqueue.NewTypedDelayingQueue[model.Key](),
+		read: make(chan struct{}), figures: figures, living: living{}, records: newRecords(config.Domain),
+		logged: map[model.Key]string{}, problems: map[model.Key]error{},
 	}
 	if config.GatewaySet != "" {
 		followed := only(config.Namespace, config.GatewaySet)
@@ -183,6 +185,9 @@ func (k *Kube) serve(ctx context.Context) error {
 	if err := k.publishGateways(ctx); err != nil {
 		return err
 	}
+	if err := k.awaitRecords(ctx); err != nil {
+		return err
+	}
 	if err := k.replace(ctx); err != nil {
 		return err
 	}
@@ -233,24 +238,20 @@ func (k *Kube) replace(ctx context.Context) error {
 	if err := k.objects.List(ctx, &tunnels); err != nil {
 		return fmt.Errorf("listing Tunnels: %w", err)
 	}
-	var candidates []model.Candidate
-	var all []model.WorkloadCluster
+	keys := make([]model.Key, 0, len(tunnels.Items))
 	for _, t := range tunnels.Items {
-		c, withheld, err := k.look(ctx, model.Key{Namespace: t.Namespace, Name: t.Name})
-		switch {
-		case err != nil:
+		key := model.Key{Namespace: t.Namespace, Name: t.Name}
+		there, _, _, err := k.take(ctx, key)
+		if err != nil {
 			return err
-		case c != nil:
-			candidates = append(candidates, *c)
-		case withheld != nil:
-			all = append(all, *withheld)
+		}
+		if there {
+			keys = append(keys, key)
 		}
 	}
-	served := 0
-	for i, r := range Build(k.Domain, &k.names, candidates) {
-		k.say(r)
-		k.living.note(candidates[i], r)
-		cluster := granted(candidates[i], r)
+	all, served := make([]model.WorkloadCluster, 0, len(keys)), 0
+	for _, key := range keys { // only now all records are known
+		cluster := k.served(key)
 		all = append(all, cluster)
 		if !cluster.Withheld {
 			served++
@@ -288,7 +289,7 @@ func (k *Kube) lookAt(ctx context.Context, key model.Key) error {
 	case gatewaysKey:
 		return k.publishGateways(ctx)
 	}
-	if err := k.settle(ctx, key); err != nil {
+	if err := k.publish(ctx, key); err != nil {
 		return fmt.Errorf("workload cluster %s: %w", key, err)
 	}
 	return nil

@@ -1,9 +1,11 @@
 package source_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
@@ -32,6 +34,7 @@ func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
 		tunnel.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}, {Address: "no..address"}}
 		tunnel.Spec.RevokedEdges = []string{"edge-stolen"}
 	})
+	b.record(t, tunnel)
 	b.await(t, map[string][]string{"c1": {"api.example.com"}})
 	if diff := cmp.Diff("[10.0.0.1:6443 10.0.0.2:6443 api.example.com:443]", b.addresses["c1"]); diff != "" {
 		t.Error(diff)
@@ -47,6 +50,7 @@ func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
 	}
 	// It is paused and being deleted. That it is served still is seen by a change that comes after.
 	b.update(t, tunnel, func() { tunnel.Spec.ExtraNames = []string{"api2.example.com"} })
+	b.record(t, tunnel)
 	b.await(t, map[string][]string{"c1": {"api2.example.com"}})
 
 	b.update(t, cluster, func() { cluster.Finalizers = nil })
@@ -67,11 +71,14 @@ func TestATunnelOfAnEarlierClusterIsNotServed(t *testing.T) {
 	b.await(t, map[string][]string{"c2": none})
 
 	b.update(t, tunnel, func() { tunnel.OwnerReferences[0].UID = again.UID })
-	b.await(t, map[string][]string{"c1": none, "c2": none})
+	b.pair(t, "c3", "c") // comes after it
+	b.await(t, map[string][]string{"c2": none, "c3": none})
+	b.record(t, tunnel) // for this Cluster now
+	b.await(t, map[string][]string{"c1": none, "c2": none, "c3": none})
 	if err := b.Delete(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	b.await(t, map[string][]string{"c2": none})
+	b.await(t, map[string][]string{"c2": none, "c3": none})
 }
 
 func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
@@ -82,6 +89,7 @@ func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
 		b.update(t, o, func() { o.Spec.RevokedEdges = []string{"edge-stolen"} })
 	}
 	b.update(t, broken, func() { broken.Spec.APIServer.Address = "no..address" })
+	b.record(t, broken)
 	b.run(t)
 	b.first(t, map[string][]string{"c1": none})
 	want := map[string][]string{"c1": {"edge-stolen"}, "c2": {"edge-stolen"}}
@@ -89,11 +97,13 @@ func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
 		t.Errorf("at the start:\n%s", diff)
 	}
 	b.update(t, tunnel, func() { tunnel.Spec.APIServer.Address = "no..address" })
+	b.record(t, tunnel)
 	b.await(t, map[string][]string{})
 	if diff := cmp.Diff(want, b.revoked); diff != "" {
 		t.Errorf("since its apiserver is no address:\n%s", diff)
 	}
 	b.update(t, tunnel, func() { tunnel.Spec.APIServer.Address = "" })
+	b.record(t, tunnel)
 	b.await(t, map[string][]string{"c1": none})
 	if err := b.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
@@ -104,46 +114,38 @@ func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
 	}
 }
 
-func TestOthersAreLookedAtAgain(t *testing.T) {
+// TestARecordThatTwoTunnelsHave is what a restored backup or a forged status may come to. The controller lets no name
+// and no id be on record twice, so nothing is served by one that is, until that is corrected.
+func TestARecordThatTwoTunnelsHave(t *testing.T) {
 	b := newBed(t)
-	first, _ := b.pair(t, "c1", "a", "api.example.com")
-	_, second := b.pair(t, "c2", "b", "api.example.com", "api2.example.com")
-	_, third := b.pair(t, "c3", "c", "api2.example.com")
-	b.run(t)
-	b.first(t, map[string][]string{"c1": {"api.example.com"}, "c2": {"api2.example.com"}, "c3": none})
-
-	b.update(t, second, func() { second.Spec.ExtraNames = []string{"api.example.com"} })
-	b.await(t, map[string][]string{"c1": {"api.example.com"}, "c2": none, "c3": {"api2.example.com"}})
-
-	if err := b.Delete(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
-	b.await(t, map[string][]string{"c2": {"api.example.com"}, "c3": {"api2.example.com"}})
-
-	// Nobody is on record, so an older one that claims the name later takes it; c2 is the older of the two, by name at least.
-	b.update(t, second, func() { second.Spec.ExtraNames = []string{"api.example.com", "api2.example.com"} })
-	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": none})
-
-	b.update(t, third, func() { third.Spec.ExtraNames = []string{"control.tunnels.example.com", "api3.example.com"} })
-	b.await(t, map[string][]string{"c2": {"api.example.com", "api2.example.com"}, "c3": {"api3.example.com"}})
-}
-
-func TestWhoIsOnRecordKeepsAName(t *testing.T) {
-	b := newBed(t)
-	_, first := b.pair(t, "c1", "a", "api.example.com")
+	_, first := b.pair(t, "c1", "a", "api.example.com", "api1.example.com")
 	_, second := b.pair(t, "c2", "b", "api.example.com")
+	record := second.Status.DeepCopy()
+	forged := append(slices.Clone(record.Names), "api.example.com")
+	second.Status.Names = forged
+	b.writeStatus(t, second)
 	b.run(t)
-	b.first(t, map[string][]string{"c1": {"api.example.com"}, "c2": none})
-	second.Status.Names, second.Status.ID = []string{"c2." + b.namespace + "." + string(domain), "api.example.com"}, id("b")
-	if err := b.Status().Update(t.Context(), second); err != nil {
+	b.first(t, map[string][]string{"c1": {"api1.example.com"}, "c2": none})
+	second.Status.Names = record.Names
+	b.writeStatus(t, second)
+	b.await(t, map[string][]string{"c1": {"api.example.com", "api1.example.com"}, "c2": none})
+	second.Status.Names = forged
+	b.writeStatus(t, second)
+	b.await(t, map[string][]string{"c1": {"api1.example.com"}, "c2": none})
+	b.update(t, first, func() { first.Spec.ExtraNames = nil })
+	b.await(t, map[string][]string{"c1": none, "c2": {"api.example.com"}})
+
+	_, third := b.pair(t, "c3", "a") // which has the id of c1
+	b.await(t, map[string][]string{"c1": none, "c2": {"api.example.com"}})
+	third.Status = *first.Status.DeepCopy()
+	third.Status.Hostname = "c3." + b.namespace + "." + string(domain)
+	third.Status.Names, third.Status.Served.ClusterUID = []string{third.Status.Hostname}, metav1.GetControllerOf(third).UID
+	b.writeStatus(t, third)
+	b.await(t, map[string][]string{"c2": {"api.example.com"}})
+	if err := b.Delete(t.Context(), third); err != nil {
 		t.Fatal(err)
 	}
 	b.await(t, map[string][]string{"c1": none, "c2": {"api.example.com"}})
-
-	b.update(t, first, func() { first.Spec.ExtraNames = []string{"api.example.com", "api2.example.com"} })
-	b.await(t, map[string][]string{"c1": {"api2.example.com"}, "c2": {"api.example.com"}})
-	b.update(t, second, func() { second.Spec.ExtraNames = nil })
-	b.await(t, map[string][]string{"c1": {"api.example.com", "api2.example.com"}, "c2": none})
 }
 
 func TestATunnelWithoutAnIDWaits(t *testing.T) {

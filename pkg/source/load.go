@@ -15,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -75,7 +76,7 @@ func Load(inputs []Input) (Loaded, error) {
 		return Loaded{}, errors.Join(l.errs...)
 	}
 	fleet := model.Fleet{Installation: installation}
-	for i, r := range Build(installation.Domain, &model.Names{}, candidates) {
+	for i, r := range decision.Build(installation.Domain, &decision.Names{}, candidates) {
 		for _, e := range problems(r) {
 			l.errs = append(l.errs, l.origins[i].problem(candidates[i].Key, e))
 		}
@@ -193,7 +194,7 @@ func inFleet(field string, i int) string {
 }
 
 // candidates are those of the fleet, then those of objects in the order of their keys.
-func (l *loader) candidates() []model.Candidate {
+func (l *loader) candidates() []decision.Candidate {
 	all, errs := l.file.candidates()
 	l.errs = append(l.errs, errs...)
 	keys := map[model.Key]bool{}
@@ -211,7 +212,7 @@ func (l *loader) candidates() []model.Candidate {
 	}
 	slices.SortFunc(sorted, func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
 	for _, key := range sorted {
-		if slices.ContainsFunc(all, func(c model.Candidate) bool { return c.Key == key }) {
+		if slices.ContainsFunc(all, func(c decision.Candidate) bool { return c.Key == key }) {
 			l.errs = append(l.errs, l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is in a fleet already: remove one of them", key)))
 			continue
 		}
@@ -242,7 +243,7 @@ func (l *loader) objectWith(key model.Key, field string) document {
 }
 
 // candidate unites the objects of a key as the controller would.
-func (l *loader) candidate(key model.Key) (model.Candidate, bool) {
+func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 	cluster, tunnel := l.clusters[key], l.tunnels[key]
 	if cluster == nil {
 		l.assumed = append(l.assumed, fmt.Sprintf("no endpoint for %s, for there is no Cluster of that name: its edges dial what its Tunnel says, or else 127.0.0.1:6443", key))
@@ -262,5 +263,5 @@ func (l *loader) candidate(key model.Key) (model.Candidate, bool) {
 	if !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		l.assumed = append(l.assumed, fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode))
 	}
-	return Candidate(cluster, tunnel)
+	return decision.CandidateOf(cluster, tunnel)
 }

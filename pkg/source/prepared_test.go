@@ -11,51 +11,12 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/source"
 )
 
 func prepared(until string) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1", Annotations: map[string]string{v1alpha1.PreparedAnnotation: until}},
 		Spec:       v1alpha1.TunnelSpec{ID: id("a"), ExtraNames: []string{"somebody.example.com"}}, Status: v1alpha1.TunnelStatus{ID: id("a")},
-	}
-}
-
-func TestWhoIsPrepared(t *testing.T) {
-	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	later := now.Add(time.Minute).Format(time.RFC3339)
-	cluster := newCluster("c1", "u1")
-	tests := map[string]struct {
-		in   func(tunnel *v1alpha1.Tunnel)
-		want bool
-	}{
-		"one that waits for its Cluster":       {in: func(*v1alpha1.Tunnel) {}, want: true},
-		"one that has waited for long enough":  {in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = now.Format(time.RFC3339) }},
-		"one that says no time":                {in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = "tomorrow" }},
-		"one without the annotation":           {in: func(t *v1alpha1.Tunnel) { t.Annotations = nil }},
-		"one without an id":                    {in: func(t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
-		"one whose id is not recorded as its":  {in: func(t *v1alpha1.Tunnel) { t.Status.ID = "" }},
-		"one that is being deleted":            {in: func(t *v1alpha1.Tunnel) { at := metav1.NewTime(now); t.DeletionTimestamp = &at }},
-		"one that needs no edge":               {in: func(t *v1alpha1.Tunnel) { t.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeSOCKS5 }},
-		"one that is controlled by an earlier": {in: func(t *v1alpha1.Tunnel) { t.OwnerReferences = newTunnel("c1", id("a"), "u0").OwnerReferences }},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			tunnel := prepared(later)
-			tc.in(tunnel)
-			c, ok := source.Claimant(cluster, tunnel, now)
-			if ok != tc.want || c.Prepared != tc.want || source.Prepared(tunnel, now) != tc.want {
-				t.Errorf("got %+v, %v", c, ok)
-			}
-			if len(c.ExtraNames) > 0 {
-				t.Errorf("it claims %v", c.ExtraNames)
-			}
-		})
-	}
-	served := prepared(later)
-	served.OwnerReferences = newTunnel("c1", id("a"), "u1").OwnerReferences
-	if c, ok := source.Claimant(cluster, served, now); !ok || c.Prepared || len(c.ExtraNames) != 1 {
-		t.Errorf("one whose Cluster is there: got %+v, %v", c, ok)
 	}
 }
 
@@ -66,7 +27,7 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 	if err := b.Create(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	tunnel.Status = v1alpha1.TunnelStatus{ID: id("a"), Tokens: []v1alpha1.TokenStatus{{
+	tunnel.Status = v1alpha1.TunnelStatus{ID: id("a"), Hostname: "c1." + b.namespace + "." + string(domain), Served: &v1alpha1.ServedStatus{EnrolmentOnly: true}, Tokens: []v1alpha1.TokenStatus{{
 		SHA256: enrol.HashToken("good"), MaxUses: 2, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)),
 	}}}
 	if err := b.Status().Update(t.Context(), tunnel); err != nil {
@@ -87,15 +48,22 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 	b.update(t, tunnel, func() {
 		tunnel.Annotations, tunnel.OwnerReferences = nil, newTunnel("c1", id("a"), cluster.UID).OwnerReferences
 	})
+	b.pair(t, "marker", "b")
+	b.await(t, map[string][]string{"c1": none, "marker": none})
+	if !b.prepared[model.Key{Namespace: b.namespace, Name: "c1"}] {
+		t.Error("clients are served before the controller has granted that")
+	}
+	b.record(t, tunnel)
 	eventually(t, "it is served", func() bool {
 		for len(b.updates) > 0 {
 			b.take(t, <-b.updates)
 		}
 		return maps.Equal(b.prepared, map[model.Key]bool{})
 	})
-	if _, err := b.EdgeToken(enrol.HashToken("good")); err != nil {
-		t.Errorf("its token: %v", err)
-	}
+	eventually(t, "its token is good", func() bool {
+		_, err := b.EdgeToken(enrol.HashToken("good"))
+		return err == nil
+	})
 
 	b.update(t, tunnel, func() {
 		tunnel.OwnerReferences, tunnel.Annotations = nil, map[string]string{v1alpha1.PreparedAnnotation: time.Now().Format(time.RFC3339)}

@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// stripCluster keeps of a Cluster what Candidate reads: there may be 10,000, with a topology each.
+// stripCluster keeps of a Cluster which one it is: there may be 10,000, with a topology each.
 func stripCluster(object any) (any, error) {
 	c, ok := object.(*clusterv1.Cluster)
 	if !ok {
@@ -14,24 +14,27 @@ func stripCluster(object any) (any, error) {
 	}
 	kept := &clusterv1.Cluster{}
 	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = c.Namespace, c.Name, c.UID, c.ResourceVersion
-	kept.Spec.ControlPlaneEndpoint = c.Spec.ControlPlaneEndpoint
-	kept.Spec.ClusterNetwork.APIServerPort = c.Spec.ClusterNetwork.APIServerPort
 	return kept, nil
 }
 
-// stripTunnel keeps of a Tunnel what is read here: not its conditions, and of its edges by which token they came.
+// stripTunnel keeps of a Tunnel what is read here: of its spec what withdraws something, of its status what the
+// controller has granted, and of its edges by which token they came.
 func stripTunnel(object any) (any, error) {
 	t, ok := object.(*v1alpha1.Tunnel)
 	if !ok {
 		return object, nil
 	}
-	kept := &v1alpha1.Tunnel{Spec: t.Spec}
+	kept := &v1alpha1.Tunnel{}
 	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = t.Namespace, t.Name, t.UID, t.ResourceVersion
 	kept.CreationTimestamp, kept.DeletionTimestamp, kept.OwnerReferences = t.CreationTimestamp, t.DeletionTimestamp, t.OwnerReferences
 	if until, ok := t.Annotations[v1alpha1.PreparedAnnotation]; ok {
 		kept.Annotations = map[string]string{v1alpha1.PreparedAnnotation: until}
 	}
-	kept.Status.ID, kept.Status.Names = t.Status.ID, t.Status.Names
+	kept.ClaimID(t.ClaimedID())
+	kept.Spec.ExtraNames, kept.Spec.RevokedEdges = t.Spec.ExtraNames, t.Spec.RevokedEdges
+	kept.Spec.Kubeconfig.Mode = t.Spec.Kubeconfig.Mode
+	kept.Status.ID, kept.Status.Hostname, kept.Status.Names = t.Status.ID, t.Status.Hostname, t.Status.Names
+	kept.Status.Served = t.Status.Served
 	kept.Status.Kubeconfig.EndpointName = t.Status.Kubeconfig.EndpointName
 	kept.Status.Tokens, kept.Status.BootReportTokens = t.Status.Tokens, t.Status.BootReportTokens
 	for i := range t.Status.Edges {

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // TestWhatIsStrippedIsNotMissed proves that a Tunnel and its Cluster say the same in memory as at the apiserver.
@@ -32,7 +35,7 @@ func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 		APIServer:  v1alpha1.APIServerSpec{Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}}},
 	}
 	tunnel.Status = v1alpha1.TunnelStatus{
-		ID: tunnel.Spec.ID, Hostname: "shop.prod.tunnels.example.com", Names: []string{"api.example.org"},
+		ID: tunnel.Spec.ID, Hostname: "shop.prod.tunnels.example.com", Names: []string{"shop.prod.tunnels.example.com", "api.example.org", "eks.example.org"}, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "all is well"}},
 		Tokens:     []v1alpha1.TokenStatus{token("a"), token("b")}, BootReportTokens: []v1alpha1.TokenStatus{token("c")},
 		Edges: []v1alpha1.EdgeStatus{{NodeID: "e1/" + tunnel.Spec.ID, TokenSHA256: "a", Host: "machine"}, {NodeID: "e2/" + tunnel.Spec.ID}},
@@ -48,19 +51,23 @@ func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 			t.Errorf("%s (-all +stripped):\n%s", what, diff)
 		}
 	}
+	translated := func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) []any {
+		out := translate("tunnels.example.com", c, t, now)
+		return []any{out.cluster, out.lives, out.expires, fmt.Sprint(out.problem)}
+	}
 	prepared := func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
-		until, ok := PreparedUntil(t)
-		candidate, claims := Claimant(nil, t, now)
-		return []any{until, ok, candidate, claims}
+		until, ok := t.PreparedUntil()
+		return []any{until, ok, translated(nil, t)}
 	}
 	same("what waits for its Cluster", prepared)
 	tunnel.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "shop", UID: "1", Controller: ptr.To(true)}}
-	same("the candidate", func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
-		candidate, ok := Candidate(c, t)
-		return []any{candidate, ok}
-	})
+	tunnel.Status.Served = &v1alpha1.ServedStatus{ClusterUID: "1", APIServers: []string{"10.0.0.1:443", "10.0.0.2:443"}, Limits: v1alpha1.ServedLimits{Connections: 7}}
+	if w := translated(cluster, tunnel)[0].(model.WorkloadCluster); w.Withheld || len(w.ExtraNames) != 2 || len(w.Others) != 1 || len(w.Revoked) != 1 {
+		t.Errorf("not all of it is served: %+v", w)
+	}
+	same("what is served", func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) any { return translated(c, t) })
 	same("tokens", func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
-		return []any{t.Status.Tokens, t.Status.BootReportTokens, tokenHashes(t), reportTokenHashes(t), TokenRevoked(t, "a"), TokenRevoked(t, "b")}
+		return []any{t.Status.Tokens, t.Status.BootReportTokens, tokenHashes(t), reportTokenHashes(t), decision.TokenRevoked(t, "a"), decision.TokenRevoked(t, "b")}
 	})
 	tunnel.DeletionTimestamp = ptr.To(metav1.NewTime(now))
 	same("one that is being deleted", prepared)

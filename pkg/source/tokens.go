@@ -5,13 +5,13 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -38,21 +38,12 @@ func hashes(tokens []v1alpha1.TokenStatus) []string {
 	return all
 }
 
-// TokenRevoked says whether an edge that came by this token is revoked. The token's own record is removed a moment after
-// that, and the revoked edge must not come back by it meanwhile.
-func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
-	return slices.ContainsFunc(tunnel.Status.Edges, func(e v1alpha1.EdgeStatus) bool {
-		node, _ := model.ParseNodeID(e.NodeID)
-		return e.TokenSHA256 == hash && slices.Contains(tunnel.Spec.RevokedEdges, node)
-	})
-}
-
 // EdgeToken implements enrolserver.Tokens. A token is good while it has not expired, has uses left, its Tunnel belongs to a
 // Cluster and holds its id, and no edge that came by it is revoked. The signer looks again, at the object itself.
 func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 	return k.grant(tokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
 		token, ok := k.unexpired(tunnel.Status.Tokens, hash)
-		return ok && token.Uses < token.MaxUses && !TokenRevoked(tunnel, hash) && tunnel.HeldID() != ""
+		return ok && token.Uses < token.MaxUses && !decision.TokenRevoked(tunnel, hash)
 	})
 }
 
@@ -71,12 +62,13 @@ func (k *Kube) grant(index, hash string, good func(*v1alpha1.Tunnel) bool) (enro
 		if !good(tunnel) {
 			continue
 		}
-		c, ok, err := k.candidate(ctx, model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name})
+		key := model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}
+		now, cluster, err := k.pair(ctx, key)
 		if err != nil {
 			return enrol.Grant{}, err
 		}
-		if ok {
-			return enrol.Grant{Tunnel: c.Key, ID: c.ID}, nil
+		if now != nil && good(now) && admits(cluster, now, k.Now()) {
+			return enrol.Grant{Tunnel: key, ID: now.HeldID()}, nil
 		}
 	}
 	return enrol.Grant{}, enrol.ErrUnknownToken

@@ -58,7 +58,7 @@ func TestAnEqualRebuildPushesNothing(t *testing.T) {
 	b.publish(workload("c1"))
 	b.Replace([]model.WorkloadCluster{workload("c2"), workload("c1")})
 	same := workload("c1")
-	same.APIServer.Port, same.Created = 7443, time.Now() // nothing that gateways see
+	same.APIServer.Port = 7443 // nothing that gateways see
 	b.publish(same)
 	b.publish(workload("c3"))
 	expect(t, "sent first", names(a.next(t)), []string{"c3.prod.tunnels.example.com"})

@@ -16,9 +16,9 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/source"
 )
 
 func configWhyCommand() *cobra.Command {
@@ -97,8 +97,8 @@ type whyAnswer struct {
 type claim struct {
 	cluster    *clusterv1.Cluster
 	tunnel     *v1alpha1.Tunnel
-	candidate  model.Candidate
-	resolution model.Resolution
+	candidate  decision.Candidate
+	resolution decision.Resolution
 }
 
 func why(ctx context.Context, m *management.Client, servers *collect.Servers, hostname string, now time.Time) (*whyAnswer, error) {
@@ -140,7 +140,7 @@ func plainHost(text string) string {
 	return strings.TrimSuffix(text, ".")
 }
 
-// readClaims reads all objects, and decides as every xds-server does.
+// readClaims reads all objects, and decides as the controller does.
 func readClaims(ctx context.Context, m *management.Client, domain model.TunnelDomain, now time.Time) ([]*claim, error) {
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
@@ -152,20 +152,20 @@ func readClaims(ctx context.Context, m *management.Client, domain model.TunnelDo
 		byKey[client.ObjectKeyFromObject(&clusters.Items[i])] = &clusters.Items[i]
 	}
 	var claims, all []*claim
-	var candidates []model.Candidate
+	var candidates []decision.Candidate
 	for i := range tunnels.Items {
 		c := &claim{tunnel: &tunnels.Items[i], cluster: byKey[client.ObjectKeyFromObject(&tunnels.Items[i])]}
 		delete(byKey, client.ObjectKeyFromObject(c.tunnel))
 		all = append(all, c)
 		var ok bool
-		if c.candidate, ok = source.Claimant(c.cluster, c.tunnel, now); ok {
+		if c.candidate, ok = decision.Claimant(c.cluster, c.tunnel, now); ok {
 			claims, candidates = append(claims, c), append(candidates, c.candidate)
 		}
 	}
 	for _, cluster := range byKey {
 		all = append(all, &claim{cluster: cluster})
 	}
-	for i, resolution := range source.Build(domain, &model.Names{}, candidates) {
+	for i, resolution := range decision.Build(domain, &decision.Names{}, candidates) {
 		claims[i].resolution = resolution
 	}
 	return all, nil
@@ -174,14 +174,19 @@ func readClaims(ctx context.Context, m *management.Client, domain model.TunnelDo
 // claimed says whether somebody claims anything.
 func (c *claim) claimed() bool { return c.candidate.Key != (model.Key{}) }
 
-// holderOf is who is served by a name; nil: nobody is.
+// holderOf is the Tunnel that the controller has granted a name to, and that still claims it; nil: there is none.
 func holderOf(claims []*claim, hostname string) *claim {
 	for _, c := range claims {
-		if c.claimed() && c.resolution.Fatal == nil && slices.Contains(c.resolution.Cluster.Names(), hostname) {
+		if c.granted(hostname) && c.tunnel.HeldID() != "" && slices.Contains(c.tunnel.Status.Names, hostname) {
 			return c
 		}
 	}
 	return nil
+}
+
+// granted says whether the objects as they are give a name to this Tunnel: the controller records that, and then it is served.
+func (c *claim) granted(hostname string) bool {
+	return c.claimed() && c.resolution.Fatal == nil && slices.Contains(c.resolution.Cluster.Names(), hostname)
 }
 
 // describe says which fields make what the gateways and edges get.

@@ -54,6 +54,10 @@ func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verd
 		}
 		own, err := domain.Hostname(c.candidate.Key)
 		switch {
+		case c.granted(hostname):
+			verdict = fmt.Sprintf("Tunnel %s is to be served by this name, but the controller has not recorded that", c.candidate.Key)
+			return verdict, fmt.Sprintf("see whether the controller runs, and whether the Cluster is paused: `fairlead check %s -n %s`",
+				c.tunnel.Name, c.tunnel.Namespace)
 		case c.resolution.Fatal != nil && err == nil && own == hostname:
 			return fmt.Sprintf("Tunnel %s claims this name, but is not served: %s", c.candidate.Key, c.resolution.Fatal.Error()), c.resolution.Fatal.Cure
 		case c.resolution.Fatal != nil && slices.Contains(c.candidate.ExtraNames, hostname):

@@ -22,7 +22,6 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/command"
-	"github.com/fairlead/fairlead/pkg/source"
 )
 
 // installTimeout is how long the controller of the target may take for a token and a Secret.
@@ -213,7 +212,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 		m.say("target: the Cluster is there already")
 		return nil
 	}
-	if _, waits := source.PreparedUntil(&have); !waits && have.Annotations[v1alpha1.PreparedAnnotation] == "" {
+	if _, waits := have.PreparedUntil(); !waits && have.Annotations[v1alpha1.PreparedAnnotation] == "" {
 		m.say("target: Tunnel %s is there, and begins to wait for its Cluster", m.target)
 	}
 	want := have.DeepCopy()

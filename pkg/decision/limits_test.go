@@ -1,9 +1,10 @@
-package model_test
+package decision_test
 
 import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -21,7 +22,7 @@ func TestLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := candidate("c1", "a", time.Time{})
 			c.Limits = tc.in
-			got := (&model.Names{}).Resolve(domain, c)
+			got := (&decision.Names{}).Resolve(domain, c)
 			if got.Fatal != nil || got.Cluster.Limits != tc.want {
 				t.Errorf("got %+v, %v", got.Cluster.Limits, got.Fatal)
 			}

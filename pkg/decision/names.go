@@ -1,28 +1,28 @@
-package model
+package decision
 
 import (
 	"cmp"
 	"maps"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // Names decides who keeps a name that several workload clusters claim: whoever is on record as holding it, so that
 // nobody takes a name that is served by editing an object. Among those that hold it, or where nobody does, it is the
-// oldest, and of two of one age the first in the order of namespace/name. Whoever has no right to its own hostname or id
-// keeps no extra name. Every process that has seen the same objects decides alike, in whatever order it saw them. Its
-// zero value is ready; it may be used by several goroutines.
+// oldest, and of two of one age the first in the order of namespace/name. Whoever has no right to its own hostname or
+// id keeps no extra name. The result does not depend on the order in which the objects were seen. Its zero value is
+// ready; it is not safe for concurrent use.
 type Names struct {
-	mu        sync.Mutex
-	claims    map[string][]Key // by name, best right first
-	claimants map[Key]claimant // those that claim something
+	claims    map[string][]model.Key // by name, best right first
+	claimants map[model.Key]claimant // those that claim something
 }
 
 // claimant is one workload cluster and what it claims. An extra name of one is never a base name of another: base names
 // lie below the tunnel domain, extra names don't.
 type claimant struct {
-	key     Key
+	key     model.Key
 	created time.Time
 	base    []string        // hostname and id: without any of them it is not served
 	extra   []string        // further names
@@ -38,29 +38,26 @@ func (c claimant) equal(other claimant) bool {
 		maps.Equal(c.held, other.held)
 }
 
-// Release gives up every name that a workload cluster claims, and returns the others whose rights may have changed by it.
-func (n *Names) Release(key Key) (affected []Key) {
+// Release gives up every name that a workload cluster claims, and returns the others whose rights may have changed by
+// it.
+func (n *Names) Release(key model.Key) (affected []model.Key) {
 	_, affected = n.claim(claimant{key: key})
 	return affected
 }
 
 // Holder returns who is served by a name that is no base name, if anybody is.
-func (n *Names) Holder(name string) (holder Key, held bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (n *Names) Holder(name string) (holder model.Key, held bool) {
 	if i := slices.IndexFunc(n.claims[name], n.served); i >= 0 {
 		return n.claims[name][i], true
 	}
-	return Key{}, false
+	return model.Key{}, false
 }
 
 // claim replaces what a claimant claims. It returns the owner of each claimed name, and everybody else whose rights may
 // have changed; nobody where nothing has changed, or two that claim one name would call each other for ever.
-func (n *Names) claim(c claimant) (owner map[string]Key, affected []Key) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (n *Names) claim(c claimant) (owner map[string]model.Key, affected []model.Key) {
 	if n.claims == nil {
-		n.claims, n.claimants = map[string][]Key{}, map[Key]claimant{}
+		n.claims, n.claimants = map[string][]model.Key{}, map[model.Key]claimant{}
 	}
 	maps.DeleteFunc(c.held, func(name string, _ bool) bool {
 		return !slices.Contains(c.base, name) && !slices.Contains(c.extra, name)
@@ -69,19 +66,19 @@ func (n *Names) claim(c claimant) (owner map[string]Key, affected []Key) {
 	if was.equal(c) {
 		return n.owners(c), nil
 	}
-	others := map[Key]bool{}
+	others := map[model.Key]bool{}
 	n.note(others, was)
 	n.drop(was)
 	n.insert(c)
 	n.note(others, c)
 	delete(others, c.key)
-	affected = slices.SortedFunc(maps.Keys(others), func(a, b Key) int { return cmp.Compare(a.String(), b.String()) })
+	affected = slices.SortedFunc(maps.Keys(others), func(a, b model.Key) int { return cmp.Compare(a.String(), b.String()) })
 	return n.owners(c), affected
 }
 
 // owners returns who keeps each of the names of a claimant. An extra name that nobody may keep has no owner.
-func (n *Names) owners(c claimant) map[string]Key {
-	owner := make(map[string]Key, len(c.base)+len(c.extra))
+func (n *Names) owners(c claimant) map[string]model.Key {
+	owner := make(map[string]model.Key, len(c.base)+len(c.extra))
 	for _, name := range c.base {
 		owner[name] = n.claims[name][0]
 	}
@@ -94,13 +91,13 @@ func (n *Names) owners(c claimant) map[string]Key {
 }
 
 // served says whether a claimant has a right to each of its base names.
-func (n *Names) served(key Key) bool {
+func (n *Names) served(key model.Key) bool {
 	return !slices.ContainsFunc(n.claimants[key].base, func(name string) bool { return n.claims[name][0] != key })
 }
 
 // note adds to a set whose rights may change with a claimant: all that claim a name of it, and, because another of the
 // same hostname or id is served or not by this one, all that claim an extra name of that other.
-func (n *Names) note(set map[Key]bool, c claimant) {
+func (n *Names) note(set map[model.Key]bool, c claimant) {
 	for _, name := range c.names() {
 		for _, key := range n.claims[name] {
 			set[key] = true
@@ -121,7 +118,7 @@ func (n *Names) note(set map[Key]bool, c claimant) {
 func (n *Names) drop(c claimant) {
 	delete(n.claimants, c.key)
 	for _, name := range c.names() {
-		left := slices.DeleteFunc(n.claims[name], func(key Key) bool { return key == c.key })
+		left := slices.DeleteFunc(n.claims[name], func(key model.Key) bool { return key == c.key })
 		if n.claims[name] = left; len(left) == 0 {
 			delete(n.claims, name)
 		}
@@ -136,7 +133,7 @@ func (n *Names) insert(c claimant) {
 	n.claimants[c.key] = c
 	for _, name := range c.names() {
 		n.claims[name] = append(n.claims[name], c.key)
-		slices.SortFunc(n.claims[name], func(a, b Key) int { return compare(name, n.claimants[a], n.claimants[b]) })
+		slices.SortFunc(n.claims[name], func(a, b model.Key) int { return compare(name, n.claimants[a], n.claimants[b]) })
 	}
 }
 

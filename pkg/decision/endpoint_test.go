@@ -1,35 +1,35 @@
-package model_test
+package decision_test
 
 import (
 	"slices"
 	"testing"
 
-	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/decision"
 )
 
 func TestTheEndpointsNameIsServedIfNobodyElseHasIt(t *testing.T) {
 	const name = "api.example.com"
-	withEndpoint := func(c model.Candidate, endpoint string) model.Candidate {
+	withEndpoint := func(c decision.Candidate, endpoint string) decision.Candidate {
 		c.EndpointName = endpoint
 		return c
 	}
 	tests := map[string]struct {
-		others []model.Candidate
-		in     model.Candidate
+		others []decision.Candidate
+		in     decision.Candidate
 		want   []string
 	}{
 		"nobody else has it":            {in: withEndpoint(candidate("c1", "a", younger), name), want: []string{name}},
 		"after the extra names":         {in: withEndpoint(candidate("c1", "a", younger, "x.example.com"), name), want: []string{"x.example.com", name}},
 		"once, if it is an extra name":  {in: withEndpoint(candidate("c1", "a", younger, name), name), want: []string{name}},
-		"an older one has it":           {others: []model.Candidate{candidate("c2", "b", older, name)}, in: withEndpoint(candidate("c1", "a", younger), name)},
-		"an older one has it likewise":  {others: []model.Candidate{withEndpoint(candidate("c2", "b", older), name)}, in: withEndpoint(candidate("c1", "a", younger), name)},
+		"an older one has it":           {others: []decision.Candidate{candidate("c2", "b", older, name)}, in: withEndpoint(candidate("c1", "a", younger), name)},
+		"an older one has it likewise":  {others: []decision.Candidate{withEndpoint(candidate("c2", "b", older), name)}, in: withEndpoint(candidate("c1", "a", younger), name)},
 		"it is below the tunnel domain": {in: withEndpoint(candidate("c1", "a", younger), "c9.prod."+string(domain))},
 		"it is an address":              {in: withEndpoint(candidate("c1", "a", younger), "192.0.2.1")},
 		"it is no name":                 {in: withEndpoint(candidate("c1", "a", younger), "not a name")},
 	}
 	for what, tc := range tests {
 		t.Run(what, func(t *testing.T) {
-			var names model.Names
+			var names decision.Names
 			for _, other := range tc.others {
 				names.Resolve(domain, other)
 			}
@@ -45,7 +45,7 @@ func TestTheEndpointsNameIsServedIfNobodyElseHasIt(t *testing.T) {
 			}
 		})
 	}
-	if _, held := (&model.Names{}).Holder(name); held {
+	if _, held := (&decision.Names{}).Holder(name); held {
 		t.Error("a name that nobody claims has a holder")
 	}
 }

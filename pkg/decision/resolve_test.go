@@ -1,4 +1,4 @@
-package model_test
+package decision_test
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -17,15 +18,15 @@ var (
 )
 
 // holding is a candidate on record for all that it claims.
-func holding(c model.Candidate) model.Candidate {
+func holding(c decision.Candidate) decision.Candidate {
 	hostname, _ := domain.Hostname(c.Key)
 	c.Held = append([]string{hostname, c.ID}, c.ExtraNames...)
 	return c
 }
 
 // candidate is a good one; id is filled up to a valid length.
-func candidate(name, id string, created time.Time, extra ...string) model.Candidate {
-	return model.Candidate{
+func candidate(name, id string, created time.Time, extra ...string) decision.Candidate {
+	return decision.Candidate{
 		Key: model.Key{Namespace: "prod", Name: name}, Created: created,
 		ID:         id + strings.Repeat("0", 20-len(id)),
 		ExtraNames: extra, APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443},
@@ -34,8 +35,8 @@ func candidate(name, id string, created time.Time, extra ...string) model.Candid
 
 func TestResolve(t *testing.T) {
 	tests := map[string]struct {
-		before      []model.Candidate
-		in          model.Candidate
+		before      []decision.Candidate
+		in          decision.Candidate
 		wantFatal   string
 		wantNames   []string
 		wantRefused []string
@@ -50,75 +51,75 @@ func TestResolve(t *testing.T) {
 			wantRefused: []string{"spec.extraNames[0]", "spec.extraNames[2]", "spec.extraNames[3]", "spec.extraNames[4]"},
 		},
 		"an extra name that an older one has is left out": {
-			before:      []model.Candidate{candidate("c1", "a", older, "api.example.com")},
+			before:      []decision.Candidate{candidate("c1", "a", older, "api.example.com")},
 			in:          candidate("c2", "b", younger, "api.example.com"),
 			wantNames:   []string{"c2.prod.tunnels.example.com"},
 			wantRefused: []string{"spec.extraNames[0]"},
 		},
 		"the older gets an extra name that nobody holds although it comes later": {
-			before:    []model.Candidate{candidate("c1", "a", younger, "api.example.com")},
+			before:    []decision.Candidate{candidate("c1", "a", younger, "api.example.com")},
 			in:        candidate("c2", "b", older, "api.example.com"),
 			wantNames: []string{"c2.prod.tunnels.example.com", "api.example.com"},
 		},
 		"a younger holder keeps an extra name": {
-			before:      []model.Candidate{holding(candidate("c1", "a", younger, "api.example.com"))},
+			before:      []decision.Candidate{holding(candidate("c1", "a", younger, "api.example.com"))},
 			in:          candidate("c2", "b", older, "api.example.com"),
 			wantNames:   []string{"c2.prod.tunnels.example.com"},
 			wantRefused: []string{"spec.extraNames[0]"},
 		},
 		"a younger holder keeps an extra name although it comes later": {
-			before:    []model.Candidate{candidate("c1", "a", older, "api.example.com")},
+			before:    []decision.Candidate{candidate("c1", "a", older, "api.example.com")},
 			in:        holding(candidate("c2", "b", younger, "api.example.com")),
 			wantNames: []string{"c2.prod.tunnels.example.com", "api.example.com"},
 		},
 		"of two holders, as from a backup, the older keeps an extra name": {
-			before:    []model.Candidate{holding(candidate("c1", "a", younger, "api.example.com"))},
+			before:    []decision.Candidate{holding(candidate("c1", "a", younger, "api.example.com"))},
 			in:        holding(candidate("c2", "b", older, "api.example.com")),
 			wantNames: []string{"c2.prod.tunnels.example.com", "api.example.com"},
 		},
 		"a younger holder keeps its id": {
-			before:    []model.Candidate{holding(candidate("c1", "a", younger))},
+			before:    []decision.Candidate{holding(candidate("c1", "a", younger))},
 			in:        candidate("c2", "a", older),
 			wantFatal: "spec.id",
 		},
 		"a younger holder keeps its hostname": {
-			before:    []model.Candidate{holding(candidate("a.b", "a", younger))},
+			before:    []decision.Candidate{holding(candidate("a.b", "a", younger))},
 			in:        candidate("a--b", "b", older),
 			wantFatal: "metadata.name",
 		},
 		"an extra name of an older one that is not served": {
-			before:    []model.Candidate{candidate("c1", "a", older), candidate("c2", "a", older, "api.example.com")},
+			before:    []decision.Candidate{candidate("c1", "a", older), candidate("c2", "a", older, "api.example.com")},
 			in:        candidate("c3", "c", younger, "api.example.com"),
 			wantNames: []string{"c3.prod.tunnels.example.com", "api.example.com"},
 		},
 		"a hostname that is another's id": {
-			before:    []model.Candidate{holding(candidate("c1", "a", younger))},
-			in:        model.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, Created: older, ID: "b" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
+			before:    []decision.Candidate{holding(candidate("c1", "a", younger))},
+			in:        decision.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, Created: older, ID: "b" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
 			wantFatal: "metadata.name",
 		},
 		"a hostname that is its own id": {
-			in:        model.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, ID: "a" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
+			in:        decision.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, ID: "a" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
 			wantNames: []string{"a" + strings.Repeat("0", 19) + ".id.tunnels.example.com"},
 		},
 		"a hostname that an older one has": {
-			before:    []model.Candidate{candidate("a.b", "a", older)},
+			before:    []decision.Candidate{candidate("a.b", "a", older)},
 			in:        candidate("a--b", "b", younger),
 			wantFatal: "metadata.name",
 		},
 		"an id that an older one has": {
-			before:    []model.Candidate{candidate("c1", "a", older)},
+			before:    []decision.Candidate{candidate("c1", "a", older)},
 			in:        candidate("c2", "a", younger),
 			wantFatal: "spec.id",
 		},
 		"a name that gives no hostname": {in: candidate(strings.Repeat("c", 64), "a", older), wantFatal: "metadata.name"},
 		"an apiserver that is no address": {
-			in:        model.Candidate{Key: model.Key{Namespace: "prod", Name: "c1"}, ID: strings.Repeat("a", 20), APIServer: model.Endpoint{Host: "a b", Port: 1}},
+			in:        decision.Candidate{Key: model.Key{Namespace: "prod", Name: "c1"}, ID: strings.Repeat("a", 20), APIServer: model.Endpoint{Host: "a b", Port: 1}},
 			wantFatal: "spec.apiServer",
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			var names model.Names
+			var names decision.Names
 			for _, c := range tc.before {
 				names.Resolve(domain, c)
 			}
@@ -147,14 +148,14 @@ func TestResolve(t *testing.T) {
 }
 
 func TestWhatIsNotServedStillRevokes(t *testing.T) {
-	bad := map[string]func(c *model.Candidate){
-		"its hostname is none":        func(c *model.Candidate) { c.Key.Name = strings.Repeat("c", 64) },
-		"its apiserver is no address": func(c *model.Candidate) { c.APIServer.Host = "a b" },
-		"an older one has its id":     func(c *model.Candidate) { c.ID = candidate("", "b", older).ID },
+	bad := map[string]func(c *decision.Candidate){
+		"its hostname is none":        func(c *decision.Candidate) { c.Key.Name = strings.Repeat("c", 64) },
+		"its apiserver is no address": func(c *decision.Candidate) { c.APIServer.Host = "a b" },
+		"an older one has its id":     func(c *decision.Candidate) { c.ID = candidate("", "b", older).ID },
 	}
 	for name, spoil := range bad {
 		t.Run(name, func(t *testing.T) {
-			var names model.Names
+			var names decision.Names
 			names.Resolve(domain, candidate("c2", "b", older))
 			c := candidate("c1", "a", younger)
 			c.Revoked = []string{"edge-a", "CN=edge-a"}
@@ -168,14 +169,14 @@ func TestWhatIsNotServedStillRevokes(t *testing.T) {
 			}
 		})
 	}
-	var names model.Names
+	var names decision.Names
 	if names.Resolve(domain, candidate("c1", "a", older)).Cluster.Withheld {
 		t.Error("a good one is withheld")
 	}
 }
 
 func TestABadAddressOrNodeNameCostsNothingElse(t *testing.T) {
-	var names model.Names
+	var names decision.Names
 	c := candidate("c1", "a", older, "192.0.2.1")
 	good := model.Endpoint{Host: "10.0.0.2", Port: 6443}
 	c.Others = []model.Endpoint{{Host: "a b", Port: 1}, good, {Host: "10.0.0.3"}}
@@ -201,7 +202,7 @@ func TestABadAddressOrNodeNameCostsNothingElse(t *testing.T) {
 }
 
 func TestResolveTellsWhoElseIsAffected(t *testing.T) {
-	var names model.Names
+	var names decision.Names
 	first, second := candidate("c1", "a", older, "api.example.com"), candidate("c2", "b", younger, "api.example.com")
 	names.Resolve(domain, first)
 	if got := names.Resolve(domain, second).Affected; !slices.Equal(got, []model.Key{first.Key}) {
@@ -220,11 +221,11 @@ func TestResolveTellsWhoElseIsAffected(t *testing.T) {
 }
 
 func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
-	var names model.Names
+	var names decision.Names
 	first, second := candidate("c1", "a", older, "api.example.com"), candidate("c2", "b", younger, "api.example.com")
 	names.Resolve(domain, first)
 	names.Resolve(domain, second)
-	for _, c := range []model.Candidate{first, second, first} {
+	for _, c := range []decision.Candidate{first, second, first} {
 		if got := names.Resolve(domain, c).Affected; got != nil {
 			t.Errorf("%s has changed nothing, but affects %v", c.Key, got)
 		}
@@ -238,7 +239,7 @@ func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
 		t.Errorf("being on record affects %v, want the second", got)
 	}
 	first.Held = append([]string{"gone.example.com"}, first.Held...)
-	for _, c := range []model.Candidate{second, first, second} {
+	for _, c := range []decision.Candidate{second, first, second} {
 		if got := names.Resolve(domain, c).Affected; got != nil {
 			t.Errorf("%s has changed nothing, but affects %v", c.Key, got)
 		}
@@ -246,7 +247,7 @@ func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
 }
 
 func TestAHolderThatGivesANameUpHoldsItNoLonger(t *testing.T) {
-	var names model.Names
+	var names decision.Names
 	holder, other := holding(candidate("c1", "a", younger, "api.example.com")), candidate("c2", "b", older, "api.example.com")
 	names.Resolve(domain, holder)
 	names.Resolve(domain, other)
@@ -260,10 +261,10 @@ func TestAHolderThatGivesANameUpHoldsItNoLonger(t *testing.T) {
 }
 
 func TestWhoIsServedNoLongerGivesUpItsExtraNames(t *testing.T) {
-	var names model.Names
+	var names decision.Names
 	// Both are of one id; the second is not served, and so the third has the name.
 	first, second, third := candidate("c1", "a", older), candidate("c2", "a", younger, "api.example.com"), candidate("c3", "c", younger.Add(1), "api.example.com")
-	for _, c := range []model.Candidate{third, second, first} {
+	for _, c := range []decision.Candidate{third, second, first} {
 		names.Resolve(domain, c)
 	}
 	if got := names.Resolve(domain, third).Cluster.ExtraNames; !slices.Equal(got, []string{"api.example.com"}) {

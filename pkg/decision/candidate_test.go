@@ -1,4 +1,4 @@
-package source_test
+package decision_test
 
 import (
 	"slices"
@@ -13,8 +13,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/source"
 )
 
 const domain = model.TunnelDomain("tunnels.example.com")
@@ -104,15 +104,15 @@ func TestCandidate(t *testing.T) {
 			if tc.in != nil {
 				tc.in(c, tunnel)
 			}
-			got, ok := source.Candidate(c, tunnel)
+			got, ok := decision.CandidateOf(c, tunnel)
 			if tc.want == nil {
 				if ok {
 					t.Errorf("got %+v, want nothing", got)
 				}
 				return
 			}
-			want := model.Candidate{
-				Key: model.Key{Namespace: "prod", Name: "c1"}, ID: id("a"), ExtraNames: []string{"api.example.com"}, APIServer: *tc.want,
+			want := decision.Candidate{
+				Key: model.Key{Namespace: "prod", Name: "c1"}, ClusterUID: "u1", ID: id("a"), ExtraNames: []string{"api.example.com"}, APIServer: *tc.want,
 			}
 			if err := got.APIServer.Validate(); err != nil {
 				t.Error(err)
@@ -122,10 +122,10 @@ func TestCandidate(t *testing.T) {
 			}
 		})
 	}
-	if _, ok := source.Candidate(nil, newTunnel("c1", id("a"), "u1")); ok {
+	if _, ok := decision.CandidateOf(nil, newTunnel("c1", id("a"), "u1")); ok {
 		t.Error("a Tunnel without a Cluster is served")
 	}
-	if _, ok := source.Candidate(newCluster("c1", "u1"), nil); ok {
+	if _, ok := decision.CandidateOf(newCluster("c1", "u1"), nil); ok {
 		t.Error("a Cluster without a Tunnel is served")
 	}
 }
@@ -134,7 +134,7 @@ func TestACandidateHoldsWhatIsOnRecord(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	tunnel.Status.Names = []string{"c1.prod.tunnels.example.com", "api.example.com"}
 	tunnel.Status.ID = id("a")
-	got, _ := source.Candidate(newCluster("c1", "u1"), tunnel)
+	got, _ := decision.CandidateOf(newCluster("c1", "u1"), tunnel)
 	if diff := cmp.Diff([]string{"c1.prod.tunnels.example.com", "api.example.com", id("a")}, got.Held); diff != "" {
 		t.Error(diff)
 	}
@@ -146,7 +146,7 @@ func TestACandidateHasAllAPIServersAndRevokedEdges(t *testing.T) {
 		Address: "10.0.0.1", Port: 7443, Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}},
 	}
 	tunnel.Spec.RevokedEdges = []string{"edge-b", "edge-a"}
-	got, _ := source.Candidate(newCluster("c1", "u1"), tunnel)
+	got, _ := decision.CandidateOf(newCluster("c1", "u1"), tunnel)
 	want := []model.Endpoint{{Host: "10.0.0.2", Port: 7443}, {Host: "api.example.com", Port: 443}}
 	if diff := cmp.Diff(want, got.Others); diff != "" {
 		t.Error(diff)
@@ -160,7 +160,7 @@ func TestTwoDotsAreNoAddress(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	for _, address := range []string{"api.example.com..", ".", "a b"} {
 		tunnel.Spec.APIServer.Address = address
-		if got, _ := source.Candidate(newCluster("c1", "u1"), tunnel); got.APIServer.Validate() == nil {
+		if got, _ := decision.CandidateOf(newCluster("c1", "u1"), tunnel); got.APIServer.Validate() == nil {
 			t.Errorf("%q is taken for %q", address, got.APIServer.Host)
 		}
 	}
@@ -168,43 +168,43 @@ func TestTwoDotsAreNoAddress(t *testing.T) {
 
 func TestBuild(t *testing.T) {
 	older := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	candidate := func(name, begin string, age int, extra ...string) model.Candidate {
-		return model.Candidate{
+	candidate := func(name, begin string, age int, extra ...string) decision.Candidate {
+		return decision.Candidate{
 			Key: model.Key{Namespace: "prod", Name: name}, Created: older.Add(time.Duration(-age) * time.Hour), ID: id(begin),
 			ExtraNames: extra, APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443},
 		}
 	}
-	held := func(c model.Candidate) model.Candidate {
+	held := func(c decision.Candidate) decision.Candidate {
 		c.Held = append([]string{c.ID}, c.ExtraNames...)
 		return c
 	}
 	tests := map[string]struct {
-		in   []model.Candidate
+		in   []decision.Candidate
 		want map[string][]string // by name: what is served; those left out are not there
 	}{
 		"nothing": {want: map[string][]string{}},
 		"an extra name that two claim is the older one's": {
-			in:   []model.Candidate{candidate("c1", "a", 1, "api.example.com"), candidate("c2", "b", 2, "api.example.com")},
+			in:   []decision.Candidate{candidate("c1", "a", 1, "api.example.com"), candidate("c2", "b", 2, "api.example.com")},
 			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}, "c2": {"c2.prod.tunnels.example.com", "api.example.com"}},
 		},
 		"an extra name that two claim is that of the holder": {
-			in:   []model.Candidate{held(candidate("c1", "a", 1, "api.example.com")), candidate("c2", "b", 2, "api.example.com")},
+			in:   []decision.Candidate{held(candidate("c1", "a", 1, "api.example.com")), candidate("c2", "b", 2, "api.example.com")},
 			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com", "api.example.com"}, "c2": {"c2.prod.tunnels.example.com"}},
 		},
 		"an id that two claim is that of the holder": {
-			in:   []model.Candidate{held(candidate("c1", "a", 1)), candidate("c2", "a", 2)},
+			in:   []decision.Candidate{held(candidate("c1", "a", 1)), candidate("c2", "a", 2)},
 			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}},
 		},
 		"one that is not served keeps no extra name": {
-			in:   []model.Candidate{candidate("c1", "a", 3), candidate("c2", "a", 2, "api.example.com"), candidate("c3", "c", 1, "api.example.com")},
+			in:   []decision.Candidate{candidate("c1", "a", 3), candidate("c2", "a", 2, "api.example.com"), candidate("c3", "c", 1, "api.example.com")},
 			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}, "c3": {"c3.prod.tunnels.example.com", "api.example.com"}},
 		},
 		"an id that two claim is the older one's": {
-			in:   []model.Candidate{candidate("c1", "a", 1), candidate("c2", "a", 2)},
+			in:   []decision.Candidate{candidate("c1", "a", 1), candidate("c2", "a", 2)},
 			want: map[string][]string{"c2": {"c2.prod.tunnels.example.com"}},
 		},
 		"a bad one blocks no other": {
-			in:   []model.Candidate{candidate(strings.Repeat("x", 64), "a", 1), candidate("c2", "b", 1, "192.0.2.1")},
+			in:   []decision.Candidate{candidate(strings.Repeat("x", 64), "a", 1), candidate("c2", "b", 1, "192.0.2.1")},
 			want: map[string][]string{"c2": {"c2.prod.tunnels.example.com"}},
 		},
 	}
@@ -212,7 +212,7 @@ func TestBuild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, order := range []string{"as it is", "reversed"} {
 				got := map[string][]string{}
-				for i, r := range source.Build(domain, &model.Names{}, tc.in) {
+				for i, r := range decision.Build(domain, &decision.Names{}, tc.in) {
 					if r.Cluster.Key != tc.in[i].Key {
 						t.Errorf("resolution %d is of %s", i, r.Cluster.Key)
 					}
@@ -236,7 +236,7 @@ func TestACandidateIsServedByAModeThroughTheGateways(t *testing.T) {
 	} {
 		tunnel := newTunnel("c1", id("a"), "1")
 		tunnel.Spec.Kubeconfig.Mode, tunnel.Status.Kubeconfig.EndpointName = mode, "api.example.com"
-		c, ok := source.Candidate(newCluster("c1", "1"), tunnel)
+		c, ok := decision.CandidateOf(newCluster("c1", "1"), tunnel)
 		if ok != want || (ok && c.EndpointName != "api.example.com") {
 			t.Errorf("mode %q: candidate %+v, %v", mode, c, ok)
 		}
@@ -247,13 +247,13 @@ func TestACandidateHasItsLimits(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	bandwidth := resource.MustParse("10Mi")
 	tunnel.Spec.Limits = v1alpha1.LimitsSpec{Connections: 7, PendingConnections: 3, Bandwidth: &bandwidth}
-	got, _ := source.Candidate(newCluster("c1", "u1"), tunnel)
+	got, _ := decision.CandidateOf(newCluster("c1", "u1"), tunnel)
 	if want := (model.Limits{Connections: 7, Pending: 3, Bandwidth: 10 << 20}); got.Limits != want {
 		t.Errorf("got %+v, want %+v", got.Limits, want)
 	}
 	nothing := resource.MustParse("0")
 	tunnel.Spec.Limits.Bandwidth = &nothing
-	if got, _ := source.Candidate(newCluster("c1", "u1"), tunnel); got.Limits.Bandwidth == 0 {
+	if got, _ := decision.CandidateOf(newCluster("c1", "u1"), tunnel); got.Limits.Bandwidth == 0 {
 		t.Error("a bandwidth of nothing is taken for no limit")
 	}
 }

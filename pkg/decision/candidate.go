@@ -1,0 +1,70 @@
+package decision
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// CandidateOf returns what a Cluster and the Tunnel of the same name say together. It returns false if there is nothing
+// to serve: if one of the two is nil, if the Tunnel has no id yet, if its kubeconfig leads through a network of the
+// user's own, or if it is not this Cluster's but that of an earlier one with the same name. Pausing or deleting either
+// changes nothing until it is gone.
+func CandidateOf(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Candidate, bool) {
+	if cluster == nil || tunnel == nil || tunnel.ClaimedID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() ||
+		!metav1.IsControlledBy(tunnel, cluster) {
+		return Candidate{}, false
+	}
+	first, others := apiServers(cluster, tunnel)
+	return Candidate{
+		Key:          model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
+		ClusterUID:   cluster.UID,
+		Created:      tunnel.CreationTimestamp.Time,
+		ID:           tunnel.ClaimedID(),
+		ExtraNames:   tunnel.Spec.ExtraNames,
+		EndpointName: tunnel.Status.Kubeconfig.EndpointName,
+		APIServer:    first,
+		Others:       others,
+		Limits:       limits(tunnel.Spec.Limits),
+		Revoked:      tunnel.Spec.RevokedEdges,
+		Held:         onRecord(tunnel.Status),
+	}, true
+}
+
+// limits are those of a Tunnel, which may be no valid ones: the model says so.
+func limits(spec v1alpha1.LimitsSpec) model.Limits {
+	l := model.Limits{Connections: int64(spec.Connections), Pending: int64(spec.PendingConnections)}
+	if spec.Bandwidth != nil {
+		l.Bandwidth = spec.Bandwidth.Value()
+		if l.Bandwidth == 0 {
+			l.Bandwidth = -1 // a limit of nothing is not the same as none
+		}
+	}
+	return l
+}
+
+// onRecord are the names and the id that the controller has recorded as this Tunnel's.
+func onRecord(status v1alpha1.TunnelStatus) []string {
+	if status.ID == "" {
+		return status.Names
+	}
+	return append(slices.Clone(status.Names), status.ID)
+}
+
+// Build resolves several candidates together, so that the result does not depend on their order: resolution i is that
+// of candidate i. The names stay claimed.
+func Build(d model.TunnelDomain, names *Names, candidates []Candidate) []Resolution {
+	for _, c := range candidates {
+		names.Resolve(d, c)
+	}
+	// Only now does everyone know everyone.
+	resolutions := make([]Resolution, len(candidates))
+	for i, c := range candidates {
+		resolutions[i] = names.Resolve(d, c)
+	}
+	return resolutions
+}

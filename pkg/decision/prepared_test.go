@@ -1,0 +1,56 @@
+package decision_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
+)
+
+func prepared(until string) *v1alpha1.Tunnel {
+	return &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1", Annotations: map[string]string{v1alpha1.PreparedAnnotation: until}},
+		Spec:       v1alpha1.TunnelSpec{ID: id("a"), ExtraNames: []string{"somebody.example.com"}}, Status: v1alpha1.TunnelStatus{ID: id("a")},
+	}
+}
+
+func TestWhoIsPrepared(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	later := now.Add(time.Minute).Format(time.RFC3339)
+	cluster := newCluster("c1", "u1")
+	tests := map[string]struct {
+		in   func(tunnel *v1alpha1.Tunnel)
+		want bool
+	}{
+		"one that waits for its Cluster":       {in: func(*v1alpha1.Tunnel) {}, want: true},
+		"one that has waited for long enough":  {in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = now.Format(time.RFC3339) }},
+		"one that says no time":                {in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = "tomorrow" }},
+		"one without the annotation":           {in: func(t *v1alpha1.Tunnel) { t.Annotations = nil }},
+		"one without an id":                    {in: func(t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
+		"one whose id is not recorded as its":  {in: func(t *v1alpha1.Tunnel) { t.Status.ID = "" }},
+		"one that is being deleted":            {in: func(t *v1alpha1.Tunnel) { at := metav1.NewTime(now); t.DeletionTimestamp = &at }},
+		"one that needs no edge":               {in: func(t *v1alpha1.Tunnel) { t.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeSOCKS5 }},
+		"one that is controlled by an earlier": {in: func(t *v1alpha1.Tunnel) { t.OwnerReferences = newTunnel("c1", id("a"), "u0").OwnerReferences }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			tunnel := prepared(later)
+			tc.in(tunnel)
+			c, ok := decision.Claimant(cluster, tunnel, now)
+			if ok != tc.want || c.Prepared != tc.want || tunnel.Prepared(now) != tc.want {
+				t.Errorf("got %+v, %v", c, ok)
+			}
+			if len(c.ExtraNames) > 0 {
+				t.Errorf("it claims %v", c.ExtraNames)
+			}
+		})
+	}
+	served := prepared(later)
+	served.OwnerReferences = newTunnel("c1", id("a"), "u1").OwnerReferences
+	if c, ok := decision.Claimant(cluster, served, now); !ok || c.Prepared || len(c.ExtraNames) != 1 {
+		t.Errorf("one whose Cluster is there: got %+v, %v", c, ok)
+	}
+}

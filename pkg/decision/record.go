@@ -1,0 +1,45 @@
+package decision
+
+import (
+	"slices"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Record writes a decision into a status: the id that the Tunnel has, the names that are served and what they lead to.
+// A Tunnel keeps what is on record: see Names.
+func Record(status *v1alpha1.TunnelStatus, r Resolution) {
+	RecordNothing(status)
+	if r.HoldsID {
+		status.ID = r.Cluster.ID
+	}
+	if r.Cluster.Withheld {
+		return
+	}
+	status.Hostname, status.Names = r.Cluster.Hostname, r.Cluster.Names()
+	if r.Cluster.Prepared {
+		status.Served = &v1alpha1.ServedStatus{EnrolmentOnly: true}
+		return
+	}
+	status.Served = &v1alpha1.ServedStatus{ClusterUID: r.ClusterUID, Limits: v1alpha1.ServedLimits{
+		Connections: r.Cluster.Limits.Connections, PendingConnections: r.Cluster.Limits.Pending, Bandwidth: r.Cluster.Limits.Bandwidth,
+	}}
+	for _, address := range append([]model.Endpoint{r.Cluster.APIServer}, r.Cluster.Others...) {
+		status.Served.APIServers = append(status.Served.APIServers, address.String())
+	}
+}
+
+// RecordNothing removes a decision from a status.
+func RecordNothing(status *v1alpha1.TunnelStatus) {
+	status.Hostname, status.Names, status.ID, status.Served = "", nil, "", nil
+}
+
+// TokenRevoked says whether an edge that enrolled by this token is revoked. The record of the token is removed a moment
+// later, and the revoked edge must not enrol by it again in between.
+func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
+	return slices.ContainsFunc(tunnel.Status.Edges, func(e v1alpha1.EdgeStatus) bool {
+		node, _ := model.ParseNodeID(e.NodeID)
+		return e.TokenSHA256 == hash && slices.Contains(tunnel.Spec.RevokedEdges, node)
+	})
+}

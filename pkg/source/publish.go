@@ -1,0 +1,110 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// publish publishes one workload cluster, and those whose names were or are on record for it as well.
+func (k *Kube) publish(ctx context.Context, key model.Key) error {
+	there, revived, shared, err := k.take(ctx, key)
+	if err != nil {
+		return err
+	}
+	if there {
+		shared = append(shared, key)
+	} else {
+		delete(k.logged, key)
+		k.Publisher.Publish(key, nil)
+	}
+	for _, each := range shared {
+		cluster := k.served(each)
+		k.Publisher.Publish(each, &cluster)
+	}
+	if revived && len(k.recorded) > 0 {
+		return k.publishEnded(ctx)
+	}
+	return nil
+}
+
+// take reads and records one workload cluster. It returns whether there is a Tunnel, whether its edges are let in since
+// now, and the other keys whose names are or were on record for it.
+func (k *Kube) take(ctx context.Context, key model.Key) (there, revived bool, shared []model.Key, err error) {
+	tunnel, cluster, err := k.pair(ctx, key)
+	if err != nil {
+		return false, false, nil, err
+	}
+	if tunnel == nil {
+		delete(k.problems, key)
+		return false, k.living.set(key, ""), k.records.remove(key), nil
+	}
+	t := translate(k.Domain, cluster, tunnel, k.Now())
+	if t.expires > 0 {
+		k.queue.AddAfter(key, t.expires)
+	}
+	id := ""
+	if t.lives {
+		id = t.cluster.ID
+	}
+	if k.problems[key] = t.problem; t.problem == nil {
+		delete(k.problems, key)
+	}
+	return true, k.living.set(key, id), k.records.set(t.cluster), nil
+}
+
+// served is what is published of a workload cluster. What cannot be served is logged once.
+func (k *Kube) served(key model.Key) model.WorkloadCluster {
+	cluster, shared := k.records.served(key)
+	text := ""
+	if err := errors.Join(k.problems[key], shared); err != nil {
+		text = err.Error()
+	}
+	if text != k.logged[key] && text != "" {
+		k.Log.Warn("workload cluster not served as its Tunnel records",
+			"cluster", key.String(), "served", !cluster.Withheld, "error", text)
+	}
+	if k.logged[key] = text; text == "" {
+		delete(k.logged, key)
+	}
+	return cluster
+}
+
+// living are the ids of the Tunnels that are served, by Tunnel. A served Tunnel takes precedence over the record of
+// ended tunnels.
+type living map[model.Key]string
+
+// set records the id of a Tunnel that is served; empty: it is not. It says whether that is new.
+func (l living) set(key model.Key, id string) bool {
+	if l[key] == id {
+		return false
+	}
+	if l[key] = id; id == "" {
+		delete(l, key)
+	}
+	return true
+}
+
+// pair reads the objects of one workload cluster; nil: there is none.
+func (k *Kube) pair(ctx context.Context, key model.Key) (*v1alpha1.Tunnel, *clusterv1.Cluster, error) {
+	tunnel, cluster := &v1alpha1.Tunnel{}, &clusterv1.Cluster{}
+	at := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
+	if err := k.objects.Get(ctx, at, tunnel); apierrors.IsNotFound(err) {
+		tunnel = nil
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("reading Tunnel %s: %w", key, err)
+	}
+	if err := k.objects.Get(ctx, at, cluster); apierrors.IsNotFound(err) {
+		cluster = nil
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("reading Cluster %s: %w", key, err)
+	}
+	return tunnel, cluster, nil
+}

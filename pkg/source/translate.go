@@ -1,0 +1,115 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// translation is what the objects of one workload cluster come to.
+type translation struct {
+	cluster model.WorkloadCluster
+	lives   bool          // its edges are let in, whatever the record of ended tunnels says
+	expires time.Duration // when it has to be translated again, because time alone changes it; zero: never
+	problem error         // why what is on record is not served in full
+}
+
+// translate returns what the controller has granted to a Tunnel, as its status records it. What the spec asks for and
+// the record does not have is not granted. What the spec, the Cluster or the clock withdraws is withdrawn at once: a
+// revoked edge, an extra name, a mode without a tunnel, a Cluster that is gone or has another UID, the end of the time
+// for which a Tunnel waits.
+func translate(d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) translation {
+	key := model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}
+	w := model.WorkloadCluster{Key: key, ID: tunnel.HeldID(), Withheld: true}
+	if w.ID == "" {
+		return translation{cluster: w} // the id may be another Tunnel's, so nothing that this one says counts
+	}
+	w.Revoked, _ = model.ValidateRevoked(tunnel.Spec.RevokedEdges)
+	served := tunnel.Status.Served
+	if served == nil || !admits(cluster, tunnel, now) {
+		return translation{cluster: w}
+	}
+	t := translation{cluster: w}
+	if until, waits := tunnel.PreparedUntil(); waits {
+		t.expires = until.Sub(now)
+	}
+	w.Hostname, w.Prepared, w.Withheld = tunnel.Status.Hostname, served.EnrolmentOnly, false
+	if !w.Prepared {
+		t.problem = addServed(d, &w, tunnel)
+		t.lives = tunnel.DeletionTimestamp.IsZero()
+	}
+	if err := validate(d, w); err != nil {
+		t.problem, t.lives = errors.Join(t.problem, err), false
+		return t
+	}
+	t.cluster = w
+	return t
+}
+
+// admits says whether edges of a Tunnel may enrol, as far as its Cluster, its spec and the clock say: it belongs to the
+// Cluster that is there, or waits for one. Pausing or deleting either changes nothing until it is gone.
+func admits(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) bool {
+	served := tunnel.Status.Served
+	switch {
+	case tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled():
+		return false
+	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
+		// What was granted for an earlier Cluster does not count.
+		return served == nil || served.EnrolmentOnly || served.ClusterUID == cluster.UID
+	}
+	return served != nil && served.EnrolmentOnly && tunnel.Prepared(now)
+}
+
+// addServed adds what is on record and still wanted. The error says what of the record cannot be served.
+func addServed(d model.TunnelDomain, w *model.WorkloadCluster, tunnel *v1alpha1.Tunnel) error {
+	var problems []error
+	granted := slices.DeleteFunc(slices.Clone(tunnel.Status.Names), func(name string) bool {
+		wanted := slices.Contains(tunnel.Spec.ExtraNames, name) || name == tunnel.Status.Kubeconfig.EndpointName
+		return name == w.Hostname || !wanted
+	})
+	good, bad := d.ValidateExtraNames(granted)
+	for _, err := range bad {
+		problems = append(problems, fmt.Errorf("status.names: %q: %s", err.Value, err.Problem))
+	}
+	w.ExtraNames = good
+	for i, address := range tunnel.Status.Served.APIServers {
+		endpoint, err := model.ParseEndpoint(address)
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Errorf("status.served.apiServers[%d]: %w", i, err))
+		case w.APIServer == model.Endpoint{}:
+			w.APIServer = endpoint
+		default:
+			w.Others = append(w.Others, endpoint)
+		}
+	}
+	limits := tunnel.Status.Served.Limits
+	var badLimits []*model.FieldError
+	w.Limits, badLimits = model.ValidateLimits(model.Limits{
+		Connections: limits.Connections, Pending: limits.PendingConnections, Bandwidth: limits.Bandwidth,
+	})
+	for _, err := range badLimits {
+		problems = append(problems, fmt.Errorf("status.served.limits: %q: %s", err.Value, err.Problem))
+	}
+	return errors.Join(problems...)
+}
+
+// validate says why a workload cluster cannot be served at all. Each name and address of the record is checked: a
+// record may have been written by a controller of another installation or version.
+func validate(d model.TunnelDomain, w model.WorkloadCluster) error {
+	if own, err := d.Hostname(w.Key); err != nil || w.Hostname != own {
+		return fmt.Errorf("status.hostname: %q is not the hostname of %s below the tunnel domain %s: "+
+			"run controller and xds-server with the same --tunnel-domain", w.Hostname, w.Key, d)
+	}
+	if w.Prepared {
+		return nil // it has no apiserver yet
+	}
+	return w.Validate()
+}

@@ -1,0 +1,194 @@
+package source_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// No controller runs in these tests, so what they see is what an xds-server does while there is none:
+// docs/architecture.md has the table.
+
+func TestGrantsWaitForTheController(t *testing.T) {
+	bandwidth := resource.MustParse("10Mi")
+	ask := map[string]func(*v1alpha1.Tunnel){
+		"an extra name":      func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{"api.example.com"} },
+		"another apiserver":  func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.9.9.9" },
+		"a second apiserver": func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.9.9.9"}} },
+		"other limits":       func(t *v1alpha1.Tunnel) { t.Spec.Limits = v1alpha1.LimitsSpec{Connections: 7, Bandwidth: &bandwidth} },
+	}
+	for name, change := range ask {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			cluster, tunnel := b.pair(t, "c1", "a")
+			b.run(t)
+			b.first(t, map[string][]string{"c1": none})
+			b.update(t, cluster, func() { cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.9", Port: 6443} })
+			b.update(t, tunnel, func() { change(tunnel) })
+			b.pair(t, "marker", "b")
+			b.await(t, map[string][]string{"c1": none, "marker": none})
+			if got := fmt.Sprint(b.addresses["c1"], b.limits["c1"]); b.addresses["c1"] != "" && got != fmt.Sprint("[10.0.0.1:6443]", model.Limits{}) {
+				t.Errorf("granted without the controller: %s", got)
+			}
+			before := fmt.Sprint(b.served["c1"], b.addresses["c1"], b.limits["c1"])
+			b.record(t, tunnel)
+			b.pair(t, "marker2", "c")
+			for len(b.served["marker2"]) == 0 {
+				b.take(t, b.next(t))
+			}
+			if got := fmt.Sprint(b.served["c1"], b.addresses["c1"], b.limits["c1"]); got == before {
+				t.Errorf("recorded, and not served: %s", got)
+			}
+		})
+	}
+}
+
+func TestWithdrawalsDoNotWaitForTheController(t *testing.T) {
+	for name, tc := range map[string]struct {
+		withdraw    func(*testing.T, *bed, *clusterv1.Cluster, *v1alpha1.Tunnel)
+		want        map[string][]string
+		wantRevoked []string
+	}{
+		"an edge is revoked": {
+			withdraw: func(t *testing.T, b *bed, _ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
+				b.update(t, tunnel, func() { tunnel.Spec.RevokedEdges = []string{"edge-stolen"} })
+				for len(b.revoked["c1"]) == 0 {
+					b.take(t, b.next(t))
+				}
+			},
+			want: map[string][]string{"c1": {"api.example.com"}}, wantRevoked: []string{"edge-stolen"},
+		},
+		"an extra name is removed": {
+			withdraw: func(t *testing.T, b *bed, _ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
+				b.update(t, tunnel, func() { tunnel.Spec.ExtraNames = nil })
+			},
+			want: map[string][]string{"c1": none},
+		},
+		"the mode needs no tunnel": {
+			withdraw: func(t *testing.T, b *bed, _ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
+				b.update(t, tunnel, func() {
+					tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://10.0.0.1:6443"}
+				})
+			},
+			want: map[string][]string{},
+		},
+		"the Cluster is deleted": {
+			withdraw: func(t *testing.T, b *bed, cluster *clusterv1.Cluster, _ *v1alpha1.Tunnel) { b.delete(t, cluster) },
+			want:     map[string][]string{},
+		},
+		"the Cluster is deleted while it is paused: it is moved": {
+			withdraw: func(t *testing.T, b *bed, cluster *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
+				b.update(t, cluster, func() { cluster.Spec.Paused = ptr.To(true) })
+				b.delete(t, cluster)
+			},
+			want: map[string][]string{},
+		},
+		"the Cluster is another one of that name": {
+			withdraw: func(t *testing.T, b *bed, cluster *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
+				b.delete(t, cluster)
+				b.cluster(t, "c1")
+			},
+			want: map[string][]string{},
+		},
+		"the Tunnel has another owner": {
+			withdraw: func(t *testing.T, b *bed, _ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
+				b.update(t, tunnel, func() { tunnel.OwnerReferences = nil })
+			},
+			want: map[string][]string{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			cluster, tunnel := b.pair(t, "c1", "a", "api.example.com")
+			b.run(t)
+			b.first(t, map[string][]string{"c1": {"api.example.com"}})
+			record := tunnel.Status.DeepCopy()
+			tc.withdraw(t, b, cluster, tunnel)
+			b.await(t, tc.want)
+			if diff := cmp.Diff(tc.wantRevoked, b.revoked["c1"]); diff != "" {
+				t.Errorf("revoked:\n%s", diff)
+			}
+			if err := b.Get(t.Context(), keyOf(tunnel), tunnel); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(*record, tunnel.Status); diff != "" {
+				t.Errorf("somebody has written the status, so this shows nothing:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAStartWaitsForRecordsToBeComplete is an upgrade: the controller of before recorded the names alone.
+func TestAStartWaitsForRecordsToBeComplete(t *testing.T) {
+	b := newBed(t)
+	_, tunnel := b.pair(t, "c1", "a")
+	served := tunnel.Status.Served
+	tunnel.Status.Served = nil
+	b.writeStatus(t, tunnel)
+	b.run(t)
+	if u := b.next(t); u.ended == nil {
+		t.Fatalf("got %+v before the record of ended tunnels", u)
+	}
+	select {
+	case u := <-b.updates:
+		t.Fatalf("published before the record was complete: %+v", u)
+	case <-time.After(3 * time.Second):
+	}
+	tunnel.Status.Served = served
+	b.writeStatus(t, tunnel)
+	if u := b.next(t); !u.all || len(u.served["c1"]) != 1 {
+		t.Errorf("got %+v first", u)
+	}
+}
+
+// TestTheTimeOfAPreparedTunnelEndsByTheClock has nothing but time pass.
+func TestTheTimeOfAPreparedTunnelEndsByTheClock(t *testing.T) {
+	b := newBed(t)
+	tunnel := prepared(time.Now().Add(4 * time.Second).Format(time.RFC3339))
+	tunnel.Namespace, tunnel.Spec.ExtraNames = b.namespace, nil
+	if err := b.Create(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	tunnel.Status.ID = id("a") // which it may claim then
+	b.writeStatus(t, tunnel)
+	b.record(t, tunnel)
+	b.run(t)
+	b.first(t, map[string][]string{"c1": none})
+	b.await(t, map[string][]string{})
+}
+
+func TestARecordOfAnotherInstallationIsNotServed(t *testing.T) {
+	for name, forge := range map[string]func(*v1alpha1.TunnelStatus){
+		"another hostname":        func(s *v1alpha1.TunnelStatus) { s.Hostname = "control." + string(domain) },
+		"another tunnel domain":   func(s *v1alpha1.TunnelStatus) { s.Hostname = "c1.prod.tunnels.example.org" },
+		"no apiserver":            func(s *v1alpha1.TunnelStatus) { s.Served.APIServers = nil },
+		"an address that is none": func(s *v1alpha1.TunnelStatus) { s.Served.APIServers = []string{"a b:1"} },
+		"another Cluster":         func(s *v1alpha1.TunnelStatus) { s.Served.ClusterUID = "another" },
+		"nothing that is served":  func(s *v1alpha1.TunnelStatus) { s.Served, s.Names = nil, nil },
+		"another id":              func(s *v1alpha1.TunnelStatus) { s.ID = id("z") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			_, tunnel := b.pair(t, "c1", "a")
+			b.pair(t, "c2", "b")
+			forge(&tunnel.Status)
+			b.writeStatus(t, tunnel)
+			b.run(t)
+			b.first(t, map[string][]string{"c2": none})
+		})
+	}
+	b := newBed(t)
+	_, tunnel := b.pair(t, "c1", "a", "control."+string(domain))
+	tunnel.Status.Names = append(tunnel.Status.Names, "control."+string(domain))
+	b.writeStatus(t, tunnel)
+	b.run(t)
+	b.first(t, map[string][]string{"c1": none})
+}
