@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 )
@@ -121,9 +122,9 @@ func (e *edgeRole) node(subject model.Subject) *corev3.Node {
 
 // check implements role. It sees everything that Envoy gets, so it knows the apiservers.
 func (e *edgeRole) check(subject model.Subject) func(string, *anypb.Any) error {
-	forms := envoy.FormsOf(e.Domain, subject)
+	allowed := policy.Of(policy.Scope{Domain: e.Domain, Subject: subject})
 	return func(_ string, resource *anypb.Any) error {
-		if err := forms.Check(resource); err != nil {
+		if err := allowed.Check(resource); err != nil {
 			return err
 		}
 		if err := e.targets.check(resource); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -90,13 +91,18 @@ func withVersion(node *corev3.Node) *corev3.Node {
 
 // check implements role.
 func (g *gatewayRole) check(subject model.Subject) func(string, *anypb.Any) error {
-	forms := envoy.FormsOf(g.Domain, subject)
+	allowed := policy.Of(policy.Scope{Domain: g.Domain, Subject: subject, Listens: g.Bind})
 	return func(_ string, resource *anypb.Any) error {
-		err := forms.Check(resource)
-		if err == nil {
-			g.noteOwners(resource)
+		if err := allowed.Check(resource); err != nil {
+			return err
 		}
-		return err
+		if err := envoy.RecordsOwners(resource); err != nil {
+			return err
+		}
+		if g.table != nil && envoy.IsPublicListener(resource) {
+			g.table.Unrecorded("") // an agent of before took listeners without records
+		}
+		return nil
 	}
 }
 
@@ -124,18 +130,6 @@ func (a *Agent) newTable() (*tunnels.Table, error) {
 		Writes:  a.config.admin().writes,
 		Logger:  a.log,
 	}), nil
-}
-
-// noteOwners tells the table if Envoy gets a public listener that does not record owners, from an xds-server of an older version.
-func (g *gatewayRole) noteOwners(resource *anypb.Any) {
-	if g.table == nil || !envoy.IsPublicListener(resource) {
-		return
-	}
-	why := ""
-	if err := envoy.RecordsOwners(resource); err != nil {
-		why = err.Error() + ": upgrade the xds-servers"
-	}
-	g.table.Unrecorded(why)
 }
 
 const fileStats = `^filesystem\.(write_failed|reopen_failed|write_total_buffered)$`

@@ -124,9 +124,10 @@ func TestNoTunnelsAreLeftOfAnEnvoyThatEnded(t *testing.T) {
 func TestAGatewayTakesNothingThatLeadsToItsAgent(t *testing.T) {
 	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
 	installation := model.Installation{Domain: domain, Control: at, Gateways: []model.Gateway{{Name: name}}}
-	check := (&gatewayRole{Gateway: Gateway{Domain: domain, Name: name}}).check(gateway0)
+	bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at}
+	check := (&gatewayRole{Gateway: Gateway{Domain: domain, Name: name, Bind: bind}}).check(gateway0)
 	var all []proto.Message
-	for _, l := range envoy.GatewayListeners(installation, name, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{}) {
+	for _, l := range envoy.GatewayListeners(installation, name, bind, model.Denied{}) {
 		all = append(all, l)
 	}
 	for _, c := range envoy.GatewayClusters(installation) {
@@ -137,7 +138,10 @@ func TestAGatewayTakesNothingThatLeadsToItsAgent(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for what, c := range map[string]proto.Message{"the agent": clusterOf("agent", at), "its socket": socketOfTheMachine()} {
+	elsewhere := envoy.GatewayListeners(installation, name, envoy.GatewayBind{Public: stray, APIServer: at, Connect: at}, model.Denied{})[0]
+	for what, c := range map[string]proto.Message{
+		"the agent": clusterOf("agent", at), "its socket": socketOfTheMachine(), "an address that it was not given": elsewhere,
+	} {
 		if check("", pack(t, c)) == nil {
 			t.Errorf("%s is taken", what)
 		}
