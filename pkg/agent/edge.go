@@ -116,6 +116,7 @@ func (e *edgeRole) owns(subject model.Subject) error {
 // node implements role.
 func (e *edgeRole) node(subject model.Subject) *corev3.Node {
 	announced := e.dial
+	announced.Version = envoy.Current
 	announced.Near = e.near.look(e.Way.RoundTrip(), e.log)
 	return withVersion(&corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()})
 }

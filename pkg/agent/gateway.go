@@ -79,10 +79,12 @@ func (g *gatewayRole) owns(subject model.Subject) error {
 
 // node implements role.
 func (g *gatewayRole) node(subject model.Subject) *corev3.Node {
-	return withVersion(&corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: g.Bind.Metadata()})
+	bind := g.Bind
+	bind.Version = envoy.Current
+	return withVersion(&corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: bind.Metadata()})
 }
 
-// withVersion adds which agent this is, for people who ask an xds-server.
+// withVersion adds which build this is, for people who ask an xds-server; what is rendered for is in the metadata.
 func withVersion(node *corev3.Node) *corev3.Node {
 	node.UserAgentName = "fairlead"
 	node.UserAgentVersionType = &corev3.Node_UserAgentVersion{UserAgentVersion: version.Get()}

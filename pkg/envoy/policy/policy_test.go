@@ -65,7 +65,10 @@ func TestAllThatIsMadeIsAllowed(t *testing.T) {
 			for _, which := range []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll} {
 				inst := ownInstallation()
 				inst.AccessLog = which
-				edge = append(edge, messages(envoy.EdgeListeners(inst, wc, ownEdge.Node, dial))...)
+				for _, version := range []envoy.Version{envoy.Oldest, envoy.Current} {
+					dial.Version = version
+					edge = append(edge, messages(envoy.EdgeListeners(inst, wc, ownEdge.Node, dial))...)
+				}
 				wc.Limits.Bandwidth = 1 << 20
 			}
 			edge = append(edge, messages(envoy.EdgeClusters(ownInstallation(), wc, ownEdge.Node, dial))...)
@@ -88,11 +91,11 @@ func TestAllThatIsMadeForAGatewayIsAllowed(t *testing.T) {
 	}
 	for _, inst := range []model.Installation{ownInstallation(), single} {
 		for i, host := range []string{"0.0.0.0", "::", "127.0.0.1", "2001:db8::2"} {
-			inst.AccessLog = []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll, ""}[i]
+			inst.AccessLog = []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll, model.AccessLogFailed}[i]
 			at := model.Endpoint{Host: host, Port: 8443}
 			made := append(messages(envoy.GatewayClusters(inst)), messages(envoy.TunnelClusters(inst, ownCluster()))...)
 			for _, d := range []model.Denied{{}, denied} {
-				bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at}
+				bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at, Version: []envoy.Version{envoy.Oldest, envoy.Current}[i%2]}
 				made = append(made, messages(envoy.GatewayListeners(inst, ownGateway.Node, bind, d))...)
 			}
 			allowed := gatewayPolicy(at)
