@@ -11,7 +11,7 @@ import (
 
 // accessLog writes a line of JSON to Envoy's output when a connection through a tunnel has ended; nil: none is written. A gateway and an edge
 // write about the same connection what each knows. There is nothing in it of what was sent: neither Envoy can read that.
-func accessLog(which model.AccessLog, listener string) []*accesslogv3.AccessLog {
+func accessLog(which model.AccessLog, listener string, version Version) []*accesslogv3.AccessLog {
 	if which != model.AccessLogFailed && which != model.AccessLogAll {
 		return nil
 	}
@@ -26,6 +26,9 @@ func accessLog(which model.AccessLog, listener string) []*accesslogv3.AccessLog 
 		"attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%", "failure": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
 	} {
 		fields[name] = structpb.NewStringValue(value)
+	}
+	if version.has(connectionLogged) {
+		fields["connection"] = structpb.NewStringValue("%CONNECTION_ID%")
 	}
 	log := &accesslogv3.AccessLog{
 		Name: "envoy.access_loggers.stdout",

@@ -45,7 +45,7 @@ const (
 // for what is admitted without one. In front is another one, for connections that are refused too. ok is false for a
 // resource that is no public listener.
 //
-// The agent adds these filters and not the xds-server: it is the agent's service that they ask, Forms need no entry for them,
+// The agent adds these filters and not the xds-server: it is the agent's service that they ask, the policy needs no rule for them,
 // and no xds-server can remove them.
 func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 	l := &listenerv3.Listener{}

@@ -11,8 +11,15 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
+
+var admissionBind = envoy.GatewayBind{
+	Public:    model.Endpoint{Host: "127.0.0.1", Port: 1},
+	APIServer: model.Endpoint{Host: "127.0.0.1", Port: 2},
+	Connect:   model.Endpoint{Host: "127.0.0.1", Port: 3},
+}
 
 // admitted is the public listener of a gateway with two peers, as its agent gives it to Envoy.
 func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *anypb.Any) {
@@ -22,8 +29,7 @@ func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *a
 		Domain: domain, Public: peer, Control: peer, Handshakes: rate,
 		Gateways: []model.Gateway{{Name: "gateway-0", Peer: peer}, {Name: "gateway-1", Peer: peer}, {Name: "gateway-2", Peer: peer}},
 	}
-	at := func(port uint16) model.Endpoint { return model.Endpoint{Host: "127.0.0.1", Port: port} }
-	all = envoy.GatewayListeners(inst, "gateway-0", envoy.GatewayBind{Public: at(1), APIServer: at(2), Connect: at(3)}, model.Denied{IDs: []string{"x"}})
+	all = envoy.GatewayListeners(inst, "gateway-0", admissionBind, model.Denied{IDs: []string{"bbbbbbbbbbbbbbbbbbbb"}})
 	for i, l := range all {
 		packed, err := anypb.New(l)
 		if err != nil {
@@ -72,11 +78,11 @@ func TestEveryFilterChainAsksTheAgent(t *testing.T) {
 // TestAnXDSServerCannotAskTheAgent shows that only an agent adds these filters: it accepts none from an xds-server.
 func TestAnXDSServerCannotAskTheAgent(t *testing.T) {
 	_, bare, with := admitted(t, 0)
-	forms := envoy.FormsOf(domain, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
-	if err := forms.Check(bare); err != nil {
+	allowed := policy.Of(policy.Scope{Domain: domain, Subject: model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, Listens: admissionBind})
+	if err := allowed.Check(bare); err != nil {
 		t.Errorf("the usual listener is refused: %v", err)
 	}
-	if err := forms.Check(with); err == nil || !strings.Contains(err.Error(), "does not take from an xds-server") {
+	if err := allowed.Check(with); err == nil || !strings.Contains(err.Error(), "does not take from an xds-server") {
 		t.Errorf("a listener that asks the agent gives %v", err)
 	}
 }

@@ -14,11 +14,12 @@ import (
 // metadataKey is the field of an Envoy node's metadata that is Fairlead's.
 const metadataKey = "fairlead"
 
-// GatewayBind is where the three listeners of one gateway listen. Every host must be an IP address.
+// GatewayBind is where the three listeners of one gateway listen, and its version. Every host must be an IP address.
 type GatewayBind struct {
 	Public    model.Endpoint // for edges
 	APIServer model.Endpoint // for clients, by SNI
 	Connect   model.Endpoint // for clients, by CONNECT
+	Version   Version        // what its listeners are rendered for
 }
 
 // Metadata writes the addresses into the metadata of the gateway's Envoy node, which brings them to the xds-server.
@@ -27,6 +28,7 @@ func (b GatewayBind) Metadata() *structpb.Struct {
 	for _, l := range b.listeners() {
 		fields[l.name] = structpb.NewStringValue(l.at.String())
 	}
+	b.Version.say(fields)
 	return ownMetadata(fields)
 }
 
@@ -48,6 +50,7 @@ func ParseGatewayBind(node *corev3.Node) (GatewayBind, error) {
 		}
 		*l.at = at
 	}
+	b.Version = versionOf(fields)
 	return b, b.Validate()
 }
 

@@ -19,6 +19,8 @@ type EdgeDial struct {
 	APIServers []model.Endpoint
 	// Near says that the round trip to the gateways is shorter than NearBelow, so that there is no slow uplink in between.
 	Near bool
+	// Version is what the edge's resources are rendered for.
+	Version Version
 }
 
 // NearBelow is a round trip that no slow uplink has, not even an idle one: DSL, cable and radio take 5 ms and more.
@@ -48,6 +50,7 @@ func (d EdgeDial) Metadata() *structpb.Struct {
 	if d.Near {
 		fields[nearField] = structpb.NewBoolValue(true)
 	}
+	d.Version.say(fields)
 	return ownMetadata(fields)
 }
 
@@ -55,7 +58,7 @@ func (d EdgeDial) Metadata() *structpb.Struct {
 // malformed.
 func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 	fields := node.GetMetadata().GetFields()[metadataKey].GetStructValue().GetFields()
-	d := EdgeDial{Near: fields[nearField].GetBoolValue()}
+	d := EdgeDial{Near: fields[nearField].GetBoolValue(), Version: versionOf(fields)}
 	for _, list := range []struct {
 		name string
 		into *[]model.Endpoint

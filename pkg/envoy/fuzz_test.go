@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -28,7 +29,7 @@ func dialNode(f *testing.F, metadata map[string]any) []byte {
 }
 
 // FuzzEdgeDial shows what an edge may say of itself. What is taken is small, is read again as it was, and leads to resources that the
-// agent of that edge takes: so of the forms that any edge has, with nothing else in them.
+// agent of that edge takes: so within the policy of any edge.
 func FuzzEdgeDial(f *testing.F) {
 	f.Add(dialNode(f, nil))
 	f.Add(dialNode(f, map[string]any{"near": true, "gateways": []any{"gw.example.com:443", "[fd00::1]:8443"}, "apiservers": []any{"127.0.0.1:6443", "a.b:1", "[::1]:2"}}))
@@ -40,7 +41,7 @@ func FuzzEdgeDial(f *testing.F) {
 		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds", Port: 18000},
 		Gateways: []model.Gateway{{Name: "gateway-0"}},
 	}
-	forms := envoy.FormsOf(domain, model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id})
+	allowed := policy.Of(policy.Scope{Domain: domain, Subject: model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id}})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		node := &corev3.Node{}
 		if proto.Unmarshal(data, node) != nil {
@@ -61,16 +62,16 @@ func FuzzEdgeDial(f *testing.F) {
 			t.Errorf("read again: %v %s", err, diff)
 		}
 		for _, r := range envoy.EdgeClusters(inst, wc, "edge-1", dial) {
-			checkForm(t, forms, r)
+			checkAllowed(t, allowed, r)
 		}
 		for _, r := range envoy.EdgeListeners(inst, wc, "edge-1", dial) {
-			checkForm(t, forms, r)
+			checkAllowed(t, allowed, r)
 		}
 	})
 }
 
-// checkForm fails the test if a resource is not valid, or an agent would refuse it.
-func checkForm(t *testing.T, forms *envoy.Forms, r proto.Message) {
+// checkAllowed fails the test if a resource is not valid, or an agent would refuse it.
+func checkAllowed(t *testing.T, allowed *policy.Policy, r proto.Message) {
 	t.Helper()
 	if v, ok := r.(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -81,7 +82,7 @@ func checkForm(t *testing.T, forms *envoy.Forms, r proto.Message) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := forms.Check(packed); err != nil {
+	if err := allowed.Check(packed); err != nil {
 		t.Error(err)
 	}
 }
@@ -107,35 +108,6 @@ func FuzzGatewayBind(f *testing.F) {
 		again, err := envoy.ParseGatewayBind(&corev3.Node{Metadata: bind.Metadata()})
 		if diff := cmp.Diff(bind, again); err != nil || diff != "" {
 			t.Errorf("read again: %v %s", err, diff)
-		}
-	})
-}
-
-// FuzzForms shows an agent a resource of an xds-server that is taken over: it answers, and never panics.
-func FuzzForms(f *testing.F) {
-	id := "aaaaaaaaaaaaaaaaaaaa"
-	subject := model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id}
-	forms := envoy.FormsOf(domain, subject)
-	wc := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: "127.0.0.1", Port: 6443}}
-	inst := model.Installation{Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Gateways: []model.Gateway{{Name: "gateway-0"}}}
-	add := func(r proto.Message) {
-		packed, err := anypb.New(r)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(packed.GetTypeUrl(), packed.GetValue())
-	}
-	for _, r := range envoy.EdgeClusters(inst, wc, "edge-1", envoy.EdgeDial{}) {
-		add(r)
-	}
-	for _, r := range envoy.EdgeListeners(inst, wc, "edge-1", envoy.EdgeDial{}) {
-		add(r)
-	}
-	f.Add("type.googleapis.com/google.protobuf.Struct", []byte{1, 2, 3})
-	f.Fuzz(func(t *testing.T, url string, value []byte) {
-		first, second := forms.Check(&anypb.Any{TypeUrl: url, Value: value}), forms.Check(&anypb.Any{TypeUrl: url, Value: value})
-		if (first == nil) != (second == nil) {
-			t.Errorf("checked once: %v, checked twice: %v", first, second)
 		}
 	})
 }

@@ -1,12 +1,15 @@
 package envoy_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/golden"
@@ -21,20 +24,26 @@ const (
 	initiatorFile = "initiator.yaml"
 )
 
+// goldens are fleets, which `fairlead render` takes too, and the same with options.
+func goldens(t *testing.T) []golden.Case {
+	t.Helper()
+	return append(golden.Cases(t, "testdata/*.txtar", modelFile), golden.Cases(t, "testdata/options/*.txtar", modelFile)...)
+}
+
 func TestGolden(t *testing.T) {
-	for _, c := range golden.Cases(t, "testdata/*.txtar", modelFile) {
+	for _, c := range goldens(t) {
 		t.Run(c.Name, func(t *testing.T) {
-			fleet := parse(t, c.Input())
+			in := parse(t, c.Input())
 			c.Check(t,
-				txtar.File{Name: responderFile, Data: marshal(t, responder(fleet))},
-				txtar.File{Name: initiatorFile, Data: marshal(t, initiator(fleet))})
+				txtar.File{Name: responderFile, Data: marshal(t, in.responder(t))},
+				txtar.File{Name: initiatorFile, Data: marshal(t, in.initiator())})
 		})
 	}
 }
 
 func TestValidate(t *testing.T) {
 	envoytest.Path(t)
-	for _, c := range golden.Cases(t, "testdata/*.txtar", modelFile) {
+	for _, c := range goldens(t) {
 		for _, section := range []string{responderFile, initiatorFile} {
 			t.Run(c.Name+"/"+section, func(t *testing.T) {
 				t.Parallel()
@@ -45,45 +54,105 @@ func TestValidate(t *testing.T) {
 }
 
 func TestEveryReferenceOfAGoldenExists(t *testing.T) {
-	for _, c := range golden.Cases(t, "testdata/*.txtar", modelFile) {
-		fleet := parse(t, c.Input())
+	for _, c := range goldens(t) {
+		in := parse(t, c.Input())
 		for name, b := range map[string]*bootstrapv3.Bootstrap{
-			responderFile: responder(fleet),
-			initiatorFile: initiator(fleet),
+			responderFile: in.responder(t),
+			initiatorFile: in.initiator(),
 		} {
 			checkReferences(t, c.Name+"/"+name, b)
 		}
 	}
 }
 
-// parse reads model.yaml as production reads it.
-func parse(t *testing.T, data []byte) model.Fleet {
+// input is model.yaml: a fleet and, behind ---, what flags of Fairlead's programs and the state of a fleet add to it.
+type input struct {
+	model.Fleet
+	options
+}
+
+// options are the second document of model.yaml.
+type options struct {
+	AccessLog  model.AccessLog `json:"accessLog"`  // of xds-servers
+	Handshakes int             `json:"handshakes"` // of xds-servers
+	Statistics bool            `json:"statistics"` // of gateways
+	Admission  bool            `json:"admission"`  // what the agent of a gateway adds to its public listener
+	Dark       []string        `json:"dark"`       // tunnel hostnames without a tunnel
+	Current    bool            `json:"current"`    // the agents have this version, and not the oldest
+	Edge       struct {
+		Near       bool     `json:"near"`
+		Gateways   []string `json:"gateways"`
+		APIServers []string `json:"apiServers"`
+	} `json:"edge"`
+	dial envoy.EdgeDial
+}
+
+// parse reads the fleet of model.yaml as production reads it.
+func parse(t *testing.T, data []byte) input {
 	t.Helper()
-	fleet, err := source.Parse(data)
+	first, second, _ := strings.Cut(string(data), "---\n")
+	fleet, err := source.Parse([]byte(first))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fleet
+	in := input{Fleet: fleet}
+	if err := yaml.UnmarshalStrict([]byte(second), &in.options); err != nil {
+		t.Fatal(err)
+	}
+	in.Installation.AccessLog, in.Installation.Handshakes = in.AccessLog, in.Handshakes
+	in.dial = envoy.EdgeDial{Near: in.Edge.Near, Version: in.version()}
+	for _, at := range in.Edge.Gateways {
+		in.dial.Gateways = append(in.dial.Gateways, endpoint(t, at))
+	}
+	for _, at := range in.Edge.APIServers {
+		in.dial.APIServers = append(in.dial.APIServers, endpoint(t, at))
+	}
+	return in
+}
+
+func (in input) version() envoy.Version {
+	if in.Current {
+		return envoy.Current
+	}
+	return envoy.Oldest
 }
 
 // responder is the whole configuration of the last gateway of a fleet, in one bootstrap.
-func responder(f model.Fleet) *bootstrapv3.Bootstrap {
-	name := f.Installation.Gateways[len(f.Installation.Gateways)-1].Name
+func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
+	t.Helper()
+	name := in.Installation.Gateways[len(in.Installation.Gateways)-1].Name
 	bind := envoy.GatewayBind{
 		Public:    model.Endpoint{Host: "0.0.0.0", Port: 443},
 		APIServer: model.Endpoint{Host: "0.0.0.0", Port: 6443},
 		Connect:   model.Endpoint{Host: "0.0.0.0", Port: 3128},
+		Version:   in.version(),
 	}
 	var denied model.Denied
-	for _, wc := range f.Clusters {
+	for _, wc := range in.Clusters {
 		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
 	}
-	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(f.Installation, name, bind, denied), gatewayClusters(f))
+	listeners, clusters := envoy.GatewayListeners(in.Installation, name, bind, denied), gatewayClusters(in.Fleet)
+	if in.Admission {
+		with, _, ok := envoy.AddAdmission(packed(t, listeners[0]))
+		if err := with.UnmarshalTo(listeners[0]); err != nil || !ok {
+			t.Fatalf("adding admission: %t, %v", ok, err)
+		}
+	}
+	for _, hostname := range in.Dark {
+		i := slices.IndexFunc(clusters, func(c *clusterv3.Cluster) bool { return c.GetName() == hostname })
+		if i < 0 {
+			t.Fatalf("there is no tunnel %q", hostname)
+		}
+		if err := envoy.DarkCluster(hostname).UnmarshalTo(clusters[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}), listeners, clusters)
 }
 
 // initiator is the whole configuration of an edge of the first workload cluster, in one bootstrap.
-func initiator(f model.Fleet) *bootstrapv3.Bootstrap {
-	return edgeConfig(f.Installation, f.Clusters[0], "edge-example", envoy.EdgeDial{})
+func (in input) initiator() *bootstrapv3.Bootstrap {
+	return edgeConfig(in.Installation, in.Clusters[0], "edge-example", in.dial)
 }
 
 // gatewayClusters are all Envoy clusters of a gateway.

@@ -18,7 +18,7 @@ func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node strin
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
-		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc, dial.buffers().tunnel))
+		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc, dial))
 	}
 	return listeners
 }
@@ -38,9 +38,9 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
-func tunnelListener(inst model.Installation, gateway string, edge model.Subject, wc model.WorkloadCluster, buffer uint32) *listenerv3.Listener {
+func tunnelListener(inst model.Installation, gateway string, edge model.Subject, wc model.WorkloadCluster, dial EdgeDial) *listenerv3.Listener {
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
-	manager.AccessLog = accessLog(inst.AccessLog, "tunnel")
+	manager.AccessLog = accessLog(inst.AccessLog, "tunnel", dial.Version)
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
 	manager.Http2ProtocolOptions = edgeHTTP2()
 	manager.HttpFilters = bandwidthLimit(wc.Limits, manager.HttpFilters)
@@ -54,7 +54,7 @@ func tunnelListener(inst model.Installation, gateway string, edge model.Subject,
 			ResolverName:  "envoy.resolvers.reverse_connection",
 		}}},
 		ListenerFiltersTimeout:        durationpb.New(0), // an idle tunnel has not begun its TLS, however long it waits
-		PerConnectionBufferLimitBytes: wrapperspb.UInt32(buffer),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(dial.buffers().tunnel),
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:            gateway,
 			TransportSocket: serverTLS(edge, exactly(inst.Domain.Gateway()), "h2"),

@@ -43,11 +43,11 @@ func (g *gateway) limit(t *testing.T, in *installation, wc model.WorkloadCluster
 	usual := wc
 	usual.Limits = model.Limits{}
 	for i, c := range envoy.TunnelClusters(in.Installation, wc) {
-		tunnel, ok := envoy.TunnelOf(wrapped(t, c))
+		tunnel, ok := envoy.TunnelOf(packed(t, c))
 		if !ok || tunnel.ID != domain.TunnelID(wc.ID) {
 			t.Fatalf("%s is %+v", c.GetName(), tunnel)
 		}
-		if want := wrapped(t, envoy.TunnelClusters(in.Installation, usual)[i]); string(tunnel.Plain.GetValue()) != string(want.GetValue()) {
+		if want := packed(t, envoy.TunnelClusters(in.Installation, usual)[i]); string(tunnel.Plain.GetValue()) != string(want.GetValue()) {
 			t.Fatalf("limits change the Envoy cluster %s", c.GetName())
 		}
 		var query []string

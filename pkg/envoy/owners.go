@@ -60,28 +60,3 @@ func ownerOf(chain *listenerv3.FilterChain) string {
 	}
 	return ""
 }
-
-// withoutRecords returns listeners as versions before 0.2 made them, which do not record owners and leave the tenant id
-// to the edge. An agent accepts them from an xds-server that is not upgraded yet, and reports that its record is
-// incomplete.
-func withoutRecords(listeners []*listenerv3.Listener) []*listenerv3.Listener {
-	for _, l := range listeners {
-		if l.GetName() != publicListener {
-			continue
-		}
-		for _, chain := range l.GetFilterChains() {
-			for _, f := range chain.GetFilters() {
-				tunnel, proxy := &reversetunnelv3.ReverseTunnel{}, &tcpproxyv3.TcpProxy{}
-				switch {
-				case f.GetTypedConfig().UnmarshalTo(tunnel) == nil:
-					tunnel.Validation.TenantIdFormat, tunnel.HandshakeTimeout = "", nil
-					f.ConfigType = filter("", tunnel).ConfigType
-				case f.GetTypedConfig().UnmarshalTo(proxy) == nil:
-					proxy.AccessLog, proxy.AccessLogOptions = nil, nil
-					f.ConfigType = filter("", proxy).ConfigType
-				}
-			}
-		}
-	}
-	return listeners
-}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	reversetunnelv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/reverse_tunnel/v3"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -60,7 +59,9 @@ func TestAFilterChainWithoutRecordIsFound(t *testing.T) {
 			proxy.AccessLogOptions = nil
 			l.FilterChains = append(l.FilterChains, chainFor("y.example.com", tcpProxyFilter(proxy)))
 		},
-		"listeners of the version before": func(l *listenerv3.Listener) { withoutRecords([]*listenerv3.Listener{l}) },
+		"no record at all": func(l *listenerv3.Listener) {
+			l.FilterChains = append(l.FilterChains, chainFor("z.example.com", tcpProxyFilter(tcpProxy("new", "new"))))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := publicOf(t, model.Denied{})
@@ -69,29 +70,6 @@ func TestAFilterChainWithoutRecordIsFound(t *testing.T) {
 				t.Error("it is not found")
 			}
 		})
-	}
-}
-
-func TestAnAgentTakesListenersWithAndWithoutRecords(t *testing.T) {
-	forms := FormsOf("tunnels.example.com", model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
-	l := publicOf(t, model.Denied{})
-	if err := forms.Check(pack(l)); err != nil {
-		t.Error(err)
-	}
-	withoutRecords([]*listenerv3.Listener{l})
-	if err := forms.Check(pack(l)); err != nil {
-		t.Error(err)
-	}
-	l = publicOf(t, model.Denied{})
-	for _, f := range l.GetFilterChains()[0].GetFilters() {
-		tunnel := &reversetunnelv3.ReverseTunnel{}
-		if f.GetTypedConfig().UnmarshalTo(tunnel) == nil {
-			tunnel.Validation.TenantIdFormat = "%DOWNSTREAM_REMOTE_ADDRESS%"
-			f.ConfigType = filter("", tunnel).ConfigType
-		}
-	}
-	if err := forms.Check(pack(l)); err == nil || !strings.Contains(err.Error(), "tenant_id_format") {
-		t.Errorf("another tenant id: %v", err)
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 func GatewayListeners(inst model.Installation, gateway string, bind GatewayBind, denied model.Denied) []*listenerv3.Listener {
 	return []*listenerv3.Listener{
 		gatewayPublic(inst, gateway, bind.Public, denied),
-		gatewayAPIServer(inst, bind.APIServer),
-		gatewayConnect(inst, bind.Connect),
+		gatewayAPIServer(inst, bind.APIServer, bind.Version),
+		gatewayConnect(inst, bind.Connect, bind.Version),
 	}
 }
 
@@ -92,12 +92,12 @@ func reverseTunnel() *reversetunnelv3.ReverseTunnel {
 
 // gatewayAPIServer is the SNI route: the name of the Envoy cluster is the SNI that the client sends, so the listener is
 // the same however many tunnels there are. TLS is the client's and the apiserver's own.
-func gatewayAPIServer(inst model.Installation, at model.Endpoint) *listenerv3.Listener {
+func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
 	l := listening(apiserverListener, at, clientKeepalive())
 	l.ListenerFilters = tlsInspector()
 	l.ListenerFiltersTimeout = durationpb.New(lostTimeout)
 	proxy := tcpProxy("apiserver", noSuchTunnelCluster) // never used: the filter state has another name
-	proxy.AccessLog = accessLog(inst.AccessLog, apiserverListener)
+	proxy.AccessLog = accessLog(inst.AccessLog, apiserverListener, version)
 	proxy.MaxConnectAttempts = wrapperspb.UInt32(connectAttempts)
 	proxy.BackoffOptions = &corev3.BackoffStrategy{BaseInterval: durationpb.New(connectBackoff), MaxInterval: durationpb.New(connectBackoff)}
 	proxy.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{Hostname: "%REQUESTED_SERVER_NAME%:6443"}
@@ -123,7 +123,7 @@ func clusterBySNI() *setstatev3.Config {
 
 // gatewayConnect is the CONNECT route: the name of the Envoy cluster is the authority, without its port. It answers 200,
 // 404 for a name that no tunnel has, and 503 if a tunnel stays down for as long as the SNI route holds a connection.
-func gatewayConnect(inst model.Installation, at model.Endpoint) *listenerv3.Listener {
+func gatewayConnect(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
 	l := listening(connectListener, at, clientKeepalive())
 	match := connectMatch()
 	match.Headers = []*routev3.HeaderMatcher{{
@@ -142,7 +142,7 @@ func gatewayConnect(inst model.Installation, at model.Endpoint) *listenerv3.List
 			RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(connectBackoff), MaxInterval: durationpb.New(connectBackoff)},
 		},
 	}}})
-	manager.AccessLog = accessLog(inst.AccessLog, connectListener)
+	manager.AccessLog = accessLog(inst.AccessLog, connectListener, version)
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
 	manager.StripTrailingHostDot = true

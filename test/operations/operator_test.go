@@ -77,14 +77,6 @@ func (o *operations) kustomize(v version, tags map[string]string) error {
 		fields["newTag"] = cmp.Or(tags[name], v.tag)
 	}
 	patches, _ := kustomization["patches"].([]any)
-	if v.unlabelled {
-		for _, name := range []string{"controller", "xds-server", "gateway"} {
-			patches = append(patches, map[string]any{
-				"target": map[string]any{"group": "apps", "name": name},
-				"patch":  fmt.Sprintf(`[{"op": "add", "path": "/metadata/labels", "value": {"app.kubernetes.io/name": %q}}]`, name),
-			})
-		}
-	}
 	kustomization["patches"] = append(patches, map[string]any{
 		"target": map[string]any{"kind": "MutatingWebhookConfiguration"},
 		"patch":  `[{"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": "https://127.0.0.1:9447/kubeconfigs"}}]`,

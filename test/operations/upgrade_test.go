@@ -12,16 +12,34 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// TestUpgrade brings an installation of an old version to this one and back, in the order of the document, under requests.
+// TestUpgrade brings installations of old versions to this one and back, in the order of the document, under requests.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	proof.Need(t)
-	from, to := oldVersion(t), newest()
+	for _, old := range oldCommits(t) {
+		t.Run(old[0], func(t *testing.T) { upgrade(t, oldVersion(t, old[1]), newest()) })
+	}
+}
+
+func upgrade(t *testing.T, from, to version) {
+	t.Helper()
 	o := newOperations(t, from)
 	o.kubelet.hold(func() { o.kubelet.begin = o.byTag(from, to) })
 	c := o.ask(t)
 	that(t, "the old version is what runs at first", func(t *testing.T) { c.proceed(t) })
 	reached, unreached := slices.Clone(o.edges[:2]), o.edges[2]
+	that(t, "the commands of the document replace the servers (the test starts the Pods): no request is lost", func(t *testing.T) {
+		must(t, o.kustomize(to, map[string]string{"fairlead-gateway": from.tag}))
+		o.run(t, block(t, "Upgrade", 0))
+		c.proceed(t)
+	})
+	that(t, "edges of both versions enrol at new servers and old gateways", func(t *testing.T) { o.changes(t, from, to) })
+	that(t, "the commands of the document replace the gateways (the test starts the Pods): no request is lost", func(t *testing.T) {
+		must(t, o.kustomize(to, nil))
+		o.finds(t)
+		c.proceed(t)
+	})
+	that(t, "edges of the old version serve on, and more of both versions enrol", func(t *testing.T) { o.changes(t, from, to) })
 	that(t, "edges get the new program and are reloaded one after the other: no request is lost, and none is made twice for an Envoy that stays", func(t *testing.T) {
 		again := c.Again()
 		replaced := o.reload(t, to, reached...)
@@ -30,23 +48,10 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("%d attempts failed, although only %d Envoys were replaced", n, replaced)
 		}
 	})
-	that(t, "a new edge enrols at old gateways and servers", func(t *testing.T) { o.changes(t, to) })
-	that(t, "the commands of the document replace the gateways (the test starts the Pods): no request is lost", func(t *testing.T) {
-		must(t, o.kustomize(to, map[string]string{"fairlead-controller": from.tag, "fairlead-xds-server": from.tag}))
-		o.run(t, block(t, "Upgrade", 0))
-		c.proceed(t)
-	})
-	that(t, "a new edge, and one of the old version, enrol at new gateways and old servers", func(t *testing.T) { o.changes(t, to, from) })
-	that(t, "the commands of the document replace the servers (the test starts the Pods): no request is lost", func(t *testing.T) {
-		must(t, o.kustomize(to, nil))
+	that(t, "all commands of the document find all well, with edges of both versions", func(t *testing.T) {
 		o.finds(t)
-		c.proceed(t)
-	})
-	that(t, "an edge that nobody has reached serves on, and others of the old version enrol at the new servers", func(t *testing.T) { o.changes(t, from, to) })
-	that(t, "when it is updated too, all commands of the document find all well", func(t *testing.T) {
 		o.reload(t, to, unreached)
 		c.proceed(t)
-		o.finds(t)
 	})
 	that(t, "the commands of the document go back (the test starts the Pods): no request is lost", func(t *testing.T) {
 		old := slices.Clone(o.edges)

@@ -7,21 +7,49 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// oldCommit is the version from which is upgraded: of before inspection, with fewer flags, and with other tunnels for edges that are near.
-const oldCommit = "52a72d9d99bc1db407234596b455b21f0dafc281"
+// versionsFile names the versions from which is upgraded.
+const versionsFile = "versions.txt"
+
+// oldCommits are the lines of versionsFile: versions with a commit of each, the oldest first.
+func oldCommits(t *testing.T) (all [][2]string) {
+	t.Helper()
+	data, err := os.ReadFile(versionsFile)
+	must(t, err)
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) == 2 {
+			all = append(all, [2]string(fields))
+		}
+	}
+	return all
+}
+
+// TestOldVersionsAreServed proves that versionsFile has every version before this one that an xds-server renders for.
+func TestOldVersionsAreServed(t *testing.T) {
+	var want, got []string
+	for minor := envoy.Oldest.Minor; minor < envoy.Current.Minor; minor++ {
+		want = append(want, envoy.Version{Major: envoy.Current.Major, Minor: minor}.String())
+	}
+	for _, old := range oldCommits(t) {
+		got = append(got, old[0])
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s has versions %q, want %q", versionsFile, got, want)
+	}
+}
 
 // version is a version of Fairlead: its repository, its programs, and the tag of its images.
 type version struct {
 	repository, programs, tag string
-	unlabelled                bool // its manifests lack the labels by which workloads are taken one after the other
 }
 
 func (v version) program(name string) string { return filepath.Join(v.programs, name) }
@@ -39,23 +67,23 @@ func newest() version {
 	return version{repository: root, programs: programs, tag: "v2"}
 }
 
-// oldVersion builds the old version's programs out of the history, unless an earlier run has.
-func oldVersion(t *testing.T) version {
+// oldVersion builds the programs of a commit out of the history, unless an earlier run has.
+func oldVersion(t *testing.T, commit string) version {
 	t.Helper()
 	root := newest().repository
-	folder := filepath.Join(root, "bin", "test", "old-"+oldCommit[:7])
-	v := version{repository: filepath.Join(folder, "source"), programs: folder, tag: "v1", unlabelled: true}
+	folder := filepath.Join(root, "bin", "test", "old-"+commit[:7])
+	v := version{repository: filepath.Join(folder, "source"), programs: folder, tag: "v1"}
 	if _, err := os.Stat(filepath.Join(folder, "complete")); err == nil {
 		return v
 	}
 	must(t, os.RemoveAll(folder))
 	must(t, os.MkdirAll(v.repository, 0o755))
 	for _, command := range []string{
-		"git -C " + root + " archive " + oldCommit + " | tar -x -C " + v.repository,
+		"git -C " + root + " archive " + commit + " | tar -x -C " + v.repository,
 		"cd " + v.repository + " && go build -o .. ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent",
 	} {
 		if out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command).CombinedOutput(); err != nil {
-			t.Fatalf("building %s, which takes a clone with its history: %v: %s", oldCommit, err, out)
+			t.Fatalf("building %s, which takes a clone with its history: %v: %s", commit, err, out)
 		}
 	}
 	must(t, os.WriteFile(filepath.Join(folder, "complete"), nil, 0o644))

@@ -170,7 +170,7 @@ func (f renderFlags) gatewayBootstrap(fleet model.Fleet, name string) (*bootstra
 }
 
 func (f renderFlags) bind() (envoy.GatewayBind, error) {
-	var b envoy.GatewayBind
+	b := envoy.GatewayBind{Version: envoy.Current}
 	for _, listen := range []struct {
 		to   *model.Endpoint
 		from string
@@ -197,7 +197,7 @@ func (f renderFlags) edgeBootstrap(inst model.Installation, wc model.WorkloadClu
 }
 
 func (f renderFlags) dial() (envoy.EdgeDial, error) {
-	var d envoy.EdgeDial
+	d := envoy.EdgeDial{Version: envoy.Current}
 	for _, addresses := range []struct {
 		to   *[]model.Endpoint
 		from []string

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 )
@@ -160,15 +161,16 @@ func (e *Role) Owns(subject model.Subject) error {
 // Node implements role.
 func (e *Role) Node(subject model.Subject) *corev3.Node {
 	announced := e.dial
+	announced.Version = envoy.Current
 	announced.Near = e.near.look(e.Way.RoundTrip(), e.log)
 	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()}
 }
 
 // Check implements role. It sees everything that Envoy gets, so it knows the apiservers.
 func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
-	forms := envoy.FormsOf(e.Domain, subject)
+	allowed := policy.Of(policy.Scope{Domain: e.Domain, Subject: subject})
 	return func(_ string, resource *anypb.Any) error {
-		if err := forms.Check(resource); err != nil {
+		if err := allowed.Check(resource); err != nil {
 			return err
 		}
 		if err := e.targets.check(resource); err != nil {

@@ -18,7 +18,7 @@ type targets struct {
 	gateways   []model.Endpoint
 }
 
-// check returns an error that names the address and the flag. It is for resources that envoy.Forms has let through: they dial
+// check returns an error that names the address and the flag. It is for resources that the policy allows: they dial
 // the addresses of their endpoints, over TCP, and nothing else.
 func (t targets) check(resource *anypb.Any) error {
 	c := &clusterv3.Cluster{}

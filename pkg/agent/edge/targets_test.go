@@ -112,8 +112,15 @@ func pack(t *testing.T, m proto.Message) *anypb.Any {
 	return packed
 }
 
+// clusterOf is what an xds-server makes for an edge's gateway or apiservers, with another name and other endpoints.
 func clusterOf(name string, to ...model.Endpoint) *clusterv3.Cluster {
-	c := &clusterv3.Cluster{Name: name, LoadAssignment: &endpointv3.ClusterLoadAssignment{}}
+	installation := model.Installation{Domain: domain, Public: atFront, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	made := envoy.EdgeClusters(installation, model.WorkloadCluster{ID: edgeSubject.ID, APIServer: target}, edgeSubject.Node, envoy.EdgeDial{})
+	c := made[0]
+	if strings.HasPrefix(name, "gateway-") {
+		c = made[1]
+	}
+	c.Name, c.LoadAssignment, c.ClusterDiscoveryType = name, &endpointv3.ClusterLoadAssignment{}, &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	for i, e := range to {
 		c.LoadAssignment.Endpoints = append(c.LoadAssignment.Endpoints, &endpointv3.LocalityLbEndpoints{
 			Priority: uint32(i), LbEndpoints: []*endpointv3.LbEndpoint{{

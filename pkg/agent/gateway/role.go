@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -77,18 +78,25 @@ func (g *Role) Owns(subject model.Subject) error {
 
 // Node implements role.
 func (g *Role) Node(subject model.Subject) *corev3.Node {
-	return &corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: g.Bind.Metadata()}
+	bind := g.Bind
+	bind.Version = envoy.Current
+	return &corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: bind.Metadata()}
 }
 
 // Check implements role.
 func (g *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
-	forms := envoy.FormsOf(g.Domain, subject)
+	allowed := policy.Of(policy.Scope{Domain: g.Domain, Subject: subject, Listens: g.Bind})
 	return func(_ string, resource *anypb.Any) error {
-		err := forms.Check(resource)
-		if err == nil {
-			g.noteOwners(resource)
+		if err := allowed.Check(resource); err != nil {
+			return err
 		}
-		return err
+		if err := envoy.RecordsOwners(resource); err != nil {
+			return err
+		}
+		if g.table != nil && envoy.IsPublicListener(resource) {
+			g.table.Unrecorded("") // an agent of before took listeners without records
+		}
+		return nil
 	}
 }
 
@@ -98,18 +106,6 @@ func (*Role) Over() {}
 // Report implements role.
 func (g *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
 	return report.SendGateway(ctx, conn, g.table, g.takes, dump, g.log)
-}
-
-// noteOwners tells the table if Envoy gets a public listener that does not record owners, from an xds-server of an older version.
-func (g *Role) noteOwners(resource *anypb.Any) {
-	if g.table == nil || !envoy.IsPublicListener(resource) {
-		return
-	}
-	why := ""
-	if err := envoy.RecordsOwners(resource); err != nil {
-		why = err.Error() + ": upgrade the xds-servers"
-	}
-	g.table.Unrecorded(why)
 }
 
 // fileStats are the counts of what Envoy has written to files.

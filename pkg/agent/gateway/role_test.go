@@ -20,9 +20,10 @@ func TestAGatewayTakesNothingThatLeadsToItsAgent(t *testing.T) {
 	}}}
 	socket := &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: "/run/docker.sock"}}}
 	installation := model.Installation{Domain: domain, Control: at, Gateways: []model.Gateway{{Name: name}}}
-	check := (&Role{Config: Config{Domain: domain, Name: name}}).Check(model.Subject{Role: model.RoleGateway, Node: name})
+	bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at}
+	check := (&Role{Config: Config{Domain: domain, Name: name, Bind: bind}}).Check(model.Subject{Role: model.RoleGateway, Node: name})
 	var all []proto.Message
-	for _, l := range envoy.GatewayListeners(installation, name, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{}) {
+	for _, l := range envoy.GatewayListeners(installation, name, bind, model.Denied{}) {
 		all = append(all, l)
 	}
 	for _, c := range envoy.GatewayClusters(installation) {
@@ -33,7 +34,12 @@ func TestAGatewayTakesNothingThatLeadsToItsAgent(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for what, c := range map[string]proto.Message{"the agent": clusterAt("agent", loopback), "its socket": clusterAt("gateway-1", socket)} {
+	elsewhere := bind
+	elsewhere.Public.Host = "192.0.2.1"
+	for what, c := range map[string]proto.Message{
+		"the agent": clusterAt("agent", loopback), "its socket": clusterAt("gateway-1", socket),
+		"an address that it was not given": envoy.GatewayListeners(installation, name, elsewhere, model.Denied{})[0],
+	} {
 		if check("", packed(t, c)) == nil {
 			t.Errorf("%s is taken", what)
 		}

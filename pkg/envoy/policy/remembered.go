@@ -1,15 +1,15 @@
-package envoy
+package policy
 
 import "sync"
 
-// remembered are encoded messages that were found to have a form: much of what 10,000 Envoy clusters are made of is the same in all of them. It is safe
+// remembered are encoded messages that are within the policy: much of what 10,000 Envoy clusters are made of is the same in all of them. It is safe
 // for concurrent use.
 type remembered struct {
 	mu    sync.RWMutex
 	known map[string]bool
 }
 
-// What is kept for each form is bounded: a few variants of a few hundred bytes.
+// What is kept for each place is bounded: a few variants of a few hundred bytes.
 const maxRemembered, maxRememberedSize = 16, 4 << 10
 
 func (r *remembered) has(encoded []byte) bool {

@@ -1,4 +1,4 @@
-package envoy_test
+package policy_test
 
 import (
 	"fmt"
@@ -23,8 +23,11 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
+
+const domain model.TunnelDomain = "tunnels.example.com"
 
 var (
 	ownEdge    = model.Subject{Role: model.RoleEdge, Node: "edge-a.1", ID: "aaaaaaaaaaaaaaaaaaaa"}
@@ -46,44 +49,71 @@ func ownCluster() model.WorkloadCluster {
 	return model.WorkloadCluster{ID: ownEdge.ID, Hostname: "c1.prod.tunnels.example.com", ExtraNames: []string{"api.c1.example.org"}, APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}}
 }
 
-func TestTheFormsAreThoseOfAllThatIsMade(t *testing.T) {
+func TestAllThatIsMadeIsAllowed(t *testing.T) {
 	name := model.Endpoint{Host: "api_1.example.com", Port: 6443}
 	others := []model.Endpoint{{Host: "10.0.0.2", Port: 6443}, {Host: "2001:db8::1", Port: 443}}
 	dials := map[string]envoy.EdgeDial{
 		"nothing of its own": {},
 		"a proxy":            {Gateways: []model.Endpoint{{Host: "127.0.0.1", Port: 40000}}},
+		"a short way":        {Near: true},
 		"many addresses":     {Gateways: []model.Endpoint{{Host: "::1", Port: 1}, name}, APIServers: []model.Endpoint{name, {Host: "127.0.0.1", Port: 6443}}},
 	}
 	var edge []proto.Message
 	for _, dial := range dials {
 		for _, wc := range []model.WorkloadCluster{{APIServer: name}, {APIServer: others[1]}, {APIServer: others[0], Others: append(others, name)}, {APIServer: others[0], Others: others}} {
 			wc.ID, wc.Hostname = ownEdge.ID, "c1.prod.tunnels.example.com"
-			edge = append(edge, messages(envoy.EdgeListeners(ownInstallation(), wc, ownEdge.Node, dial))...)
+			for _, which := range []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll} {
+				inst := ownInstallation()
+				inst.AccessLog = which
+				for _, version := range []envoy.Version{envoy.Oldest, envoy.Current} {
+					dial.Version = version
+					edge = append(edge, messages(envoy.EdgeListeners(inst, wc, ownEdge.Node, dial))...)
+				}
+				wc.Limits.Bandwidth = 1 << 20
+			}
 			edge = append(edge, messages(envoy.EdgeClusters(ownInstallation(), wc, ownEdge.Node, dial))...)
 		}
 	}
-	var gateway []proto.Message
+	allowed := edgePolicy()
+	for _, m := range edge {
+		if err := allowed.Check(wrapped(t, m)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAllThatIsMadeForAGatewayIsAllowed(t *testing.T) {
 	single := ownInstallation()
 	single.Gateways, single.Control = []model.Gateway{{Name: ownGateway.Node}}, model.Endpoint{Host: "::1", Port: 1}
-	denied := model.Denied{Edges: []model.EdgeRef{{Node: "edge-b", ID: "bbbbbbbbbbbbbbbbbbbb"}, {Node: "a.b", ID: "cccccccccccccccccccc"}}, IDs: []string{"bbbbbbbbbbbbbbbbbbbb"}}
+	denied := model.Denied{
+		Edges: []model.EdgeRef{{Node: "edge-b", ID: "bbbbbbbbbbbbbbbbbbbb"}, {Node: "a.b", ID: "cccccccccccccccccccc"}},
+		IDs:   []string{"bbbbbbbbbbbbbbbbbbbb"},
+	}
 	for _, inst := range []model.Installation{ownInstallation(), single} {
-		for _, host := range []string{"0.0.0.0", "::", "127.0.0.1", "2001:db8::2"} {
+		for i, host := range []string{"0.0.0.0", "::", "127.0.0.1", "2001:db8::2"} {
+			inst.AccessLog = []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll, model.AccessLogFailed}[i]
 			at := model.Endpoint{Host: host, Port: 8443}
+			made := append(messages(envoy.GatewayClusters(inst)), messages(envoy.TunnelClusters(inst, ownCluster()))...)
 			for _, d := range []model.Denied{{}, denied} {
-				gateway = append(gateway, messages(envoy.GatewayListeners(inst, ownGateway.Node, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, d))...)
+				bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at, Version: []envoy.Version{envoy.Oldest, envoy.Current}[i%2]}
+				made = append(made, messages(envoy.GatewayListeners(inst, ownGateway.Node, bind, d))...)
 			}
-		}
-		gateway = append(gateway, messages(envoy.GatewayClusters(inst))...)
-		gateway = append(gateway, messages(envoy.TunnelClusters(inst, ownCluster()))...)
-	}
-	for subject, all := range map[model.Subject][]proto.Message{ownEdge: edge, ownGateway: gateway} {
-		forms := envoy.FormsOf(domain, subject)
-		for _, m := range all {
-			if err := forms.Check(wrapped(t, m)); err != nil {
-				t.Errorf("%s: %v", subject.Node, err)
+			allowed := gatewayPolicy(at)
+			for _, m := range made {
+				if err := allowed.Check(wrapped(t, m)); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	}
+}
+
+func edgePolicy() *policy.Policy { return policy.Of(policy.Scope{Domain: domain, Subject: ownEdge}) }
+
+// gatewayPolicy is that of a gateway that listens at one address.
+func gatewayPolicy(at model.Endpoint) *policy.Policy {
+	bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at}
+	return policy.Of(policy.Scope{Domain: domain, Subject: ownGateway, Listens: bind})
 }
 
 func messages[M proto.Message](all []M) (out []proto.Message) {
@@ -119,7 +149,7 @@ func agentService() *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "agent"}}}
 }
 
-func TestNothingOfAnotherFormIsTakenByAnEdge(t *testing.T) {
+func TestNothingElseIsTakenByAnEdge(t *testing.T) {
 	route := func(change func(*routev3.RouteAction)) func(*testing.T, *listenerv3.Listener, *clusterv3.Cluster) {
 		return func(t *testing.T, l *listenerv3.Listener, _ *clusterv3.Cluster) {
 			inside(t, l.FilterChains[0].Filters[0].GetTypedConfig(), func(m *hcmv3.HttpConnectionManager) {
@@ -216,19 +246,19 @@ func TestNothingOfAnotherFormIsTakenByAnEdge(t *testing.T) {
 			c.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 5000, protowire.VarintType), 1))
 		}), wantErr: "does not know"},
 	}
-	forms := envoy.FormsOf(domain, ownEdge)
+	allowed := edgePolicy()
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			l := envoy.EdgeListeners(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			c := envoy.EdgeClusters(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			tc.change(t, l, c)
-			said := fmt.Sprint(forms.Check(wrapped(t, l)), forms.Check(wrapped(t, c)))
+			said := fmt.Sprint(allowed.Check(wrapped(t, l)), allowed.Check(wrapped(t, c)))
 			if taken := said == "<nil> <nil>"; taken != (tc.wantErr == "") || !strings.Contains(said, tc.wantErr) {
 				t.Errorf("got %s, want an error with %q", said, tc.wantErr)
 			}
 		})
 	}
-	if err := forms.Check(wrapped(t, &routev3.RouteConfiguration{Name: "r"})); err == nil {
+	if err := allowed.Check(wrapped(t, &routev3.RouteConfiguration{Name: "r"})); err == nil {
 		t.Error("a type that an edge has not is taken")
 	}
 }
@@ -271,7 +301,8 @@ func TestNothingOfAGatewayLeadsToItsAgent(t *testing.T) {
 			}}}}}
 		}, wantErr: "load_assignment is set"},
 	}
-	forms, at := envoy.FormsOf(domain, ownGateway), model.Endpoint{Host: "0.0.0.0", Port: 1}
+	at := model.Endpoint{Host: "0.0.0.0", Port: 1}
+	allowed := gatewayPolicy(at)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			l := envoy.GatewayListeners(ownInstallation(), ownGateway.Node, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{})
@@ -279,7 +310,7 @@ func TestNothingOfAGatewayLeadsToItsAgent(t *testing.T) {
 			tc.change(l[0], l[1], l[2], c)
 			said := ""
 			for _, m := range append(messages(l), c) {
-				if err := forms.Check(wrapped(t, m)); err != nil {
+				if err := allowed.Check(wrapped(t, m)); err != nil {
 					said += err.Error()
 				}
 			}
@@ -290,10 +321,10 @@ func TestNothingOfAGatewayLeadsToItsAgent(t *testing.T) {
 	}
 }
 
-func BenchmarkForms(b *testing.B) {
-	forms, tunnel := envoy.FormsOf(domain, ownGateway), wrapped(b, envoy.TunnelClusters(ownInstallation(), ownCluster())[0])
+func BenchmarkPolicy(b *testing.B) {
+	allowed, tunnel := gatewayPolicy(model.Endpoint{Host: "0.0.0.0", Port: 1}), wrapped(b, envoy.TunnelClusters(ownInstallation(), ownCluster())[0])
 	for b.Loop() {
-		if err := forms.Check(tunnel); err != nil {
+		if err := allowed.Check(tunnel); err != nil {
 			b.Fatal(err)
 		}
 	}

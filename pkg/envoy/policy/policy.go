@@ -1,0 +1,153 @@
+// Package policy decides what an agent lets an xds-server send to its Envoy. The identity of the agent and the addresses on
+// which its Envoy listens go in, then resources of Envoy; out comes an error for each resource that policy.yaml does not
+// allow. It does not know how an xds-server makes resources, so a newer one may send others, as long as they are within it.
+package policy
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+//go:embed policy.yaml
+var file []byte
+
+// Scope is the subject of a policy.
+type Scope struct {
+	Domain  model.TunnelDomain
+	Subject model.Subject
+	Listens envoy.GatewayBind // of a gateway: the only addresses on which its Envoy may listen
+}
+
+// Policy is what one subject lets an xds-server send. It is safe for concurrent use.
+type Policy struct {
+	agent     string // role and node, for errors
+	resources map[string][]resource
+}
+
+// resource is what resources of one name may have in them.
+type resource struct {
+	name *text
+	rule *message
+}
+
+// document is policy.yaml.
+type document struct {
+	Variables map[string]string      `yaml:"variables"`
+	Operators []string               `yaml:"operators"`
+	Free      []string               `yaml:"free"`
+	Define    yaml.Node              `yaml:"define"`
+	Edge      map[string][]yaml.Node `yaml:"edge"`
+	Gateway   map[string][]yaml.Node `yaml:"gateway"`
+}
+
+var own = sync.OnceValues(func() (*document, error) { return parse(file) })
+
+func parse(data []byte) (*document, error) {
+	d := &document{}
+	if err := yaml.Unmarshal(data, d); err != nil {
+		return nil, fmt.Errorf("reading policy: %w", err)
+	}
+	return d, nil
+}
+
+// Of returns the policy of this version for a subject.
+func Of(s Scope) *Policy {
+	d, err := own()
+	if err == nil {
+		var p *Policy
+		if p, err = compile(d, s); err == nil {
+			return p
+		}
+	}
+	panic(err) // a fault in policy.yaml, which is part of the program
+}
+
+// Read returns the policy that a file has for a subject: that of another version of Fairlead.
+func Read(data []byte, s Scope) (*Policy, error) {
+	d, err := parse(data)
+	if err != nil {
+		return nil, err
+	}
+	return compile(d, s)
+}
+
+func compile(d *document, s Scope) (*Policy, error) {
+	c := &compiler{words: words(d, s), free: map[string]bool{}, texts: map[string]*text{}}
+	for _, name := range d.Free {
+		c.free[name] = true
+	}
+	all := d.Gateway
+	if s.Subject.Role == model.RoleEdge {
+		all = d.Edge
+	}
+	p := &Policy{agent: string(s.Subject.Role), resources: map[string][]resource{}}
+	for kind, nodes := range all {
+		for i := range nodes {
+			rule, err := c.resource(kind, &nodes[i])
+			if err != nil {
+				return nil, fmt.Errorf("reading policy of an %s: %w", s.Subject.Role, err)
+			}
+			p.resources[kind] = append(p.resources[kind], rule)
+		}
+	}
+	return p, nil
+}
+
+// words are the regular expressions behind {x}.
+func words(d *document, s Scope) map[string]string {
+	identity, trust := envoy.SecretNames(s.Subject)
+	all := map[string]string{
+		"node": s.Subject.Node, "id": s.Subject.ID, "domain": string(s.Domain), "tunnel": s.Domain.TunnelID(s.Subject.ID),
+		"identity": identity, "trust": trust,
+	}
+	for name, at := range map[string]model.Endpoint{"public": s.Listens.Public, "apiserver": s.Listens.APIServer, "connect": s.Listens.Connect} {
+		all[name+"_host"], all[name+"_port"] = at.Host, strconv.Itoa(int(at.Port))
+	}
+	for name, value := range all {
+		all[name] = regexp.QuoteMeta(value)
+	}
+	for name, pattern := range d.Variables {
+		all[name] = "(?:" + pattern + ")"
+	}
+	var operators []string
+	for _, operator := range d.Operators {
+		operators = append(operators, regexp.QuoteMeta(operator))
+	}
+	all["format"] = `(?:[A-Za-z0-9 _.:/-]|%(?:` + strings.Join(operators, "|") + `)%)*`
+	return all
+}
+
+// Check returns an error for a resource that the policy does not allow. It names the first place that is against it.
+func (p *Policy) Check(packed *anypb.Any) error {
+	m, err := packed.UnmarshalNew()
+	if err != nil {
+		return fmt.Errorf("checking resource against the policy: %w", err)
+	}
+	kind := m.ProtoReflect().Descriptor()
+	named, ok := m.(interface{ GetName() string })
+	rules := p.resources[string(kind.FullName())]
+	if !ok || len(rules) == 0 {
+		return fmt.Errorf("checking resource against the policy: the Envoy of an %s takes no %s", p.agent, kind.FullName())
+	}
+	for _, r := range rules {
+		if !r.name.matches(named.GetName()) {
+			continue
+		}
+		if v := r.rule.check(m.ProtoReflect()); v != nil {
+			return fmt.Errorf("checking %s %.100q against the policy: %s %s, which this agent does not take from an xds-server",
+				kind.Name(), named.GetName(), strings.Join(v.path, "."), v.why)
+		}
+		return nil
+	}
+	return fmt.Errorf("checking %s %.100q against the policy: it has a name that is none of this subject's", kind.Name(), named.GetName())
+}

@@ -1,0 +1,67 @@
+package envoy
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Version is a minor version of Fairlead. An agent says its own in the metadata of its Envoy node, and an xds-server renders
+// for it. The zero value stands for agents that were built before there were versions, and say none.
+type Version struct{ Major, Minor uint16 }
+
+var (
+	// Current is the version of this build.
+	Current = Version{0, 1}
+	// Oldest is the oldest version that is rendered for: two minor versions before Current, as far as there are that many.
+	Oldest = Version{0, 0}
+)
+
+// Versions since which agents take something in their resources. What Oldest has takes no version any more. The Envoy
+// clusters of gateways have no versions: all gateways share them, so they are rendered for Oldest.
+var connectionLogged = Version{0, 1} // access logs: the number of the connection
+
+const versionField = "version"
+
+var versionPattern = regexp.MustCompile(`^(0|[1-9][0-9]{0,4})\.(0|[1-9][0-9]{0,4})$`)
+
+// String implements fmt.Stringer.
+func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
+
+// Compare orders versions.
+func (v Version) Compare(other Version) int {
+	return cmp.Or(cmp.Compare(v.Major, other.Major), cmp.Compare(v.Minor, other.Minor))
+}
+
+// has says whether agents of a version take what came with another.
+func (v Version) has(since Version) bool { return v.Compare(since) >= 0 }
+
+// versionOf reads the version that an agent says, as far as this build renders for it. None, or one that is malformed or too
+// old, is Oldest; one of a newer agent is Current.
+func versionOf(fields map[string]*structpb.Value) Version {
+	v := Oldest
+	if match := versionPattern.FindStringSubmatch(fields[versionField].GetStringValue()); match != nil {
+		major, errMajor := strconv.ParseUint(match[1], 10, 16)
+		minor, errMinor := strconv.ParseUint(match[2], 10, 16)
+		if errMajor == nil && errMinor == nil {
+			v = Version{uint16(major), uint16(minor)}
+		}
+	}
+	switch {
+	case v.Compare(Oldest) < 0:
+		return Oldest
+	case v.Compare(Current) > 0:
+		return Current
+	}
+	return v
+}
+
+// say writes a version into what an agent says of itself.
+func (v Version) say(fields map[string]*structpb.Value) {
+	if v != (Version{}) {
+		fields[versionField] = structpb.NewStringValue(v.String())
+	}
+}

@@ -1,0 +1,75 @@
+package envoy
+
+import (
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func TestTheVersionThatIsRenderedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		said *structpb.Value
+		want Version
+	}{
+		"none":             {nil, Oldest},
+		"the present one":  {structpb.NewStringValue(Current.String()), Current},
+		"the oldest":       {structpb.NewStringValue(Oldest.String()), Oldest},
+		"a newer one":      {structpb.NewStringValue("9.0"), Current},
+		"a newer minor":    {structpb.NewStringValue(Version{Current.Major, Current.Minor + 1}.String()), Current},
+		"no number":        {structpb.NewStringValue("new"), Oldest},
+		"too many numbers": {structpb.NewStringValue("0.1.0"), Oldest},
+		"a large number":   {structpb.NewStringValue("0.99999"), Oldest},
+		"a sign":           {structpb.NewStringValue("0.-1"), Oldest},
+		"no text":          {structpb.NewNumberValue(0.1), Oldest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fields := GatewayBind{
+				Public: model.Endpoint{Host: "::", Port: 1}, APIServer: model.Endpoint{Host: "::", Port: 2}, Connect: model.Endpoint{Host: "::", Port: 3},
+			}.Metadata().GetFields()
+			if tc.said != nil {
+				fields[metadataKey].GetStructValue().Fields[versionField] = tc.said
+			}
+			node := &corev3.Node{Metadata: &structpb.Struct{Fields: fields}}
+			bind, err := ParseGatewayBind(node)
+			if err != nil || bind.Version != tc.want {
+				t.Errorf("a gateway: got %v (%v), want %v", bind.Version, err, tc.want)
+			}
+			dial, err := ParseEdgeDial(node)
+			if err != nil || dial.Version != tc.want {
+				t.Errorf("an edge: got %v (%v), want %v", dial.Version, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestVersionsThatNoAgentLacks finds what need not be distinguished any more.
+func TestVersionsThatNoAgentLacks(t *testing.T) {
+	for name, since := range map[string]Version{"connectionLogged": connectionLogged} {
+		if Oldest.has(since) || !Current.has(since) {
+			t.Errorf("%s came with %s, and versions %s to %s are rendered for", name, since, Oldest, Current)
+		}
+	}
+	if Current.Major != Oldest.Major || Current.Minor-Oldest.Minor > 2 {
+		t.Errorf("versions %s to %s are rendered for, and not two minor versions before the present one", Oldest, Current)
+	}
+}
+
+// TestResourcesAreRenderedForAVersion shows the difference between versions.
+func TestResourcesAreRenderedForAVersion(t *testing.T) {
+	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
+	inst := model.Installation{Domain: "tunnels.example.com", Public: at, Control: at, Gateways: []model.Gateway{{Name: "gateway-0"}}, AccessLog: model.AccessLogAll}
+	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", APIServer: at}
+	for version, want := range map[Version]bool{Oldest: false, Current: true} {
+		listeners := GatewayListeners(inst, "gateway-0", GatewayBind{Public: at, APIServer: at, Connect: at, Version: version}, model.Denied{})[1:]
+		listeners = append(listeners, EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: version})...)
+		for _, l := range listeners {
+			if got := strings.Contains(l.String(), "%CONNECTION_ID%"); got != want {
+				t.Errorf("listener %s for %s: the number of the connection is logged: %t", l.GetName(), version, got)
+			}
+		}
+	}
+}
