@@ -6,7 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,98 +21,88 @@ const modulePath = "github.com/fairlead/fairlead/"
 // below cmd and test may import all.
 var arrows = map[string][]string{
 	"api/v1alpha1":            nil,
-	"pkg/model":               nil,
-	"pkg/certs":               {"internal/disk", "internal/retry"},
-	"pkg/envoy":               {"pkg/model"},
-	"pkg/envoy/policy":        {"pkg/envoy", "pkg/model"},
-	"pkg/enrol/v1":            {"pkg/report/v1"},
-	"pkg/report/v1":           nil,
-	"pkg/dial":                {"internal/retry", "pkg/certs", "pkg/model"},
-	"pkg/channel":             {"internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model"},
-	"pkg/enrol":               {"pkg/model"},
-	"pkg/bootreport":          {"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol", "pkg/report", "pkg/report/v1"},
-	"pkg/admission":           {"pkg/model"},
-	"pkg/probe":               {"pkg/model"},
-	"pkg/relay":               {"internal/disk", "internal/metrics", "internal/retry"},
-	"pkg/tunnels":             {"internal/disk", "internal/retry", "pkg/model"},
-	"pkg/report":              {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1", "pkg/tunnels"},
-	"pkg/source":              {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/enrol", "pkg/model"},
-	"pkg/inspect":             {"internal/version", "pkg/inspect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
-	"pkg/inspect/v1":          {"pkg/report/v1"},
-	"pkg/check":               {"api/v1alpha1", "internal/redact", "pkg/enrol", "pkg/inspect", "pkg/kubeconfig", "pkg/model", "pkg/report/v1"},
-	"pkg/page":                {"api/v1alpha1", "internal/limit", "pkg/check", "pkg/fleetview", "pkg/inspect", "pkg/model"},
-	"pkg/signing":             {"api/v1alpha1", "pkg/certs", "pkg/enrol", "pkg/model"},
-	"pkg/xds":                 {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/inspect/v1", "pkg/model"},
-	"pkg/fleetview":           {"api/v1alpha1", "pkg/inspect", "pkg/model"},
-	"pkg/kubeconfig":          {"api/v1alpha1", "pkg/model"},
-	"pkg/controller":          {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "internal/redact", "internal/traces", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/source"},
 	"deploy/edge":             nil,
 	"deploy/monitoring":       nil,
-	"pkg/topology":            {"api/v1alpha1", "deploy/edge", "pkg/model"},
-	"pkg/extension":           {"api/v1alpha1", "pkg/model", "pkg/topology"},
-	"pkg/agent":               {"internal/disk", "internal/heartbeat", "internal/metrics", "internal/retry", "internal/version", "pkg/agent/edge", "pkg/agent/envoyadmin", "pkg/agent/envoyproc", "pkg/agent/gateway", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/model", "pkg/report", "pkg/tunnels", "pkg/watchdog", "pkg/xdsproxy"},
-	"pkg/watchdog":            nil,
-	"internal/caller":         {"pkg/model"},
-	"internal/clidoc":         {"internal/golden"},
-	"internal/command":        nil,
-	"internal/disk":           nil,
-	"internal/ending":         nil,
-	"internal/eventually":     nil,
-	"internal/heartbeat":      nil,
-	"internal/informers":      {"internal/heartbeat"},
-	"internal/kubelog":        nil,
-	"internal/logging":        nil,
-	"internal/metrics":        {"internal/version"},
-	"internal/traces":         {"internal/redact", "internal/version"},
-	"internal/tracetest":      nil,
-	"internal/freeport":       nil,
-	"internal/golden":         nil,
-	"internal/limit":          nil,
-	"internal/redact":         nil,
-	"internal/retry":          nil,
-	"internal/version":        nil,
 	"internal/browser":        {"internal/eventually"},
-	"internal/envoytest":      {"internal/eventually", "internal/spawn"},
-	"internal/spawn":          nil,
-	"internal/kubetest":       {"api/v1alpha1", "internal/eventually"},
-	"pkg/decision":            {"api/v1alpha1", "pkg/model"},
+	"internal/caller":         {"pkg/model"},
 	"internal/cli":            {"api/v1alpha1", "internal/cli/bundle", "internal/cli/ca", "internal/cli/check", "internal/cli/config", "internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/move", "internal/cli/output", "internal/cli/render", "internal/cli/status", "internal/command", "internal/kubelog", "internal/version", "pkg/model"},
 	"internal/cli/bundle":     {"internal/cli/management", "internal/cli/output", "internal/command", "internal/redact", "internal/version"},
 	"internal/cli/ca":         {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command"},
 	"internal/cli/check":      {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect"},
-	"internal/cli/config":     {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect", "pkg/model", "pkg/source"},
+	"internal/cli/config":     {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/decision", "pkg/diagnose/collect", "pkg/model"},
 	"internal/cli/edge":       {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect", "pkg/model"},
 	"internal/cli/join":       {"api/v1alpha1", "deploy/edge", "internal/cli/management", "internal/cli/output"},
 	"internal/cli/kubeconfig": {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/disk", "pkg/kubeconfig"},
 	"internal/cli/management": {"api/v1alpha1", "internal/cli/output", "pkg/diagnose/collect"},
-	"internal/cli/move":       {"api/v1alpha1", "internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/source"},
+	"internal/cli/move":       {"api/v1alpha1", "internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output", "internal/command"},
 	"internal/cli/output":     {"internal/command"},
 	"internal/cli/render":     {"internal/cli/output", "pkg/envoy", "pkg/model", "pkg/source"},
 	"internal/cli/status":     {"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect", "pkg/diagnose/summary", "pkg/kubeconfig"},
+	"internal/clidoc":         {"internal/golden"},
+	"internal/command":        nil,
+	"internal/disk":           nil,
+	"internal/ending":         nil,
+	"internal/envoytest":      {"internal/eventually", "internal/spawn"},
+	"internal/eventually":     nil,
+	"internal/freeport":       nil,
+	"internal/golden":         nil,
+	"internal/heartbeat":      nil,
+	"internal/informers":      {"internal/heartbeat"},
+	"internal/kubelog":        nil,
+	"internal/kubetest":       {"api/v1alpha1", "internal/eventually"},
+	"internal/limit":          nil,
+	"internal/logging":        nil,
+	"internal/metrics":        {"internal/version"},
+	"internal/redact":         nil,
+	"internal/retry":          nil,
+	"internal/spawn":          nil,
+	"internal/traces":         {"internal/redact", "internal/version"},
+	"internal/tracetest":      nil,
+	"internal/version":        nil,
+	"pkg/admission":           {"pkg/model"},
+	"pkg/agent":               {"internal/disk", "internal/heartbeat", "internal/metrics", "internal/retry", "internal/version", "pkg/agent/edge", "pkg/agent/envoyadmin", "pkg/agent/envoyproc", "pkg/agent/gateway", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/model", "pkg/report", "pkg/tunnels", "pkg/watchdog", "pkg/xdsproxy"},
+	"pkg/agent/edge":          {"internal/disk", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/client", "pkg/envoy", "pkg/envoy/policy", "pkg/model", "pkg/probe", "pkg/report", "pkg/report/v1"},
+	"pkg/agent/envoyadmin":    nil,
+	"pkg/agent/envoyproc":     {"internal/disk", "internal/retry", "pkg/agent/envoyadmin", "pkg/envoy", "pkg/tunnels"},
+	"pkg/agent/gateway":       {"internal/disk", "internal/metrics", "internal/retry", "pkg/admission", "pkg/agent/envoyadmin", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/envoy/policy", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/tunnels", "pkg/xdsproxy"},
+	"pkg/agent/status":        {"internal/version", "pkg/certs", "pkg/model", "pkg/probe", "pkg/report", "pkg/report/v1", "pkg/xdsproxy"},
+	"pkg/boot":                {"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report", "pkg/report/v1"},
+	"pkg/capi/hooks":          {"api/v1alpha1", "pkg/capi/inject", "pkg/model"},
+	"pkg/capi/inject":         {"api/v1alpha1", "deploy/edge", "pkg/model"},
+	"pkg/certs":               {"internal/disk", "internal/retry"},
+	"pkg/controlchannel":      {"internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model"},
+	"pkg/controller":          {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "internal/redact", "internal/traces", "pkg/certs", "pkg/decision", "pkg/dial", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report", "pkg/report/v1"},
+	"pkg/decision":            {"api/v1alpha1", "pkg/model"},
 	"pkg/diagnose/check":      {"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/enrol", "pkg/kubeconfig"},
 	"pkg/diagnose/collect":    {"api/v1alpha1", "internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/report", "pkg/report/v1"},
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
 	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect"},
 	"pkg/diagnose/web":        {"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model"},
-	"pkg/controlchannel":      {"internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model"},
+	"pkg/dial":                {"internal/retry", "pkg/certs", "pkg/model"},
+	"pkg/enrol":               {"pkg/model"},
 	"pkg/enrol/client":        {"internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/v1", "pkg/model", "pkg/report/v1"},
-	"pkg/enrol/server":        {"internal/caller", "internal/limit", "internal/retry", "pkg/certs", "pkg/enrol", "pkg/enrol/v1", "pkg/model", "pkg/report/v1"},
-	"pkg/boot":                {"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report", "pkg/report/v1"},
-	"pkg/xdsproxy":            {"internal/disk", "internal/retry"},
 	"pkg/enrol/csr":           {"api/v1alpha1", "pkg/certs", "pkg/enrol/server", "pkg/model"},
-	"pkg/capi/inject":         {"api/v1alpha1", "deploy/edge", "pkg/model"},
-	"pkg/capi/hooks":          {"api/v1alpha1", "pkg/model", "pkg/capi/inject"},
-	"pkg/agent/edge":          {"internal/disk", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/client", "pkg/envoy", "pkg/model", "pkg/probe", "pkg/report", "pkg/report/v1"},
-	"pkg/agent/envoyadmin":    nil,
-	"pkg/agent/envoyproc":     {"internal/disk", "internal/retry", "pkg/agent/envoyadmin", "pkg/envoy", "pkg/tunnels"},
-	"pkg/agent/gateway":       {"internal/disk", "internal/metrics", "internal/retry", "pkg/admission", "pkg/agent/envoyadmin", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/tunnels", "pkg/xdsproxy"},
-	"pkg/agent/status":        {"internal/version", "pkg/certs", "pkg/model", "pkg/probe", "pkg/report", "pkg/report/v1", "pkg/xdsproxy"},
+	"pkg/enrol/server":        {"internal/caller", "internal/limit", "internal/retry", "pkg/certs", "pkg/enrol", "pkg/enrol/v1", "pkg/model", "pkg/report/v1"},
+	"pkg/enrol/v1":            {"pkg/report/v1"},
+	"pkg/envoy":               {"pkg/model"},
+	"pkg/envoy/policy":        {"pkg/envoy", "pkg/model"},
+	"pkg/kubeconfig":          {"api/v1alpha1", "pkg/model"},
+	"pkg/model":               nil,
+	"pkg/probe":               {"pkg/model"},
+	"pkg/report":              {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1", "pkg/tunnels"},
+	"pkg/report/v1":           nil,
+	"pkg/source":              {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/decision", "pkg/enrol", "pkg/model"},
+	"pkg/tunnels":             {"internal/disk", "internal/retry", "pkg/model"},
+	"pkg/watchdog":            nil,
+	"pkg/xds":                 {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/diagnose/collect/v1", "pkg/envoy", "pkg/model"},
+	"pkg/xdsproxy":            {"internal/disk", "internal/retry"},
 }
 
 type listed struct {
 	ImportPath string
 	Name       string
 	Dir        string
+	Doc        string
 	GoFiles    []string
 	Imports    []string
 
@@ -120,12 +110,14 @@ type listed struct {
 }
 
 func TestImportsFollowTheArrows(t *testing.T) {
+	unseen := maps.Clone(arrows)
 	for _, p := range packages(t) {
 		place := strings.TrimPrefix(p.ImportPath, modulePath)
 		if strings.HasPrefix(place, "cmd/") || strings.HasPrefix(place, "test/") {
 			continue
 		}
 		allowed, known := arrows[place]
+		delete(unseen, place)
 		if !known {
 			t.Errorf("%s: not in the list of arrows: decide what it may import", place)
 			continue
@@ -135,6 +127,14 @@ func TestImportsFollowTheArrows(t *testing.T) {
 				t.Errorf("%s imports %s, which points against the flow of data", place, ours)
 			}
 		}
+		for _, unused := range allowed {
+			if !slices.Contains(p.Imports, modulePath+unused) {
+				t.Errorf("%s may import %s and does not: remove the arrow", place, unused)
+			}
+		}
+	}
+	for place := range unseen {
+		t.Errorf("%s is no package: remove its arrows", place)
 	}
 }
 
@@ -237,26 +237,93 @@ func TestTheModuleReplacesNothing(t *testing.T) {
 	}
 }
 
-func TestFilesStayShort(t *testing.T) {
-	const limit = 300
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+// A package has about packageLines lines. One with more says in its doc comment why it has more than 2,500 lines, and has at
+// most packageMost. Tests and generated files do not count.
+const (
+	packageLines = 2500
+	packageMost  = 3000
+	packageWhy   = "more than 2,500 lines"
+)
+
+// oversized are the packages that are still to be split, with the lines that each may have until then.
+var oversized = map[string]int{
+	"cmd/fairlead":   6000,
+	"pkg/agent":      5500,
+	"pkg/check":      2600,
+	"pkg/controller": 8500,
+	"pkg/envoy":      2600,
+	"pkg/relay":      2600,
+	"pkg/report":     3450,
+	"pkg/tunnels":    3000,
+	"pkg/xds":        2900,
+	"test/lab":       5300,
+}
+
+func TestPackagesStaySmall(t *testing.T) {
+	unseen := maps.Clone(oversized)
+	for _, p := range packages(t) {
+		place, lines := strings.TrimPrefix(p.ImportPath, modulePath), 0
+		for _, name := range p.GoFiles {
+			if generated(name) {
+				continue
+			}
+			data, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines += strings.Count(string(data), "\n")
 		}
-		if entry.IsDir() && slices.Contains([]string{".git", "bin"}, path) {
-			return fs.SkipDir
+		most, excepted := oversized[place]
+		delete(unseen, place)
+		switch {
+		case excepted && lines <= packageLines:
+			t.Errorf("%s has %d lines: remove it from the list of those to be split", place, lines)
+		case excepted && lines > most:
+			t.Errorf("%s has %d lines, more than %d: it is to be split, and does not grow until then", place, lines, most)
+		case !excepted && lines > packageMost:
+			t.Errorf("%s has %d lines, more than %d: split it by what its files are about", place, lines, packageMost)
+		case !excepted && lines > packageLines && !strings.Contains(strings.Join(strings.Fields(p.Doc), " "), packageWhy):
+			t.Errorf("%s has %d lines: split it, or say in its doc comment why it has %s", place, lines, packageWhy)
 		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".pb.go") || strings.HasPrefix(entry.Name(), "zz_generated") {
-			return nil
+	}
+	for place := range unseen {
+		t.Errorf("%s is no package: remove it from the list of those to be split", place)
+	}
+}
+
+// generated says whether a tool has written a file.
+func generated(name string) bool {
+	return strings.HasSuffix(name, ".pb.go") || strings.HasPrefix(name, "zz_generated")
+}
+
+// TestFunctionsStayShort leaves out tests, whose tables may be long.
+func TestFunctionsStayShort(t *testing.T) {
+	const limit = 60
+	looked := 0
+	for _, p := range packages(t) {
+		for _, name := range p.GoFiles {
+			if generated(name) {
+				continue
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range file.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				if !ok || f.Body == nil {
+					continue
+				}
+				looked++
+				if lines := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1; lines > limit {
+					t.Errorf("%s: %s has %d lines, more than %d", set.Position(f.Pos()), f.Name.Name, lines, limit)
+				}
+			}
 		}
-		data, err := os.ReadFile(path)
-		if n := strings.Count(string(data), "\n"); n > limit {
-			t.Errorf("%s has %d lines, more than %d: does it have more than one reason?", path, n, limit)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+	}
+	if looked < 1000 {
+		t.Errorf("only %d functions were looked at", looked)
 	}
 }
 
@@ -284,7 +351,7 @@ func TestProgramsOutliveThreads(t *testing.T) {
 // packages lists all packages of the module.
 func packages(t *testing.T) []listed {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Dir,Doc,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
