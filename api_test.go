@@ -28,18 +28,18 @@ import (
 // the packages of the command line, and by the tagged structs of the page.
 const (
 	reasonsPlace = "api/v1alpha1"
-	pagePlace    = "pkg/page"
+	pagePlace    = "pkg/diagnose/web"
 	errorType    = modulePath + "internal/command.Error"
 )
 
 // commandPlaces are the packages of the fairlead command.
-var commandPlaces = []string{"cmd/fairlead/..."}
+var commandPlaces = []string{"internal/cli/..."}
 
 // commandOf names the command that prints a view, by the function that makes the view.
 var commandOf = map[string]string{
 	"rotationView":   "fairlead ca status",
 	"run":            "fairlead check CLUSTER",
-	"fleetReport":    "fairlead check, of several Clusters",
+	"fleetReport":    "fairlead check --all",
 	"dumpView":       "fairlead config dump",
 	"syncView":       "fairlead config sync",
 	"view":           "fairlead config why",
