@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 )
 
 // joinTimeout is longer than an enrolment that succeeds at the first attempt takes, and its agent to find the file.
@@ -31,13 +31,13 @@ A failure says why there is no certificate yet; the agent goes on trying.`),
 		Example: "  edge-agent join <bootstrap.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), agent.MaxBootstrapFile+1))
+			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), edge.MaxBootstrapFile+1))
 			if err != nil {
 				return fmt.Errorf("reading bootstrap file from standard input: %w", err)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			joined, err := agent.Join(ctx, dir, data)
+			joined, err := edge.Join(ctx, dir, data)
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func leaveCommand() *cobra.Command {
 		Short: "Take back a tunnel that was given by edge-agent join, under the name that it printed",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := agent.Leave(dir, args[0]); err != nil {
+			if err := edge.Leave(dir, args[0]); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "left %s\n", args[0])

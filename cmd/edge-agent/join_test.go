@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
@@ -62,7 +62,7 @@ func TestJoinLeavesTheFileToTheNextAgent(t *testing.T) {
 func TestJoinRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ in, dir, want string }{
 		"garbage":                          {in: "x", dir: t.TempDir(), want: "no YAML"},
-		"more than a bootstrap file has":   {in: goodFile(t) + strings.Repeat("#", agent.MaxBootstrapFile), dir: t.TempDir(), want: "no YAML"},
+		"more than a bootstrap file has":   {in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "no YAML"},
 		"a state folder that is not there": {in: goodFile(t), dir: "/no/such/folder", want: "--state-dir"},
 	} {
 		joinInput(t, write(t, t.TempDir(), "bootstrap.yaml", tc.in))

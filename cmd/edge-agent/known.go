@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/internal/disk"
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -23,9 +23,9 @@ const knownFolder = "bootstrap"
 
 // bootstrapFile is what a bootstrap file and the flags say together.
 type bootstrapFile struct {
-	agent.BootstrapFile
-	said agent.BootstrapFile // by the file alone
-	gone error               // why the file itself is of no use; nil: it is
+	edge.BootstrapFile
+	said edge.BootstrapFile // by the file alone
+	gone error              // why the file itself is of no use; nil: it is
 }
 
 func (f bootstrapFile) addresses() []string { return slices.Concat(f.Gateway, f.Gateways) }
@@ -60,7 +60,7 @@ func knownOf(stateDir, file string) known {
 }
 
 // remember writes down what a file says, unless that is known.
-func (k known) remember(file agent.BootstrapFile) error {
+func (k known) remember(file edge.BootstrapFile) error {
 	file.Token = "" // it is a secret, and used up
 	body, err := yaml.Marshal(file)
 	if err != nil {
@@ -77,16 +77,16 @@ func (k known) remember(file agent.BootstrapFile) error {
 }
 
 // recall returns what the file said. A record that is damaged is none: half a CA or another id would cost the identity.
-func (k known) recall() (agent.BootstrapFile, error) {
+func (k known) recall() (edge.BootstrapFile, error) {
 	data, err := os.ReadFile(k.path)
 	if err != nil {
-		return agent.BootstrapFile{}, err
+		return edge.BootstrapFile{}, err
 	}
 	head, body, _ := bytes.Cut(data, []byte("\n"))
 	if !bytes.Equal(append(head, '\n'), seal(body)) {
-		return agent.BootstrapFile{}, errors.New("recalling bootstrap file: the record is damaged")
+		return edge.BootstrapFile{}, errors.New("recalling bootstrap file: the record is damaged")
 	}
-	return agent.ReadBootstrapFile(k.path) // the first line is a comment
+	return edge.ReadBootstrapFile(k.path) // the first line is a comment
 }
 
 // seal is the first line of a record: it tells whether the rest is whole.

@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 )
 
 // started is what an edge has that starts with a bootstrap file and reads its credential.
-func started(t *testing.T, stateDir, path string) (agent.Edge, agent.EdgeCredential, string) {
+func started(t *testing.T, stateDir, path string) (edge.Config, edge.Credential, string) {
 	t.Helper()
 	var log bytes.Buffer
 	o := options{bootstraps: []string{path}, proxyGiven: true, log: slog.New(slog.NewTextHandler(&log, nil))}

@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 )
 
 // stateDir is where packages put what a program keeps.
@@ -95,12 +96,12 @@ func bootstrapCommand() *cobra.Command {
 	var config agent.Config
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
-		Short: "Write " + agent.BootstrapFileName + " for an Envoy that is not started by the agent, and end",
+		Short: "Write " + envoyproc.BootstrapFileName + " for an Envoy that is not started by the agent, and end",
 		Long: strings.TrimSpace(`
-Write ` + agent.BootstrapFileName + ` into the runtime folder, and end: for an Envoy in a container of its own, beside one
+Write ` + envoyproc.BootstrapFileName + ` into the runtime folder, and end: for an Envoy in a container of its own, beside one
 with "edge-agent run --envoy-external" that shares the folder and runs as the same user. Start that Envoy in the folder with
 
-  envoy ` + strings.Join(agent.ExternalArguments(), " ")),
+  envoy ` + strings.Join(envoyproc.ExternalArguments(), " ")),
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return agent.WriteBootstrap(config) },
 	}

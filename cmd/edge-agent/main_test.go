@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -240,7 +240,7 @@ func TestBootstrapIsWrittenForAnEnvoyThatOthersStart(t *testing.T) {
 	if code := run(t.Context(), []string{"bootstrap", "--state-dir", dir, "--envoy-memory", "300Mi"}, &out, &errs); code != 0 {
 		t.Fatal(errs.String())
 	}
-	data, err := os.ReadFile(filepath.Join(dir, agent.BootstrapFileName))
+	data, err := os.ReadFile(filepath.Join(dir, envoyproc.BootstrapFileName))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -53,7 +54,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 
 // edges are the enrolments. It checks what has to be there at the start. A credential is read when it is needed: a leaf on disk
 // does without.
-func (o *options) edges() ([]agent.Edge, error) {
+func (o *options) edges() ([]edge.Config, error) {
 	if len(o.bootstraps) > 1 && (o.id != "" || o.domain != "" || o.tokenFile != "" || o.caFile != "") {
 		return nil, errors.New("--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: leave them out with several --bootstrap files")
 	}
@@ -65,7 +66,7 @@ func (o *options) edges() ([]agent.Edge, error) {
 	if len(paths) == 0 {
 		paths = []string{""}
 	}
-	var edges []agent.Edge
+	var edges []edge.Config
 	for _, path := range paths {
 		edge, err := o.edge(path, proxy)
 		if err != nil {
@@ -81,40 +82,40 @@ func (o *options) edges() ([]agent.Edge, error) {
 
 // joined is the enrolment of a file that was given to an agent that runs: what is said on the command line about the bootstrap
 // files there does not count for it, what is said about this machine and its network does.
-func (o *options) joined(path string) (agent.Edge, error) {
+func (o *options) joined(path string) (edge.Config, error) {
 	j := options{log: o.log, agent: o.agent, proxy: o.proxy, noProxy: o.noProxy, proxyCredentials: o.proxyCredentials, proxyGiven: o.proxyGiven, apiservers: o.apiservers, targets: o.targets}
 	proxy, err := j.proxyOf()
 	if err != nil {
-		return agent.Edge{}, err
+		return edge.Config{}, err
 	}
 	return j.edge(path, proxy)
 }
 
-func (o *options) edge(path string, proxy dial.Proxy) (agent.Edge, error) {
+func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 	file, err := o.file(path)
 	if err != nil {
-		return agent.Edge{}, err
+		return edge.Config{}, err
 	}
 	if file.gone != nil {
 		o.log.Warn("the bootstrap file is of no use: starting with what it said before, which is enough for an edge that has enrolled", "file", path, "error", file.gone)
 	}
 	var unwritten sync.Once
-	edge := agent.Edge{Domain: model.TunnelDomain(file.TunnelDomain), Credential: func() (agent.EdgeCredential, error) {
+	config := edge.Config{Domain: model.TunnelDomain(file.TunnelDomain), Credential: func() (edge.Credential, error) {
 		return o.credential(path, &unwritten)
 	}}
 	gateways, err := endpoints("address of the gateways", file.addresses())
 	if err != nil {
-		return agent.Edge{}, err
+		return edge.Config{}, err
 	}
-	edge.Way = &dial.Way{Addresses: gateways, Proxy: proxy}
+	config.Way = &dial.Way{Addresses: gateways, Proxy: proxy}
 	if len(gateways) > 1 || len(o.gateways) > 0 {
-		edge.Gateways = gateways // else Envoy follows the installation, should its address change
+		config.Gateways = gateways // else Envoy follows the installation, should its address change
 	}
-	if edge.APIServers, err = endpoints("--local-apiserver", o.apiservers); err != nil {
-		return agent.Edge{}, err
+	if config.APIServers, err = endpoints("--local-apiserver", o.apiservers); err != nil {
+		return edge.Config{}, err
 	}
-	edge.Targets, err = endpoints("--allow-target", o.targets)
-	return edge, err
+	config.Targets, err = endpoints("--allow-target", o.targets)
+	return config, err
 }
 
 func endpoints(what string, addresses []string) ([]model.Endpoint, error) {
@@ -147,10 +148,10 @@ func (o *options) proxyOf() (dial.Proxy, error) {
 // An empty path: the flags alone.
 func (o *options) file(path string) (bootstrapFile, error) {
 	if path == "" {
-		f := o.overrule(agent.BootstrapFile{})
+		f := o.overrule(edge.BootstrapFile{})
 		return f, f.check()
 	}
-	said, err := agent.ReadBootstrapFile(path)
+	said, err := edge.ReadBootstrapFile(path)
 	f := o.overrule(said)
 	if err == nil {
 		err = f.check()
@@ -167,7 +168,7 @@ func (o *options) file(path string) (bootstrapFile, error) {
 }
 
 // overrule puts what flags say in place of what a file says.
-func (o *options) overrule(said agent.BootstrapFile) bootstrapFile {
+func (o *options) overrule(said edge.BootstrapFile) bootstrapFile {
 	file := bootstrapFile{BootstrapFile: said, said: said}
 	if o.id != "" {
 		file.ID = o.id
@@ -182,10 +183,10 @@ func (o *options) overrule(said agent.BootstrapFile) bootstrapFile {
 }
 
 // credential reads the credential. It remembers what the file says beside it; unwritten is for saying once that it can't.
-func (o *options) credential(path string, unwritten *sync.Once) (agent.EdgeCredential, error) {
+func (o *options) credential(path string, unwritten *sync.Once) (edge.Credential, error) {
 	file, err := o.file(path)
 	if err != nil {
-		return agent.EdgeCredential{}, err
+		return edge.Credential{}, err
 	}
 	if path != "" && file.gone == nil {
 		if err := knownOf(o.agent.StateDir, path).remember(file.said); err != nil {
@@ -198,9 +199,9 @@ func (o *options) credential(path string, unwritten *sync.Once) (agent.EdgeCrede
 		}
 		data, err := os.ReadFile(path)
 		if err != nil {
-			return agent.EdgeCredential{}, fmt.Errorf("reading credential: %w", err)
+			return edge.Credential{}, fmt.Errorf("reading credential: %w", err)
 		}
 		*value = string(data)
 	}
-	return agent.EdgeCredential{Token: strings.TrimSpace(file.Token), ID: file.ID, CA: []byte(file.CA)}, nil
+	return edge.Credential{Token: strings.TrimSpace(file.Token), ID: file.ID, CA: []byte(file.CA)}, nil
 }

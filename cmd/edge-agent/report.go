@@ -18,7 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/internal/version"
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/boot"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -174,12 +174,12 @@ func (o *reportOptions) run(ctx context.Context, log *slog.Logger) error {
 type bootSender struct {
 	options *reportOptions
 	log     *slog.Logger
-	file    agent.BootstrapFile // of client
+	file    edge.BootstrapFile  // of client
 	client  *enrolclient.Client // nil: none yet
 }
 
 func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrolclient.Answer, error) {
-	file, err := agent.ReadBootstrapFile(s.options.file)
+	file, err := edge.ReadBootstrapFile(s.options.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return enrolclient.Answer{}, fmt.Errorf("%w: %w", boot.ErrNotAsked, err)
 	}
@@ -195,7 +195,7 @@ func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrolcli
 	return s.client.ReportBoot(ctx, strings.TrimSpace(file.Token), r)
 }
 
-func (s *bootSender) connect(file agent.BootstrapFile) (*enrolclient.Client, error) {
+func (s *bootSender) connect(file edge.BootstrapFile) (*enrolclient.Client, error) {
 	if info, err := os.Stat(s.options.file); err == nil && info.Mode().Perm()&0o077 != 0 {
 		s.options.readable.Do(func() {
 			s.log.Warn("others can read the file with the token: it should have the mode 0600", "file", s.options.file)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/agent"
+	agentedge "github.com/fairlead/fairlead/pkg/agent/edge"
 )
 
 // newCluster makes a Cluster, which opts in.
@@ -95,7 +95,7 @@ func TestTheDeploymentOfJoinIsTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	file, err := agent.ParseBootstrapFile(secret.Data[v1alpha1.BootstrapFileKey])
+	file, err := agentedge.ParseBootstrapFile(secret.Data[v1alpha1.BootstrapFileKey])
 	if err != nil || file.ID == "" || file.Token == "" || file.CA == "" {
 		t.Errorf("no edge can read the Secret: %v", err)
 	}

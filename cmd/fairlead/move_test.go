@@ -20,7 +20,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/agent"
+	agentedge "github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -44,7 +44,7 @@ func playEdge(args []string, in io.Reader, out, errs io.Writer) int {
 			if len(args) != 2 || args[0] != "join" || !strings.HasPrefix(args[1], "--state-dir=") {
 				return fmt.Errorf("called with %v", args)
 			}
-			if _, err := agent.ParseBootstrapFile(data); err != nil {
+			if _, err := agentedge.ParseBootstrapFile(data); err != nil {
 				return err
 			}
 			return os.WriteFile(filepath.Join(strings.TrimPrefix(args[1], "--state-dir="), "joined.yaml"), data, 0o600)

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -87,7 +88,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain")
 	flags.StringVar(&o.xdsServer, "xds-server", "", "host:port of the xds-server")
 	flags.StringVar(&o.servers, "xds-servers", "", "host:port whose name has the address of each xds-server: they are asked for tunnels of other gateways (default: --xds-server)")
-	flags.DurationVar(&o.readyDeadline, "ready-deadline", agent.ReadyDeadline, "how long to wait for the tunnels that other gateways have before taking clients without them")
+	flags.DurationVar(&o.readyDeadline, "ready-deadline", gateway.ReadyDeadline, "how long to wait for the tunnels that other gateways have before taking clients without them")
 	flags.IntVar(&o.maxEdges, "edges-per-tunnel", admission.DefaultMaxEdges, "of how many edges one tunnel id may have tunnels to this gateway")
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read again at each enrolment")
@@ -102,8 +103,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 
 // gateway checks the flags, and joins what is wrong with them. The files are read when they are needed: a leaf on disk does
 // without.
-func (o *options) gateway() (agent.Gateway, error) {
-	g := agent.Gateway{Domain: model.TunnelDomain(o.domain), Name: o.name, ReadyDeadline: o.readyDeadline, MaxEdges: o.maxEdges, Credential: o.credential}
+func (o *options) gateway() (gateway.Config, error) {
+	g := gateway.Config{Domain: model.TunnelDomain(o.domain), Name: o.name, ReadyDeadline: o.readyDeadline, MaxEdges: o.maxEdges, Credential: o.credential}
 	var xdsServer model.Endpoint
 	var errs []error
 	for _, in := range []struct {

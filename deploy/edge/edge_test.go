@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -162,8 +162,8 @@ func TestAgentAndEnvoyInTwoContainersFitTogether(t *testing.T) {
 		t.Fatal("there are other containers")
 	}
 	bootstrap, envoy, run := p.InitContainers[0], p.InitContainers[1], p.Containers[0]
-	if !slices.Equal(envoy.Args, agent.ExternalArguments()) {
-		t.Errorf("Envoy is started with %q, want %q", envoy.Args, agent.ExternalArguments())
+	if !slices.Equal(envoy.Args, envoyproc.ExternalArguments()) {
+		t.Errorf("Envoy is started with %q, want %q", envoy.Args, envoyproc.ExternalArguments())
 	}
 	if ptr.Deref(envoy.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways {
 		t.Error("Envoy is not started again, or ends before the agent")

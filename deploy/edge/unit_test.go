@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 )
 
 // unit is a file of systemd: the values of each key, by section.
@@ -118,11 +118,11 @@ func TestTheUnitOfEnvoyFitsTheAgent(t *testing.T) {
 	u := readUnit(t, envoyUnit)
 	dir := "/run/" + u.last("Service", "RuntimeDirectory")
 	u.has(t, "Service", "WorkingDirectory", dir, "sockets are named relative to it")
-	if got, want := strings.Fields(u.last("Service", "ExecStart")), append([]string{"/usr/local/bin/envoy"}, agent.ExternalArguments()...); !slices.Equal(got, want) {
+	if got, want := strings.Fields(u.last("Service", "ExecStart")), append([]string{"/usr/local/bin/envoy"}, envoyproc.ExternalArguments()...); !slices.Equal(got, want) {
 		t.Errorf("Envoy is started with %q, want %q", got, want)
 	}
 	// The file that an agent wrote must stay: it has Envoy started again to have it read.
-	want := "/bin/sh -c 'test -s " + agent.BootstrapFileName + " || exec /usr/local/bin/edge-agent bootstrap --state-dir=" + dir + "'"
+	want := "/bin/sh -c 'test -s " + envoyproc.BootstrapFileName + " || exec /usr/local/bin/edge-agent bootstrap --state-dir=" + dir + "'"
 	u.has(t, "Service", "ExecStartPre", want, "the first Envoy needs a bootstrap")
 }
 

@@ -23,20 +23,24 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // Config is what an Agent stands on.
 type Config struct {
-	Edges   []Edge   // the enrolments of an edge; none for a gateway
-	Gateway *Gateway // nil for an edge
+	Edges   []edge.Config   // the enrolments of an edge; none for a gateway
+	Gateway *gateway.Config // nil for an edge
 	// Joined makes an enrolment of a bootstrap file that was put into the state folder by Join; nil: none is looked for.
-	Joined func(path string) (Edge, error)
+	Joined func(path string) (edge.Config, error)
 
 	StateDir   string // keys and what the xds-servers sent; one agent at a time
 	RuntimeDir string // sockets and Envoy's bootstrap, where Envoy runs; empty: StateDir
@@ -57,6 +61,8 @@ type Config struct {
 
 	// Leave ends the agent and leaves Envoy to the next one; nil: nothing does.
 	Leave <-chan os.Signal
+
+	adoptTimeout time.Duration // for how long an Envoy that runs is asked what it is; 0: 30 s
 }
 
 // cacheFolder holds what the xds-servers sent, in the state folder.
@@ -69,10 +75,8 @@ type Agent struct {
 	members []*membership // those of the configuration
 	relay   *xdsproxy.Relay
 	sds     *secretServer
-	table   *tunnels.Table // of a gateway, nil for an edge
-	tenants *tenants       // likewise
-	admit   *admissions    // likewise
-	envoy   *health
+	gateway *gateway.Gateway // nil for an edge
+	envoy   *status.Health
 	figures *figures
 	beats   *heartbeat.Monitor
 
@@ -87,16 +91,18 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: newHealth(), figures: newFigures(), beats: heartbeat.New()}
+	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: status.NewHealth(), figures: newFigures(), beats: heartbeat.New()}
 	if config.Gateway != nil {
-		a.envoy.await("no other gateway was asked about yet")
+		a.envoy.SetWaiting("no other gateway was asked about yet")
 	}
 	return a, nil
 }
 
 func (c Config) path(name string) string { return filepath.Join(c.RuntimeDir, name) }
 
-func (c Config) admin() admin { return admin{socket: c.path(envoy.AdminSocket)} }
+func (c Config) admin() envoyadmin.Client {
+	return envoyadmin.Client{Socket: c.path(envoy.AdminSocket), AdoptTimeout: c.adoptTimeout}
+}
 
 // Run gets identities, runs Envoy and keeps all going until ctx ends; then it has Envoy finish what is open, stops it and
 // returns nil. It returns an error if a folder is not usable or another agent uses it, if a socket can't be listened on, or
@@ -142,12 +148,13 @@ func (a *Agent) load() (err error) {
 		return err
 	}
 	if a.config.Gateway != nil {
-		if a.table, err = a.newTable(); err != nil {
+		a.gateway, err = gateway.New(*a.config.Gateway, gateway.Deps{
+			Relay: a.relay, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,
+			StateDir: a.config.StateDir, RuntimeDir: a.config.RuntimeDir, Log: a.log,
+		})
+		if err != nil {
 			return err
 		}
-		a.tenants = newTenants(a.relay, a.table, a.config.admin(), a.log)
-		a.admit = newAdmissions(a.config, a.tenants, a.table, a.log)
-		a.relay.SetDress(a.admit)
 	}
 	if a.members, err = a.newMembers(); err != nil {
 		return err
@@ -181,18 +188,11 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	if a.config.Joined != nil {
 		group.Go(func() error { a.followJoined(work); return nil })
 	}
-	if a.table != nil {
-		group.Go(func() error { return a.table.Run(work) })
-		group.Go(func() error { a.tenants.run(work, a.config.Gateway.Domain); return nil })
+	if a.gateway != nil {
+		m := a.members[0]
 		group.Go(func() error {
-			asked := &askedServers{gateway: a.config.Gateway, store: a.members[0].store}
-			defer asked.close()
-			a.tenants.askOthers(work, a.config.Gateway.Domain, asked.ask)
-			return nil
+			return a.gateway.Run(work, gateway.Member{Store: m.store, Subject: m.current, Carries: a.carries, Await: a.envoy.SetWaiting})
 		})
-		group.Go(func() error { a.admit.run(work); return nil })
-		group.Go(func() error { return a.sayNo(work) })
-		group.Go(func() error { a.awaitPeers(work); return nil })
 	}
 	if health != nil {
 		group.Go(func() error { return a.serveHealth(work, health) })
@@ -217,6 +217,22 @@ func (a *Agent) watchRelay(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// serve answers Envoy until ctx ends, and closes the listener.
+func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(xdsproxy.MaxRequest))
+	a.sds.register(ctx, server)
+	a.relay.Register(server)
+	if a.gateway != nil {
+		a.gateway.Register(server)
+	}
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serving Envoy: %w", err)
+	}
+	return nil
 }
 
 // listenUnix takes over the socket of an agent that died: the lock says that none runs.

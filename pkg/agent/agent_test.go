@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
@@ -57,14 +60,14 @@ func TestEnvoyOutlivesItsAgentAndIsTakenOverByTheNext(t *testing.T) {
 		t.Errorf("the agent enrolled again with a valid leaf on disk")
 	}
 	second.end(t, syscall.SIGHUP)
-	if now, err := l.admin().pid(); err != nil || now != pid {
+	if now, err := l.admin().PID(); err != nil || now != pid {
 		t.Errorf("after SIGHUP Envoy is %d, %v", now, err)
 	}
 	third := l.agent()
 	l.logged("taking it over", 2)
 	l.ready()
 	third.end(t, syscall.SIGTERM)
-	if pid, err := l.admin().pid(); err == nil {
+	if pid, err := l.admin().PID(); err == nil {
 		t.Errorf("after SIGTERM Envoy %d goes on", pid)
 	}
 }
@@ -103,12 +106,15 @@ func TestAnEnvoyThatWasStartedOtherwiseIsReplaced(t *testing.T) {
 	l.child.Concurrency = 2
 	l.agent()
 	l.serving(pid)
-	if old, err := follow(pid); err == nil { // else there is no such process
-		select {
-		case <-old.done:
-		case <-time.After(envoytest.Patience):
-			t.Errorf("Envoy %d goes on beside the new one", pid)
-		}
+	if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else there is no such process
+		defer unix.Close(fd)
+		eventually.True(t, envoytest.Patience, "the old Envoy has ended", func() error {
+			// Readable when the process has ended: pidfd_open(2).
+			if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); n != 1 {
+				return fmt.Errorf("Envoy %d goes on beside the new one: %w", pid, err)
+			}
+			return nil
+		})
 	}
 	if files, err := filepath.Glob(filepath.Join(l.child.StateDir, "envoy-*.yaml")); err != nil || len(files) != 1 {
 		t.Errorf("there are the bootstraps %v, %v", files, err)

@@ -41,7 +41,7 @@ func (i *identities) revive(ctx context.Context) (certs.Identity, []byte, error)
 	if b == nil || now.Before(b.next) {
 		return certs.Identity{}, nil, errNotRevived
 	}
-	domain, way := i.role.control()
+	domain, way := i.role.Control()
 	subject, err := parseSubject(domain, b.identity)
 	if err == nil {
 		err = i.checkCredential(subject)

@@ -4,13 +4,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
 func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
 	c := newControl(t)
 	c.serve()
-	i := newIdentities(t, c.edgeRole("fl1.over"))
+	i := testIdentities(t, c.edgeRole("fl1.over"))
 	c.save(i.store, c.fresh(edgeSubject))
 	i.bury()
 	denied := func(err error) { c.set(func() { c.err = err }) }
@@ -64,12 +65,11 @@ func TestWhatIsNotAskedForAgain(t *testing.T) {
 			c.serve()
 			role := c.edgeRole(map[bool]string{true: c.token, false: "fl1.over"}[tc.good])
 			if tc.other {
-				role = edgeWith(func() (EdgeCredential, error) {
-					return EdgeCredential{Token: "fl1.over", ID: "bbbbbbbbbbbbbbbbbbbbbbbb", CA: c.ca.CertPEM()}, nil
+				role = c.edgeWith(func() (edge.Credential, error) {
+					return edge.Credential{Token: "fl1.over", ID: "bbbbbbbbbbbbbbbbbbbbbbbb", CA: c.ca.CertPEM()}, nil
 				})
-				role.Way = way(c.address)
 			}
-			i := newIdentities(t, role)
+			i := testIdentities(t, role)
 			if tc.since != 0 {
 				end := time.Now().Add(-tc.since)
 				c.save(i.store, c.identity(edgeSubject, end.Add(-2*time.Hour), end))

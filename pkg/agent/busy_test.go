@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 )
 
 func TestABusyEnvoyIsNotReplaced(t *testing.T) {
@@ -24,7 +26,7 @@ func TestABusyEnvoyIsNotReplaced(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // as its main thread is with much configuration
 		t.Fatal(err)
 	}
-	time.AfterFunc(2*adminTimeout, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	time.AfterFunc(2*envoyadmin.Timeout, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	edge.agent()
 	if now := edge.ready(); now != pid {
 		t.Errorf("Envoy %d was replaced by %d", pid, now)
@@ -46,12 +48,12 @@ func TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced(t *testing.T) {
 	edge.agent()
 	replaced, early := 0, 0
 	envoytest.Eventually(t, "Envoy is replaced", func() error {
-		before, err := edge.admin().pid()
+		before, err := edge.admin().PID()
 		if err != nil {
 			return err
 		}
 		code, body := edge.get("/readyz")
-		now, err := edge.admin().pid()
+		now, err := edge.admin().PID()
 		if err == nil && before == pid && now == pid && code == http.StatusOK {
 			early++
 		}
@@ -87,7 +89,7 @@ func TestAnAgentThatIsToStopStartsNoEnvoy(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	edge.logged("Envoy started", 1)
-	if pid, err := edge.admin().pid(); err == nil {
+	if pid, err := edge.admin().PID(); err == nil {
 		t.Errorf("Envoy %d was left", pid)
 	}
 }
@@ -111,7 +113,7 @@ func TestAnEnvoyThatCannotBeStartedIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	edge.state("it says so", func(s state) error {
-		if !strings.Contains(s.Memberships[0].LastError, aboutStart) {
+		if !strings.Contains(s.Memberships[0].LastError, status.AboutStart) {
 			return errors.New("it does not")
 		}
 		return nil
@@ -119,7 +121,7 @@ func TestAnEnvoyThatCannotBeStartedIsReported(t *testing.T) {
 	link()
 	edge.works(a)
 	edge.state("it is over", func(s state) error {
-		if strings.Contains(s.Memberships[0].LastError, aboutStart) {
+		if strings.Contains(s.Memberships[0].LastError, status.AboutStart) {
 			return errors.New("it is not over")
 		}
 		return nil

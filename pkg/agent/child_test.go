@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
@@ -72,7 +73,7 @@ func runChild(settings string) error {
 		Concurrency: c.Concurrency, Memory: c.Memory, External: c.External, DrainTimeout: c.Drain,
 		MetricsListen: c.MetricsListen, PerCluster: c.MetricsListen != "",
 	}
-	adoptTime = cmp.Or(c.Adopt, adoptTime)
+	config.adoptTimeout = c.Adopt
 	if c.Gateway {
 		config.Gateway = c.gateway()
 	} else {
@@ -97,8 +98,8 @@ func runChild(settings string) error {
 	return agent.Run(ctx)
 }
 
-func (c child) gateway() *Gateway {
-	return &Gateway{Domain: domain, Name: name, Way: way(c.XDSServer), Servers: c.XDSServer, ReadyDeadline: c.Deadline, Bind: c.Bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
+func (c child) gateway() *gateway.Config {
+	return &gateway.Config{Domain: domain, Name: name, Way: way(c.XDSServer), Servers: c.XDSServer, ReadyDeadline: c.Deadline, Bind: c.Bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
 			return enrolclient.GatewayCredential{}, nil, err
@@ -108,20 +109,20 @@ func (c child) gateway() *Gateway {
 	}}
 }
 
-func (c child) edge(e childEdge) (Edge, error) {
+func (c child) edge(e childEdge) (edge.Config, error) {
 	proxy, err := dial.ParseProxy(e.Proxy, "", nil)
 	if err != nil {
-		return Edge{}, err
+		return edge.Config{}, err
 	}
-	return Edge{
+	return edge.Config{
 		Domain: domain, Way: &dial.Way{Addresses: e.To, Proxy: proxy}, Gateways: e.Dial, APIServers: e.APIServers, Targets: e.Targets,
-		Credential: func() (EdgeCredential, error) {
+		Credential: func() (edge.Credential, error) {
 			token, err := os.ReadFile(e.TokenFile)
 			if err != nil {
-				return EdgeCredential{}, err
+				return edge.Credential{}, err
 			}
 			ca, err := os.ReadFile(c.CAFile)
-			return EdgeCredential{ID: e.ID, Token: string(token), CA: ca}, err
+			return edge.Credential{ID: e.ID, Token: string(token), CA: ca}, err
 		},
 	}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
@@ -96,4 +97,29 @@ func (c Config) lock() (unlock func(), err error) {
 		return nil, err
 	}
 	return func() { runtime(); state() }, nil
+}
+
+// WriteBootstrap writes the bootstrap for an Envoy that somebody else starts, and makes the folder for it. A file that is
+// right already stays as it is.
+func WriteBootstrap(c Config) error {
+	if err := c.completeFolders(); err != nil {
+		return err
+	}
+	if err := c.makeFolders(); err != nil {
+		return err
+	}
+	_, err := c.process().WriteBootstrap()
+	return err
+}
+
+// process is what of a configuration is about the process of Envoy.
+func (c Config) process() envoyproc.Config {
+	p := envoyproc.Config{
+		Dir: c.RuntimeDir, Program: c.Envoy, Log: c.EnvoyLog, LogLevel: c.EnvoyLogLevel, External: c.External,
+		Concurrency: c.Concurrency, Memory: c.Memory, ClusterStatistics: c.ClusterStatistics, DrainTimeout: c.DrainTimeout,
+	}
+	if c.Gateway != nil {
+		p.Gateway, p.Clients = true, c.Gateway.Bind.Clients()
+	}
+	return p
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -22,7 +24,7 @@ func TestTwoAgentsDoNotShareAFolder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, err := New(Config{Edges: []Edge{{Domain: domain}}, StateDir: dir, RuntimeDir: runtime, Envoy: os.Args[0]}, nil)
+			a, err := New(Config{Edges: []edge.Config{{Domain: domain}}, StateDir: dir, RuntimeDir: runtime, Envoy: os.Args[0]}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,7 +43,7 @@ func TestTwoAgentsDoNotShareAFolder(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	edge := []Edge{{Domain: domain}}
+	edge := []edge.Config{{Domain: domain}}
 	tests := map[string]struct {
 		in      Config
 		wantErr string
@@ -53,7 +55,7 @@ func TestNewRefuses(t *testing.T) {
 		"a negative time to drain":             {in: Config{Edges: edge, StateDir: "/a", DrainTimeout: -1}, wantErr: "drain"},
 		"a program that is not there":          {in: Config{Edges: edge, StateDir: "/a", Envoy: "/a/envoy"}, wantErr: "looking for Envoy"},
 		"neither an edge nor a gateway":        {in: Config{StateDir: "/a"}, wantErr: "either an edge's or a gateway's"},
-		"both an edge and a gateway":           {in: Config{StateDir: "/a", Edges: edge, Gateway: &Gateway{}}, wantErr: "either an edge's or a gateway's"},
+		"both an edge and a gateway":           {in: Config{StateDir: "/a", Edges: edge, Gateway: &gateway.Config{}}, wantErr: "either an edge's or a gateway's"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +91,7 @@ func TestTheFolderOfAnEnrolmentIsThatOfItsTunnel(t *testing.T) {
 	c := newControl(t)
 	other := model.Subject{Role: model.RoleEdge, Node: "edge-b", ID: model.NewID()}
 	root := t.TempDir()
-	a := &Agent{config: Config{StateDir: root, Edges: make([]Edge, 2)}}
+	a := &Agent{config: Config{StateDir: root, Edges: make([]edge.Config, 2)}}
 	for folder, subject := range map[string]model.Subject{"x": edgeSubject, other.ID: other} {
 		store, err := certs.OpenStore(filepath.Join(root, tunnelsFolder, folder))
 		if err != nil {
@@ -106,7 +108,7 @@ func TestTheFolderOfAnEnrolmentIsThatOfItsTunnel(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			e := Edge{Domain: domain, Credential: func() (EdgeCredential, error) { return EdgeCredential{ID: tc.id}, nil }}
+			e := edge.Config{Domain: domain, Credential: func() (edge.Credential, error) { return edge.Credential{ID: tc.id}, nil }}
 			if got := filepath.Base(a.folderOf(e)); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}

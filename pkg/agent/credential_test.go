@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -17,28 +18,28 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 	c, after, stranger := newControl(t), newControl(t), newControl(t) // after: this installation's next CA
 	oldCA, newCA, otherCA := c.ca.CertPEM(), after.ca.CertPEM(), stranger.ca.CertPEM()
 	tests := map[string]struct {
-		then, now EdgeCredential
+		then, now edge.Credential
 		readErr   error
 		bundle    []byte   // of the store
 		signer    *control // of the identity in the store
 		keep      bool
 	}{
-		"the same":                             {then: EdgeCredential{ID: edgeSubject.ID, CA: oldCA}, now: EdgeCredential{ID: edgeSubject.ID, CA: oldCA}, bundle: oldCA, signer: c, keep: true},
-		"one without an id, as before":         {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{CA: oldCA}, bundle: oldCA, signer: c, keep: true},
-		"another tunnel's":                     {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{ID: model.NewID(), CA: oldCA}, bundle: oldCA, signer: c},
-		"one that can't be read":               {then: EdgeCredential{CA: oldCA}, readErr: errors.New("gone"), bundle: oldCA, signer: c, keep: true},
-		"another installation's, by its CA":    {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{CA: otherCA}, bundle: oldCA, signer: c},
-		"one without a CA":                     {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{}, bundle: oldCA, signer: c, keep: true},
-		"one with a broken CA":                 {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{CA: []byte("x")}, bundle: oldCA, signer: c, keep: true},
-		"the same, after a CA rotation":        {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{CA: oldCA}, bundle: newCA, signer: after, keep: true},
-		"a newer one, after a CA rotation":     {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{CA: newCA}, bundle: newCA, signer: after, keep: true},
-		"a newer one, in a CA rotation":        {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{CA: newCA}, bundle: slices.Concat(oldCA, newCA), signer: c, keep: true},
-		"a newer one, before the store's turn": {then: EdgeCredential{CA: oldCA}, now: EdgeCredential{CA: slices.Concat(newCA, oldCA)}, bundle: oldCA, signer: c, keep: true},
+		"the same":                             {then: edge.Credential{ID: edgeSubject.ID, CA: oldCA}, now: edge.Credential{ID: edgeSubject.ID, CA: oldCA}, bundle: oldCA, signer: c, keep: true},
+		"one without an id, as before":         {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: oldCA}, bundle: oldCA, signer: c, keep: true},
+		"another tunnel's":                     {then: edge.Credential{CA: oldCA}, now: edge.Credential{ID: model.NewID(), CA: oldCA}, bundle: oldCA, signer: c},
+		"one that can't be read":               {then: edge.Credential{CA: oldCA}, readErr: errors.New("gone"), bundle: oldCA, signer: c, keep: true},
+		"another installation's, by its CA":    {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: otherCA}, bundle: oldCA, signer: c},
+		"one without a CA":                     {then: edge.Credential{CA: oldCA}, now: edge.Credential{}, bundle: oldCA, signer: c, keep: true},
+		"one with a broken CA":                 {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: []byte("x")}, bundle: oldCA, signer: c, keep: true},
+		"the same, after a CA rotation":        {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: oldCA}, bundle: newCA, signer: after, keep: true},
+		"a newer one, after a CA rotation":     {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: newCA}, bundle: newCA, signer: after, keep: true},
+		"a newer one, in a CA rotation":        {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: newCA}, bundle: slices.Concat(oldCA, newCA), signer: c, keep: true},
+		"a newer one, before the store's turn": {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: slices.Concat(newCA, oldCA)}, bundle: oldCA, signer: c, keep: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			credential, readErr := tc.then, error(nil)
-			i := newIdentities(t, edgeWith(func() (EdgeCredential, error) { return credential, readErr }))
+			i := testIdentities(t, c.edgeWith(func() (edge.Credential, error) { return credential, readErr }))
 			i.rememberCA()
 			if err := i.store.Save(tc.signer.fresh(edgeSubject), tc.bundle); err != nil {
 				t.Fatal(err)
@@ -61,7 +62,7 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 func TestAnIdentityOfBeforeTheRecordIsKept(t *testing.T) {
 	c := newControl(t)
 	ca := newControl(t).ca.CertPEM()
-	i := newIdentities(t, edgeWith(func() (EdgeCredential, error) { return EdgeCredential{CA: ca}, nil }))
+	i := testIdentities(t, c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil }))
 	c.save(i.store, c.fresh(edgeSubject))
 	i.forgetForeign()
 	if _, err := i.store.Identity(); err != nil {
@@ -77,12 +78,12 @@ func TestAnIdentityOfBeforeTheRecordIsKept(t *testing.T) {
 func TestEnrollingRecordsTheCA(t *testing.T) {
 	c := newControl(t)
 	c.serve()
-	i := newIdentities(t, c.edgeRole(c.token))
+	i := testIdentities(t, c.edgeRole(c.token))
 	if _, _, err := i.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ca := newControl(t).ca.CertPEM()
-	i.role = edgeWith(func() (EdgeCredential, error) { return EdgeCredential{CA: ca}, nil })
+	i.role = c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil })
 	c.save(i.store, c.fresh(edgeSubject))
 	if i.forgetForeign(); bytes.Equal(i.store.Bundle(), c.ca.CertPEM()) {
 		t.Error("an identity of another installation is kept")

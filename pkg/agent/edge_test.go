@@ -50,7 +50,7 @@ func TestAnEdgeComesUpWithoutTheControlChannel(t *testing.T) {
 	pid := edge.ready()
 	stop()
 	first.end(t, syscall.SIGTERM) // as when the machine is switched off
-	if now, err := edge.admin().pid(); err == nil {
+	if now, err := edge.admin().PID(); err == nil {
 		t.Fatalf("Envoy %d was left as %d", pid, now)
 	}
 	edge.agent()

@@ -1,20 +1,13 @@
 package agent
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"io"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/fairlead/fairlead/internal/metrics"
 )
@@ -22,8 +15,7 @@ import (
 const (
 	// statsTime is shorter than Prometheus waits by default, so that the agent's own figures come in any case.
 	statsTime = 5 * time.Second
-	// maxStats is what is read of Envoy's answer, and maxSeries how many series of it are passed on. A gateway has about 150.
-	maxStats  = 8 << 20
+	// maxSeries is how many series of Envoy's answer are passed on. A gateway has about 150.
 	maxSeries = 3000
 )
 
@@ -56,18 +48,18 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), statsTime)
 	defer cancel()
 	own := &metrics.Set{}
-	families, err := a.config.admin().families(ctx, envoyStats)
+	families, err := a.config.admin().Families(ctx, envoyStats)
 	tunnels := map[string]float64{}
 	if err == nil && a.config.Gateway == nil {
 		var listeners map[string]*dto.MetricFamily
-		listeners, err = a.config.admin().families(ctx, tunnelStats)
+		listeners, err = a.config.admin().Families(ctx, tunnelStats)
 		tunnels = byGateway(listeners)
 	}
 	kept, dropped := bound(families, maxSeries)
 	if err == nil && a.config.PerCluster {
 		// They come last: of 10,000 workload clusters there is no room for all, and the others say how Envoy is.
 		var clusters map[string]*dto.MetricFamily
-		clusters, err = a.config.admin().families(ctx, clusterStats)
+		clusters, err = a.config.admin().Families(ctx, clusterStats)
 		more, over := bound(clusters, maxSeries-seriesOf(kept))
 		kept, dropped = append(kept, more...), dropped+over
 	}
@@ -88,28 +80,6 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 	}
 	ours, err := registry.Gather()
 	return append(ours, kept...), err
-}
-
-// families asks Envoy for the statistics whose names match a regular expression.
-func (a admin) families(ctx context.Context, names string) (map[string]*dto.MetricFamily, error) {
-	response, err := a.open(ctx, http.MethodGet, "/stats/prometheus?filter="+url.QueryEscape(names))
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxStats))
-	if err != nil {
-		return nil, fmt.Errorf("asking Envoy for its statistics: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("asking Envoy for its statistics: status %d: %.100s", response.StatusCode, body)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
-	}
-	return families, nil
 }
 
 // byGateway adds up the tunnels of an edge by gateway, with which the names of their listeners end.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/spawn"
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 )
 
 // container plays the container of an Envoy that somebody else starts: whenever it ends it is started again.
@@ -24,7 +25,7 @@ func (p *place) container() {
 		defer close(done)
 		defer log.Close()
 		for {
-			cmd := exec.Command(p.child.Envoy, ExternalArguments()...)
+			cmd := exec.Command(p.child.Envoy, envoyproc.ExternalArguments()...)
 			cmd.Dir, cmd.Stdout, cmd.Stderr = p.child.StateDir, log, log
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			if err := spawn.Start(cmd); err != nil {
@@ -106,7 +107,7 @@ func TestABootstrapThatIsRightStaysAsItIs(t *testing.T) {
 	if err := WriteBootstrap(c); err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.Stat(c.StateDir + "/" + BootstrapFileName)
+	before, err := os.Stat(c.StateDir + "/" + envoyproc.BootstrapFileName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestABootstrapThatIsRightStaysAsItIs(t *testing.T) {
 		if err := WriteBootstrap(c); err != nil {
 			t.Fatal(err)
 		}
-		after, err := os.Stat(c.StateDir + "/" + BootstrapFileName)
+		after, err := os.Stat(c.StateDir + "/" + envoyproc.BootstrapFileName)
 		if err != nil || !os.SameFile(before, after) {
 			t.Errorf("it was written again: %v", err)
 		}

@@ -10,7 +10,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/internal/metrics"
-	"github.com/fairlead/fairlead/pkg/tunnels"
+	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 )
 
 // figures is what an agent counts itself; the rest is looked up where it is known.
@@ -29,20 +31,6 @@ func newFigures() *figures {
 	return f
 }
 
-// gatewayFigures are those of the tunnels of a gateway.
-var gatewayFigures = []string{
-	"fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters", "fairlead_gateway_dark_workload_clusters",
-	"fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes", "fairlead_gateway_moved_total",
-	"fairlead_gateway_given_up_total", "fairlead_gateway_unknown_connections", "fairlead_gateway_record_incomplete", "fairlead_gateway_unknown_closed_total",
-	"fairlead_gateway_bad_events_total", "fairlead_gateway_cluster_tunnels",
-	"fairlead_gateway_cluster_round_trip_seconds",
-}
-
-// admissionFigures are those of what a gateway admits.
-var admissionFigures = []string{
-	"fairlead_gateway_admitted_total", "fairlead_gateway_refused_total", "fairlead_gateway_known_sources", "fairlead_gateway_closed_total",
-}
-
 // registry has all that an agent publishes, but for what its Envoy counts.
 func (a *Agent) registry() *prometheus.Registry {
 	program, own := metrics.EdgeAgent, &metrics.Set{}
@@ -53,8 +41,8 @@ func (a *Agent) registry() *prometheus.Registry {
 		"fairlead_agent_cached", "fairlead_agent_leaf_expiry_timestamp_seconds", "fairlead_agent_troubles", "fairlead_agent_configuration_refused",
 		"fairlead_agent_configuration_answers_total", "fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running", "fairlead_agent_envoy_answers")
 	if a.config.Gateway != nil {
-		own.Look(a.lookAtTunnels, gatewayFigures...)
-		own.Look(a.admit.look, admissionFigures...)
+		own.Look(func(emit metrics.Emit) { a.gateway.EmitTunnels(emit, a.config.PerCluster) }, gateway.Figures...)
+		own.Look(a.gateway.EmitAdmissions, gateway.AdmissionFigures...)
 	} else {
 		own.Look(a.lookAtAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", "fairlead_edge_apiserver_healthy")
 	}
@@ -65,11 +53,11 @@ func (a *Agent) registry() *prometheus.Registry {
 
 // look says how the memberships are.
 func (a *Agent) look(emit metrics.Emit) {
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), envoyadmin.Timeout)
 	defer cancel()
 	emit("fairlead_agent_ready", metrics.Bool(a.ready(ctx) == nil))
 	emit("fairlead_agent_envoy_running", metrics.Bool(a.figures.running.Load()))
-	_, silent := a.envoy.state()
+	_, silent := a.envoy.State()
 	emit("fairlead_agent_envoy_answers", metrics.Bool(silent == ""))
 	if at := a.figures.lastReport.Load(); at != 0 {
 		emit("fairlead_agent_last_report_timestamp_seconds", float64(at)/1000)
@@ -83,13 +71,13 @@ func (a *Agent) look(emit metrics.Emit) {
 	var first time.Time
 	troubles := map[string]int{}
 	for _, m := range all {
-		s := m.status.summary()
-		enrolled, connected, cached = enrolled+one(!s.notAfter.IsZero()), connected+one(s.connected), cached+one(s.cached)
-		for _, about := range s.troubles {
+		s := m.status.Summary()
+		enrolled, connected, cached = enrolled+one(!s.NotAfter.IsZero()), connected+one(s.Connected), cached+one(s.Cached)
+		for _, about := range s.Troubles {
 			troubles[about]++
-			refused += one(about == aboutConfiguration)
+			refused += one(about == status.AboutConfiguration)
 		}
-		first = earlier(first, s.notAfter)
+		first = earlier(first, s.NotAfter)
 	}
 	emit("fairlead_agent_enrolled", float64(enrolled))
 	emit("fairlead_agent_connected", float64(connected))
@@ -98,15 +86,9 @@ func (a *Agent) look(emit metrics.Emit) {
 	if !first.IsZero() {
 		emit("fairlead_agent_leaf_expiry_timestamp_seconds", float64(first.Unix()))
 	}
-	for about, label := range abouts {
+	for about, label := range status.Labels {
 		emit("fairlead_agent_troubles", float64(troubles[about]), label)
 	}
-}
-
-// abouts are what trouble can be about, as labels.
-var abouts = map[string]string{
-	aboutCertificate: "certificate", aboutConfiguration: "configuration", aboutCache: "control_channel", aboutEnvoy: "envoy",
-	aboutStart: "envoy_start", aboutHang: "envoy_hangs", aboutReplaced: "envoy_replaced", aboutDisk: "disk", aboutMembership: "membership",
 }
 
 func one(yes bool) int {
@@ -124,73 +106,11 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// summary is what figures are made of.
-type summary struct {
-	notAfter          time.Time
-	connected, cached bool
-	troubles          []string
-}
-
-func (s *status) summary() summary {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := summary{notAfter: s.notAfter, connected: s.connected, cached: s.cached}
-	for _, t := range s.troubles {
-		out.troubles = append(out.troubles, t.about)
-	}
-	return out
-}
-
-// lookAtTunnels says what a gateway carries.
-func (a *Agent) lookAtTunnels(emit metrics.Emit) {
-	stats := a.table.Stats()
-	emit("fairlead_gateway_cut_total", float64(stats.Cut))
-	emit("fairlead_gateway_cut_failures_total", float64(stats.CutFails))
-	emit("fairlead_gateway_holes", float64(stats.Holes))
-	emit("fairlead_gateway_moved_total", float64(stats.Moved))
-	emit("fairlead_gateway_given_up_total", float64(stats.GivenUp))
-	emit("fairlead_gateway_unknown_connections", float64(stats.Unknown))
-	emit("fairlead_gateway_record_incomplete", metrics.Bool(stats.Incomplete != ""))
-	emit("fairlead_gateway_unknown_closed_total", float64(stats.Closed))
-	emit("fairlead_gateway_bad_events_total", float64(stats.BadLines))
-	clusters, dark := a.tenants.sizes()
-	emit("fairlead_gateway_workload_clusters", float64(clusters))
-	emit("fairlead_gateway_dark_workload_clusters", float64(dark))
-	edges, workers, ids := a.table.Sizes(a.config.PerCluster)
-	emit("fairlead_gateway_edges", float64(edges))
-	if len(workers) == 0 {
-		workers = map[string]int{tunnels.FirstWorker: 0}
-	}
-	for worker, n := range workers {
-		emit("fairlead_gateway_tunnels", float64(n), worker)
-	}
-	for id, n := range ids {
-		emit("fairlead_gateway_cluster_tunnels", float64(n), id)
-	}
-	if a.config.PerCluster {
-		a.lookAtRoundTrips(emit)
-	}
-}
-
-// lookAtRoundTrips says how far the workload clusters are, as far as the kernel answers.
-func (a *Agent) lookAtRoundTrips(emit metrics.Emit) {
-	all, _ := a.table.Measure(nil) // of those that could not be asked for it says 0
-	longest := make(map[string]time.Duration, len(all))
-	for _, m := range all {
-		longest[m.ID] = max(longest[m.ID], m.RTT)
-	}
-	for id, trip := range longest {
-		if trip > 0 {
-			emit("fairlead_gateway_cluster_round_trip_seconds", trip.Seconds(), id)
-		}
-	}
-}
-
 // lookAtAPIServers says how an edge finds its apiservers.
 func (a *Agent) lookAtAPIServers(emit metrics.Emit) {
 	health, first := map[string]int{}, time.Time{}
 	for _, m := range a.memberships() {
-		state := m.status.state()
+		state := m.status.State()
 		is := "unknown"
 		if state.APIServer != nil {
 			is = map[bool]string{true: "healthy", false: "unhealthy"}[state.APIServer.Healthy]

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 )
 
 // lookJoined is how often an agent looks for tunnels that it was given. It costs one reading of a small folder.
@@ -39,7 +41,7 @@ func (j *joined) wait() {
 	j.tries++
 }
 
-func (a *Agent) joinedRoot() string { return filepath.Join(a.config.StateDir, joinedFolder) }
+func (a *Agent) joinedRoot() string { return filepath.Join(a.config.StateDir, edge.JoinedFolder) }
 
 // memberships are all, in no order that lasts.
 func (a *Agent) memberships() []*membership {
@@ -103,7 +105,7 @@ func (a *Agent) lookJoined(ctx context.Context) error {
 	var errs []error
 	for _, j := range keep {
 		a.begin(ctx, j)
-		errs = append(errs, writeJoinedStatus(filepath.Join(a.joinedRoot(), j.name), j.status()))
+		errs = append(errs, edge.WriteJoinedStatus(filepath.Join(a.joinedRoot(), j.name), j.status()))
 	}
 	return errors.Join(errs...)
 }
@@ -111,11 +113,11 @@ func (a *Agent) lookJoined(ctx context.Context) error {
 // changed says whether a file is another one, so that what it began has to begin anew. A new token alone is read when it is
 // needed; where it is needed now, waiting for the next attempt would be in vain.
 func (a *Agent) changed(j *joined) bool {
-	file, hash, err := readJoined(filepath.Join(a.joinedRoot(), j.name+joinedSuffix))
+	file, hash, err := readJoined(filepath.Join(a.joinedRoot(), j.name+edge.JoinedSuffix))
 	if err != nil || hash == j.hash {
 		return false // and what runs goes on
 	}
-	if j.member == nil || file.way() != j.way {
+	if j.member == nil || file.Way() != j.way {
 		return true
 	}
 	if _, err := j.member.store.Identity(); err != nil {
@@ -162,7 +164,7 @@ func (a *Agent) begin(ctx context.Context, j *joined) {
 		if err := j.member.run(ctx); err != nil && ctx.Err() == nil {
 			j.failed = err
 			j.member.log.Error("membership failed, beginning it anew", "error", err)
-			j.member.status.trouble(aboutMembership, err.Error())
+			j.member.status.SetTrouble(status.AboutMembership, err.Error())
 		}
 	}()
 }
@@ -193,8 +195,8 @@ func (a *Agent) leave(j *joined, forGood bool) {
 }
 
 // status is what is said of a file.
-func (j *joined) status() joinedStatus {
-	s := joinedStatus{File: j.hash}
+func (j *joined) status() edge.JoinedStatus {
+	s := edge.JoinedStatus{File: j.hash}
 	m := j.member
 	if j.of != nil {
 		m = j.of
@@ -203,7 +205,7 @@ func (j *joined) status() joinedStatus {
 	case j.err != nil:
 		s.Error = j.err.Error()
 	case m != nil:
-		now := m.status.state()
+		now := m.status.State()
 		s.Node, s.Connected, s.Error = now.Node, now.Connected, now.LastError
 	}
 	return s

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/internal/heartbeat"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
@@ -16,7 +17,7 @@ import (
 // for an external Envoy its unit or container, starts a new one: see package watchdog. It does not depend on the supervisor,
 // which waits for an Envoy that hung before the agent started.
 func (a *Agent) watchEnvoy(ctx context.Context) {
-	probe := watchdog.NewProbe(a.config.path(envoy.LoopSocket), a.config.Concurrency, a.config.admin().answers)
+	probe := watchdog.NewProbe(a.config.path(envoy.LoopSocket), a.config.Concurrency, a.config.admin().Answers)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -35,7 +36,7 @@ func (a *Agent) watchEnvoy(ctx context.Context) {
 		done := a.beats.Begin("watching Envoy", heartbeat.Limit)
 		signals := observer.Signals()
 		var before string
-		signals.Drains, before = a.envoy.state()
+		signals.Drains, before = a.envoy.State()
 		if !a.figures.running.Load() && !probe.Running() {
 			signals = watchdog.Signals{Main: true} // there is no Envoy, which the supervisor says
 		}
@@ -52,14 +53,14 @@ func (a *Agent) watchEnvoy(ctx context.Context) {
 
 // envoyHangs records which parts of Envoy do not answer; empty: all do again.
 func (a *Agent) envoyHangs(silent string) {
-	a.envoy.hangs(silent)
+	a.envoy.SetSilent(silent)
 	if silent == "" {
 		a.log.Info("Envoy answers again")
-		a.eachStatus(func(s *status) { s.over(aboutHang) })
+		a.eachStatus(func(s *status.Status) { s.ClearTrouble(status.AboutHang) })
 		return
 	}
 	a.log.Error("Envoy hangs", "silent", silent)
-	a.eachStatus(func(s *status) { s.trouble(aboutHang, "no answer from "+silent) })
+	a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutHang, "no answer from "+silent) })
 }
 
 // replacedFile is written when Envoy is replaced because it hangs, so that the next agent knows when that was.
@@ -84,12 +85,12 @@ func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 		a.log.Error("Envoy hangs and can't be killed", "pid", pid, "error", err)
 	default:
 		// Recorded under a name of its own: the new Envoy answers within a second, and the reason would be gone before anything reads it.
-		_, silent := a.envoy.state()
+		_, silent := a.envoy.State()
 		a.replacing.Store(true)
 		if err := disk.Replace(a.config.path(replacedFile), nil); err != nil {
 			a.log.Warn("the time of the replacement is not recorded: the next agent may replace Envoy sooner", "error", err)
 		}
-		a.eachStatus(func(s *status) { s.trouble(aboutReplaced, "there was no answer from "+silent) })
+		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutReplaced, "there was no answer from "+silent) })
 		a.figures.replaced.WithLabelValues().Inc()
 		a.log.Error("Envoy hung, killed it so that a new one starts", "pid", pid)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
 
@@ -56,7 +57,7 @@ func (p *place) renewed(old int) (pid int) {
 	p.t.Helper()
 	for end := time.Now().Add(replaced); time.Now().Before(end); pass(p.t, 100*time.Millisecond) {
 		if code, _ := p.get("/readyz"); code == http.StatusOK {
-			if pid, err := p.admin().pid(); err == nil && pid != old {
+			if pid, err := p.admin().PID(); err == nil && pid != old {
 				return pid
 			}
 		}
@@ -87,7 +88,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 		pids[p] = p.renewed(pid)
 		p.logged("Envoy hung, killed it", 1)
 		p.state("the reason outlives the Envoy that hung", func(s state) error {
-			if trouble := s.Memberships[0].LastError; !strings.HasPrefix(trouble, aboutReplaced+": there was no answer from") {
+			if trouble := s.Memberships[0].LastError; !strings.HasPrefix(trouble, status.AboutReplaced+": there was no answer from") {
 				return errors.New(trouble)
 			}
 			return nil

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/version"
-	"github.com/fairlead/fairlead/pkg/probe"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
@@ -19,12 +20,12 @@ import (
 // Envoy, whose state must not have the agent restarted.
 func (a *Agent) probes() map[string]func() {
 	probes := map[string]func(){
-		"the state of the memberships": func() { a.eachStatus(func(s *status) { s.summary() }) },
+		"the state of the memberships": func() { a.eachStatus(func(s *status.Status) { s.Summary() }) },
 		"the state of the relay":       func() { a.relay.Answers() },
-		"the state of Envoy":           func() { a.envoy.takes() },
+		"the state of Envoy":           func() { a.envoy.Takes() },
 	}
-	if a.table != nil {
-		probes["the table of tunnels"] = func() { a.table.Stats() }
+	if a.gateway != nil {
+		probes["the table of tunnels"] = func() { a.gateway.Table.Stats() }
 	}
 	return probes
 }
@@ -58,8 +59,8 @@ func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 
 // ready returns all that keeps the agent from being ready.
 func (a *Agent) ready(ctx context.Context) error {
-	err := a.envoy.ready()
-	if _, silent := a.envoy.state(); errors.Is(err, errDraining) || silent != "" {
+	err := a.envoy.Ready()
+	if _, silent := a.envoy.State(); errors.Is(err, status.ErrDraining) || silent != "" {
 		return err
 	}
 	if missing := a.carries(ctx); missing != nil {
@@ -70,7 +71,7 @@ func (a *Agent) ready(ctx context.Context) error {
 
 // carries returns what keeps Envoy from carrying tunnels.
 func (a *Agent) carries(ctx context.Context) error {
-	errs := []error{a.config.admin().ready(ctx)}
+	errs := []error{a.config.admin().Ready(ctx)}
 	all := a.memberships()
 	for _, m := range all {
 		// What was given to an edge at run time is not what its supervisor has started it for.
@@ -83,65 +84,41 @@ func (a *Agent) carries(ctx context.Context) error {
 
 // elsewhere says whether the tunnel of a membership is carried by one that was joined: its Cluster was moved there.
 func elsewhere(m *membership, all []*membership) bool {
-	e, ok := m.role.(*edgeRole)
+	e, ok := m.role.(*edge.Role)
 	if !ok {
 		return false
 	}
-	id, _, err := e.expected()
+	id, _, err := e.Expected()
 	return err == nil && id != "" && slices.ContainsFunc(all, func(other *membership) bool {
-		o, ok := other.role.(*edgeRole)
-		return ok && other.joined != "" && o.sight.looks() && other.ready() == nil && other.status.state().TunnelID == id
+		o, ok := other.role.(*edge.Role)
+		return ok && other.joined != "" && o.Looks() && other.ready() == nil && other.status.State().TunnelID == id
 	})
 }
 
 // state is the answer to /status.
 type state struct {
-	Version     string        `json:"version"`
-	Form        string        `json:"form"`
-	Ready       bool          `json:"ready"`
-	Reason      string        `json:"reason,omitempty"` // why it is not
-	Memberships []memberState `json:"memberships"`
+	Version     string          `json:"version"`
+	Form        string          `json:"form"`
+	Ready       bool            `json:"ready"`
+	Reason      string          `json:"reason,omitempty"` // why it is not
+	Memberships []status.Member `json:"memberships"`
 	// Tunnels are those of a gateway; of one with several workers, what became of holes too.
 	Tunnels *tunnels.Stats `json:"tunnels,omitempty"`
 }
 
-type memberState struct {
-	Node      string        `json:"node,omitempty"`
-	TunnelID  string        `json:"tunnelID,omitempty"`
-	Joined    string        `json:"joined,omitempty"` // its name, if it was joined at run time
-	NotAfter  *time.Time    `json:"certificateNotAfter,omitempty"`
-	Connected bool          `json:"connected"`        // to the xds-server
-	Cached    bool          `json:"cached,omitempty"` // Envoy has the configuration of before
-	APIServer *probe.Result `json:"apiServer,omitempty"`
-	LastError string        `json:"lastError,omitempty"`
-}
-
 func (a *Agent) state(ctx context.Context) state {
-	s := state{Version: version.Get(), Form: form(a.config), Ready: true}
+	s := state{Version: version.Get(), Form: status.Form(a.config.External), Ready: true}
 	if err := a.ready(ctx); err != nil {
 		s.Ready, s.Reason = false, err.Error()
 	}
-	if a.table != nil {
-		stats := a.table.Stats()
+	if a.gateway != nil {
+		stats := a.gateway.Table.Stats()
 		s.Tunnels = &stats
 	}
 	for _, m := range a.memberships() {
-		state := m.status.state()
+		state := m.status.State()
 		state.Joined = m.joined
 		s.Memberships = append(s.Memberships, state)
 	}
 	return s
-}
-
-func (s *status) state() memberState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m := memberState{
-		Node: s.subject.Node, TunnelID: s.subject.ID, Connected: s.connected, Cached: s.cached,
-		APIServer: s.sight, LastError: s.newest(),
-	}
-	if !s.notAfter.IsZero() {
-		m.NotAfter = &s.notAfter
-	}
-	return m
 }

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 
 	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -17,15 +19,36 @@ import (
 // enrolledCAFile holds the CA of the credential that the identity belongs to.
 const enrolledCAFile = "enrolled-ca.pem"
 
+// credentialRole is what identities need to know of an edge or a gateway.
+type credentialRole interface {
+	// enrol tries once to get a first identity, and the trust bundle (PEM) to go with it. It reads its credential anew at
+	// each call, because somebody may have replaced it. An error that wraps certs.ErrRefused is the server's last word.
+	Enrol(ctx context.Context) (certs.Identity, []byte, error)
+	// cure is what a person can do when enrolment is refused.
+	Cure() string
+	// expected is what the credential is for now: the id of a tunnel, empty if it does not say, and the CA (PEM) of the
+	// control channel. It is read anew at each call.
+	Expected() (id string, ca []byte, err error)
+	// control is the domain whose names the control channel has, and the way there.
+	Control() (model.TunnelDomain, *dial.Way)
+	// owns returns an error for a subject that is not of this role.
+	Owns(subject model.Subject) error
+}
+
 // identities decides how the next identity is got: by the key of the current one, or by the role's credential.
 type identities struct {
-	role  role
+	role  credentialRole
 	store *certs.Store
 	log   *slog.Logger
 
 	enrolledCA string // path of enrolledCAFile
 
 	buried *buried // nil: none
+}
+
+// newIdentities returns those of the role whose identity is in a folder.
+func newIdentities(role credentialRole, store *certs.Store, dir string, log *slog.Logger) *identities {
+	return &identities{role: role, store: store, log: log, enrolledCA: filepath.Join(dir, enrolledCAFile)}
 }
 
 // forgetForeign drops an identity that is not for this role, domain and credential: the folder served another purpose
@@ -35,10 +58,10 @@ func (i *identities) forgetForeign() {
 	if err != nil {
 		return
 	}
-	domain, _ := i.role.control()
+	domain, _ := i.role.Control()
 	subject, err := parseSubject(domain, current)
 	if err == nil {
-		err = i.role.owns(subject)
+		err = i.role.Owns(subject)
 	}
 	if err == nil {
 		err = i.checkCredential(subject)
@@ -54,7 +77,7 @@ func (i *identities) forgetForeign() {
 // checkCredential returns an error if the identity in the store is another tunnel's or another installation's than the
 // credential. Where the credential can't be read, or does not say, the identity stays: it does without.
 func (i *identities) checkCredential(subject model.Subject) error {
-	id, ca, err := i.role.expected()
+	id, ca, err := i.role.Expected()
 	if err != nil {
 		return nil //nolint:nilerr // enrolling says it, once that is needed
 	}
@@ -78,7 +101,7 @@ func (i *identities) checkCredential(subject model.Subject) error {
 // rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when the
 // leaf has expired.
 func (i *identities) rememberCA() {
-	_, ca, err := i.role.expected()
+	_, ca, err := i.role.Expected()
 	if err != nil {
 		return
 	}
@@ -95,9 +118,9 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 	if err := i.store.Probe(); err != nil {
 		return certs.Identity{}, nil, err
 	}
-	identity, bundle, err := i.role.enrol(ctx)
+	identity, bundle, err := i.role.Enrol(ctx)
 	if errors.Is(err, certs.ErrRefused) {
-		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.cure())
+		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.Cure())
 	}
 	if err == nil {
 		i.buried = nil
@@ -118,7 +141,7 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 		}
 		return i.enrol(ctx)
 	}
-	domain, way := i.role.control()
+	domain, way := i.role.Control()
 	if subject, err := parseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
 		i.log.Warn("the credential is not that of the certificate any more, enrolling anew", "node", subject.Node)
 		return i.enrol(ctx)
@@ -135,6 +158,7 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 	return identity, bundle, nil
 }
 
+// parseSubject is the subject of an identity of an installation.
 func parseSubject(domain model.TunnelDomain, identity certs.Identity) (model.Subject, error) {
 	return domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
 }

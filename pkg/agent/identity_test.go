@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
@@ -16,14 +19,21 @@ import (
 )
 
 // edgeRole is the role of an edge that has a good token, or the one that is given.
-func (c *control) edgeRole(token string) *edgeRole {
-	e := edgeWith(func() (EdgeCredential, error) { return EdgeCredential{Token: token, CA: c.ca.CertPEM()}, nil })
-	e.Way = way(c.address)
-	return e
+func (c *control) edgeRole(token string) *edge.Role {
+	return c.edgeWith(func() (edge.Credential, error) { return edge.Credential{Token: token, CA: c.ca.CertPEM()}, nil })
 }
 
-func edgeWith(credential func() (EdgeCredential, error)) *edgeRole {
-	return &edgeRole{Edge: Edge{Domain: domain, Credential: credential}}
+func (c *control) edgeWith(credential func() (edge.Credential, error)) *edge.Role {
+	return c.edgeIn(c.t.TempDir(), status.New(status.Process), credential)
+}
+
+func (c *control) edgeIn(dir string, s *status.Status, credential func() (edge.Credential, error)) *edge.Role {
+	c.t.Helper()
+	e, err := edge.NewRole(edge.Config{Domain: domain, Way: way(c.address), Credential: credential}, dir, s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return e
 }
 
 func TestHowAnIdentityIsGot(t *testing.T) {
@@ -64,7 +74,7 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 			}
 			c.set(func() { c.starts, c.err = tc.starts, tc.err })
 			token := map[bool]string{false: c.token, true: "fl1.over"}[tc.badToken]
-			i := newIdentities(t, c.edgeRole(token))
+			i := testIdentities(t, c.edgeRole(token))
 			if tc.end != 0 {
 				c.save(i.store, c.identity(edgeSubject, time.Now().Add(tc.begin), time.Now().Add(tc.end)))
 			}
@@ -103,7 +113,7 @@ func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := newControl(t)
-			i := newIdentities(t, tc.in(c))
+			i := testIdentities(t, tc.in(c))
 			c.save(i.store, c.fresh(tc.subject))
 			i.forgetForeign()
 			if _, err := i.store.Identity(); (err == nil) != tc.keep {
@@ -115,7 +125,7 @@ func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
 
 func TestAnEdgeWithoutATokenSaysSo(t *testing.T) {
 	c := newControl(t)
-	_, _, err := newIdentities(t, c.edgeRole("")).renew(context.Background())
+	_, _, err := testIdentities(t, c.edgeRole("")).renew(context.Background())
 	if err == nil || !strings.Contains(err.Error(), "no bootstrap token") {
 		t.Errorf("got %v", err)
 	}
@@ -125,10 +135,9 @@ func TestATokenOfAnotherTunnelIsRefusedAndNotUsedUp(t *testing.T) {
 	c := newControl(t)
 	c.serve()
 	wanted := model.NewID()
-	credential := EdgeCredential{ID: wanted, Token: c.token, CA: c.ca.CertPEM()}
-	e := edgeWith(func() (EdgeCredential, error) { return credential, nil })
-	e.Way = way(c.address)
-	i := newIdentities(t, e)
+	credential := edge.Credential{ID: wanted, Token: c.token, CA: c.ca.CertPEM()}
+	e := c.edgeWith(func() (edge.Credential, error) { return credential, nil })
+	i := testIdentities(t, e)
 	for range 3 {
 		_, _, err := i.renew(t.Context())
 		if !errors.Is(err, certs.ErrRefused) || !strings.Contains(err.Error(), wanted) || !strings.Contains(err.Error(), edgeSubject.ID) {
@@ -153,19 +162,19 @@ func edgeOf(d model.TunnelDomain) func(*control) role {
 }
 
 func gatewayOf(c *control) role {
-	return &gatewayRole{Gateway: Gateway{Domain: domain, Name: name, Way: way(c.address), Bind: c.bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
+	return &gateway.Role{Config: gateway.Config{Domain: domain, Name: name, Way: way(c.address), Bind: c.bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
 		return enrolclient.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
 	}}}
 }
 
-func newIdentities(t *testing.T, role role) *identities {
+func testIdentities(t *testing.T, role role) *identities {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	store, err := certs.OpenStore(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &identities{role: role, store: store, log: slog.New(slog.DiscardHandler), enrolledCA: filepath.Join(dir, enrolledCAFile)}
+	return newIdentities(role, store, dir, slog.New(slog.DiscardHandler))
 }
 
 func (c *control) save(store *certs.Store, identity certs.Identity) {

@@ -15,31 +15,32 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // joinedEdge is Config.Joined of the agents of these tests.
-func joinedEdge(path string) (Edge, error) {
-	file, err := ReadBootstrapFile(path)
+func joinedEdge(path string) (edge.Config, error) {
+	file, err := edge.ReadBootstrapFile(path)
 	if err != nil {
-		return Edge{}, err
+		return edge.Config{}, err
 	}
 	to, err := model.ParseEndpoint(file.Gateway[0])
 	if err != nil {
-		return Edge{}, err
+		return edge.Config{}, err
 	}
-	return Edge{Domain: model.TunnelDomain(file.TunnelDomain), Way: &dial.Way{Addresses: []model.Endpoint{to}}, Credential: func() (EdgeCredential, error) {
-		file, err := ReadBootstrapFile(path)
-		return EdgeCredential{Token: file.Token, ID: file.ID, CA: []byte(file.CA)}, err
+	return edge.Config{Domain: model.TunnelDomain(file.TunnelDomain), Way: &dial.Way{Addresses: []model.Endpoint{to}}, Credential: func() (edge.Credential, error) {
+		file, err := edge.ReadBootstrapFile(path)
+		return edge.Credential{Token: file.Token, ID: file.ID, CA: []byte(file.CA)}, err
 	}}, nil
 }
 
 // bootstrapFile is that of the tunnel of edgeSubject at an installation.
 func (c *control) bootstrapFile() []byte {
 	c.t.Helper()
-	data, err := yaml.Marshal(BootstrapFile{
-		ID: edgeSubject.ID, Gateway: Addresses{c.bind.Public.String()}, TunnelDomain: string(domain), Token: c.token, CA: string(c.ca.CertPEM()),
+	data, err := yaml.Marshal(edge.BootstrapFile{
+		ID: edgeSubject.ID, Gateway: edge.Addresses{c.bind.Public.String()}, TunnelDomain: string(domain), Token: c.token, CA: string(c.ca.CertPEM()),
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -48,13 +49,13 @@ func (c *control) bootstrapFile() []byte {
 }
 
 // join is edge-agent join.
-func (p *place) join(data []byte) (Joined, error) {
+func (p *place) join(data []byte) (edge.Joined, error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), envoytest.Patience)
 	defer cancel()
-	return Join(ctx, p.child.StateDir, data)
+	return edge.Join(ctx, p.child.StateDir, data)
 }
 
-func (p *place) mustJoin(to *control) Joined {
+func (p *place) mustJoin(to *control) edge.Joined {
 	p.t.Helper()
 	joined, err := p.join(to.bootstrapFile())
 	if err != nil {
@@ -145,9 +146,9 @@ func TestAnEdgeJoinsATunnelWhileItRuns(t *testing.T) {
 }
 
 // leaves takes a tunnel back, after which nothing of it may be left.
-func (p *place) leaves(joined Joined, to *place, a *apiserver) {
+func (p *place) leaves(joined edge.Joined, to *place, a *apiserver) {
 	p.t.Helper()
-	if err := Leave(p.child.StateDir, joined.Name); err != nil {
+	if err := edge.Leave(p.child.StateDir, joined.Name); err != nil {
 		p.t.Fatal(err)
 	}
 	p.state("it has left", func(s state) error {
@@ -157,7 +158,7 @@ func (p *place) leaves(joined Joined, to *place, a *apiserver) {
 		return nil
 	})
 	envoytest.Eventually(p.t, "its tunnel and its key are gone", func() error {
-		if _, err := os.Stat(filepath.Join(p.child.StateDir, joinedFolder, joined.Name)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(p.child.StateDir, edge.JoinedFolder, joined.Name)); !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("the folder is there: %w", err)
 		}
 		if to.once(p.t.Context(), a) == nil {
@@ -199,19 +200,19 @@ func TestABootstrapFileTakesOverWhatWasJoined(t *testing.T) {
 }
 
 func TestJoinSaysWhyNot(t *testing.T) {
-	gateway, edge, _ := newPair(t)
+	gateway, at, _ := newPair(t)
 	gateway.serve()
 	gateway.agent()
-	if _, err := edge.join(gateway.bootstrapFile()); err == nil || !strings.Contains(err.Error(), "--state-dir") {
+	if _, err := at.join(gateway.bootstrapFile()); err == nil || !strings.Contains(err.Error(), "--state-dir") {
 		t.Errorf("without a state folder: %v", err)
 	}
-	agent := edge.agent()
-	edge.ready()
-	own, err := edge.join(gateway.bootstrapFile())
+	agent := at.agent()
+	at.ready()
+	own, err := at.join(gateway.bootstrapFile())
 	if err != nil {
 		t.Errorf("the tunnel that it has already: %v", err)
 	}
-	edge.state("it is an edge of it once", func(s state) error {
+	at.state("it is an edge of it once", func(s state) error {
 		if len(s.Memberships) != 1 || s.Memberships[0].Node != own.Node {
 			return errors.New("it is not")
 		}
@@ -222,17 +223,17 @@ func TestJoinSaysWhyNot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	secret := "fl1.not-the-token"
-	if _, err := Join(ctx, edge.child.StateDir, []byte(strings.ReplaceAll(file, to.token, secret))); err == nil || !strings.Contains(err.Error(), "token is unknown") || strings.Contains(err.Error(), secret) {
+	if _, err := edge.Join(ctx, at.child.StateDir, []byte(strings.ReplaceAll(file, to.token, secret))); err == nil || !strings.Contains(err.Error(), "token is unknown") || strings.Contains(err.Error(), secret) {
 		t.Errorf("a token that is not good: %v", err)
 	}
-	edge.ready(0) // what was joined in vain is none of its supervisor's business
-	if _, err := edge.join([]byte(file)); err != nil {
+	at.ready(0) // what was joined in vain is none of its supervisor's business
+	if _, err := at.join([]byte(file)); err != nil {
 		t.Errorf("the same with a good token: %v", err)
 	}
 	agent.end(t, syscall.SIGTERM)
 	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := Join(ctx, edge.child.StateDir, []byte(file)); !errors.Is(err, errNoAnswer) {
+	if _, err := edge.Join(ctx, at.child.StateDir, []byte(file)); !errors.Is(err, edge.ErrNoAnswer) {
 		t.Errorf("without an agent: %v", err)
 	}
 }
@@ -244,7 +245,7 @@ func TestJoinTakesNoGarbage(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
 		"nothing":                {in: "", want: "no token"},
 		"no YAML":                {in: "token: " + c.token + "\n\t:", want: "no YAML"},
-		"too much":               {in: good + strings.Repeat("#", MaxBootstrapFile), want: "no YAML"},
+		"too much":               {in: good + strings.Repeat("#", edge.MaxBootstrapFile), want: "no YAML"},
 		"no id":                  {in: strings.ReplaceAll(good, edgeSubject.ID, ""), want: "tunnel id"},
 		"an id with a path":      {in: strings.ReplaceAll(good, edgeSubject.ID, "../../x"), want: "tunnel id"},
 		"a domain with a path":   {in: strings.ReplaceAll(good, string(domain), "../../x"), want: "tunnel domain"},
@@ -252,15 +253,15 @@ func TestJoinTakesNoGarbage(t *testing.T) {
 		"a CA that is none":      {in: strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"), want: "ca: it is no certificate"},
 		"no token, all the rest": {in: strings.ReplaceAll(good, c.token, ""), want: "no token"},
 	} {
-		if _, err := Join(t.Context(), dir, []byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), c.token) {
+		if _, err := edge.Join(t.Context(), dir, []byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), c.token) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)
 		}
 	}
-	if names, err := joinedNames(filepath.Join(dir, joinedFolder)); err != nil || len(names) > 0 {
+	if names, err := edge.JoinedNames(filepath.Join(dir, edge.JoinedFolder)); err != nil || len(names) > 0 {
 		t.Errorf("there are %v, %v", names, err)
 	}
 	for _, name := range []string{"", "..", "a/b", "/etc/passwd"} {
-		if Leave(dir, name) == nil {
+		if edge.Leave(dir, name) == nil {
 			t.Errorf("left %q", name)
 		}
 	}
@@ -270,18 +271,18 @@ func TestAnEdgeJoinsNoMoreThanItMay(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for i := range maxJoined + 1 {
+	for i := range edge.MaxJoined + 1 {
 		c := newControl(t) // each has a CA of its own
-		_, err := Join(ctx, dir, c.bootstrapFile())
-		if full := err != nil && strings.Contains(err.Error(), "edge-agent leave"); full != (i == maxJoined) {
+		_, err := edge.Join(ctx, dir, c.bootstrapFile())
+		if full := err != nil && strings.Contains(err.Error(), "edge-agent leave"); full != (i == edge.MaxJoined) {
 			t.Fatalf("the %d. file: %v", i+1, err)
 		}
 	}
-	names, err := joinedNames(filepath.Join(dir, joinedFolder))
-	if err != nil || len(names) != maxJoined || !slices.IsSorted(names) {
+	names, err := edge.JoinedNames(filepath.Join(dir, edge.JoinedFolder))
+	if err != nil || len(names) != edge.MaxJoined || !slices.IsSorted(names) {
 		t.Errorf("there are %v, %v", names, err)
 	}
-	info, err := os.Stat(filepath.Join(dir, joinedFolder, names[0]+joinedSuffix))
+	info, err := os.Stat(filepath.Join(dir, edge.JoinedFolder, names[0]+edge.JoinedSuffix))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has the mode %v, %v", info.Mode(), err)
 	}

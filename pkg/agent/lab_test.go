@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -39,7 +40,7 @@ func newPlace(c *control, set func(*child, string)) *place {
 	p.write(p.child.CAFile, string(c.ca.CertPEM()))
 	set(&p.child, dir)
 	c.t.Cleanup(func() {
-		if pid, err := p.admin().pid(); err == nil && !p.child.External {
+		if pid, err := p.admin().PID(); err == nil && !p.child.External {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		if c.t.Failed() {
@@ -93,8 +94,8 @@ func (p *place) read(path string) string {
 	return string(data)
 }
 
-func (p *place) admin() admin {
-	return admin{socket: filepath.Join(cmp.Or(p.child.RuntimeDir, p.child.StateDir), envoy.AdminSocket)}
+func (p *place) admin() envoyadmin.Client {
+	return envoyadmin.Client{Socket: filepath.Join(cmp.Or(p.child.RuntimeDir, p.child.StateDir), envoy.AdminSocket)}
 }
 
 // agentProcess is an agent in a process of its own.
@@ -144,7 +145,7 @@ func (a *agentProcess) end(t *testing.T, s syscall.Signal) {
 func (p *place) ready(not ...int) (pid int) {
 	p.t.Helper()
 	envoytest.Eventually(p.t, "the agent is ready", func() (err error) {
-		if pid, err = p.admin().pid(); err != nil {
+		if pid, err = p.admin().PID(); err != nil {
 			return err
 		}
 		for _, old := range not {

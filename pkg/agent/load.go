@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -48,7 +49,7 @@ func (a *Agent) removeLeft() {
 		if !e.IsDir() {
 			continue
 		}
-		if _, err := os.Lstat(filepath.Join(a.joinedRoot(), e.Name()+joinedSuffix)); errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(a.joinedRoot(), e.Name()+edge.JoinedSuffix)); errors.Is(err, os.ErrNotExist) {
 			a.remove(e.Name())
 		}
 	}
@@ -76,8 +77,8 @@ func (a *Agent) joinedNames() ([]string, error) {
 	if a.config.Joined == nil {
 		return nil, nil
 	}
-	names, err := joinedNames(a.joinedRoot())
-	return names[:min(len(names), maxJoined)], err
+	names, err := edge.JoinedNames(a.joinedRoot())
+	return names[:min(len(names), edge.MaxJoined)], err
 }
 
 // newJoined makes the membership of a file. before is the last attempt at it, or nil.
@@ -100,13 +101,13 @@ func (a *Agent) newJoined(name string, before *joined) *joined {
 }
 
 func (a *Agent) openJoined(j *joined) error {
-	path := filepath.Join(a.joinedRoot(), j.name+joinedSuffix)
+	path := filepath.Join(a.joinedRoot(), j.name+edge.JoinedSuffix)
 	file, hash, err := readJoined(path)
 	if err != nil {
 		return err
 	}
-	j.hash, j.way = hash, file.way()
-	if err := file.complete(); err != nil {
+	j.hash, j.way = hash, file.Way()
+	if err := file.Check(); err != nil {
 		return err
 	}
 	if j.of = a.configured(file); j.of != nil {
@@ -129,31 +130,26 @@ func (a *Agent) openJoined(j *joined) error {
 	return nil
 }
 
-func readJoined(path string) (BootstrapFile, string, error) {
+func readJoined(path string) (edge.BootstrapFile, string, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
+		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
 	}
-	if !info.Mode().IsRegular() || info.Size() > MaxBootstrapFile {
-		return BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %s is no file, or has more than %d bytes", path, MaxBootstrapFile)
+	if !info.Mode().IsRegular() || info.Size() > edge.MaxBootstrapFile {
+		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %s is no file, or has more than %d bytes", path, edge.MaxBootstrapFile)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
+		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
 	}
-	file, err := ParseBootstrapFile(data)
-	return file, hashOf(data), err
-}
-
-// way is what of a file is read once.
-func (f BootstrapFile) way() string {
-	return fmt.Sprint(f.ID, f.TunnelDomain, f.Gateway, f.Gateways)
+	file, err := edge.ParseBootstrapFile(data)
+	return file, edge.Hash(data), err
 }
 
 // configured is the membership of a bootstrap file of the command line that is of the same tunnel as this one; nil: there is none.
-func (a *Agent) configured(file BootstrapFile) *membership {
+func (a *Agent) configured(file edge.BootstrapFile) *membership {
 	for _, m := range a.members {
-		e, ok := m.role.(*edgeRole)
+		e, ok := m.role.(*edge.Role)
 		if !ok {
 			continue
 		}
@@ -161,12 +157,12 @@ func (a *Agent) configured(file BootstrapFile) *membership {
 		if err != nil {
 			continue
 		}
-		other := BootstrapFile{ID: credential.ID, TunnelDomain: string(e.Domain), CA: string(credential.CA)}
+		other := edge.BootstrapFile{ID: credential.ID, TunnelDomain: string(e.Domain), CA: string(credential.CA)}
 		if other.ID == "" {
 			subject, _ := m.current()
 			other.ID = subject.ID
 		}
-		if file.same(other) || (file.ID == other.ID && file.TunnelDomain == other.TunnelDomain && m.store.Bundle().Overlaps(certs.Bundle(file.CA))) {
+		if file.Same(other) || (file.ID == other.ID && file.TunnelDomain == other.TunnelDomain && m.store.Bundle().Overlaps(certs.Bundle(file.CA))) {
 			return m
 		}
 	}
@@ -175,7 +171,7 @@ func (a *Agent) configured(file BootstrapFile) *membership {
 
 // joinedFolderOf is the folder with the identity of a tunnel that this edge was given before it was told of it on the command line,
 // whether it was taken back since or not; empty: none. So nobody enrols anew whose bootstrap file is replaced after a move.
-func (a *Agent) joinedFolderOf(e Edge) string {
+func (a *Agent) joinedFolderOf(e edge.Config) string {
 	credential, err := e.Credential()
 	if err != nil || credential.ID == "" || a.config.Joined == nil {
 		return ""
@@ -184,24 +180,16 @@ func (a *Agent) joinedFolderOf(e Edge) string {
 	if err != nil {
 		return ""
 	}
-	wanted := BootstrapFile{ID: credential.ID, TunnelDomain: string(e.Domain), CA: string(credential.CA)}
+	wanted := edge.BootstrapFile{ID: credential.ID, TunnelDomain: string(e.Domain), CA: string(credential.CA)}
 	for _, entry := range entries {
 		dir := filepath.Join(a.joinedRoot(), entry.Name())
 		leaf, err := readLeaf(dir)
 		if err != nil || !slices.Contains(leaf.DNSNames, e.Domain.TunnelID(credential.ID)) {
 			continue
 		}
-		if file, _, err := readJoined(dir + joinedSuffix); err == nil && file.same(wanted) || trusts(dir, credential.CA) {
+		if file, _, err := readJoined(dir + edge.JoinedSuffix); err == nil && file.Same(wanted) || trusts(dir, credential.CA) {
 			return dir
 		}
 	}
 	return ""
-}
-
-// trusts says whether an identity is of the installation that has a CA: a tunnel that moves has one id in two.
-func trusts(dir string, ca []byte) bool {
-	return slices.ContainsFunc([]string{certs.TrustFile, enrolledCAFile}, func(name string) bool {
-		bundle, err := os.ReadFile(filepath.Join(dir, name))
-		return err == nil && certs.Bundle(bundle).Overlaps(ca)
-	})
 }

@@ -1,10 +1,6 @@
 package agent
 
 import (
-	"context"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,8 +9,10 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/fairlead/fairlead/internal/version"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -27,13 +25,12 @@ const (
 
 // newMembers makes the memberships, and opens their folders.
 func (a *Agent) newMembers() ([]*membership, error) {
-	if g := a.config.Gateway; g != nil {
+	if a.gateway != nil {
 		m, err := a.newMember(a.config.StateDir, a.log)
 		if err != nil {
 			return nil, err
 		}
-		m.role = &gatewayRole{Gateway: *g, table: a.table, takes: a.envoy.takes, log: a.log}
-		m.identities.role = m.role
+		m.setRole(a.gateway.Role(a.envoy.Takes))
 		return []*membership{m}, nil
 	}
 	var members []*membership
@@ -64,47 +61,45 @@ func (a *Agent) newMember(dir string, log *slog.Logger) (*membership, error) {
 	}
 	return &membership{
 		dir: dir, store: store, relay: a.relay, admin: a.config.admin(), sds: a.sds, log: log,
-		status:     newStatus(a.config),
-		figures:    a.figures,
-		identities: &identities{store: store, log: log, enrolledCA: filepath.Join(dir, enrolledCAFile)},
-		subjects:   make(chan model.Subject, 1),
+		status:   status.New(status.Form(a.config.External)),
+		figures:  a.figures,
+		subjects: make(chan model.Subject, 1),
 	}, nil
 }
 
-func (a *Agent) newEdge(e Edge, dir string, log *slog.Logger) (*membership, error) {
+func (m *membership) setRole(r role) {
+	m.role, m.identities = r, newIdentities(r, m.store, m.dir, m.log)
+}
+
+func (a *Agent) newEdge(e edge.Config, dir string, log *slog.Logger) (*membership, error) {
 	m, err := a.newMember(dir, log)
 	if err != nil {
 		return nil, err
 	}
-	edge := &edgeRole{
-		Edge: e, log: log, status: m.status, sight: newSight(m.status, log),
-		foreign: foreignToken{path: filepath.Join(dir, foreignFile)}, near: nearness{path: filepath.Join(dir, nearFile)},
+	edge, err := edge.NewRole(e, dir, m.status, log)
+	if err != nil {
+		return nil, err
 	}
-	edge.dial = envoy.EdgeDial{Gateways: e.Gateways, APIServers: e.APIServers}
-	m.parts = append(m.parts, edge.sight.run)
-	if e.Way.Proxied() {
-		listener, at, err := listenForward(dir, log)
-		if err != nil {
-			return nil, err
-		}
-		edge.dial.Gateways = []model.Endpoint{at}
-		m.parts = append(m.parts, func(ctx context.Context) error { return e.Way.Forward(ctx, listener, log) })
-	}
-	if len(e.Targets) > 0 {
-		edge.targets = targets{apiservers: slices.Concat(e.Targets, e.APIServers), gateways: slices.Concat(edge.dial.Gateways, e.Way.Addresses)}
-	}
-	m.role, m.identities.role = edge, edge
+	m.parts = append(m.parts, edge.Run)
+	m.setRole(edge)
 	return m, nil
 }
 
 // nodeOf is whom to be at the xds-server.
 func (m *membership) nodeOf(subject model.Subject) func() *corev3.Node {
-	return func() *corev3.Node { return m.node(subject) }
+	return func() *corev3.Node { return withVersion(m.Node(subject)) }
+}
+
+// withVersion adds which agent this is, for people who ask an xds-server.
+func withVersion(node *corev3.Node) *corev3.Node {
+	node.UserAgentName = "fairlead"
+	node.UserAgentVersionType = &corev3.Node_UserAgentVersion{UserAgentVersion: version.Get()}
+	return node
 }
 
 // folderOf is where an enrolment has its state: the folder whose identity is of the same tunnel, so that it does not matter
 // which bootstrap files there are beside this one, or in which order.
-func (a *Agent) folderOf(e Edge) string {
+func (a *Agent) folderOf(e edge.Config) string {
 	if dir := a.joinedFolderOf(e); dir != "" {
 		return dir
 	}
@@ -130,17 +125,4 @@ func (a *Agent) folderOf(e Edge) string {
 		}
 	}
 	return filepath.Join(root, id)
-}
-
-// readLeaf reads the certificate that a folder has an identity for.
-func readLeaf(dir string) (*x509.Certificate, error) {
-	data, err := os.ReadFile(filepath.Join(dir, certs.LeafFile))
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, errors.New("reading leaf: it is no PEM")
-	}
-	return x509.ParseCertificate(block.Bytes)
 }

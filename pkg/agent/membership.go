@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
@@ -33,9 +38,9 @@ type membership struct {
 	store      *certs.Store
 	identities *identities
 	relay      *xdsproxy.Relay
-	admin      admin // of the Envoy that all memberships share
+	admin      envoyadmin.Client // of the Envoy that all memberships share
 	sds        *secretServer
-	status     *status
+	status     *status.Status
 	figures    *figures
 	log        *slog.Logger
 	joined     string                            // its name, of one that was joined at run time
@@ -57,7 +62,7 @@ func (m *membership) recover() []xdsproxy.Upstream {
 	if err != nil {
 		return nil
 	}
-	return []xdsproxy.Upstream{{Name: subject.Node, Check: m.check(subject)}}
+	return []xdsproxy.Upstream{{Name: subject.Node, Check: m.Check(subject)}}
 }
 
 // current is whose identity the store has.
@@ -66,7 +71,7 @@ func (m *membership) current() (model.Subject, error) {
 	if err != nil {
 		return model.Subject{}, err
 	}
-	domain, _ := m.control()
+	domain, _ := m.Control()
 	return parseSubject(domain, identity)
 }
 
@@ -119,11 +124,11 @@ func (m *membership) bury(err error) {
 	m.mu.Lock()
 	subject := m.subject
 	m.subject, m.notAfter, m.served = model.Subject{}, time.Time{}, false
-	m.status.reset()
+	m.status.Reset()
 	m.mu.Unlock()
-	m.over()
+	m.Over()
 	m.log.Error("the xds-server serves this identity no more, enrolling anew if the credential allows it", "node", subject.Node, "error", err)
-	m.status.trouble(aboutCertificate, err.Error())
+	m.status.SetTrouble(status.AboutCertificate, err.Error())
 	m.relay.Forget(subject.Node)
 	if err := m.sds.drop(m); err != nil {
 		m.log.Error("secrets not taken from Envoy", "error", err)
@@ -140,9 +145,9 @@ func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) 
 	identity, bundle, err := m.identities.renew(ctx)
 	switch {
 	case err == nil:
-		m.status.over(aboutCertificate)
+		m.status.ClearTrouble(status.AboutCertificate)
 	case ctx.Err() == nil:
-		m.status.trouble(aboutCertificate, err.Error())
+		m.status.SetTrouble(status.AboutCertificate, err.Error())
 	}
 	return identity, bundle, err
 }
@@ -150,10 +155,10 @@ func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) 
 // written is Rotation.Written.
 func (m *membership) written(err error) {
 	if err == nil {
-		m.status.over(aboutDisk)
+		m.status.ClearTrouble(status.AboutDisk)
 		return
 	}
-	m.status.trouble(aboutDisk, "the new certificate is in use, but not written down: "+err.Error())
+	m.status.SetTrouble(status.AboutDisk, "the new certificate is in use, but not written down: "+err.Error())
 }
 
 // apply is Rotation.Changed: it gives Envoy the identity in the store. After an error it is called again.
@@ -169,7 +174,7 @@ func (m *membership) apply() error {
 	if err := m.sds.set(m, subject, identity, m.store.Bundle()); err != nil {
 		return err
 	}
-	m.status.certificate(subject, identity)
+	m.status.SetIdentity(subject, identity)
 	m.mu.Lock()
 	same := m.subject == subject
 	// A connection that was made with a leaf which has expired is of no use, however long it lasts.
@@ -213,7 +218,7 @@ func (m *membership) attend(ctx context.Context) error {
 
 // session is at the xds-server as one subject, until there is another, or a leaf after one that had expired, which it returns.
 func (m *membership) session(ctx context.Context, subject model.Subject) (next model.Subject, err error) {
-	domain, way := m.control()
+	domain, way := m.Control()
 	conn, err := dial.Conn(way, domain, m.store, m.store)
 	if err != nil {
 		return model.Subject{}, err
@@ -224,10 +229,10 @@ func (m *membership) session(ctx context.Context, subject model.Subject) (next m
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return asOver(m.relay.Run(ctx, xdsproxy.Upstream{
-			Name: subject.Node, Conn: conn, Check: m.check(subject), Node: m.nodeOf(subject),
+			Name: subject.Node, Conn: conn, Check: m.Check(subject), Node: m.nodeOf(subject),
 		}))
 	})
-	group.Go(func() error { return asOver(m.report(ctx, reporting{conn, &m.figures.lastReport}, m.dump(subject))) })
+	group.Go(func() error { return asOver(m.Report(ctx, reporting{conn, &m.figures.lastReport}, m.dump(subject))) })
 	group.Go(func() error {
 		select {
 		case next = <-m.subjects:
@@ -257,7 +262,7 @@ func (m *membership) lookAtRelay() {
 	}
 	state := m.relay.State(m.subject.Node)
 	m.served = m.served || state.Connected || state.Cached
-	m.status.configuration(state)
+	m.status.SetConfiguration(state)
 }
 
 // ready returns why this membership can't carry tunnels yet.
@@ -271,4 +276,15 @@ func (m *membership) ready() error {
 		return fmt.Errorf("%s has no configuration yet", m.subject.Node)
 	}
 	return nil
+}
+
+// dump returns what answers who asks what Envoy runs on behalf of a subject, and not what it runs for others: an edge may have enrolments of
+// several installations.
+func (m *membership) dump(subject model.Subject) report.Dump {
+	return func(ctx context.Context, names []string, to io.Writer) error {
+		mine := func(name string) bool {
+			return (len(names) == 0 || slices.Contains(names, name)) && m.relay.Owns(subject.Node, name)
+		}
+		return m.admin.ConfigDump(ctx, mine, to)
+	}
 }

@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -30,33 +32,46 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	}
 	identity := c.fresh(edgeSubject)
 	c.save(store, identity)
-	edge := c.edgeRole(c.token)
+	st := status.New(status.Process)
+	edge := c.edgeIn(t.TempDir(), st, func() (edge.Credential, error) { return edge.Credential{Token: c.token, CA: c.ca.CertPEM()}, nil })
 	m := &membership{
 		figures: newFigures(),
-		role:    edge, store: store, relay: r, sds: newSecretServer(), status: newStatus(Config{}), log: log,
-		subjects: make(chan model.Subject, 1), identities: &identities{role: edge, store: store, log: log},
+		role:    edge, store: store, relay: r, sds: newSecretServer(), status: st, log: log,
+		subjects: make(chan model.Subject, 1), identities: newIdentities(edge, store, t.TempDir(), log),
 	}
-	edge.sight = newSight(m.status, log)
 	if err := m.apply(); err != nil {
 		t.Fatal(err)
 	}
-	edge.sight.look([]model.Endpoint{target})
-	m.status.saw(probe.Result{Address: target.String(), Healthy: true})
-	m.status.configuration(xdsproxy.State{Connected: true, Cached: true, Refused: "it is of no use"})
-	if s := m.status.state(); s.Node == "" || s.NotAfter == nil || s.APIServer == nil || !s.Connected || !s.Cached {
+	target := model.Endpoint{Host: "10.0.0.10", Port: 6443}
+	workload := model.WorkloadCluster{ID: edgeSubject.ID, Hostname: "c1.prod.tunnels.example.com", APIServer: target}
+	for _, cluster := range envoy.EdgeClusters(model.Installation{Domain: domain, Public: target}, workload, edgeSubject.Node, envoy.EdgeDial{}) {
+		resource, err := anypb.New(cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := edge.Check(edgeSubject)("", resource); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !edge.Looks() {
+		t.Fatal("no apiserver is looked at")
+	}
+	m.status.SetAPIServer(probe.Result{Address: target.String(), Healthy: true})
+	m.status.SetConfiguration(xdsproxy.State{Connected: true, Cached: true, Refused: "it is of no use"})
+	if s := m.status.State(); s.Node == "" || s.NotAfter == nil || s.APIServer == nil || !s.Connected || !s.Cached {
 		t.Fatalf("before it was over: %+v", s)
 	}
 
 	m.bury(errOver)
 	m.lookAtRelay()
-	want := memberState{LastError: aboutCertificate + ": " + errOver.Error()}
-	if got := m.status.state(); fmt.Sprint(got) != fmt.Sprint(want) {
+	want := status.Member{LastError: status.AboutCertificate + ": " + errOver.Error()}
+	if got := m.status.State(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := m.status.report(); got.GetApiServer() != nil {
+	if got := m.status.Report(); got.GetApiServer() != nil {
 		t.Errorf("the report has the apiserver still: %v", got)
 	}
-	if !edge.sight.looksAt(nil) {
+	if edge.Looks() {
 		t.Error("apiservers are looked at still")
 	}
 	if m.ready() == nil {
@@ -68,16 +83,16 @@ func TestATokenOfAnotherTunnelIsUsedOnce(t *testing.T) {
 	c, dir := newControl(t), t.TempDir()
 	c.serve()
 	id := model.NewID()
-	start := func() *edgeRole { // as an agent does
-		e := edgeWith(func() (EdgeCredential, error) { return EdgeCredential{Token: c.token, ID: id, CA: c.ca.CertPEM()}, nil })
-		e.Way, e.log, e.foreign = way(c.address), slog.New(slog.DiscardHandler), foreignToken{path: filepath.Join(dir, foreignFile)}
-		return e
+	start := func() *edge.Role { // as an agent does
+		return c.edgeIn(dir, status.New(status.Process), func() (edge.Credential, error) {
+			return edge.Credential{Token: c.token, ID: id, CA: c.ca.CertPEM()}, nil
+		})
 	}
 	var first string
 	for i := range 3 {
 		e := start()
 		for range 2 {
-			_, _, err := e.enrol(t.Context())
+			_, _, err := e.Enrol(t.Context())
 			if err == nil {
 				t.Fatal("it enrolled for another tunnel")
 			}
@@ -92,11 +107,11 @@ func TestATokenOfAnotherTunnelIsUsedOnce(t *testing.T) {
 			t.Fatalf("after %d starts %d leaves were issued, want 1", i+1, issued)
 		}
 	}
-	if data, err := os.ReadFile(filepath.Join(dir, foreignFile)); err != nil || len(data) == 0 || string(data) == c.token {
+	if data, err := os.ReadFile(filepath.Join(dir, "foreign-token")); err != nil || len(data) == 0 || string(data) == c.token {
 		t.Errorf("on disk is %q, %v", data, err)
 	}
 	id = edgeSubject.ID // a person corrected the bootstrap file
-	if _, _, err := start().enrol(t.Context()); err != nil {
+	if _, _, err := start().Enrol(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -111,42 +126,12 @@ func TestNoTunnelsAreLeftOfAnEnvoyThatEnded(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{log: log, figures: newFigures(), relay: r, table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})}
+	a := &Agent{log: log, figures: newFigures(), relay: r, gateway: &gateway.Gateway{Table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})}}
 	a.envoyEnded("killed", 1)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("its log is there still: %v", err)
 	}
-	if _, version := a.table.Snapshot(); version == 0 {
+	if _, version := a.gateway.Table.Snapshot(); version == 0 {
 		t.Error("it is not known that there are no tunnels")
-	}
-}
-
-func TestAGatewayTakesNothingThatLeadsToItsAgent(t *testing.T) {
-	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
-	installation := model.Installation{Domain: domain, Control: at, Gateways: []model.Gateway{{Name: name}}}
-	check := (&gatewayRole{Gateway: Gateway{Domain: domain, Name: name}}).check(gateway0)
-	var all []proto.Message
-	for _, l := range envoy.GatewayListeners(installation, name, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{}) {
-		all = append(all, l)
-	}
-	for _, c := range envoy.GatewayClusters(installation) {
-		all = append(all, c)
-	}
-	for _, m := range all {
-		if err := check("", pack(t, m)); err != nil {
-			t.Error(err)
-		}
-	}
-	for what, c := range map[string]proto.Message{"the agent": clusterOf("agent", at), "its socket": socketOfTheMachine()} {
-		if check("", pack(t, c)) == nil {
-			t.Errorf("%s is taken", what)
-		}
-	}
-}
-
-func TestAnAdminInterfaceThatNobodyHasIsNotWaitedFor(t *testing.T) {
-	began := time.Now()
-	if _, err := (admin{socket: filepath.Join(t.TempDir(), "x")}).patientInfo(t.Context(), nil); err == nil || time.Since(began) > adminTimeout {
-		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }

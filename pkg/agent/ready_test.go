@@ -102,9 +102,9 @@ func TestAGatewayDoesNotWait(t *testing.T) {
 		pid := gateway.ready()
 		gateway.logged("the time to wait is over", 1)
 		envoytest.Eventually(t, "Envoy has run for longer", func() error {
-			running, err := gateway.admin().info(t.Context())
-			if err == nil && running.uptime < 2*gateway.child.Deadline {
-				err = fmt.Errorf("for %s", running.uptime)
+			running, err := gateway.admin().Info(t.Context())
+			if err == nil && running.Uptime < 2*gateway.child.Deadline {
+				err = fmt.Errorf("for %s", running.Uptime)
 			}
 			return err
 		})

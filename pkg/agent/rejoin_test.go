@@ -9,18 +9,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
 // edge is the enrolment of a bootstrap file of the command line, of the tunnel of edgeSubject.
-func (c *control) edge() Edge {
-	return Edge{Domain: domain, Way: way(c.address), Credential: func() (EdgeCredential, error) {
-		return EdgeCredential{ID: edgeSubject.ID, Token: c.token, CA: c.ca.CertPEM()}, nil
+func (c *control) edge() edge.Config {
+	return edge.Config{Domain: domain, Way: way(c.address), Credential: func() (edge.Credential, error) {
+		return edge.Credential{ID: edgeSubject.ID, Token: c.token, CA: c.ca.CertPEM()}, nil
 	}}
 }
 
 // loaded is an agent that has read a state folder, and runs nothing.
-func loaded(t *testing.T, stateDir string, edges ...Edge) *Agent {
+func loaded(t *testing.T, stateDir string, edges ...edge.Config) *Agent {
 	t.Helper()
 	a := &Agent{config: Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge}, log: slog.New(slog.DiscardHandler), sds: newSecretServer(), figures: newFigures()}
 	if err := errors.Join(a.makeSubfolders(), a.load()); err != nil {
@@ -39,11 +41,11 @@ func (c *control) joins(stateDir string) (name, dir string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	cancel()
-	joined, err := Join(ctx, stateDir, c.bootstrapFile())
-	if !errors.Is(err, errNoAnswer) {
+	joined, err := edge.Join(ctx, stateDir, c.bootstrapFile())
+	if !errors.Is(err, edge.ErrNoAnswer) {
 		c.t.Fatal(err)
 	}
-	dir = filepath.Join(stateDir, joinedFolder, joined.Name)
+	dir = filepath.Join(stateDir, edge.JoinedFolder, joined.Name)
 	store, err := certs.OpenStore(dir)
 	if err != nil {
 		c.t.Fatal(err)
@@ -68,7 +70,7 @@ func TestLeavingWhatTheCommandLineTookOverKeepsItsKey(t *testing.T) {
 	}
 	check("joined", loaded(t, root, target.edge()))
 	running := loaded(t, root, target.edge())
-	if err := Leave(root, name); err != nil {
+	if err := edge.Leave(root, name); err != nil {
 		t.Fatal(err)
 	}
 	if err := running.lookJoined(t.Context()); err != nil {
@@ -77,7 +79,7 @@ func TestLeavingWhatTheCommandLineTookOverKeepsItsKey(t *testing.T) {
 	check("left", loaded(t, root, target.edge()))
 	check("after that", loaded(t, root, target.edge()))
 	unknown := target.edge()
-	unknown.Credential = func() (EdgeCredential, error) { return EdgeCredential{}, errors.New("it is being replaced") }
+	unknown.Credential = func() (edge.Credential, error) { return edge.Credential{}, errors.New("it is being replaced") }
 	loaded(t, root, unknown)
 	check("its bootstrap file could not be read for a while", loaded(t, root, target.edge()))
 
@@ -100,7 +102,7 @@ func TestJoiningTheOwnTunnelKeepsTheFolderThatThereIs(t *testing.T) {
 	c.save(store, c.fresh(edgeSubject))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Join(ctx, root, c.bootstrapFile()); !errors.Is(err, errNoAnswer) {
+	if _, err := edge.Join(ctx, root, c.bootstrapFile()); !errors.Is(err, edge.ErrNoAnswer) {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -173,7 +175,7 @@ func TestAMembershipThatFailedIsBegunAnew(t *testing.T) {
 	if look() != first || first.again.Before(time.Now()) {
 		t.Fatal("it is begun anew without a wait")
 	}
-	if got := first.status().Error; got != aboutMembership+": its listener was closed" {
+	if got := first.status().Error; got != status.AboutMembership+": its listener was closed" {
 		t.Errorf("its status says %q", got)
 	}
 	first.again = time.Now().Add(-time.Second)

@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
-	"net"
 	"slices"
 	"sync"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
 // secretServer serves the identities and trust bundles of all memberships to the Envoy beside it. Whoever can open its socket
@@ -27,19 +24,19 @@ type secretServer struct {
 	cache *cachev3.LinearCache
 
 	mu    sync.Mutex
-	names map[*membership][]string // what each has in the cache
+	names map[any][]string // what each membership has in the cache
 }
 
 func newSecretServer() *secretServer {
 	return &secretServer{
 		// The prefix makes the versions of this agent differ from those that Envoy got from the last one.
 		cache: cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithVersionPrefix(uuid.NewString()+"-")),
-		names: map[*membership][]string{},
+		names: map[any][]string{},
 	}
 }
 
-// set replaces both secrets of a membership in one step. Envoy uses them for new connections; open ones go on.
-func (s *secretServer) set(m *membership, subject model.Subject, identity certs.Identity, bundle []byte) error {
+// set replaces both secrets of a membership in one step. m tells memberships apart. Envoy uses them for new connections; open ones go on.
+func (s *secretServer) set(m any, subject model.Subject, identity certs.Identity, bundle []byte) error {
 	key, err := identity.KeyPEM()
 	if err != nil {
 		return err
@@ -61,7 +58,7 @@ func (s *secretServer) set(m *membership, subject model.Subject, identity certs.
 }
 
 // drop takes the secrets of a membership away.
-func (s *secretServer) drop(m *membership) error {
+func (s *secretServer) drop(m any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gone := slices.Clone(s.names[m])
@@ -69,18 +66,7 @@ func (s *secretServer) drop(m *membership) error {
 	return s.cache.UpdateResources(nil, gone)
 }
 
-// serve answers Envoy until ctx ends, and closes the listener.
-func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(xdsproxy.MaxRequest))
-	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, a.sds.cache, nil))
-	a.relay.Register(server)
-	if a.admit != nil {
-		a.admit.server().Register(server)
-	}
-	stop := context.AfterFunc(ctx, server.Stop)
-	defer stop()
-	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("serving Envoy: %w", err)
-	}
-	return nil
+// register adds SDS to the gRPC server on whose socket Envoy asks.
+func (s *secretServer) register(ctx context.Context, server *grpc.Server) {
+	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
 }

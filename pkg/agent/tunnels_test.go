@@ -62,7 +62,7 @@ func TestARevokedEdgeEnrolsAnewAndOthersGoOn(t *testing.T) {
 	if err := wait(); err != nil {
 		t.Errorf("of the other tunnel: %v", err)
 	}
-	if now, err := edge.admin().pid(); err != nil || now != pid {
+	if now, err := edge.admin().PID(); err != nil || now != pid {
 		t.Errorf("Envoy is %d, not %d: %v", now, pid, err)
 	}
 

@@ -10,7 +10,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/agent"
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 )
 
 // EdgeSpec says what an edge is to be. Only Name is needed, and names of edges must differ.
@@ -128,7 +128,7 @@ exec "$envoy" "$@"`
 func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*Service, error) {
 	return l.supervise(Spec{
 		Name: name + "-envoy", Namespace: spec.namespace, Program: "sh",
-		Args: append([]string{"-c", envoyContainer, "sh", spec.dir, spec.program, l.EnvoyPath()}, agent.ExternalArguments()...),
+		Args: append([]string{"-c", envoyContainer, "sh", spec.dir, spec.program, l.EnvoyPath()}, envoyproc.ExternalArguments()...),
 	})
 }
 

@@ -1,0 +1,44 @@
+package edge
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fairlead/fairlead/internal/disk"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// forwardFile holds the address at which Envoy finds the way through a proxy.
+const forwardFile = "forward-address"
+
+// listenForward listens on the loopback interface for an Envoy that dials gateways through a proxy. It does so at the address of
+// last time, because Envoy's configuration from then has it, and nobody sends another one while the control channel is down.
+func listenForward(dir string, log *slog.Logger) (net.Listener, model.Endpoint, error) {
+	path := filepath.Join(dir, forwardFile)
+	if last, err := os.ReadFile(path); err == nil {
+		at := strings.TrimSpace(string(last))
+		listener, err := net.Listen("tcp", at)
+		if err == nil {
+			endpoint, err := model.ParseEndpoint(at)
+			return listener, endpoint, err
+		}
+		log.Warn("the port of last time is taken: tunnels wait for new configuration", "address", at, "error", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, model.Endpoint{}, fmt.Errorf("listening for Envoy's way through the proxy: %w", err)
+	}
+	at, err := model.ParseEndpoint(listener.Addr().String())
+	if err != nil {
+		_ = listener.Close()
+		return nil, model.Endpoint{}, err
+	}
+	if err := disk.Replace(path, []byte(at.String()+"\n")); err != nil {
+		log.Warn("address of the way through the proxy not written down", "error", err)
+	}
+	return listener, at, nil
+}

@@ -1,0 +1,190 @@
+// Package edge is what is particular to an edge. In go its bootstrap file and flags; out come a Role: how it enrols, what its Envoy
+// may be given and may dial, how its apiservers are, and its report. It also has the folder by which `edge-agent join` gives a
+// running agent one more tunnel. It knows neither the process of Envoy nor where identities are kept.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/agent/status"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+)
+
+// Credential is what an edge enrols with. All of it comes from one Cluster.
+type Credential struct {
+	Token string // the bootstrap token
+	ID    string // Tunnel.spec.id; empty: not known
+	CA    []byte // PEM, of the control channel
+}
+
+// Config is one enrolment in a workload network: this machine as an edge of one Cluster.
+type Config struct {
+	Domain model.TunnelDomain
+	Way    *dial.Way // to the gateways' public port, behind which the control channel is
+	// Gateways are what Envoy dials instead of the address that the installation gives to all edges; empty: that one. Where
+	// a proxy is in the way Envoy dials the agent, whatever is here.
+	Gateways   []model.Endpoint
+	APIServers []model.Endpoint // dialled before those that the Tunnel names
+	// Targets are the only apiservers that Envoy may dial, beside APIServers; empty: what the Tunnel names.
+	Targets []model.Endpoint
+	// Credential reads the credential, at each use.
+	Credential func() (Credential, error)
+}
+
+// Role is an Edge at work.
+type Role struct {
+	Config
+	log     *slog.Logger
+	forward net.Listener   // for Envoy, where a proxy is in the way; else nil
+	dial    envoy.EdgeDial // as announced
+	near    nearness
+	targets targets
+	prober  *prober // of the apiservers
+	status  *status.Status
+
+	foreign foreignToken
+	asking  enrolclient.Asking // of enrol, which one loop calls
+}
+
+// NewRole returns an Edge whose state is in a folder and whose apiservers are recorded in a status. It listens for Envoy where
+// a proxy is in the way to the gateways.
+func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, error) {
+	r := &Role{
+		Config: e, log: log, status: s, prober: newProber(s, log),
+		foreign: foreignToken{path: filepath.Join(dir, foreignFile)}, near: nearness{path: filepath.Join(dir, nearFile)},
+		dial: envoy.EdgeDial{Gateways: e.Gateways, APIServers: e.APIServers},
+	}
+	if e.Way.Proxied() {
+		listener, at, err := listenForward(dir, log)
+		if err != nil {
+			return nil, err
+		}
+		r.forward, r.dial.Gateways = listener, []model.Endpoint{at}
+	}
+	if len(e.Targets) > 0 {
+		r.targets = targets{
+			apiservers: slices.Concat(e.Targets, e.APIServers), gateways: slices.Concat(r.dial.Gateways, e.Way.Addresses),
+		}
+	}
+	return r, nil
+}
+
+// Run looks at the apiservers, and forwards what Envoy sends through a proxy, until ctx ends.
+func (e *Role) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.prober.run(ctx) })
+	if e.forward != nil {
+		group.Go(func() error { return e.Way.Forward(ctx, e.forward, e.log) })
+	}
+	return group.Wait()
+}
+
+// Looks says whether Envoy was given a tunnel, whose apiservers are looked at.
+func (e *Role) Looks() bool { return e.prober.hasAPIServers() }
+
+// Enrol implements role.
+func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
+	credential, err := e.Credential()
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	if credential.Token == "" {
+		return certs.Identity{}, nil, errors.New("enrolling edge: there is no bootstrap token")
+	}
+	if err := e.foreign.refuse(credential); err != nil {
+		return certs.Identity{}, nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // only a label
+	}
+	identity, bundle, err := enrolclient.Client{Way: e.Way, Domain: e.Domain, Trust: certs.Bundle(credential.CA), Asking: &e.asking}.EnrolEdge(ctx, credential.Token, host)
+	if err == nil {
+		err = e.verify(identity, credential)
+	}
+	return identity, bundle, err
+}
+
+// verify returns an error for an identity of another tunnel than the credential says: half of a bootstrap file is that of
+// another Cluster. The token is remembered, to use up no more of it.
+func (e *Role) verify(identity certs.Identity, credential Credential) error {
+	subject, err := e.Domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
+	if err != nil || credential.ID == "" || subject.ID == credential.ID {
+		return err
+	}
+	if err := e.foreign.remember(credential.Token, subject.ID); err != nil {
+		e.log.Warn("a token of another tunnel not written down, so the next start will use up more of it", "error", err)
+	}
+	return e.foreign.refuse(credential)
+}
+
+// Cure implements role.
+func (*Role) Cure() string {
+	return "put the present content of the Cluster's Secret <cluster>-edge-bootstrap in place of the bootstrap file: it is read at each attempt"
+}
+
+// Expected implements role.
+func (e *Role) Expected() (id string, ca []byte, err error) {
+	credential, err := e.Credential()
+	return credential.ID, credential.CA, err
+}
+
+// Control implements role.
+func (e *Role) Control() (model.TunnelDomain, *dial.Way) { return e.Domain, e.Way }
+
+// Owns implements role.
+func (e *Role) Owns(subject model.Subject) error {
+	if subject.Role != model.RoleEdge {
+		return fmt.Errorf("using identity of an edge: the certificate is that of a %s", subject.Role)
+	}
+	return nil
+}
+
+// Node implements role.
+func (e *Role) Node(subject model.Subject) *corev3.Node {
+	announced := e.dial
+	announced.Near = e.near.look(e.Way.RoundTrip(), e.log)
+	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()}
+}
+
+// Check implements role. It sees everything that Envoy gets, so it knows the apiservers.
+func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
+	forms := envoy.FormsOf(e.Domain, subject)
+	return func(_ string, resource *anypb.Any) error {
+		if err := forms.Check(resource); err != nil {
+			return err
+		}
+		if err := e.targets.check(resource); err != nil {
+			return err
+		}
+		if apiservers := envoy.APIServers(resource); len(apiservers) > 0 {
+			e.prober.setAPIServers(apiservers)
+		}
+		return nil
+	}
+}
+
+// Over implements role.
+func (e *Role) Over() { e.prober.setAPIServers(nil) }
+
+// Report implements role.
+func (e *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
+	return report.SendEdge(ctx, conn, report.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow}, e.log)
+}

@@ -1,0 +1,217 @@
+// Package envoyadmin asks a running Envoy by its admin interface, on a Unix socket. In goes a question, out come typed answers:
+// whether it is ready, which process it is, statistics, and what it runs. Each question has a deadline, and each answer a bound.
+// It knows neither what started that Envoy nor what the answers are used for.
+package envoyadmin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Timeout is for questions to Envoy's main thread, which is busy for a while when it gets much configuration.
+	Timeout = 3 * time.Second
+	// maxAdminAnswer is far more than any answer that is read here.
+	maxAdminAnswer = 1 << 20
+	// adoptTime is for how long an Envoy that runs is asked what it is. It answers nobody while it takes much configuration.
+	adoptTime = 30 * time.Second
+	// MarkKey is the field of the metadata of Envoy's node that tells bootstraps apart: Envoy says what it holds.
+	MarkKey = "bootstrap"
+)
+
+// Client is Envoy's admin interface on a Unix socket.
+type Client struct {
+	Socket       string
+	AdoptTimeout time.Duration // for how long WaitInfo asks; 0: 30 s
+}
+
+func (a Client) get(ctx context.Context, path string) ([]byte, error) {
+	return a.ask(ctx, http.MethodGet, path)
+}
+
+// Post asks for a change, and drops the answer.
+func (a Client) Post(ctx context.Context, path string) error {
+	_, err := a.ask(ctx, http.MethodPost, path)
+	return err
+}
+
+// ask returns the answer to a question, and an error unless its status is 200.
+func (a Client) ask(ctx context.Context, method, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	response, err := a.open(ctx, method, path)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("asking Envoy for %s: status %d: %.100s", path, response.StatusCode, body)
+	}
+	return body, nil
+}
+
+// open asks a question. Who reads the answer closes it.
+func (a Client) open(ctx context.Context, method, path string) (*http.Response, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", a.Socket)
+	}}
+	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
+	}
+	return response, nil
+}
+
+// Ready is nil when Envoy has its configuration and accepts connections.
+func (a Client) Ready(ctx context.Context) error {
+	_, err := a.get(ctx, "/ready")
+	return err
+}
+
+// Answers is nil when Envoy's main thread answers, whatever it says.
+func (a Client) Answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	response, err := a.open(ctx, http.MethodGet, "/ready")
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
+// Info is what Envoy says of itself.
+type Info struct {
+	ConfigPath string        // its -c
+	Uptime     time.Duration // of the process, in whole seconds
+	Mark       string        // of its bootstrap
+}
+
+// Info asks Envoy what it is.
+func (a Client) Info(ctx context.Context) (Info, error) {
+	body, err := a.get(ctx, "/server_info")
+	if err != nil {
+		return Info{}, err
+	}
+	var answer struct {
+		Uptime string `json:"uptime_current_epoch"`
+		Node   struct {
+			Metadata map[string]any `json:"metadata"`
+		} `json:"node"`
+		CommandLineOptions struct {
+			ConfigPath string `json:"config_path"`
+		} `json:"command_line_options"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return Info{}, fmt.Errorf("reading Envoy's server info: %w", err)
+	}
+	uptime, err := time.ParseDuration(answer.Uptime)
+	if err != nil {
+		return Info{}, fmt.Errorf("reading Envoy's server info: %w", err)
+	}
+	mark, _ := answer.Node.Metadata[MarkKey].(string) // there is none in an Envoy that is not ours
+	return Info{ConfigPath: answer.CommandLineOptions.ConfigPath, Uptime: uptime, Mark: mark}, nil
+}
+
+// WaitInfo asks again and again, until the process has ended, ctx has, or adoptTime is over. It asks once even if ctx has
+// ended: an agent that is told to stop has to know what to stop.
+func (a Client) WaitInfo(ctx context.Context, ended <-chan struct{}) (Info, error) {
+	again := time.NewTicker(Timeout / 3)
+	defer again.Stop()
+	for began := time.Now(); ; {
+		running, err := a.Info(context.WithoutCancel(ctx))
+		if err == nil || NotListening(err) || time.Since(began) > cmp.Or(a.AdoptTimeout, adoptTime) {
+			return running, err
+		}
+		select {
+		case <-again.C:
+		case <-ended:
+			return Info{}, err
+		case <-ctx.Done():
+			return Info{}, err
+		}
+	}
+}
+
+// Values returns the gauges and counters whose names match a regular expression, by name.
+func (a Client) Values(ctx context.Context, names string) (map[string]int, error) {
+	body, err := a.get(ctx, "/stats?format=json&filter="+url.QueryEscape(names))
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Stats []struct {
+			Name  string      `json:"name"`
+			Value json.Number `json:"value"`
+		} `json:"stats"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
+	}
+	values := make(map[string]int, len(answer.Stats))
+	for _, s := range answer.Stats {
+		n, err := s.Value.Int64()
+		if err != nil && strings.TrimSpace(s.Value.String()) != "" {
+			return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
+		}
+		values[s.Name] = int(n)
+	}
+	return values, nil
+}
+
+// Sum adds up the gauges and counters whose names match a regular expression.
+func (a Client) Sum(ctx context.Context, names string) (total int, err error) {
+	values, err := a.Values(ctx, names)
+	for _, n := range values {
+		total += n
+	}
+	return total, err
+}
+
+// PID is the process that listens on the socket. The kernel knows it even when Envoy does not answer: for the side that
+// connects, SO_PEERCRED are the credentials of who called listen(2), see unix(7). Nobody listening is an error.
+func (a Client) PID() (int, error) {
+	conn, err := net.DialTimeout("unix", a.Socket, Timeout)
+	if err != nil {
+		return 0, fmt.Errorf("looking for a running Envoy: %w", err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, fmt.Errorf("looking for a running Envoy: %w", err)
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return 0, fmt.Errorf("looking for a running Envoy: %w", err)
+	}
+	if peerErr != nil {
+		return 0, fmt.Errorf("looking for a running Envoy: %w", peerErr)
+	}
+	return int(peer.Pid), nil
+}
+
+// NotListening says whether an error of pid means that no Envoy runs.
+func NotListening(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}

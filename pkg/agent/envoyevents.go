@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
+	"github.com/fairlead/fairlead/pkg/agent/status"
+)
+
+// supervise keeps Envoy running until ctx ends, and stops it then, in peace. When work ends, or an agent is to leave, Envoy goes on.
+func (a *Agent) supervise(ctx, work context.Context) error {
+	e := &envoyproc.Envoy{Config: a.config.process(), Admin: a.config.admin(), Log: a.log, Events: envoyproc.Events{
+		Starting: a.envoyStarts, Began: a.envoyBegan, Ended: a.envoyEnded, Stopped: a.envoyStopped, Ran: a.relay.Ran,
+		Calm: a.envoyCalm, Draining: a.envoy.SetDraining,
+	}}
+	e.Supervise(ctx, work, a.config.Leave)
+	return nil
+}
+
+// envoyStarts empties the table of tunnels before a new Envoy.
+func (a *Agent) envoyStarts() error {
+	if a.gateway == nil {
+		return nil
+	}
+	return a.gateway.Table.Fresh()
+}
+
+// envoyBegan records what came of an attempt to have an Envoy.
+func (a *Agent) envoyBegan(err error) {
+	a.figures.running.Store(err == nil)
+	if err == nil {
+		a.envoy.SetObtained()
+	}
+	a.eachStatus(func(s *status.Status) {
+		if err != nil {
+			s.SetTrouble(status.AboutStart, err.Error())
+		} else {
+			s.ClearTrouble(status.AboutStart)
+		}
+	})
+}
+
+// envoyEnded records that Envoy ended by itself, and its tunnels with it.
+func (a *Agent) envoyEnded(reason string, times int) {
+	a.figures.running.Store(false)
+	a.figures.exits.WithLabelValues().Inc()
+	if a.gateway != nil {
+		if err := a.gateway.Table.Fresh(); err != nil { // tried again before the next Envoy starts
+			a.log.Error("tunnels of an Envoy that ended are in the table still", "error", err)
+		}
+	}
+	if !a.replacing.Swap(false) { // else AboutReplaced says why
+		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
+	}
+	if a.relay.Crashed() {
+		a.log.Error("Envoy crashed again and again with new configuration: it gets the last that was good")
+	}
+}
+
+// envoyCalm records that Envoy has run for long enough since it ended last.
+func (a *Agent) envoyCalm() {
+	a.eachStatus(func(s *status.Status) {
+		s.ClearTrouble(status.AboutEnvoy)
+		s.ClearTrouble(status.AboutReplaced)
+	})
+}
+
+// envoyStopped records that Envoy was stopped.
+func (a *Agent) envoyStopped() {
+	a.figures.running.Store(false)
+	a.relay.Ended()
+}
+
+func (a *Agent) eachStatus(do func(*status.Status)) {
+	for _, m := range a.memberships() {
+		do(m.status)
+	}
+}

@@ -1,0 +1,139 @@
+package envoyproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// envoys are Envoys that a test ends.
+type envoys struct {
+	supervisor
+	running *process
+	began   []time.Duration // of each, since the start
+	said    []string
+	fail    error
+	fails   int // as said
+}
+
+func newEnvoys() *envoys {
+	e := &envoys{}
+	begin := time.Now()
+	e.supervisor = supervisor{
+		log: slog.New(slog.DiscardHandler),
+		obtain: func(context.Context) (*process, error) {
+			e.began = append(e.began, time.Since(begin))
+			if e.fail != nil {
+				return nil, e.fail
+			}
+			p := &process{pid: len(e.began), done: make(chan struct{}), reason: "ended by signal killed"}
+			p.stop = func() { e.said = append(e.said, "stopped") }
+			e.running = p
+			return p, nil
+		},
+		drain: func(*process) { e.said = append(e.said, "drained") },
+		began: func(err error) {
+			if err != nil {
+				e.fails++
+			}
+		},
+		ended:   func(reason string, times int) { e.said = append(e.said, fmt.Sprintf("%s, %d", reason, times)) },
+		stopped: func() { e.said = append(e.said, "ended in peace") },
+		ran:     func() { e.said = append(e.said, "ran") },
+		calm:    func() { e.said = append(e.said, "calm") },
+	}
+	return e
+}
+
+func TestEnvoyIsStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnvoys()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { e.run(ctx, t.Context()); close(done) }()
+		for range 4 { // it crashes as soon as it runs
+			synctest.Wait()
+			close(e.running.done)
+			time.Sleep(9 * time.Second)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		close(e.running.done)
+		synctest.Wait()
+		cancel()
+		<-done
+		const killed = "ended by signal killed"
+		want := []string{killed + ", 1", killed + ", 2", killed + ", 3", killed + ", 4", "ran", "calm", killed + ", 1", "drained", "stopped", "ended in peace"}
+		if !slices.Equal(e.said, want) {
+			t.Errorf("got %q, want %q", e.said, want)
+		}
+	})
+}
+
+func TestTheWaitsBetweenStartsGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnvoys()
+		e.fail = errors.New("no such program")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		e.run(ctx, t.Context())
+		if n := len(e.began); n < 12 || n > 40 || e.began[1] != 0 {
+			t.Errorf("%d starts in a minute, at %v", n, e.began)
+		}
+		if e.fails != len(e.began) {
+			t.Errorf("%d of %d starts are said to have failed", e.fails, len(e.began))
+		}
+		if len(e.said) != 0 {
+			t.Errorf("a start that fails is no crash, but there was %q", e.said)
+		}
+	})
+}
+
+func TestEnvoyGoesOnWithoutItsAgent(t *testing.T) {
+	tests := map[string]func(leave chan<- os.Signal, stopWork func()){
+		"that is to leave it to the next": func(leave chan<- os.Signal, _ func()) { leave <- syscall.SIGHUP },
+		"of which a part has failed":      func(_ chan<- os.Signal, stopWork func()) { stopWork() },
+	}
+	for name, end := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnvoys()
+				leave := make(chan os.Signal, 1)
+				e.leave = leave
+				work, stop := context.WithCancel(t.Context())
+				defer stop()
+				done := make(chan struct{})
+				go func() { e.run(t.Context(), work); close(done) }()
+				synctest.Wait()
+				end(leave, stop)
+				<-done
+				if len(e.said) != 0 {
+					t.Errorf("got %q, want nothing", e.said)
+				}
+			})
+		})
+	}
+}
+
+func TestReasonOfAnEnd(t *testing.T) {
+	tests := map[string]struct{ script, want string }{
+		"a signal":  {script: "kill -SEGV $$", want: "ended by signal segmentation fault"},
+		"an error":  {script: "exit 3", want: "ended with exit code 3"},
+		"no reason": {script: "true", want: "ended by itself"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := reason(exec.CommandContext(t.Context(), "/bin/sh", "-c", tc.script).Run()); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

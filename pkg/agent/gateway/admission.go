@@ -1,0 +1,289 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/internal/disk"
+	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/admission"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+const (
+	// knownFile holds the known sources, in the state folder; maxKnownFile is more than it can have.
+	knownFile    = "known-sources.json"
+	maxKnownFile = 32 << 20
+	// excessInterval is how often the table is compared with the limits, excessAtOnce how many tunnels are closed each time:
+	// 50 in a second, so that edges that Envoy let in while it could not ask do not all dial again at once.
+	excessInterval, excessAtOnce = 2 * time.Second, 100
+	// silentFrom is how many connections must be in front of their filter chain before silent ones are looked for, which
+	// takes 2 ms for a thousand sockets. A source may have silentPerSource, and more by what its edges may dial.
+	silentFrom, silentPerSource = 256, 64
+	// sayInterval is how often refusals are logged, one line for each reason.
+	sayInterval = 10 * time.Second
+	// saveInterval is how often known sources are written if they have changed.
+	saveInterval = time.Minute
+	// lowerAfter is for how long an edge may keep the tunnels that it was told to keep before it was told to keep fewer.
+	lowerAfter = 10 * time.Minute
+)
+
+// silentConnections are those that Envoy has accepted and whose filter chain is not known yet.
+const silentConnections = `^listener\.public\.downstream_pre_cx_active$`
+
+// admissions decides for a gateway's Envoy which connections and tunnels it accepts. It implements xdsproxy.Dress for the public
+// listener, and leaves all other resources to tenants.
+type admissions struct {
+	tenants *tenants
+	config  Config
+	deps    Deps
+	control *admission.Control
+	table   *tunnels.Table
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	quotas  map[string]quota // by tunnel id, of those that differ from that of a workload cluster with one name
+	refused map[admission.Reason]refusals
+	closed  struct{ excess, silent uint64 }
+}
+
+// quota is how many tunnels an edge of a tunnel id keeps to this gateway.
+type quota struct {
+	tunnels int
+	until   time.Time // when it may become lower
+}
+
+// refusals are those that are not logged yet, and the first of them.
+type refusals struct {
+	count  int
+	source netip.Addr
+	edge   model.EdgeRef
+}
+
+func newAdmissions(c Config, deps Deps, t *tenants, table *tunnels.Table) *admissions {
+	a := &admissions{
+		tenants: t, config: c, deps: deps, control: admission.NewControl(c.MaxEdges), table: table, log: deps.Log,
+		quotas: map[string]quota{}, refused: map[admission.Reason]refusals{},
+	}
+	t.learned = a.learn
+	if err := a.restore(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		a.log.Warn("known sources are not restored", "error", err)
+	}
+	return a
+}
+
+// server answers Envoy.
+func (a *admissions) server() *admission.Server {
+	return &admission.Server{
+		Control: a.control, Domain: a.config.Domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
+		Counts: a.table.Counts, Live: a.table.Has, Tunnels: a.tunnels, Decided: a.decided,
+	}
+}
+
+// Form implements xdsproxy.Dress.
+func (a *admissions) Form(name string) string {
+	if name == envoy.PublicListener {
+		return envoy.AdmissionForm
+	}
+	return a.tenants.Form(name)
+}
+
+// Dressed implements xdsproxy.Dress.
+func (a *admissions) Dressed(name, form string, resource *anypb.Any) *anypb.Any {
+	if form != envoy.AdmissionForm {
+		return a.tenants.Dressed(name, form, resource)
+	}
+	with, rate, ok := envoy.AddAdmission(resource)
+	if ok {
+		a.control.SetRate(rate)
+	}
+	return with
+}
+
+// learn takes over how many names each tunnel id has.
+func (a *admissions) learn(names map[string]int) {
+	now, usual := time.Now(), model.TunnelsPerEdge(a.deps.Workers, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, n := range names {
+		id, ok := a.config.Domain.ParseTunnelID(name)
+		if !ok {
+			continue
+		}
+		each := model.TunnelsPerEdge(a.deps.Workers, n)
+		if each > usual && each >= a.quotas[id].tunnels {
+			a.quotas[id] = quota{each, now.Add(lowerAfter)}
+		}
+	}
+	for id, q := range a.quotas {
+		if now.After(q.until) {
+			delete(a.quotas, id) // the next call adds what is right now
+		}
+	}
+}
+
+// tunnels is how many tunnels an edge of a tunnel id keeps to this gateway.
+func (a *admissions) tunnels(id string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(a.quotas[id].tunnels, model.TunnelsPerEdge(a.deps.Workers, 1))
+}
+
+// decided counts what is logged later: a line for each refusal would let a source fill the disk.
+func (a *admissions) decided(reason admission.Reason, source netip.Addr, edge model.EdgeRef) {
+	if reason == admission.Admitted {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.refused[reason]
+	if r.count == 0 {
+		r.source, r.edge = source, edge
+	}
+	r.count++
+	a.refused[reason] = r
+}
+
+// run keeps the limits that Envoy's questions do not cover, until ctx ends.
+func (a *admissions) run(ctx context.Context) {
+	excess, say, save := time.NewTicker(excessInterval), time.NewTicker(sayInterval), time.NewTicker(saveInterval)
+	defer excess.Stop()
+	defer say.Stop()
+	defer save.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			a.save(true)
+			return
+		case <-excess.C:
+			a.closeExcess()
+			a.closeSilent(ctx)
+		case <-say.C:
+			a.say()
+			a.control.Expire(time.Now())
+		case <-save.C:
+			a.save(false)
+		}
+	}
+}
+
+// closeExcess closes tunnels beyond the limits, and takes the sources of all others for known.
+func (a *admissions) closeExcess() {
+	all, now := a.table.Places(), time.Now()
+	live := make([]admission.Live, 0, len(all))
+	for _, t := range all {
+		live = append(live, admission.Live{Key: t.Key, Edge: model.EdgeRef{Node: t.Node, ID: t.ID}, Since: t.Since})
+	}
+	keys := a.control.Excess(live, a.tunnels)
+	beyond := make(map[string]bool, len(keys))
+	for _, key := range keys {
+		beyond[key] = true
+	}
+	for _, t := range all {
+		if !beyond[t.Key] {
+			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, a.tunnels(t.ID))
+		}
+	}
+	if len(keys) == 0 {
+		return
+	}
+	closed, err := a.table.Close(keys[:min(len(keys), excessAtOnce)])
+	a.mu.Lock()
+	a.closed.excess += uint64(closed)
+	a.mu.Unlock()
+	a.log.Warn("tunnels beyond the limit of their edge or tunnel id are closed", "closed", closed, "excess", len(keys))
+	if err != nil {
+		a.log.Error("cannot close tunnels beyond the limit", "error", err)
+	}
+}
+
+// closeSilent closes connections of sources that have many and say nothing on them: Envoy asks the agent only after the first
+// message of TLS, for which it waits some seconds.
+func (a *admissions) closeSilent(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, excessInterval)
+	defer cancel()
+	waiting, err := a.deps.Admin.Sum(ctx, silentConnections)
+	if err != nil || waiting < silentFrom {
+		return // Envoy may have ended
+	}
+	closed, err := tunnels.CloseSilent(a.config.Bind.Edges(), admission.Source, func(source netip.Prefix) int {
+		return silentPerSource + a.control.Weight(time.Now(), source)
+	})
+	if err != nil {
+		a.log.Error("cannot close silent connections", "error", err)
+	}
+	if closed > 0 {
+		a.mu.Lock()
+		a.closed.silent += uint64(closed)
+		a.mu.Unlock()
+		a.log.Warn("silent connections beyond the limit of their source are closed", "closed", closed)
+	}
+}
+
+// say logs what was refused, one line for each reason.
+func (a *admissions) say() {
+	a.mu.Lock()
+	refused := a.refused
+	a.refused = map[admission.Reason]refusals{}
+	a.mu.Unlock()
+	for _, reason := range admission.Reasons {
+		if r := refused[reason]; r.count > 0 {
+			a.log.Warn("connections or tunnels are refused", "reason", string(reason), "count", r.count,
+				"first_source", r.source.String(), "first_node", r.edge.Node, "first_tunnel", r.edge.ID)
+		}
+	}
+}
+
+func (a *admissions) knownPath() string { return filepath.Join(a.deps.StateDir, knownFile) }
+
+// save writes the known sources if they have changed.
+func (a *admissions) save(always bool) {
+	data, changed, err := a.control.Save()
+	if err == nil && (changed || always) {
+		err = disk.Replace(a.knownPath(), data)
+	}
+	if err != nil {
+		a.log.Warn("known sources are not saved", "error", err)
+	}
+}
+
+func (a *admissions) restore() error {
+	info, err := os.Stat(a.knownPath())
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxKnownFile {
+		return errors.New("the file of known sources is too large")
+	}
+	data, err := os.ReadFile(a.knownPath())
+	if err != nil {
+		return err
+	}
+	return a.control.Restore(time.Now(), data)
+}
+
+// look publishes the decisions.
+func (a *admissions) look(emit metrics.Emit) {
+	counts := a.control.Counts()
+	for what, by := range map[string]map[admission.Reason]uint64{"connection": counts.Connections, "tunnel": counts.Tunnels} {
+		emit("fairlead_gateway_admitted_total", float64(by[admission.Admitted]), what)
+	}
+	for _, reason := range admission.Reasons {
+		emit("fairlead_gateway_refused_total", float64(counts.Connections[reason]+counts.Tunnels[reason]), string(reason))
+	}
+	emit("fairlead_gateway_known_sources", float64(a.control.Known()))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	emit("fairlead_gateway_closed_total", float64(a.closed.excess), "excess")
+	emit("fairlead_gateway_closed_total", float64(a.closed.silent), "silent")
+}

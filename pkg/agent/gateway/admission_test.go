@@ -1,0 +1,76 @@
+package gateway
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/admission"
+	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
+)
+
+func newTestAdmissions(t *testing.T, dir string, workers int) *admissions {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	r, err := xdsproxy.New(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := Deps{StateDir: dir, Workers: workers, Log: log}
+	return newAdmissions(Config{Domain: domain}, deps, newTenants(r, nil, envoyadmin.Client{}, log), nil)
+}
+
+func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {
+	a := newTestAdmissions(t, t.TempDir(), 4)
+	one, more := model.NewID(), model.NewID()
+	a.learn(map[string]int{domain.TunnelID(one): 1, domain.TunnelID(more): 3, "no tunnel": 7})
+	for id, want := range map[string]int{one: 2 * 4, more: 2 * 4 * 4, "unknown": 2 * 4} {
+		if got := a.tunnels(id); got != want {
+			t.Errorf("%d, want %d", got, want)
+		}
+	}
+	// Fewer names: an edge still has the tunnels that it was told to keep before.
+	a.learn(map[string]int{domain.TunnelID(more): 2})
+	if got := a.tunnels(more); got != 2*4*4 {
+		t.Errorf("at once it may have %d", got)
+	}
+	a.quotas[more] = quota{a.quotas[more].tunnels, time.Now().Add(-time.Second)}
+	a.learn(map[string]int{domain.TunnelID(more): 2})
+	a.learn(map[string]int{domain.TunnelID(more): 2})
+	if got := a.tunnels(more); got != 2*4*2 {
+		t.Errorf("later it may have %d", got)
+	}
+}
+
+func TestTheAgentAddsAdmissionToThePublicListener(t *testing.T) {
+	a := newTestAdmissions(t, t.TempDir(), 1)
+	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
+	inst := model.Installation{Domain: domain, Public: at, Control: at, Gateways: []model.Gateway{{Name: name}}}
+	for _, l := range envoy.GatewayListeners(inst, name, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{}) {
+		packed, err := anypb.New(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with := a.Dressed(l.GetName(), a.Form(l.GetName()), packed)
+		if changed := string(with.GetValue()) != string(packed.GetValue()); changed != (l.GetName() == envoy.PublicListener) {
+			t.Errorf("listener %s is changed: %t", l.GetName(), changed)
+		}
+	}
+}
+
+func TestKnownSourcesSurviveAnAgent(t *testing.T) {
+	dir, from := t.TempDir(), netip.MustParseAddr("192.0.2.1")
+	a := newTestAdmissions(t, dir, 1)
+	a.control.Note(time.Now(), from, model.EdgeRef{Node: "edge-a", ID: model.NewID()}, 2)
+	a.save(false)
+	next := newTestAdmissions(t, dir, 1)
+	if next.control.Weight(time.Now(), admission.Source(from)) == 0 {
+		t.Error("the next agent does not know it")
+	}
+}

@@ -1,0 +1,100 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+const (
+	// peersTime bounds one question to all servers.
+	peersTime = 3 * time.Second
+	// maxPeerServers bounds what a wrong DNS answer makes us dial.
+	maxPeerServers = 32
+)
+
+// askedServers are connections to all xds-servers. Each gateway reports to one of them, so one alone does not know all.
+type askedServers struct {
+	gateway *Config
+	store   *certs.Store
+	conns   map[string]*grpc.ClientConn // by IP address
+	why     string                      // the gateway waits, as far as was known last; empty: nothing was
+}
+
+// ask returns what the servers together say of the other gateways. An error says why some have said nothing: what the others say
+// is returned with it.
+func (s *askedServers) ask(ctx context.Context) (report.Peers, error) {
+	ctx, cancel := context.WithTimeout(ctx, peersTime)
+	defer cancel()
+	if err := s.connect(ctx); err != nil {
+		return report.Peers{}, err
+	}
+	var answers []*reportv1.PeersAnswer
+	var errs []error
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, conn := range s.conns {
+		group.Go(func() {
+			answer, err := reportv1.NewReportClient(conn).Peers(ctx, &reportv1.PeersRequest{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				answer = nil
+				errs = append(errs, err)
+			}
+			answers = append(answers, answer)
+		})
+	}
+	group.Wait()
+	return report.MergePeers(s.gateway.Name, answers), errors.Join(errs...)
+}
+
+// connect has one connection for each server that there is now.
+func (s *askedServers) connect(ctx context.Context) error {
+	at := s.gateway.Servers
+	addresses, err := net.DefaultResolver.LookupHost(ctx, at.Host)
+	if err != nil {
+		return fmt.Errorf("looking up the xds-servers: %w", err)
+	}
+	slices.Sort(addresses)
+	addresses = slices.Compact(addresses)
+	addresses = addresses[:min(len(addresses), maxPeerServers)]
+	for address, conn := range s.conns {
+		if !slices.Contains(addresses, address) {
+			_ = conn.Close()
+			delete(s.conns, address)
+		}
+	}
+	for _, address := range addresses {
+		if s.conns[address] != nil {
+			continue
+		}
+		conn, err := dial.Conn(&dial.Way{Addresses: []model.Endpoint{{Host: address, Port: at.Port}}}, s.gateway.Domain, s.store, s.store)
+		if err != nil {
+			return err
+		}
+		if s.conns == nil {
+			s.conns = map[string]*grpc.ClientConn{}
+		}
+		s.conns[address] = conn
+	}
+	return nil
+}
+
+func (s *askedServers) close() {
+	for _, conn := range s.conns {
+		_ = conn.Close()
+	}
+}

@@ -1,0 +1,15 @@
+package gateway
+
+import (
+	"testing"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+// TestARecordIsNoLongerThanALine keeps the two ends of Envoy's log together.
+func TestARecordIsNoLongerThanALine(t *testing.T) {
+	if envoy.MaxRecord > tunnels.MaxLine {
+		t.Errorf("a record may have %d bytes, a line that is read %d", envoy.MaxRecord, tunnels.MaxLine)
+	}
+}

@@ -1,0 +1,124 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+// Config is the enrolment beside the management cluster.
+type Config struct {
+	Domain model.TunnelDomain
+	Name   string    // gateway-<i>
+	Way    *dial.Way // to the xds-server
+	// Servers is a name that has the address of every xds-server, and their port. They are asked what tunnels other gateways have.
+	Servers model.Endpoint
+	// ReadyDeadline is how long a gateway that has its configuration waits, at most, for tunnels of all edges of which others
+	// have some, before it takes clients.
+	ReadyDeadline time.Duration
+	Bind          envoy.GatewayBind
+	// MaxEdges is of how many edges one tunnel id may have tunnels to this gateway; 0: admission.DefaultMaxEdges.
+	MaxEdges int
+	// Credential reads what the gateway enrols with, and the CA (PEM) of the control channel.
+	Credential func() (credential enrolclient.GatewayCredential, ca []byte, err error)
+}
+
+// Role is a Gateway at work.
+type Role struct {
+	Config
+	table *tunnels.Table
+	takes func() (report.GatewayState, <-chan struct{}) // see report.SendGateway
+	log   *slog.Logger
+}
+
+// Enrol implements role.
+func (g *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
+	credential, ca, err := g.Credential()
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	return enrolclient.Client{Way: g.Way, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
+}
+
+// Cure implements role.
+func (*Role) Cure() string {
+	return "give the gateway the present token, of the Secret fairlead-gateway-bootstrap or of its ServiceAccount: it is read at each attempt"
+}
+
+// Expected implements role.
+func (g *Role) Expected() (id string, ca []byte, err error) {
+	_, ca, err = g.Credential()
+	return "", ca, err
+}
+
+// Control implements role.
+func (g *Role) Control() (model.TunnelDomain, *dial.Way) { return g.Domain, g.Way }
+
+// Owns implements role.
+func (g *Role) Owns(subject model.Subject) error {
+	if subject.Role != model.RoleGateway || subject.Node != g.Name {
+		return fmt.Errorf("using identity of %s: the certificate is that of the %s %s", g.Name, subject.Role, subject.Node)
+	}
+	return nil
+}
+
+// Node implements role.
+func (g *Role) Node(subject model.Subject) *corev3.Node {
+	return &corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: g.Bind.Metadata()}
+}
+
+// Check implements role.
+func (g *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
+	forms := envoy.FormsOf(g.Domain, subject)
+	return func(_ string, resource *anypb.Any) error {
+		err := forms.Check(resource)
+		if err == nil {
+			g.noteOwners(resource)
+		}
+		return err
+	}
+}
+
+// Over implements role.
+func (*Role) Over() {}
+
+// Report implements role.
+func (g *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
+	return report.SendGateway(ctx, conn, g.table, g.takes, dump, g.log)
+}
+
+// noteOwners tells the table if Envoy gets a public listener that does not record owners, from an xds-server of an older version.
+func (g *Role) noteOwners(resource *anypb.Any) {
+	if g.table == nil || !envoy.IsPublicListener(resource) {
+		return
+	}
+	why := ""
+	if err := envoy.RecordsOwners(resource); err != nil {
+		why = err.Error() + ": upgrade the xds-servers"
+	}
+	g.table.Unrecorded(why)
+}
+
+// fileStats are the counts of what Envoy has written to files.
+const fileStats = `^filesystem\.(write_failed|reopen_failed|write_total_buffered)$`
+
+// writes says what Envoy has written of its logs.
+func (c Deps) writes(ctx context.Context) (w tunnels.Writes, err error) {
+	stats, err := c.Admin.Values(ctx, fileStats)
+	w.Failed = stats["filesystem.write_failed"] + stats["filesystem.reopen_failed"]
+	w.Buffered = stats["filesystem.write_total_buffered"]
+	return w, err
+}

@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
+)
+
+func TestWhoIsDark(t *testing.T) {
+	const domain = model.TunnelDomain("tunnels.example.com")
+	now := time.Now()
+	ids := map[string]string{}
+	tests := map[string]struct {
+		began  time.Time
+		absent time.Time // since when it has no tunnel; zero: it has one
+		others bool      // another gateway has one
+		unsure bool
+		want   string
+	}{
+		"it has a tunnel":                        {began: now.Add(-time.Hour)},
+		"it has lost it a moment ago":            {began: now.Add(-time.Hour), absent: now.Add(-darkAfter / 2)},
+		"it has been without one for a while":    {began: now.Add(-time.Hour), absent: now.Add(-darkAfter), want: darkForm},
+		"everybody has just lost all":            {began: now.Add(-darkGrace / 2), absent: now.Add(-darkAfter)},
+		"another gateway has one":                {began: now.Add(-time.Hour), absent: now.Add(-darkAfter), others: true},
+		"there are tunnels that nobody knows of": {began: now.Add(-time.Hour), absent: now.Add(-darkAfter), unsure: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r, err := xdsproxy.New(t.TempDir(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids[name] = model.NewID()
+			id := domain.TunnelID(ids[name])
+			k := newTenants(r, nil, envoyadmin.Client{}, slog.New(slog.DiscardHandler))
+			k.began, k.known = tc.began, map[string]tenant{"c1.prod": {id: id}}
+			if tc.absent.IsZero() {
+				k.counts[id] = 1
+			} else {
+				k.absent[id] = tc.absent
+			}
+			k.judge(now, false) // so that there is somebody to ask for
+			if tc.others {
+				ctx, cancel := context.WithCancel(t.Context())
+				k.askOthers(ctx, domain, func(context.Context) (report.Peers, error) {
+					cancel()
+					return report.Peers{Known: true, Edges: []model.EdgeRef{{ID: ids[name]}}}, nil
+				})
+			}
+			k.judge(now, !tc.unsure)
+			if got := k.Form("c1.prod"); got != tc.want {
+				t.Errorf("got the form %q, want %q", got, tc.want)
+			}
+			k.counts[id] = 1
+			if k.judge(now, true); k.Form("c1.prod") != "" {
+				t.Error("with a tunnel it is dark")
+			}
+		})
+	}
+}
+
+func TestLimitsAreNoPartOfWhatEnvoyGets(t *testing.T) {
+	wc := model.WorkloadCluster{ID: model.NewID(), Hostname: "c1.prod.tunnels.example.com"}
+	inst := model.Installation{Domain: "tunnels.example.com"}
+	usual := packed(t, envoy.TunnelClusters(inst, wc)[0])
+	wc.Limits = model.Limits{Connections: 7}
+	limited := packed(t, envoy.TunnelClusters(inst, wc)[0])
+	k := &tenants{}
+	if got := k.Dressed(wc.Hostname, "", limited); string(got.GetValue()) != string(usual.GetValue()) {
+		t.Error("an Envoy cluster with limits is another")
+	}
+	if got := k.Dressed(wc.Hostname, darkForm, usual); string(got.GetValue()) == string(usual.GetValue()) {
+		t.Error("a dark Envoy cluster is like any other")
+	}
+}

@@ -1,0 +1,129 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// ReadyDeadline is the default of Gateway.ReadyDeadline: 20,000 tunnels of 10,000 edges are 20 s of work for one worker.
+const ReadyDeadline = time.Minute
+
+// lookAtPeers is how often a gateway that waits looks whether it has what the others have.
+var lookAtPeers = retry.Backoff{Min: 500 * time.Millisecond, Max: 500 * time.Millisecond}
+
+// waiting is a gateway that does not take clients yet.
+type waiting struct {
+	*Gateway
+	Member
+}
+
+// awaitPeers has a gateway take clients when it has tunnels of all edges of which gateways have some that take clients: a load
+// balancer that prefers the new one would else have requests fail that the others could serve. Where nobody takes clients nothing
+// is gained by waiting. Nor is it once the deadline is over, whatever may be in the way.
+func (g *Gateway) awaitPeers(ctx context.Context, m Member) {
+	(&waiting{g, m}).run(ctx)
+}
+
+func (w *waiting) run(ctx context.Context) {
+	asked := &askedServers{gateway: w.config, store: w.Store}
+	defer asked.close()
+	began := time.Now()
+	var since time.Time // when it had its configuration first
+	for ctx.Err() == nil {
+		if w.Carries(ctx) == nil {
+			first := since.IsZero()
+			if first {
+				since = time.Now()
+			}
+			if first && w.tookClients(ctx, began) || w.hasAll(ctx, asked, since) {
+				w.Await("")
+				return
+			}
+		}
+		_ = retry.Sleep(ctx, lookAtPeers.Wait(0))
+	}
+}
+
+// hasAll says whether there is nothing to wait for any more.
+func (w *waiting) hasAll(ctx context.Context, asked *askedServers, since time.Time) bool {
+	waited := time.Since(since).Round(time.Millisecond)
+	if asked.why != "" && waited >= w.config.ReadyDeadline {
+		w.deps.Log.Warn("the gateway takes clients without all that others have: the time to wait is over", "waited", waited, "reason", asked.why)
+		return true
+	}
+	why := w.lacks(ctx, asked)
+	if ctx.Err() != nil {
+		return false
+	}
+	if why == "" {
+		w.deps.Log.Info("the gateway takes clients", "waited", waited)
+		return true
+	}
+	if asked.why == "" {
+		w.deps.Log.Info("the gateway does not take clients yet", "reason", why)
+	}
+	asked.why = why
+	w.Await(why)
+	return false
+}
+
+// tookClients says whether Envoy ran for so long before this agent that the one before had it take clients.
+func (w *waiting) tookClients(ctx context.Context, began time.Time) bool {
+	running, err := w.deps.Admin.Info(ctx)
+	if err != nil || running.Uptime-time.Since(began) <= w.config.ReadyDeadline {
+		return false
+	}
+	w.deps.Log.Info("the gateway takes clients, as it did under the agent before")
+	return true
+}
+
+// lacks returns what a gateway that has its configuration waits for, empty if it is nothing.
+func (w *waiting) lacks(ctx context.Context, asked *askedServers) (why string) {
+	subject, err := w.Subject()
+	if err != nil {
+		return err.Error()
+	}
+	if len(w.deps.Relay.Accepted(subject.Node, resourcev3.ListenerType)) == 0 {
+		return "Envoy has accepted no listener yet"
+	}
+	if !w.hasPeers(subject) {
+		return ""
+	}
+	peers, err := asked.ask(ctx)
+	own := w.Table.Edges()
+	var first model.EdgeRef
+	edges := 0
+	for _, e := range peers.Edges {
+		if !own[e] {
+			if edges++; edges == 1 {
+				first = e
+			}
+		}
+	}
+	switch {
+	case edges > 0:
+		return fmt.Sprintf("%d edges have tunnels to other gateways and none to this one, such as %s of the tunnel %s", edges, first.Node, first.ID)
+	case peers.Known:
+		return ""
+	case err != nil:
+		return "what tunnels other gateways have is not known: " + err.Error()
+	}
+	return "not all gateways have reported their tunnels yet"
+}
+
+// hasPeers says whether Envoy's configuration has other gateways.
+func (w *waiting) hasPeers(me model.Subject) bool {
+	for _, cluster := range w.deps.Relay.Accepted(me.Node, resourcev3.ClusterType) {
+		if gateway, ok := envoy.PeerOf(cluster); ok && gateway != me.Node {
+			return true
+		}
+	}
+	return false
+}

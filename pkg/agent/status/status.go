@@ -1,0 +1,240 @@
+// Package status records how a membership of an agent is, and whether its Envoy takes clients. In go events of the other parts of
+// an agent; out come the report that the controller shows, the answer to /status, and readiness. It looks at nothing itself.
+package status
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fairlead/fairlead/internal/version"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/probe"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/xdsproxy"
+)
+
+// What trouble can be about. Each has at most one trouble at a time.
+const (
+	AboutCertificate   = "certificate"
+	AboutConfiguration = "configuration"
+	aboutCache         = "control channel"
+	AboutEnvoy         = "Envoy"
+	AboutStart         = "start of Envoy"
+	AboutDisk          = "disk"
+	AboutMembership    = "membership"
+	AboutHang          = "Envoy hangs"
+	AboutReplaced      = "Envoy replaced"
+)
+
+// Labels are what trouble can be about, as labels.
+var Labels = map[string]string{
+	AboutCertificate: "certificate", AboutConfiguration: "configuration", aboutCache: "control_channel", AboutEnvoy: "envoy",
+	AboutStart: "envoy_start", AboutHang: "envoy_hangs", AboutReplaced: "envoy_replaced", AboutDisk: "disk", AboutMembership: "membership",
+}
+
+// maxTrouble is how much of an error is reported.
+const maxTrouble = 500
+
+// Forms of an edge.
+const (
+	Process   = "Process"
+	Container = "Container"
+)
+
+// Status is how a membership is, for the report and for people. It is safe for concurrent use.
+type Status struct {
+	form    string
+	Changed chan struct{} // signalled when the report is another
+
+	mu        sync.Mutex
+	subject   model.Subject
+	notAfter  time.Time
+	connected bool
+	cached    bool
+	troubles  []trouble // the newest last
+	apiserver *probe.Result
+}
+
+type trouble struct{ about, text string }
+
+// New returns the status of a membership of an agent that runs in this form.
+func New(form string) *Status {
+	return &Status{form: form, Changed: make(chan struct{}, 1)}
+}
+
+// Form is how this agent runs. Beside an Envoy that something else starts it is in a container.
+func Form(external bool) string {
+	if external || os.Getpid() == 1 || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		return Container
+	}
+	for _, path := range []string{"/.dockerenv", "/run/.containerenv"} {
+		if _, err := os.Stat(path); err == nil {
+			return Container
+		}
+	}
+	return Process
+}
+
+// SetTrouble records what is wrong now about something.
+func (s *Status) SetTrouble(about, text string) {
+	text = strings.ReplaceAll(text, "\n", "; ") // of an error about several addresses
+	if len(text) > maxTrouble {
+		text = text[:maxTrouble] + "…"
+	}
+	t := trouble{about, strings.ToValidUTF8(text, "?")}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(s.troubles, t) {
+		return
+	}
+	s.remove(about)
+	s.troubles = append(s.troubles, t)
+	s.notify()
+}
+
+// ClearTrouble records that nothing is wrong any more about something.
+func (s *Status) ClearTrouble(about string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.remove(about) {
+		s.notify()
+	}
+}
+
+func (s *Status) remove(about string) bool {
+	n := len(s.troubles)
+	s.troubles = slices.DeleteFunc(s.troubles, func(t trouble) bool { return t.about == about })
+	return len(s.troubles) < n
+}
+
+func (s *Status) notify() {
+	select {
+	case s.Changed <- struct{}{}:
+	default: // there is a signal already
+	}
+}
+
+// newest is the newest trouble that is not over.
+func (s *Status) newest() string {
+	if len(s.troubles) == 0 {
+		return ""
+	}
+	t := s.troubles[len(s.troubles)-1]
+	return t.about + ": " + t.text
+}
+
+// SetIdentity records the identity in use.
+func (s *Status) SetIdentity(subject model.Subject, identity certs.Identity) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.subject, s.notAfter = subject, identity.NotAfter()
+}
+
+// SetConfiguration records how the relay is.
+func (s *Status) SetConfiguration(state xdsproxy.State) {
+	s.mu.Lock()
+	s.connected, s.cached = state.Connected, state.Cached
+	s.mu.Unlock()
+	for about, text := range map[string]string{
+		AboutConfiguration: state.Refused,
+		aboutCache:         map[bool]string{true: "not reached since the start, Envoy runs with the configuration of before"}[state.Cached],
+	} {
+		if text == "" {
+			s.ClearTrouble(about)
+		} else {
+			s.SetTrouble(about, text)
+		}
+	}
+}
+
+// Reset forgets an identity that is over, and what was with it.
+func (s *Status) Reset() {
+	s.mu.Lock()
+	s.subject, s.notAfter, s.apiserver = model.Subject{}, time.Time{}, nil
+	s.mu.Unlock()
+	s.SetConfiguration(xdsproxy.State{})
+}
+
+// SetAPIServer records a look at the apiservers. Only one that is another than the last one is news.
+func (s *Status) SetAPIServer(result probe.Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.apiserver != nil && reflect.DeepEqual(*s.apiserver, result) {
+		return
+	}
+	s.apiserver = &result
+	s.notify()
+}
+
+// Report is what the controller shows of this edge.
+func (s *Status) Report() *reportv1.EdgeReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &reportv1.EdgeReport{Form: s.form, Version: version.Get(), LastError: s.newest()}
+	if s.apiserver != nil {
+		r.ApiServer = APIServer(s.apiserver)
+	}
+	return r
+}
+
+// APIServer is the result of a probe as a report holds it.
+func APIServer(result *probe.Result) *reportv1.APIServer {
+	a := &reportv1.APIServer{
+		Address: result.Address, Healthy: result.Healthy, Message: result.Message, Version: result.Version, CertificateNames: result.CertificateNames,
+	}
+	if !result.CertificateNotAfter.IsZero() {
+		a.CertificateNotAfter = timestamppb.New(result.CertificateNotAfter)
+	}
+	return a
+}
+
+// Member is how a membership is, as /status shows it.
+type Member struct {
+	Node      string        `json:"node,omitempty"`
+	TunnelID  string        `json:"tunnelID,omitempty"`
+	Joined    string        `json:"joined,omitempty"` // its name, if it was joined at run time
+	NotAfter  *time.Time    `json:"certificateNotAfter,omitempty"`
+	Connected bool          `json:"connected"`        // to the xds-server
+	Cached    bool          `json:"cached,omitempty"` // Envoy has the configuration of before
+	APIServer *probe.Result `json:"apiServer,omitempty"`
+	LastError string        `json:"lastError,omitempty"`
+}
+
+// State is how the membership is, for people.
+func (s *Status) State() Member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := Member{
+		Node: s.subject.Node, TunnelID: s.subject.ID, Connected: s.connected, Cached: s.cached,
+		APIServer: s.apiserver, LastError: s.newest(),
+	}
+	if !s.notAfter.IsZero() {
+		m.NotAfter = &s.notAfter
+	}
+	return m
+}
+
+// Summary is what figures are made of.
+type Summary struct {
+	NotAfter          time.Time
+	Connected, Cached bool
+	Troubles          []string
+}
+
+// Summary is how the membership is, for figures.
+func (s *Status) Summary() Summary {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := Summary{NotAfter: s.notAfter, Connected: s.connected, Cached: s.cached}
+	for _, t := range s.troubles {
+		out.Troubles = append(out.Troubles, t.about)
+	}
+	return out
+}
