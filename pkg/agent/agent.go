@@ -73,7 +73,7 @@ type Agent struct {
 	config  Config
 	log     *slog.Logger
 	members []*membership // those of the configuration
-	relay   *xdsproxy.Relay
+	xds     *xdsproxy.Proxy
 	sds     *secretServer
 	gateway *gateway.Gateway // nil for an edge
 	envoy   *status.Health
@@ -144,12 +144,12 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // load reads what earlier agents left: identities, and what Envoy had. Envoy must not ask before.
 func (a *Agent) load() (err error) {
-	if a.relay, err = xdsproxy.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
+	if a.xds, err = xdsproxy.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
 		return err
 	}
 	if a.config.Gateway != nil {
 		a.gateway, err = gateway.New(*a.config.Gateway, gateway.Deps{
-			Relay: a.relay, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,
+			XDS: a.xds, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,
 			StateDir: a.config.StateDir, RuntimeDir: a.config.RuntimeDir, Log: a.log,
 		})
 		if err != nil {
@@ -164,7 +164,7 @@ func (a *Agent) load() (err error) {
 		known = append(known, m.recover()...)
 	}
 	known = append(known, a.loadJoined()...)
-	a.relay.Keep(known...)
+	a.xds.Keep(known...)
 	return nil
 }
 
@@ -182,7 +182,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	for _, m := range a.members {
 		group.Go(func() error { return m.run(work) })
 	}
-	group.Go(func() error { a.watchRelay(work); return nil })
+	group.Go(func() error { a.watchConfiguration(work); return nil })
 	group.Go(func() error { a.watchEnvoy(work); return nil })
 	group.Go(func() error { return a.beats.Run(work, a.probes()) })
 	if a.config.Joined != nil {
@@ -205,14 +205,14 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	return err
 }
 
-// watchRelay tells the memberships when something about their configuration may have changed.
-func (a *Agent) watchRelay(ctx context.Context) {
+// watchConfiguration tells the memberships when something about their configuration may have changed.
+func (a *Agent) watchConfiguration(ctx context.Context) {
 	for {
 		for _, m := range a.memberships() {
-			m.lookAtRelay()
+			m.recordConfiguration()
 		}
 		select {
-		case <-a.relay.Changed():
+		case <-a.xds.Changed():
 		case <-ctx.Done():
 			return
 		}
@@ -223,7 +223,7 @@ func (a *Agent) watchRelay(ctx context.Context) {
 func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(xdsproxy.MaxRequest))
 	a.sds.register(ctx, server)
-	a.relay.Register(server)
+	a.xds.Register(server)
 	if a.gateway != nil {
 		a.gateway.Register(server)
 	}

@@ -11,7 +11,7 @@ import (
 // supervise keeps Envoy running until ctx ends, and stops it then, in peace. When work ends, or an agent is to leave, Envoy goes on.
 func (a *Agent) supervise(ctx, work context.Context) error {
 	e := &envoyproc.Envoy{Config: a.config.process(), Admin: a.config.admin(), Log: a.log, Events: envoyproc.Events{
-		Starting: a.envoyStarts, Began: a.envoyBegan, Ended: a.envoyEnded, Stopped: a.envoyStopped, Ran: a.relay.Ran,
+		Starting: a.envoyStarts, Began: a.envoyBegan, Ended: a.envoyEnded, Stopped: a.envoyStopped, Ran: a.xds.Ran,
 		Calm: a.envoyCalm, Draining: a.envoy.SetDraining,
 	}}
 	e.Supervise(ctx, work, a.config.Leave)
@@ -53,7 +53,7 @@ func (a *Agent) envoyEnded(reason string, times int) {
 	if !a.replacing.Swap(false) { // else AboutReplaced says why
 		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
 	}
-	if a.relay.Crashed() {
+	if a.xds.Crashed() {
 		a.log.Error("Envoy crashed again and again with new configuration: it gets the last that was good")
 	}
 }
@@ -69,7 +69,7 @@ func (a *Agent) envoyCalm() {
 // envoyStopped records that Envoy was stopped.
 func (a *Agent) envoyStopped() {
 	a.figures.running.Store(false)
-	a.relay.Ended()
+	a.xds.Ended()
 }
 
 func (a *Agent) eachStatus(do func(*status.Status)) {

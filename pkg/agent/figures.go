@@ -62,7 +62,7 @@ func (a *Agent) look(emit metrics.Emit) {
 	if at := a.figures.lastReport.Load(); at != 0 {
 		emit("fairlead_agent_last_report_timestamp_seconds", float64(at)/1000)
 	}
-	acks, nacks := a.relay.Answers()
+	acks, nacks := a.xds.Answers()
 	emit("fairlead_agent_configuration_answers_total", float64(acks), "ack")
 	emit("fairlead_agent_configuration_answers_total", float64(nacks), "nack")
 	all := a.memberships()

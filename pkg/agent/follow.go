@@ -183,7 +183,7 @@ func (a *Agent) leave(j *joined, forGood bool) {
 	j.end()
 	if j.member != nil {
 		if subject, err := j.member.current(); err == nil {
-			a.relay.Forget(subject.Node)
+			a.xds.Forget(subject.Node)
 		}
 		if err := a.sds.drop(j.member); err != nil {
 			a.log.Error("secrets not taken from Envoy", "error", err)

@@ -21,7 +21,7 @@ import (
 func (a *Agent) probes() map[string]func() {
 	probes := map[string]func(){
 		"the state of the memberships": func() { a.eachStatus(func(s *status.Status) { s.Summary() }) },
-		"the state of the relay":       func() { a.relay.Answers() },
+		"the state of the xDS proxy":   func() { a.xds.Answers() },
 		"the state of Envoy":           func() { a.envoy.Takes() },
 	}
 	if a.gateway != nil {

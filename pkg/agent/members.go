@@ -60,7 +60,7 @@ func (a *Agent) newMember(dir string, log *slog.Logger) (*membership, error) {
 		return nil, err
 	}
 	return &membership{
-		dir: dir, store: store, relay: a.relay, admin: a.config.admin(), sds: a.sds, log: log,
+		dir: dir, store: store, xds: a.xds, admin: a.config.admin(), sds: a.sds, log: log,
 		status:   status.New(status.Form(a.config.External)),
 		figures:  a.figures,
 		subjects: make(chan model.Subject, 1),

@@ -37,7 +37,7 @@ type membership struct {
 	dir        string // its folder
 	store      *certs.Store
 	identities *identities
-	relay      *xdsproxy.Relay
+	xds        *xdsproxy.Proxy
 	admin      envoyadmin.Client // of the Envoy that all memberships share
 	sds        *secretServer
 	status     *status.Status
@@ -54,7 +54,7 @@ type membership struct {
 	served   bool          // Envoy has got resources for it
 }
 
-// recover is called before Envoy can ask. It drops an identity that is of no use, and returns the upstream of which the relay may
+// recover is called before Envoy can ask. It drops an identity that is of no use, and returns the upstream of which the xDS proxy may
 // have resources.
 func (m *membership) recover() []xdsproxy.Upstream {
 	m.identities.forgetForeign()
@@ -129,7 +129,7 @@ func (m *membership) bury(err error) {
 	m.Over()
 	m.log.Error("the xds-server serves this identity no more, enrolling anew if the credential allows it", "node", subject.Node, "error", err)
 	m.status.SetTrouble(status.AboutCertificate, err.Error())
-	m.relay.Forget(subject.Node)
+	m.xds.Forget(subject.Node)
 	if err := m.sds.drop(m); err != nil {
 		m.log.Error("secrets not taken from Envoy", "error", err)
 	}
@@ -187,7 +187,7 @@ func (m *membership) apply() error {
 	if same && !expired {
 		return nil
 	}
-	m.lookAtRelay() // which may have something for it since long ago
+	m.recordConfiguration() // which may have something for it since long ago
 	select {
 	case <-m.subjects: // nobody needs it any more
 	default:
@@ -210,7 +210,7 @@ func (m *membership) attend(ctx context.Context) error {
 			return err
 		}
 		if next.Node != subject.Node {
-			m.relay.Forget(subject.Node)
+			m.xds.Forget(subject.Node)
 		}
 		subject = next
 	}
@@ -228,7 +228,7 @@ func (m *membership) session(ctx context.Context, subject model.Subject) (next m
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return asOver(m.relay.Run(ctx, xdsproxy.Upstream{
+		return asOver(m.xds.Run(ctx, xdsproxy.Upstream{
 			Name: subject.Node, Conn: conn, Check: m.Check(subject), Node: m.nodeOf(subject),
 		}))
 	})
@@ -253,14 +253,14 @@ func asOver(err error) error {
 	return err
 }
 
-// lookAtRelay records how Envoy's configuration is.
-func (m *membership) lookAtRelay() {
+// recordConfiguration records how Envoy's configuration is.
+func (m *membership) recordConfiguration() {
 	m.mu.Lock() // all the time: after bury there is nothing to record
 	defer m.mu.Unlock()
 	if m.subject == (model.Subject{}) {
 		return
 	}
-	state := m.relay.State(m.subject.Node)
+	state := m.xds.State(m.subject.Node)
 	m.served = m.served || state.Connected || state.Cached
 	m.status.SetConfiguration(state)
 }
@@ -283,7 +283,7 @@ func (m *membership) ready() error {
 func (m *membership) dump(subject model.Subject) report.Dump {
 	return func(ctx context.Context, names []string, to io.Writer) error {
 		mine := func(name string) bool {
-			return (len(names) == 0 || slices.Contains(names, name)) && m.relay.Owns(subject.Node, name)
+			return (len(names) == 0 || slices.Contains(names, name)) && m.xds.Owns(subject.Node, name)
 		}
 		return m.admin.ConfigDump(ctx, mine, to)
 	}

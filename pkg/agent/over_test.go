@@ -36,7 +36,7 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	edge := c.edgeIn(t.TempDir(), st, func() (edge.Credential, error) { return edge.Credential{Token: c.token, CA: c.ca.CertPEM()}, nil })
 	m := &membership{
 		figures: newFigures(),
-		role:    edge, store: store, relay: r, sds: newSecretServer(), status: st, log: log,
+		role:    edge, store: store, xds: r, sds: newSecretServer(), status: st, log: log,
 		subjects: make(chan model.Subject, 1), identities: newIdentities(edge, store, t.TempDir(), log),
 	}
 	if err := m.apply(); err != nil {
@@ -63,7 +63,7 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	}
 
 	m.bury(errOver)
-	m.lookAtRelay()
+	m.recordConfiguration()
 	want := status.Member{LastError: status.AboutCertificate + ": " + errOver.Error()}
 	if got := m.status.State(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -126,7 +126,7 @@ func TestNoTunnelsAreLeftOfAnEnvoyThatEnded(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{log: log, figures: newFigures(), relay: r, gateway: &gateway.Gateway{Table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})}}
+	a := &Agent{log: log, figures: newFigures(), xds: r, gateway: &gateway.Gateway{Table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})}}
 	a.envoyEnded("killed", 1)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("its log is there still: %v", err)

@@ -17,5 +17,5 @@ func (a *answers) count(why *statusv1.Status) {
 	}
 }
 
-// Answers returns how many times the xds-servers were told ACK and NACK since the relay was made.
-func (r *Relay) Answers() (acks, nacks uint64) { return r.answers.acks.Load(), r.answers.nacks.Load() }
+// Answers returns how many times the xds-servers were told ACK and NACK since the proxy was made.
+func (r *Proxy) Answers() (acks, nacks uint64) { return r.answers.acks.Load(), r.answers.nacks.Load() }

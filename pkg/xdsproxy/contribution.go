@@ -13,9 +13,9 @@ import (
 // maxDetail bounds the reason of a refusal, in status and towards the xds-server. Envoy's own can be as long as a resource.
 const maxDetail = 4 << 10
 
-// contribution is what one upstream gives. The relay's lock guards it.
+// contribution is what one upstream gives. The proxy's lock guards it.
 type contribution struct {
-	relay  *Relay
+	proxy  *Proxy
 	name   string
 	shares [kinds]*share
 	stream *stream // that is open; nil: none
@@ -25,7 +25,7 @@ type contribution struct {
 	loaded    bool // from disk
 	answered  bool // by the xds-server, at any time
 	said      bool // that Envoy is served from the cache
-	forgotten bool // it is no longer the relay's
+	forgotten bool // it is no longer the proxy's
 
 	good     [kinds]set // that Envoy has run with; nil: not known
 	proving  *proof     // what will be good if Envoy goes on running; nil: nothing yet
@@ -33,11 +33,11 @@ type contribution struct {
 	accepted time.Time  // when that began to be so
 
 	wake      chan struct{} // of the keeper
-	diskFails bool          // guarded by the relay's lock of the disk
+	diskFails bool          // guarded by the proxy's lock of the disk
 }
 
-func newContribution(r *Relay, name string) *contribution {
-	c := &contribution{relay: r, name: name, since: time.Now(), wake: make(chan struct{}, 1)}
+func newContribution(r *Proxy, name string) *contribution {
+	c := &contribution{proxy: r, name: name, since: time.Now(), wake: make(chan struct{}, 1)}
 	for k := range c.shares {
 		c.shares[k] = newShare(c, kind(k))
 	}
@@ -82,7 +82,7 @@ func (c *contribution) vet(check func(string, *anypb.Any) error) {
 			if err == nil {
 				continue
 			}
-			c.relay.log.Error("resource refused", "upstream", c.name, "type_url", s.kind.typeURL(), "name", name, "error", err)
+			c.proxy.log.Error("resource refused", "upstream", c.name, "type_url", s.kind.typeURL(), "name", name, "error", err)
 			s.refuse(set{name: res}, newStatus(codes.InvalidArgument, err.Error()), false, set{})
 			s.accept(name, nil)
 			c.proving = nil
@@ -93,12 +93,12 @@ func (c *contribution) vet(check func(string, *anypb.Any) error) {
 			return refused
 		})
 	}
-	c.relay.wake()
+	c.proxy.wake()
 }
 
-// forget takes a contribution out of the relay. A stream that is open ends: it brings changes to what is gone.
+// forget takes a contribution out of the proxy. A stream that is open ends: it brings changes to what is gone.
 func (c *contribution) forget() {
-	r := c.relay
+	r := c.proxy
 	c.forgotten, r.forgot = true, true
 	delete(r.contributions, c.name)
 	for k, owners := range r.owners {

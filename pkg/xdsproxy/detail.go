@@ -20,7 +20,7 @@ const (
 )
 
 // detailed adds to a reason which resources it is about: an envoy.service.status.v3.ClientConfig with their names and versions, and, at the
-// first of them, the reason and when Envoy or the relay came to it; without times: that is not known any more. An ADS client answers for a
+// first of them, the reason and when Envoy or the proxy came to it; without times: that is not known any more. An ADS client answers for a
 // whole response, so the xds-server could not tell otherwise what Envoy has of it.
 func detailed(why *statusv1.Status, k kind, refused map[string]string, at *timestamppb.Timestamp) *statusv1.Status {
 	text := why.GetMessage()

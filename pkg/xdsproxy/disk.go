@@ -23,12 +23,12 @@ const (
 const maxFile = 256 << 20
 
 // file is where a generation of a type of an upstream is.
-func (r *Relay) file(upstream string, k kind, ending string) string {
+func (r *Proxy) file(upstream string, k kind, ending string) string {
 	return filepath.Join(r.dir, upstream+"."+k.String()+ending)
 }
 
 // load makes contributions of what is in the folder, which it makes if it is not there.
-func (r *Relay) load() error {
+func (r *Proxy) load() error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (r *Relay) load() error {
 }
 
 // loadFile reads a generation, or puts its file aside.
-func (r *Relay) loadFile(upstream string, k kind, ending string) {
+func (r *Proxy) loadFile(upstream string, k kind, ending string) {
 	path := r.file(upstream, k, ending)
 	data, err := read(path)
 	var got content
@@ -100,7 +100,7 @@ func read(path string) ([]byte, error) {
 }
 
 // putAside takes a file out of the way and keeps it for people to look at: one for each name, the last.
-func (r *Relay) putAside(path string, reason error) {
+func (r *Proxy) putAside(path string, reason error) {
 	if err := os.Rename(path, path+asideEnding); err != nil {
 		reason = errors.Join(reason, err)
 	}
@@ -116,7 +116,7 @@ func (c *contribution) restore() {
 		c.loaded = c.loaded || s.known
 		for name, res := range s.accepted {
 			if owner := s.owners()[name]; owner != nil {
-				c.relay.log.Error("cached resource left out, another upstream has one of this name", "upstream", c.name, "name", name)
+				c.proxy.log.Error("cached resource left out, another upstream has one of this name", "upstream", c.name, "name", name)
 				delete(s.accepted, name)
 				continue
 			}
@@ -125,12 +125,12 @@ func (c *contribution) restore() {
 		}
 		c.unproven = c.unproven || len(differing(c.good[k], s.accepted)) > 0
 	}
-	c.relay.log.Info("resources that Envoy accepted last are loaded", "upstream", c.name,
+	c.proxy.log.Info("resources that Envoy accepted last are loaded", "upstream", c.name,
 		"clusters", len(c.shares[clusters].accepted), "listeners", len(c.shares[listeners].accepted))
 }
 
 // erase removes the files of an upstream. The lock of the disk is held.
-func (r *Relay) erase(upstream string) {
+func (r *Proxy) erase(upstream string) {
 	for k := range kinds {
 		for _, ending := range []string{acceptedEnding, goodEnding} {
 			for _, more := range []string{"", asideEnding, temporaryEnding} {

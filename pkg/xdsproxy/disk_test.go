@@ -134,7 +134,7 @@ func TestTheCacheIsTheSameForTheSame(t *testing.T) {
 }
 
 func TestADiskThatCanNotBeWritten(t *testing.T) {
-	// Where the relay writes before it renames.
+	// Where the proxy writes before it renames.
 	const temporary = "a.clusters.cache.tmp"
 	tests := map[string]struct {
 		spoil, mend func(path string) error

@@ -82,7 +82,7 @@ func TestClustersComeBeforeListenersAndGoAfterThem(t *testing.T) {
 	e.until(t, cds, "c1")
 	e.until(t, lds, "l1")
 
-	// While Envoy is busy both change. The relay has them all when Envoy has answered.
+	// While Envoy is busy both change. The proxy has them all when Envoy has answered.
 	s.set(t, cluster("busy", 1))
 	busy := e.receive(t)
 	t.Log("sent", names(busy))

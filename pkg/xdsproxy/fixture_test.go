@@ -54,9 +54,9 @@ func named(resources ...types.ResourceWithName) map[string]types.Resource {
 	return all
 }
 
-// bed is a relay on a Unix socket.
+// bed is a proxy on a Unix socket.
 type bed struct {
-	*xdsproxy.Relay
+	*xdsproxy.Proxy
 	dir    string
 	socket string
 	log    *journal
@@ -65,7 +65,7 @@ type bed struct {
 	runs   sync.WaitGroup
 }
 
-// newBed starts a relay on a cache folder.
+// newBed starts a proxy on a cache folder.
 func newBed(t testing.TB, dir string) *bed {
 	t.Helper()
 	b := &bed{dir: dir, log: &journal{}, socket: filepath.Join(envoytest.Dir(t), "agent.sock")}
@@ -73,11 +73,11 @@ func newBed(t testing.TB, dir string) *bed {
 	return b
 }
 
-// serve makes a relay of what is in the folder, and serves it on the socket.
+// serve makes a proxy of what is in the folder, and serves it on the socket.
 func (b *bed) serve(t testing.TB) {
 	t.Helper()
 	var err error
-	if b.Relay, err = xdsproxy.New(b.dir, slog.New(slog.NewTextHandler(b.log, nil))); err != nil {
+	if b.Proxy, err = xdsproxy.New(b.dir, slog.New(slog.NewTextHandler(b.log, nil))); err != nil {
 		t.Fatal(err)
 	}
 	b.Hasten(100*time.Millisecond, 0, time.Hour)
@@ -98,7 +98,7 @@ func (b *bed) serve(t testing.TB) {
 	t.Cleanup(func() {
 		b.stop()
 		if t.Failed() {
-			t.Logf("log of the relay:\n%s", b.log.all())
+			t.Logf("log of the proxy:\n%s", b.log.all())
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 // smallFile is up to how many bytes a file is always written anew: that costs no more than to extend it.
 const smallFile = 256 << 10
 
-// file is what is known of a file on disk. The relay's lock of the disk guards it. One that was there at the start is written
+// file is what is known of a file on disk. The proxy's lock of the disk guards it. One that was there at the start is written
 // anew first: nobody knows what else has had it open.
 type file struct {
 	holds          set   // nil: not known

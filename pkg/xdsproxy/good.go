@@ -18,7 +18,7 @@ const (
 	maxNames = 5
 )
 
-// times are the spans of time that the relay waits for; tests have shorter ones.
+// times are the spans of time that the proxy waits for; tests have shorter ones.
 type times struct {
 	first   time.Duration // for upstreams that are not known yet, before Envoy gets what there is: see session.ready
 	settled time.Duration // that Envoy must have had resources for when Ran is called: a fault shows at once, or later anyway
@@ -41,10 +41,10 @@ type proof struct {
 }
 
 // Crashed is told by who supervises Envoy that it ended by itself, Ran that it has run for long enough for its resources to
-// be good. After several crashes in a row since new resources came, the relay goes back to the last that were good, and
+// be good. After several crashes in a row since new resources came, the proxy goes back to the last that were good, and
 // refuses the new ones upstream. Crashed returns whether it went back now. An end of an Envoy that got no resources since
 // the last end is not their fault.
-func (r *Relay) Crashed() bool {
+func (r *Proxy) Crashed() bool {
 	defer r.record()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +72,7 @@ func (r *Relay) Crashed() bool {
 
 // cut ends the session of an Envoy that has ended. What it said last may still be on its way, and is true no more. One that
 // has started since comes back.
-func (r *Relay) cut() {
+func (r *Proxy) cut() {
 	r.disprove()
 	if r.session != nil {
 		r.session.end(errGone)
@@ -82,7 +82,7 @@ func (r *Relay) cut() {
 
 // Ran is told that Envoy has run for a while: see Crashed. It may be called again and again. Without it, what Envoy has is
 // good when it has had it for a longer while.
-func (r *Relay) Ran() {
+func (r *Proxy) Ran() {
 	defer r.record()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +97,7 @@ func (r *Relay) Ran() {
 }
 
 // disprove forgets what was about to be good: Envoy has not gone on running, as far as can be seen.
-func (r *Relay) disprove() {
+func (r *Proxy) disprove() {
 	for _, c := range r.contributions {
 		c.proving = nil
 	}
@@ -123,7 +123,7 @@ func (c *contribution) promote(p *proof) {
 
 // prove makes good what Envoy has had for long enough, and returns when to look again; 0: when something has changed.
 func (c *contribution) prove() time.Duration {
-	span := c.relay.times.proof
+	span := c.proxy.times.proof
 	if !c.unproven {
 		return 0
 	}
@@ -131,7 +131,7 @@ func (c *contribution) prove() time.Duration {
 		if age := time.Since(p.at); age < span {
 			return span - age
 		}
-		if trials := &c.relay.trials; !trials.open || !p.at.Before(trials.began) {
+		if trials := &c.proxy.trials; !trials.open || !p.at.Before(trials.began) {
 			trials.over() // the caller records it
 		}
 		if c.promote(p); !c.unproven {
@@ -148,7 +148,7 @@ func (c *contribution) prove() time.Duration {
 // the listeners.
 func (c *contribution) stable() bool {
 	changing := func(s *share) bool { return !s.whole || len(s.pending.waiting) > 0 || s.outdated() }
-	return c.relay.session != nil && !slices.ContainsFunc(c.shares[:], changing)
+	return c.proxy.session != nil && !slices.ContainsFunc(c.shares[:], changing)
 }
 
 // fallback is what to go back to if Envoy can't run with what is offered, and whether there is anything: what was good, or
@@ -169,7 +169,7 @@ func (c *contribution) fallback() (to [kinds]set, ok bool) {
 }
 
 func (c *contribution) othersProven() bool {
-	for _, other := range c.relay.contributions {
+	for _, other := range c.proxy.contributions {
 		if other != c && other.proven() {
 			return true
 		}
@@ -196,7 +196,7 @@ func (c *contribution) rollBack(to [kinds]set) {
 		listed := strings.Join(names[:min(len(names), maxNames)], ", ")
 		why := fmt.Sprintf("Envoy ended %d times in a row with the newest %s; it was given what it ran with before (these are taken back: %d, such as %s)",
 			crashLimit, s.kind, len(names), listed)
-		c.relay.log.Error("resources taken back", "upstream", c.name, "type_url", s.kind.typeURL(), "error", why)
+		c.proxy.log.Error("resources taken back", "upstream", c.name, "type_url", s.kind.typeURL(), "error", why)
 		s.refuse(changes, newStatus(codes.Aborted, why), true, to[k])
 		for _, name := range names {
 			s.accept(name, to[k][name])

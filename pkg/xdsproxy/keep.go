@@ -16,9 +16,9 @@ func (c *contribution) keep(ctx context.Context) {
 	for {
 		began := time.Now()
 		ok := c.write()
-		rest := max(c.relay.times.rest, min(c.relay.times.maxRest, restFactor*time.Since(began)))
+		rest := max(c.proxy.times.rest, min(c.proxy.times.maxRest, restFactor*time.Since(began)))
 		if !ok {
-			rest = c.relay.times.retry
+			rest = c.proxy.times.retry
 		}
 		select {
 		case <-ctx.Done():
@@ -26,10 +26,10 @@ func (c *contribution) keep(ctx context.Context) {
 			return
 		case <-time.After(rest):
 		}
-		c.relay.mu.Lock()
+		c.proxy.mu.Lock()
 		again := c.prove()
-		c.relay.mu.Unlock()
-		c.relay.record()
+		c.proxy.mu.Unlock()
+		c.proxy.record()
 		if !ok {
 			continue
 		}
@@ -50,8 +50,8 @@ func (c *contribution) keep(ctx context.Context) {
 // write writes what differs from what is on disk, and returns whether that worked. That it does not is logged once, until it
 // works again; Envoy goes on with what is in memory.
 func (c *contribution) write() bool {
-	c.relay.disk.Lock()
-	defer c.relay.disk.Unlock()
+	c.proxy.disk.Lock()
+	defer c.proxy.disk.Unlock()
 	var failed error
 	for _, s := range c.shares {
 		for _, ending := range []string{acceptedEnding, goodEnding} {
@@ -60,7 +60,7 @@ func (c *contribution) write() bool {
 			}
 		}
 	}
-	r := c.relay
+	r := c.proxy
 	switch {
 	case failed != nil && !c.diskFails:
 		r.log.Error("resources not written to disk, trying again: Envoy would not come up with them without the xds-server",
@@ -74,7 +74,7 @@ func (c *contribution) write() bool {
 
 // write writes a generation if it has changed.
 func (s *share) write(ending string) error {
-	r := s.of.relay
+	r := s.of.proxy
 	f := s.files[ending]
 	r.mu.Lock()
 	flag, held := &s.unwritten, s.accepted

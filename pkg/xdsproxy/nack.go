@@ -8,7 +8,7 @@ import (
 // which are not, and then does not know its versions. So they are sent again in halves until each that is refused is alone.
 // Then Envoy has the others, knows it, and the xds-server is told what Envoy says of each.
 func (s *session) nack(k kind, f *batch, detail *statusv1.Status) {
-	log := s.relay.log.With("type_url", k.typeURL(), "upstream", f.share.upstream())
+	log := s.proxy.log.With("type_url", k.typeURL(), "upstream", f.share.upstream())
 	switch {
 	case len(f.names) > 1:
 		log.Debug("resources refused by Envoy, looking for those at fault", "resources", len(f.names), "error", bounded(detail.GetMessage()))

@@ -11,7 +11,7 @@ import (
 
 // next is what Envoy is to be sent now; nil: nothing, until something wakes the session.
 func (s *session) next() *discoveryv3.DeltaDiscoveryResponse {
-	r := s.relay
+	r := s.proxy
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.session != s {
@@ -71,7 +71,7 @@ func (t *table) held(o *share, name string) bool {
 
 // outdated says whether Envoy has other versions than those that it accepted last as far as is known here.
 func (s *share) outdated() bool {
-	t := s.of.relay.table(s.kind)
+	t := s.of.proxy.table(s.kind)
 	if t == nil || s.asked {
 		return false
 	}
@@ -87,7 +87,7 @@ func (s *share) outdated() bool {
 // not there. So it waits for every upstream that is known, but not for ever: a few seconds are enough for one that lives,
 // and one that does not must not keep Envoy from the others. For the first of all it waits as long as it takes.
 func (s *session) ready(k kind) bool {
-	r, t := s.relay, s.tables[k]
+	r, t := s.proxy, s.tables[k]
 	if len(r.contributions) == 0 {
 		return r.forgot && len(t.have) > 0 // to be removed
 	}
@@ -114,7 +114,7 @@ func (s *session) part(k kind) *batch {
 			if b.share != nil {
 				want = b.share.offered[name]
 			}
-			if s.relay.shown(name, want) != t.have[name] {
+			if s.proxy.shown(name, want) != t.have[name] {
 				b.add(name, want)
 			}
 		}
@@ -135,11 +135,11 @@ func (s *session) additions(k kind) *batch {
 	t := s.tables[k]
 	byShare := map[*share][]string{}
 	for name := range t.todo {
-		o := s.relay.owners[k][name]
+		o := s.proxy.owners[k][name]
 		if o == nil || o.offered[name] == nil {
 			continue // a removal, if anything
 		}
-		if s.relay.shown(name, o.offered[name]) == t.have[name] {
+		if s.proxy.shown(name, o.offered[name]) == t.have[name] {
 			delete(t.todo, name)
 		} else if o.of.ready(k) && !t.held(o, name) {
 			byShare[o] = append(byShare[o], name)
@@ -151,7 +151,7 @@ func (s *session) additions(k kind) *batch {
 // removals are what Envoy has that an upstream has no more, or nobody has; nil: there is none. What is nobody's may be that
 // of an upstream which has not answered yet, and stays until all have; unless it was that of one that is forgotten.
 func (s *session) removals(k kind) *batch {
-	r, t := s.relay, s.tables[k]
+	r, t := s.proxy, s.tables[k]
 	complete, asked := r.complete(k), r.asked(k)
 	byShare := map[*share][]string{}
 	for name := range t.todo {
@@ -169,7 +169,7 @@ func (s *session) removals(k kind) *batch {
 }
 
 // complete says whether every upstream is known: what none of them has is nobody's.
-func (r *Relay) complete(k kind) bool {
+func (r *Proxy) complete(k kind) bool {
 	for _, c := range r.contributions {
 		if !c.ready(k) {
 			return false
@@ -179,7 +179,7 @@ func (r *Relay) complete(k kind) bool {
 }
 
 // asked says whether every upstream has answered since the start of the agent.
-func (r *Relay) asked(k kind) bool {
+func (r *Proxy) asked(k kind) bool {
 	for _, c := range r.contributions {
 		if !c.shares[k].asked {
 			return false

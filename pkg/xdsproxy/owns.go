@@ -1,7 +1,7 @@
 package xdsproxy
 
 // Owns says whether a resource of any type is, or was last, of an upstream: Envoy has, or is to have, it from there.
-func (r *Relay) Owns(upstream, resource string) bool {
+func (r *Proxy) Owns(upstream, resource string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, owners := range r.owners {

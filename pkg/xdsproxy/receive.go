@@ -17,7 +17,7 @@ import (
 // nameField is the number of the field in which Envoy clusters and listeners have their names.
 const nameField = 1
 
-// parse takes a response apart: nil stands for a removal. It looks for faults in each resource, without the relay's lock.
+// parse takes a response apart: nil stands for a removal. It looks for faults in each resource, without the proxy's lock.
 func parse(k kind, response *discoveryv3.DeltaDiscoveryResponse, check func(string, *anypb.Any) error) set {
 	got := make(set, len(response.GetResources())+len(response.GetRemovedResources()))
 	for _, name := range response.GetRemovedResources() {
@@ -93,13 +93,13 @@ func (s *share) receive(got set, nonce string) {
 	s.pending.nonces = append(s.pending.nonces, nonce)
 	s.release(touched)
 	s.admit(touched)
-	if t := s.of.relay.table(s.kind); t != nil {
+	if t := s.of.proxy.table(s.kind); t != nil {
 		for name := range touched {
 			s.agree(t, name)
 		}
 	}
 	s.finish()
-	s.of.relay.wake()
+	s.of.proxy.wake()
 }
 
 // take changes what the xds-server believes that is here, and returns the names to look at. With the first answer on a
@@ -144,7 +144,7 @@ func (s *share) release(touched map[string]bool) {
 			}
 		}
 	}
-	s.of.relay.signal()
+	s.of.proxy.signal()
 }
 
 // admit offers Envoy what is new, unless there is a fault in any of it.
@@ -171,7 +171,7 @@ func (s *share) admit(touched map[string]bool) {
 		faults = faults[:min(len(faults), maxReasons)]
 		maps.DeleteFunc(changes, func(name string, res *resource) bool { return res.version() == instead[name].version() })
 		err := errors.Join(faults...)
-		s.of.relay.log.Error("resources refused before Envoy", "upstream", s.of.name, "type_url", s.kind.typeURL(), "error", err)
+		s.of.proxy.log.Error("resources refused before Envoy", "upstream", s.of.name, "type_url", s.kind.typeURL(), "error", err)
 		s.refuse(changes, newStatus(codes.InvalidArgument, err.Error()), false, instead)
 		return
 	}

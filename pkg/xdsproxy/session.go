@@ -18,9 +18,9 @@ var (
 	errGone     = errors.New("the stream of Envoy has ended")
 )
 
-// session is the stream of the one Envoy. The relay's lock guards it.
+// session is the stream of the one Envoy. The proxy's lock guards it.
 type session struct {
-	relay  *Relay
+	proxy  *Proxy
 	end    context.CancelCauseFunc
 	wake   chan struct{}
 	began  time.Time
@@ -47,7 +47,7 @@ type batch struct {
 }
 
 // DeltaAggregatedResources implements ADS for Envoy.
-func (r *Relay) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (r *Proxy) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	ctx, end := context.WithCancelCause(conn.Context())
 	defer end(nil)
 	s := r.attach(end)
@@ -73,13 +73,13 @@ func (r *Relay) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySer
 }
 
 // attach begins a session. There is one Envoy: if it has a session, that is of one that has ended, which gRPC will notice.
-func (r *Relay) attach(end context.CancelCauseFunc) *session {
+func (r *Proxy) attach(end context.CancelCauseFunc) *session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.session != nil {
 		r.session.end(errReplaced)
 	}
-	s := &session{relay: r, end: end, wake: make(chan struct{}, 1), began: time.Now()}
+	s := &session{proxy: r, end: end, wake: make(chan struct{}, 1), began: time.Now()}
 	r.session = s
 	r.disprove()
 	// Nobody else would look again when the time is over for which upstreams are waited for.
@@ -87,7 +87,7 @@ func (r *Relay) attach(end context.CancelCauseFunc) *session {
 	return s
 }
 
-func (r *Relay) detach(s *session) {
+func (r *Proxy) detach(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.session == s {
@@ -97,7 +97,7 @@ func (r *Relay) detach(s *session) {
 }
 
 // table is what Envoy has of a type; nil if there is no Envoy, or it has not asked.
-func (r *Relay) table(k kind) *table {
+func (r *Proxy) table(k kind) *table {
 	if r.session == nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (s *session) request(q *discoveryv3.DeltaDiscoveryRequest) error {
 	if slices.ContainsFunc(q.GetResourceNamesSubscribe(), named) {
 		return status.Error(codes.InvalidArgument, "resources are not served by name, subscribe to all")
 	}
-	r := s.relay
+	r := s.proxy
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.session != s {
@@ -153,7 +153,7 @@ func (s *session) request(q *discoveryv3.DeltaDiscoveryRequest) error {
 
 // subscribe begins to serve a type to an Envoy that has some of it already.
 func (s *session) subscribe(k kind, have map[string]string) {
-	r := s.relay
+	r := s.proxy
 	t := &table{have: maps.Clone(have), todo: map[string]bool{}}
 	if t.have == nil {
 		t.have = map[string]string{}
@@ -192,7 +192,7 @@ func (s *session) ack(k kind, f *batch) {
 	for name, res := range f.changes {
 		if res == nil {
 			delete(t.have, name)
-			delete(s.relay.dropped[k], name)
+			delete(s.proxy.dropped[k], name)
 		} else {
 			t.have[name] = f.shown[name]
 		}
@@ -215,15 +215,15 @@ func (s *session) send(k kind, b *batch) *discoveryv3.DeltaDiscoveryResponse {
 	for _, name := range b.names {
 		delete(t.todo, name)
 		if res := b.changes[name]; res != nil {
-			message := s.relay.dressed(name, res)
+			message := s.proxy.overridden(name, res)
 			b.shown[name] = message.GetVersion()
 			response.Resources = append(response.Resources, message)
-			s.relay.served = true
+			s.proxy.served = true
 		} else {
 			response.RemovedResources = append(response.RemovedResources, name)
 		}
 	}
-	s.relay.log.Debug("resources sent to Envoy", "type_url", k.typeURL(), "nonce", b.nonce, "upstream", b.share.upstream(),
+	s.proxy.log.Debug("resources sent to Envoy", "type_url", k.typeURL(), "nonce", b.nonce, "upstream", b.share.upstream(),
 		"resources", len(response.Resources), "removed", len(response.RemovedResources))
 	return response
 }

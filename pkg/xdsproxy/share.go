@@ -46,7 +46,7 @@ func differing(a, b set) []string {
 	return names
 }
 
-// share is what one upstream gives of one type. The relay's lock guards it.
+// share is what one upstream gives of one type. The proxy's lock guards it.
 type share struct {
 	of    *contribution
 	kind  kind
@@ -103,7 +103,7 @@ func (s *share) upstream() string {
 	return s.of.name
 }
 
-func (s *share) owners() map[string]*share { return s.of.relay.owners[s.kind] }
+func (s *share) owners() map[string]*share { return s.of.proxy.owners[s.kind] }
 
 // offer says what Envoy is to have under a name; nil: nothing.
 func (s *share) offer(name string, res *resource) {
@@ -113,7 +113,7 @@ func (s *share) offer(name string, res *resource) {
 		s.offered[name] = res
 		s.owners()[name] = s
 	}
-	if t := s.of.relay.table(s.kind); t != nil {
+	if t := s.of.proxy.table(s.kind); t != nil {
 		t.todo[name] = true
 	}
 	s.disown(name)
@@ -179,7 +179,7 @@ func (s *share) object(why *statusv1.Status) {
 	} else if st := s.of.stream; st != nil && s.nonce != "" {
 		st.answer(s.kind, s.nonce, why)
 	}
-	s.of.relay.signal()
+	s.of.proxy.signal()
 }
 
 // finish answers the xds-server if nothing is left to wait for.

@@ -31,7 +31,7 @@ const wildcard = "*"
 type stream struct {
 	end  context.CancelCauseFunc
 	wake chan struct{}
-	out  []*discoveryv3.DeltaDiscoveryRequest // to be sent; the relay's lock guards it
+	out  []*discoveryv3.DeltaDiscoveryRequest // to be sent; the proxy's lock guards it
 
 	answers *answers // are counted there
 }
@@ -43,9 +43,9 @@ func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, e
 	if u.Node != nil {
 		node = u.Node()
 	}
-	st := &stream{end: end, wake: make(chan struct{}, 1), answers: &c.relay.answers}
-	c.relay.mu.Lock()
-	defer c.relay.mu.Unlock()
+	st := &stream{end: end, wake: make(chan struct{}, 1), answers: &c.proxy.answers}
+	c.proxy.mu.Lock()
+	defer c.proxy.mu.Unlock()
 	if c.forgotten {
 		return nil, errForgotten
 	}
@@ -67,8 +67,8 @@ func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, e
 
 // close forgets a stream, and what was to be answered on it.
 func (c *contribution) close(st *stream) {
-	c.relay.mu.Lock()
-	defer c.relay.mu.Unlock()
+	c.proxy.mu.Lock()
+	defer c.proxy.mu.Unlock()
 	if c.stream != st {
 		return
 	}
@@ -80,7 +80,7 @@ func (c *contribution) close(st *stream) {
 	if c.connected {
 		c.connected, c.since = false, time.Now()
 	}
-	c.relay.signal()
+	c.proxy.signal()
 }
 
 // take takes over a response.
@@ -90,7 +90,7 @@ func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResp
 		return fmt.Errorf("reading response of type %q: %w", response.GetTypeUrl(), errNotAsked)
 	}
 	got := parse(k, response, check)
-	r := c.relay
+	r := c.proxy
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.forgotten {

@@ -23,7 +23,7 @@ const (
 
 // trials are the runs of Envoy in a row that began with resources which are not known to be good, and did not show that they
 // are. It is on disk before Envoy gets such resources, so that it outlives an agent that ends together with its Envoy. The
-// relay's lock guards it.
+// proxy's lock guards it.
 type trials struct {
 	count int       // at most crashLimit
 	open  bool      // the Envoy that runs is in the last of them
@@ -36,7 +36,7 @@ func (t *trials) begin() { t.count, t.open, t.began = min(t.count+1, crashLimit)
 func (t *trials) over() { *t = trials{} }
 
 // suspects are those that Envoy may not be able to run with, and what they can go back to.
-func (r *Relay) suspects() map[*contribution][kinds]set {
+func (r *Proxy) suspects() map[*contribution][kinds]set {
 	suspects := map[*contribution][kinds]set{}
 	for _, c := range r.contributions {
 		if to, ok := c.fallback(); ok {
@@ -46,7 +46,7 @@ func (r *Relay) suspects() map[*contribution][kinds]set {
 	return suspects
 }
 
-func (r *Relay) takeBack(suspects map[*contribution][kinds]set) {
+func (r *Proxy) takeBack(suspects map[*contribution][kinds]set) {
 	for c, to := range suspects {
 		c.rollBack(to)
 	}
@@ -55,9 +55,9 @@ func (r *Relay) takeBack(suspects map[*contribution][kinds]set) {
 }
 
 // dares says whether Envoy may get a batch. It begins a trial if there is something in it that may be at fault. When there
-// were too many, the relay goes back to what is good, and the batch is to be chosen anew.
+// were too many, the proxy goes back to what is good, and the batch is to be chosen anew.
 func (s *session) dares(k kind, b *batch) bool {
-	r := s.relay
+	r := s.proxy
 	if r.trials.open || !b.doubtful(k) {
 		return true
 	}
@@ -92,7 +92,7 @@ func (b *batch) doubtful(k kind) bool {
 
 // Ended is told by who supervises Envoy that it ran until it was ended in order: nothing is at fault. An agent that leaves
 // Envoy to the next one doesn't say so.
-func (r *Relay) Ended() {
+func (r *Proxy) Ended() {
 	r.mu.Lock()
 	r.cut()
 	r.served = false
@@ -109,7 +109,7 @@ func encodeTrials(count int) []byte {
 
 // loadTrials reads how many trials earlier agents began. A file that can't be used counts as none: to go back without a reason
 // is worse than to crash more often.
-func (r *Relay) loadTrials() {
+func (r *Proxy) loadTrials() {
 	path := filepath.Join(r.dir, trialsFile)
 	data, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +134,7 @@ const unrecorded = -1
 
 // record writes the count of trials if it differs from what is on disk. An error is logged once, until it works again: Envoy
 // gets its resources all the same.
-func (r *Relay) record() {
+func (r *Proxy) record() {
 	r.recording.Lock()
 	defer r.recording.Unlock()
 	r.mu.Lock()

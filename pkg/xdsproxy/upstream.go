@@ -19,14 +19,14 @@ var ErrOver = errors.New("this identity is over for good")
 
 var errForgotten = errors.New("what the upstream contributed was dropped")
 
-// reopening is the wait between two streams. After an outage, however long, the relay asks again within its maximum.
+// reopening is the wait between two streams. After an outage, however long, the proxy asks again within its maximum.
 var reopening = retry.Backoff{Min: 200 * time.Millisecond, Max: 4 * time.Second}
 
 // maxMessage is room for 60,000 Envoy clusters of about 2 KB.
 const maxMessage = 128 << 20
 
 // run is Run after its checks.
-func (r *Relay) run(ctx context.Context, u Upstream) error {
+func (r *Proxy) run(ctx context.Context, u Upstream) error {
 	// What was loaded is checked even if nobody called Keep.
 	r.mu.Lock()
 	r.contribution(u.Name).vet(u.Check)
@@ -60,7 +60,7 @@ func (r *Relay) run(ctx context.Context, u Upstream) error {
 	return nil
 }
 
-func (r *Relay) obtain(name string) *contribution {
+func (r *Proxy) obtain(name string) *contribution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.contribution(name)
@@ -68,15 +68,15 @@ func (r *Relay) obtain(name string) *contribution {
 
 // unanswered says, once, that Envoy is served from the cache, and each new reason why the xds-server is not there.
 func (c *contribution) unanswered(reason bool, err error) {
-	c.relay.mu.Lock()
+	c.proxy.mu.Lock()
 	say := c.cached() && !c.said
 	c.said = c.said || say
-	c.relay.mu.Unlock()
+	c.proxy.mu.Unlock()
 	switch {
 	case say:
-		c.relay.log.Info("Envoy is served from the cache, the xds-server does not answer", "upstream", c.name, "error", err)
+		c.proxy.log.Info("Envoy is served from the cache, the xds-server does not answer", "upstream", c.name, "error", err)
 	case reason:
-		c.relay.log.Warn("xds-server does not answer, trying again", "upstream", c.name, "error", err)
+		c.proxy.log.Warn("xds-server does not answer, trying again", "upstream", c.name, "error", err)
 	}
 }
 
@@ -100,7 +100,7 @@ func (c *contribution) serve(ctx context.Context, u Upstream) (answered bool, er
 func (c *contribution) follow(ctx context.Context, u Upstream) (answered bool, _ error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	silent := time.AfterFunc(c.relay.times.silence, func() { end(errSilent) })
+	silent := time.AfterFunc(c.proxy.times.silence, func() { end(errSilent) })
 	defer silent.Stop()
 	conn, err := discoveryv3.NewAggregatedDiscoveryServiceClient(u.Conn).DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *contribution) follow(ctx context.Context, u Upstream) (answered bool, _
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		st.send(ctx, conn, &c.relay.mu)
+		st.send(ctx, conn, &c.proxy.mu)
 	}()
 	defer func() {
 		end(nil)

@@ -41,7 +41,7 @@ const (
 // silentConnections are those that Envoy has accepted and whose filter chain is not known yet.
 const silentConnections = `^listener\.public\.downstream_pre_cx_active$`
 
-// admissions decides for a gateway's Envoy which connections and tunnels it accepts. It implements xdsproxy.Dress for the public
+// admissions decides for a gateway's Envoy which connections and tunnels it accepts. It implements xdsproxy.Override for the public
 // listener, and leaves all other resources to tenants.
 type admissions struct {
 	tenants *tenants
@@ -90,7 +90,7 @@ func (a *admissions) server() *admission.Server {
 	}
 }
 
-// Form implements xdsproxy.Dress.
+// Form implements xdsproxy.Override.
 func (a *admissions) Form(name string) string {
 	if name == envoy.PublicListener {
 		return envoy.AdmissionForm
@@ -98,10 +98,10 @@ func (a *admissions) Form(name string) string {
 	return a.tenants.Form(name)
 }
 
-// Dressed implements xdsproxy.Dress.
-func (a *admissions) Dressed(name, form string, resource *anypb.Any) *anypb.Any {
+// Apply implements xdsproxy.Override.
+func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if form != envoy.AdmissionForm {
-		return a.tenants.Dressed(name, form, resource)
+		return a.tenants.Apply(name, form, resource)
 	}
 	with, rate, ok := envoy.AddAdmission(resource)
 	if ok {

@@ -57,7 +57,7 @@ func TestTheAgentAddsAdmissionToThePublicListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		with := a.Dressed(l.GetName(), a.Form(l.GetName()), packed)
+		with := a.Apply(l.GetName(), a.Form(l.GetName()), packed)
 		if changed := string(with.GetValue()) != string(packed.GetValue()); changed != (l.GetName() == envoy.PublicListener) {
 			t.Errorf("listener %s is changed: %t", l.GetName(), changed)
 		}

@@ -25,7 +25,7 @@ import (
 
 // Deps are what the parts of a gateway stand on. All are needed.
 type Deps struct {
-	Relay      *xdsproxy.Relay
+	XDS        *xdsproxy.Proxy
 	Admin      envoyadmin.Client                       // of the gateway's Envoy
 	Listen     func(path string) (net.Listener, error) // on a Unix socket for Envoy
 	StateDir   string
@@ -52,16 +52,16 @@ type Gateway struct {
 	admissions *admissions
 }
 
-// New makes the parts, and has the relay ask them in which form Envoy is to have resources. It must be called before Envoy is
+// New makes the parts, and has the xDS proxy ask them in which form Envoy is to have resources. It must be called before Envoy is
 // served. The error is that of a right which is missing.
 func New(g Config, deps Deps) (*Gateway, error) {
 	table, err := newTable(deps, g)
 	if err != nil {
 		return nil, err
 	}
-	p := &Gateway{config: &g, deps: deps, Table: table, tenants: newTenants(deps.Relay, table, deps.Admin, deps.Log)}
+	p := &Gateway{config: &g, deps: deps, Table: table, tenants: newTenants(deps.XDS, table, deps.Admin, deps.Log)}
 	p.admissions = newAdmissions(g, deps, p.tenants, table)
-	deps.Relay.SetDress(p.admissions)
+	deps.XDS.SetOverride(p.admissions)
 	return p, nil
 }
 

@@ -41,9 +41,9 @@ const (
 
 // tenants is what a gateway's agent knows of each workload cluster that its Envoy serves: whether it has a tunnel here, and its limits. Both
 // change how Envoy treats it without an xds-server: who has no tunnel for a while is dark, and limits are set in
-// Envoy's runtime, where they change nothing else. It implements xdsproxy.Dress.
+// Envoy's runtime, where they change nothing else. It implements xdsproxy.Override.
 type tenants struct {
-	relay *xdsproxy.Relay
+	xds   *xdsproxy.Proxy
 	table *tunnels.Table
 	admin envoyadmin.Client
 	log   *slog.Logger
@@ -72,14 +72,14 @@ type tenant struct {
 	limits  map[string]string
 }
 
-func newTenants(r *xdsproxy.Relay, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *tenants {
+func newTenants(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *tenants {
 	return &tenants{
-		relay: r, table: table, admin: a, log: log, began: time.Now(), dark: map[string]bool{}, known: map[string]tenant{},
+		xds: r, table: table, admin: a, log: log, began: time.Now(), dark: map[string]bool{}, known: map[string]tenant{},
 		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
 }
 
-// Form implements xdsproxy.Dress.
+// Form implements xdsproxy.Override.
 func (t *tenants) Form(name string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,8 +89,8 @@ func (t *tenants) Form(name string) string {
 	return ""
 }
 
-// Dressed implements xdsproxy.Dress.
-func (*tenants) Dressed(name, form string, resource *anypb.Any) *anypb.Any {
+// Apply implements xdsproxy.Override.
+func (*tenants) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if form == darkForm {
 		return envoy.DarkCluster(name)
 	}
@@ -167,7 +167,7 @@ func (t *tenants) forget(key string) {
 // learn looks which names there are.
 func (t *tenants) learn() {
 	known := make(map[string]tenant, len(t.known))
-	t.relay.Clusters(func(name, version string, resource *anypb.Any) {
+	t.xds.Clusters(func(name, version string, resource *anypb.Any) {
 		if before, ok := t.known[name]; ok && before.version == version {
 			known[name] = before
 			return
@@ -220,7 +220,7 @@ func (t *tenants) judge(now time.Time, sure bool) {
 	t.mu.Unlock()
 	if len(changed) > 0 {
 		t.log.Debug("workload clusters without a tunnel", "dark", len(dark), "changed", len(changed))
-		t.relay.Redress(changed)
+		t.xds.Reapply(changed)
 	}
 }
 

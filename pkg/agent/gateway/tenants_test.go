@@ -73,10 +73,10 @@ func TestLimitsAreNoPartOfWhatEnvoyGets(t *testing.T) {
 	wc.Limits = model.Limits{Connections: 7}
 	limited := packed(t, envoy.TunnelClusters(inst, wc)[0])
 	k := &tenants{}
-	if got := k.Dressed(wc.Hostname, "", limited); string(got.GetValue()) != string(usual.GetValue()) {
+	if got := k.Apply(wc.Hostname, "", limited); string(got.GetValue()) != string(usual.GetValue()) {
 		t.Error("an Envoy cluster with limits is another")
 	}
-	if got := k.Dressed(wc.Hostname, darkForm, usual); string(got.GetValue()) == string(usual.GetValue()) {
+	if got := k.Apply(wc.Hostname, darkForm, usual); string(got.GetValue()) == string(usual.GetValue()) {
 		t.Error("a dark Envoy cluster is like any other")
 	}
 }

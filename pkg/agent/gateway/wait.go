@@ -90,7 +90,7 @@ func (w *waiting) lacks(ctx context.Context, asked *askedServers) (why string) {
 	if err != nil {
 		return err.Error()
 	}
-	if len(w.deps.Relay.Accepted(subject.Node, resourcev3.ListenerType)) == 0 {
+	if len(w.deps.XDS.Accepted(subject.Node, resourcev3.ListenerType)) == 0 {
 		return "Envoy has accepted no listener yet"
 	}
 	if !w.hasPeers(subject) {
@@ -120,7 +120,7 @@ func (w *waiting) lacks(ctx context.Context, asked *askedServers) (why string) {
 
 // hasPeers says whether Envoy's configuration has other gateways.
 func (w *waiting) hasPeers(me model.Subject) bool {
-	for _, cluster := range w.deps.Relay.Accepted(me.Node, resourcev3.ClusterType) {
+	for _, cluster := range w.deps.XDS.Accepted(me.Node, resourcev3.ClusterType) {
 		if gateway, ok := envoy.PeerOf(cluster); ok && gateway != me.Node {
 			return true
 		}

@@ -137,7 +137,7 @@ func (s *Status) SetIdentity(subject model.Subject, identity certs.Identity) {
 	s.subject, s.notAfter = subject, identity.NotAfter()
 }
 
-// SetConfiguration records how the relay is.
+// SetConfiguration records how the xDS proxy is.
 func (s *Status) SetConfiguration(state xdsproxy.State) {
 	s.mu.Lock()
 	s.connected, s.cached = state.Connected, state.Cached

@@ -11,30 +11,30 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// wardrobe gives Envoy clusters forms.
-type wardrobe struct {
+// forms gives Envoy clusters forms.
+type forms struct {
 	mu    sync.Mutex
 	forms map[string]string
 }
 
-func (w *wardrobe) Form(name string) string {
+func (w *forms) Form(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.forms[name]
 }
 
-func (w *wardrobe) Dressed(name, form string, resource *anypb.Any) *anypb.Any {
+func (w *forms) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if form == "" {
 		return resource
 	}
-	dressed, err := anypb.New(&clusterv3.Cluster{Name: name, AltStatName: form})
+	packed, err := anypb.New(&clusterv3.Cluster{Name: name, AltStatName: form})
 	if err != nil {
 		panic(err)
 	}
-	return dressed
+	return packed
 }
 
-func (w *wardrobe) put(b *bed, name, form string) {
+func (w *forms) put(b *bed, name, form string) {
 	w.mu.Lock()
 	w.forms = maps.Clone(w.forms)
 	if w.forms == nil {
@@ -42,14 +42,14 @@ func (w *wardrobe) put(b *bed, name, form string) {
 	}
 	w.forms[name] = form
 	w.mu.Unlock()
-	b.Redress([]string{name})
+	b.Reapply([]string{name})
 }
 
 func TestTheFormOfAnEnvoyCluster(t *testing.T) {
 	dir := t.TempDir()
 	s := newServer(t, named(cluster("c1", 1), cluster("c2", 1)), named(listener("l")))
-	bed, w := newBed(t, dir), &wardrobe{}
-	bed.SetDress(w)
+	bed, w := newBed(t, dir), &forms{}
+	bed.SetOverride(w)
 	bed.follow(t, "a", s, nil)
 	e := bed.envoy(t, nil)
 	e.subscribe(t, cds, lds)
@@ -75,7 +75,7 @@ func TestTheFormOfAnEnvoyCluster(t *testing.T) {
 
 	// The next agent, without an xds-server, knows of no form: Envoy gets the usual one.
 	bed = newBed(t, dir)
-	bed.SetDress(&wardrobe{})
+	bed.SetOverride(&forms{})
 	bed.Keep(xdsproxy.Upstream{Name: "a"})
 	bed.follow(t, "a", s, nil)
 	e = bed.envoy(t, e.have)

@@ -7,24 +7,24 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Dress says in which form Envoy is to have an Envoy cluster or a listener, where that depends on what only its agent knows.
-// Upstreams and the disk know nothing of forms: all forms of a version are that version. The Relay calls it while it is locked: it
-// must be quick and must not call the Relay.
-type Dress interface {
+// Override says in which form Envoy is to have an Envoy cluster or a listener, where that depends on what only its agent knows.
+// Upstreams and the disk know nothing of forms: all forms of a version are that version. The Proxy calls it while it is locked: it
+// must be quick and must not call the Proxy.
+type Override interface {
 	// Form is the form that an Envoy cluster, or a listener, is to have now; empty: the usual one. It has no space.
 	Form(name string) string
-	// Dressed is the resource in a form. The one that it is given stays as it is.
-	Dressed(name, form string, resource *anypb.Any) *anypb.Any
+	// Apply is the resource in a form. The one that it is given stays as it is.
+	Apply(name, form string, resource *anypb.Any) *anypb.Any
 }
 
 // formMark is between a version and the form in the version that Envoy is told.
 const formMark = " as "
 
-// SetDress is called before Envoy is served; without it everything is sent as it came.
-func (r *Relay) SetDress(d Dress) { r.dress = d }
+// SetOverride is called before Envoy is served; without it everything is sent as it came.
+func (r *Proxy) SetOverride(d Override) { r.override = d }
 
-// Redress looks again in which form Envoy is to have Envoy clusters.
-func (r *Relay) Redress(names []string) {
+// Reapply looks again in which form Envoy is to have Envoy clusters.
+func (r *Proxy) Reapply(names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t := r.table(clusters); t != nil {
@@ -36,7 +36,7 @@ func (r *Relay) Redress(names []string) {
 }
 
 // Clusters calls f with each Envoy cluster that Envoy is to have, as it came, and its version.
-func (r *Relay) Clusters(f func(name, version string, resource *anypb.Any)) {
+func (r *Proxy) Clusters(f func(name, version string, resource *anypb.Any)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, owner := range r.owners[clusters] {
@@ -47,23 +47,23 @@ func (r *Relay) Clusters(f func(name, version string, resource *anypb.Any)) {
 }
 
 // shown is the version that Envoy is told of a resource, with the form that it is to have.
-func (r *Relay) shown(name string, res *resource) string {
-	if res == nil || r.dress == nil {
+func (r *Proxy) shown(name string, res *resource) string {
+	if res == nil || r.override == nil {
 		return res.version()
 	}
-	if form := r.dress.Form(name); form != "" {
+	if form := r.override.Form(name); form != "" {
 		return res.version() + formMark + form
 	}
 	return res.version()
 }
 
-// dressed is what Envoy is sent of a resource.
-func (r *Relay) dressed(name string, res *resource) *discoveryv3.Resource {
-	if r.dress == nil {
+// overridden is what Envoy is sent of a resource.
+func (r *Proxy) overridden(name string, res *resource) *discoveryv3.Resource {
+	if r.override == nil {
 		return res.message
 	}
 	version := r.shown(name, res)
-	body := r.dress.Dressed(name, strings.TrimPrefix(version[len(res.version()):], formMark), res.message.GetResource())
+	body := r.override.Apply(name, strings.TrimPrefix(version[len(res.version()):], formMark), res.message.GetResource())
 	return &discoveryv3.Resource{Name: name, Version: version, Resource: body}
 }
 

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MaxRequest is what the gRPC server on which a Relay is registered must take from Envoy: an Envoy that comes back names
+// MaxRequest is what the gRPC server on which a Proxy is registered must take from Envoy: an Envoy that comes back names
 // everything that it has, in about 130 bytes each. So it is room for 120,000.
 const MaxRequest = 16 << 20
 
@@ -54,17 +54,17 @@ func kindOf(typeURL string) (kind, bool) {
 	return kind(k), k >= 0
 }
 
-// Relay serves one Envoy with what one or several upstreams say together. It is safe for concurrent use.
-type Relay struct {
+// Proxy serves one Envoy with what one or several upstreams say together. It is safe for concurrent use.
+type Proxy struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // which refuses state of the world
 
-	dir     string
-	log     *slog.Logger
-	times   times
-	changed chan struct{}
-	answers answers
-	dress   Dress      // nil: none
-	disk    sync.Mutex // held while files are written or erased, before mu
+	dir      string
+	log      *slog.Logger
+	times    times
+	changed  chan struct{}
+	answers  answers
+	override Override   // nil: none
+	disk     sync.Mutex // held while files are written or erased, before mu
 
 	mu            sync.Mutex
 	contributions map[string]*contribution
@@ -80,10 +80,10 @@ type Relay struct {
 	recordFails bool
 }
 
-// New returns a relay that keeps its cache in a folder, and loads what is there. A file that can't be used is put aside, with
+// New returns a proxy that keeps its cache in a folder, and loads what is there. A file that can't be used is put aside, with
 // a line in the log. The error is that of a folder that can't be made or read.
-func New(dir string, log *slog.Logger) (*Relay, error) {
-	r := &Relay{dir: dir, log: log, times: usual, changed: make(chan struct{}, 1), contributions: map[string]*contribution{}}
+func New(dir string, log *slog.Logger) (*Proxy, error) {
+	r := &Proxy{dir: dir, log: log, times: usual, changed: make(chan struct{}, 1), contributions: map[string]*contribution{}}
 	for k := range r.owners {
 		r.owners[k], r.dropped[k] = map[string]*share{}, map[string]bool{}
 	}
@@ -94,7 +94,7 @@ func New(dir string, log *slog.Logger) (*Relay, error) {
 }
 
 // Register adds ADS to the gRPC server on whose socket Envoy asks.
-func (r *Relay) Register(g grpc.ServiceRegistrar) {
+func (r *Proxy) Register(g grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, r)
 }
 
@@ -105,13 +105,13 @@ type Upstream struct {
 	Node func() *corev3.Node      // whom to be; read at each connect
 	Conn grpc.ClientConnInterface // to the xds-server; it dials again within seconds, and notices when the other side is gone
 	// Check refuses a resource before Envoy sees it, which answers the xds-server with a NACK; nil: none. What comes in one
-	// response is refused together. It may be called by several goroutines, and must not call the Relay.
+	// response is refused together. It may be called by several goroutines, and must not call the Proxy.
 	Check func(typeURL string, resource *anypb.Any) error
 }
 
 // Keep says which upstreams there are, and is called once, after New and before Envoy is served. Of what was loaded it
 // forgets that of all others, and what the Check of the one that it came from refuses. What remains is served before Run.
-func (r *Relay) Keep(upstreams ...Upstream) {
+func (r *Proxy) Keep(upstreams ...Upstream) {
 	r.mu.Lock()
 	unknown := maps.Clone(r.contributions)
 	for _, u := range upstreams {
@@ -128,7 +128,7 @@ func (r *Relay) Keep(upstreams ...Upstream) {
 }
 
 // Forget drops what an upstream has contributed, in Envoy and on disk. One whose Run goes on begins anew.
-func (r *Relay) Forget(name string) {
+func (r *Proxy) Forget(name string) {
 	if !namePattern.MatchString(name) {
 		return
 	}
@@ -152,7 +152,7 @@ type State struct {
 }
 
 // State returns how an upstream is; the zero value for one that is not known.
-func (r *Relay) State(name string) State {
+func (r *Proxy) State(name string) State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.contributions[name]
@@ -163,7 +163,7 @@ func (r *Relay) State(name string) State {
 }
 
 // Accepted returns the names of the resources of one type that Envoy accepted last from an upstream, or an Envoy before it, in order.
-func (r *Relay) Accepted(name, typeURL string) []string {
+func (r *Proxy) Accepted(name, typeURL string) []string {
 	k, ok := kindOf(typeURL)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,12 +175,12 @@ func (r *Relay) Accepted(name, typeURL string) []string {
 }
 
 // Changed is signalled (never blocks, capacity 1) when the State of any upstream may have changed.
-func (r *Relay) Changed() <-chan struct{} { return r.changed }
+func (r *Proxy) Changed() <-chan struct{} { return r.changed }
 
-func (r *Relay) signal() { poke(r.changed) }
+func (r *Proxy) signal() { poke(r.changed) }
 
 // contribution returns that of an upstream, which it makes if there is none.
-func (r *Relay) contribution(name string) *contribution {
+func (r *Proxy) contribution(name string) *contribution {
 	c := r.contributions[name]
 	if c == nil {
 		c = newContribution(r, name)
@@ -190,12 +190,12 @@ func (r *Relay) contribution(name string) *contribution {
 }
 
 // sorted are all contributions, by name.
-func (r *Relay) sorted() []*contribution {
+func (r *Proxy) sorted() []*contribution {
 	return slices.SortedFunc(maps.Values(r.contributions), func(a, b *contribution) int { return strings.Compare(a.name, b.name) })
 }
 
 // wake has the session look for what it can send.
-func (r *Relay) wake() {
+func (r *Proxy) wake() {
 	if r.session != nil {
 		poke(r.session.wake)
 	}
@@ -212,7 +212,7 @@ func poke(to chan struct{}) {
 // Run keeps the upstream's stream open until ctx ends, with a jittered backoff. It returns nil then, and an error at once
 // when the xds-server says that this identity will never be served again (codes.FailedPrecondition): it wraps ErrOver. A
 // name has one Run at a time.
-func (r *Relay) Run(ctx context.Context, u Upstream) error {
+func (r *Proxy) Run(ctx context.Context, u Upstream) error {
 	if !namePattern.MatchString(u.Name) {
 		return fmt.Errorf("checking name of upstream: %q does not match %s", u.Name, namePattern)
 	}
