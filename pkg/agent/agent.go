@@ -7,7 +7,8 @@
 // each, with a folder, an identity and a stream to the xds-server of its own. An edge has as many as it has bootstrap files,
 // a gateway one. Envoy's bootstrap depends on none of them, so nothing that happens to one restarts Envoy.
 //
-// Envoy outlives an agent that dies, and the next agent takes it over: see adopt.
+// Envoy outlives an agent that dies, and the next agent takes it over: see package envoyproc. This package joins the parts of an
+// agent, and has the memberships; what is particular to an edge or a gateway is in packages edge and gateway.
 package agent
 
 import (

@@ -43,7 +43,7 @@ type identities struct {
 
 	enrolledCA string // path of enrolledCAFile
 
-	buried *buried // nil: none
+	rejected *rejected // nil: none
 }
 
 // newIdentities returns those of the role whose identity is in a folder.
@@ -123,7 +123,7 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.Cure())
 	}
 	if err == nil {
-		i.buried = nil
+		i.rejected = nil
 		i.rememberCA()
 	}
 	return identity, bundle, err
@@ -136,7 +136,7 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) {
 	current, err := i.store.Identity()
 	if err != nil {
-		if identity, bundle, err := i.revive(ctx); err == nil {
+		if identity, bundle, err := i.reclaim(ctx); err == nil {
 			return identity, bundle, nil
 		}
 		return i.enrol(ctx)

@@ -97,7 +97,7 @@ func (m *membership) live(ctx context.Context) {
 			ends = 0
 		}
 		if errors.Is(err, errOver) {
-			m.bury(err)
+			m.reject(err)
 		} else {
 			m.log.Error("membership failed, trying again", "error", err)
 			ends = max(ends, 1)
@@ -118,9 +118,9 @@ func (m *membership) liveOnce(ctx context.Context) error {
 	return group.Wait()
 }
 
-// bury ends an identity that is over: Envoy dials with it no more, and the next one has to be got by the credential, unless what
+// reject ends an identity that is over: Envoy dials with it no more, and the next one has to be got by the credential, unless what
 // ended it is taken back.
-func (m *membership) bury(err error) {
+func (m *membership) reject(err error) {
 	m.mu.Lock()
 	subject := m.subject
 	m.subject, m.notAfter, m.served = model.Subject{}, time.Time{}, false
@@ -133,7 +133,7 @@ func (m *membership) bury(err error) {
 	if err := m.sds.drop(m); err != nil {
 		m.log.Error("secrets not taken from Envoy", "error", err)
 	}
-	m.identities.bury()
+	m.identities.reject()
 	select {
 	case <-m.subjects: // of the identity that is over
 	default:
@@ -255,7 +255,7 @@ func asOver(err error) error {
 
 // recordConfiguration records how Envoy's configuration is.
 func (m *membership) recordConfiguration() {
-	m.mu.Lock() // all the time: after bury there is nothing to record
+	m.mu.Lock() // all the time: after reject there is nothing to record
 	defer m.mu.Unlock()
 	if m.subject == (model.Subject{}) {
 		return

@@ -62,7 +62,7 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 		t.Fatalf("before it was over: %+v", s)
 	}
 
-	m.bury(errOver)
+	m.reject(errOver)
 	m.recordConfiguration()
 	want := status.Member{LastError: status.AboutCertificate + ": " + errOver.Error()}
 	if got := m.status.State(); fmt.Sprint(got) != fmt.Sprint(want) {

@@ -6,6 +6,8 @@
 // An xds-server is told ACK when Envoy has accepted what it sent, so without an Envoy it gets no answer until there is one.
 // A resource that is refused, by Envoy, by a check or after crashes, leaves the others as they are: Envoy keeps the
 // version that it had, until the xds-server sends another one than was refused.
+//
+// Cache, ACKs and the way back after crashes are one package because they change the same state under one lock.
 package xdsproxy
 
 import (

@@ -13,21 +13,21 @@ func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
 	c.serve()
 	i := testIdentities(t, c.edgeRole("fl1.over"))
 	c.save(i.store, c.fresh(edgeSubject))
-	i.bury()
+	i.reject()
 	denied := func(err error) { c.set(func() { c.err = err }) }
 
 	denied(enrolserver.ErrDenied) // it is revoked
 	if _, _, err := i.renew(t.Context()); err == nil {
 		t.Fatal("it has got an identity")
 	}
-	if b := i.buried; b == nil || b.asked != 0 || time.Until(b.next) > revivals.Min {
+	if b := i.rejected; b == nil || b.asked != 0 || time.Until(b.next) > reclaims.Min {
 		t.Fatalf("it was asked for at once, or never will be: %+v", b)
 	}
-	i.buried.next = time.Now()
+	i.rejected.next = time.Now()
 	if _, _, err := i.renew(t.Context()); err == nil {
 		t.Fatal("it has got an identity that is revoked")
 	}
-	if b := i.buried; b == nil || b.asked != 1 || !b.next.After(time.Now()) {
+	if b := i.rejected; b == nil || b.asked != 1 || !b.next.After(time.Now()) {
 		t.Fatalf("it is not asked for again later: %+v", b)
 	}
 
@@ -35,7 +35,7 @@ func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
 	if _, _, err := i.renew(t.Context()); err == nil {
 		t.Fatal("it was asked for before its time")
 	}
-	i.buried.next = time.Now()
+	i.rejected.next = time.Now()
 	identity, _, err := i.renew(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
 	if subject, err := parseSubject(domain, identity); err != nil || subject != edgeSubject {
 		t.Errorf("it is %+v, %v", subject, err)
 	}
-	if i.buried != nil {
+	if i.rejected != nil {
 		t.Error("it is asked for still")
 	}
 }
@@ -54,7 +54,7 @@ func TestWhatIsNotAskedForAgain(t *testing.T) {
 		good  bool          // the token
 		other bool          // the credential is another tunnel's
 	}{
-		"what has ended too long ago":     {since: mourning + time.Minute},
+		"what has ended too long ago":     {since: reclaimTime + time.Minute},
 		"what another one came in for":    {since: -time.Hour, good: true},
 		"what the credential is not for":  {since: -time.Hour, other: true},
 		"what was never there to be over": {},
@@ -74,14 +74,14 @@ func TestWhatIsNotAskedForAgain(t *testing.T) {
 				end := time.Now().Add(-tc.since)
 				c.save(i.store, c.identity(edgeSubject, end.Add(-2*time.Hour), end))
 			}
-			i.bury()
-			if i.buried != nil && !tc.good {
-				i.buried.next = time.Now()
+			i.reject()
+			if i.rejected != nil && !tc.good {
+				i.rejected.next = time.Now()
 			}
 			if _, _, err := i.renew(t.Context()); (err == nil) != tc.good {
 				t.Errorf("got %v", err)
 			}
-			if i.buried != nil {
+			if i.rejected != nil {
 				t.Error("it is asked for still")
 			}
 		})
