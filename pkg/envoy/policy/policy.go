@@ -72,15 +72,6 @@ func Of(s Scope) *Policy {
 	panic(err) // a fault in policy.yaml, which is part of the program
 }
 
-// Read returns the policy that a file has for a subject: that of another version of Fairlead.
-func Read(data []byte, s Scope) (*Policy, error) {
-	d, err := parse(data)
-	if err != nil {
-		return nil, err
-	}
-	return compile(d, s)
-}
-
 func compile(d *document, s Scope) (*Policy, error) {
 	c := &compiler{words: words(d, s), free: map[string]bool{}, texts: map[string]*text{}}
 	for _, name := range d.Free {
