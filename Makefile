@@ -1,6 +1,5 @@
 # Fairlead. `make` alone prints what there is.
-SHELL := /usr/bin/env bash
-.SHELLFLAGS := -euo pipefail -c
+include tools/times/times.mk
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
 
@@ -34,21 +33,36 @@ build-race: ## build them with the race detector, for the tests, into bin/race/
 	CGO_ENABLED=1 go build -race -o bin/race/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: tools
-tools: ## install the real parts: Envoy, Kubernetes, Cluster API, clusterctl (20 min once, then cached)
-	cd tools/install && go run .
+tools: ## install every real part: Envoy, Kubernetes, Cluster API, what tests need (20 min once, then cached)
+	@cd tools/install && go run .
+
+# Each target installs the parts of its topic, and no others: tools/install/sets.go lists them.
+TOPICS := lab apiserver managed machines operations metrics page sight
+.PHONY: $(addprefix parts.,$(TOPICS))
+$(addprefix parts.,$(TOPICS)): parts.%:
+	@cd tools/install && go run . $*
 
 .PHONY: envoy
 envoy: ## install Envoy alone
-	cd tools/install && go run . envoy
+	@cd tools/install && go run . envoy
+
+DEMO := controller xds-server edge-agent gateway-agent fairlead
+empty :=
+space := $(empty) $(empty)
+comma := ,
 
 .PHONY: demo
-demo: tools build ## show Cluster API managing two workload clusters that it can't dial (as root; DEMO_EXIT=1 ends by itself)
-	go run ./test/demo
+demo: ## show Cluster API managing two workload clusters that it can't dial (as root; DEMO_EXIT=1 ends by itself)
+	@echo "demo: installs the parts that it needs, builds Fairlead and starts. Without any part in the cache that takes"
+	@echo "      10 to 15 minutes on two idle processors, else less than 30 seconds. The plan follows."
+	@cd tools/install && go run . -build $(subst $(space),$(comma),$(addprefix ./cmd/,$(DEMO)) ./test/demo) demo
+	@bin/demo
 
 ##### test
 
 .PHONY: test
-test: test-parts verify-short ## all tests, of the long proofs the short forms: what CI and the README run
+test: ## all tests, of the long proofs the short forms, and the seconds of each: what CI and the README run
+	@TIMES_WITHOUT="test-parts verify-short" tools/times/run $(MAKE) --no-print-directory tools test-parts verify-short
 
 # Tests mostly wait, so these run side by side, the longest first; what the proofs after them need is built on the way.
 .PHONY: test-parts
@@ -72,15 +86,15 @@ test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envo
 test-controller: test-served test-managed ## what stands on a real kube-apiserver
 
 .PHONY: test-served
-test-served: tools
+test-served: parts.apiserver
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(SERVED)
 
 .PHONY: test-managed
-test-managed: tools
+test-managed: parts.managed
 	$(REQUIRED) go test $(MANAGED)
 
 .PHONY: test-controller-race
-test-controller-race: tools ## the controllers with the race detector, which takes four minutes more (test-e2e runs it too)
+test-controller-race: parts.managed ## the controllers with the race detector, which takes four minutes more (test-e2e runs it too)
 	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/...
 
 .PHONY: test-drift
@@ -89,7 +103,7 @@ test-drift: ## what Cluster API's own code makes of the edges in a KubeadmContro
 	go test -count=1 ./deploy/recipes/...
 
 .PHONY: validate
-validate: tools ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
+validate: envoy ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
 .PHONY: test-e2e
@@ -104,11 +118,11 @@ verify-main-short: e2e-short.test ## the part of it that takes 90 seconds, witho
 	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/e2e.test -test.v -test.short -test.timeout=10m
 
 .PHONY: e2e.test
-e2e.test: tools build-race
+e2e.test: parts.lab build-race
 	CGO_ENABLED=1 go test -race -c -o bin/race/e2e.test ./test/e2e
 
 .PHONY: e2e-short.test
-e2e-short.test: tools build
+e2e-short.test: parts.lab build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/e2e.test ./test/e2e
 
@@ -121,7 +135,7 @@ verify-identity-short: identity.test ## the part of it that takes two minutes
 	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/identity.test -test.v -test.short -test.timeout=10m
 
 .PHONY: identity.test
-identity.test: tools build
+identity.test: parts.lab build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/identity.test ./test/identity
 
@@ -134,7 +148,7 @@ verify-kubeconfigs-short: kubeconfigs.test ## the part of it that takes 90 secon
 	cd test/kubeconfigs && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/kubeconfigs.test -test.v -test.short -test.timeout=10m
 
 .PHONY: kubeconfigs.test
-kubeconfigs.test: tools build
+kubeconfigs.test: parts.machines build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
 
@@ -148,16 +162,16 @@ verify-fleet-short: fleet.test ## the part of it that takes a minute
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.short -test.timeout=5m
 
 .PHONY: fleet.test
-fleet.test: tools build
+fleet.test: parts.lab build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/fleet.test ./test/fleet
 
 .PHONY: test-page
-test-page: tools build ## the status page of a real xds-server in a real browser
+test-page: parts.page build ## the status page of a real xds-server in a real browser
 	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m ./pkg/page ./test/page
 
 .PHONY: test-page-full
-test-page-full: tools build ## the same, and with 10,000 real Clusters (a minute more)
+test-page-full: parts.page build ## the same, and with 10,000 real Clusters (a minute more)
 	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v ./pkg/page ./test/page
 
 .PHONY: page-screenshots
@@ -179,7 +193,7 @@ verify-operations: operations.test ## proof of docs/operations.md: its own comma
 	cd test/operations && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/operations.test -test.v -test.timeout=20m
 
 .PHONY: operations.test
-operations.test: tools build
+operations.test: parts.operations build
 	@mkdir -p bin/test
 	go test -c -o bin/test/operations.test ./test/operations
 
@@ -192,7 +206,7 @@ verify-security-short: security.test ## the part of it that takes 45 seconds
 	cd test/security && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/security.test -test.v -test.short -test.timeout=5m
 
 .PHONY: security.test
-security.test: tools build
+security.test: parts.lab build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/security.test ./test/security
 
@@ -207,17 +221,17 @@ fuzz: ## run every fuzzer in turn, each for FUZZTIME (default 10m); findings are
 	done <bin/fuzzers; echo "fuzz: $$(wc -l <bin/fuzzers) fuzzers, $$failed failed"; test "$$failed" = 0
 
 .PHONY: test-metrics
-test-metrics: tools build ## a real Prometheus scrapes an installation: every figure, rule and query of the dashboard (1 min, as root)
+test-metrics: parts.metrics build ## a real Prometheus scrapes an installation: every figure, rule and query of the dashboard (1 min, as root)
 	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=10m -v ./test/metrics
 
 .PHONY: sight.test
-sight.test: tools build
+sight.test: parts.sight build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/sight.test ./test/sight
 
 .PHONY: test-readme
-test-readme: tools build ## run every command of the README and of the quickstart, as root
-	$(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
+test-readme: parts.lab build ## run every command of the README and of the quickstart, as root
+	env -u FAIRLEAD_TIMES $(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
 
 .PHONY: update-golden
 update-golden: ## rewrite the golden files, and what is generated in deploy and docs
@@ -243,7 +257,7 @@ bench-report: ## write the tables and plots of docs/benchmarks.md anew from test
 	go run ./test/bench report
 
 .PHONY: bench-build
-bench-build: tools build
+bench-build: parts.lab build
 	@mkdir -p bin/test
 	cd tools/bench && go run ./install
 	go build -o bin/test/bench ./test/bench
@@ -279,7 +293,8 @@ vulncheck: ## look for known vulnerabilities in what the programs call (Error 3:
 	@cd tools/vulncheck && ../../bin/vulncheck ../.. ./cmd/...
 
 .PHONY: test-tools
-test-tools: ## the tests of licences and vulncheck
+test-tools: ## the tests of install, licences and vulncheck
+	cd tools/install && go test ./...
 	cd tools/licences && go test ./...
 	cd tools/vulncheck && go test ./...
 

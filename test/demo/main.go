@@ -25,7 +25,9 @@ func main() {
 // then cleans up.
 func run(ctx context.Context, stop func(), stdout, stderr io.Writer) int {
 	s := newStory(stdout)
-	l, err := lab.New(ctx, lab.Options{ServingNames: []string{sniCluster.hostname(domain)}, TunnelDomain: domain})
+	l, err := lab.New(ctx, lab.Options{
+		ServingNames: []string{sniCluster.hostname(domain)}, TunnelDomain: domain, Certificates: year,
+	})
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "demo:", err)
 		return 1

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,8 @@ const (
 	domain = "tunnels.example.test"
 	// patience is how long anything may take that waits for several processes.
 	patience = 60 * time.Second
+	// year is how long the certificates of the apiservers are valid, as those that kubeadm makes.
+	year = 365 * 24 * time.Hour
 )
 
 // planned is a Cluster that the demo will create.
@@ -252,8 +255,45 @@ func showHow(ctx context.Context, l *lab.Lab, s *story) error {
 // inspection is how fairlead reaches the xds-server, which has no Pod here.
 var inspection = "--xds-server=" + lab.InspectAddress(0)
 
+// waitOK waits until fairlead has nothing to say against any of the Clusters.
+func waitOK(ctx context.Context, l *lab.Lab, s *story) error {
+	healthy := func(ctx context.Context) error {
+		out, err := l.Exec(ctx, "status", "-A", "-o", "json", inspection)
+		if err != nil {
+			return fmt.Errorf("fairlead status: %w", err)
+		}
+		var fleet struct {
+			Rows []struct {
+				Cluster  string `json:"cluster"`
+				Health   string `json:"health"`
+				Warnings []any  `json:"warnings"`
+			} `json:"rows"`
+		}
+		if err := json.Unmarshal([]byte(out), &fleet); err != nil {
+			return fmt.Errorf("reading what fairlead status prints: %w", err)
+		}
+		if len(fleet.Rows) != 2 {
+			return fmt.Errorf("fairlead status shows %d Clusters, want 2", len(fleet.Rows))
+		}
+		for _, row := range fleet.Rows {
+			if row.Health != "ok" {
+				return fmt.Errorf("fairlead status: %s is %s: %v", row.Cluster, row.Health, row.Warnings)
+			}
+		}
+		return nil
+	}
+	if err := lab.Wait(ctx, patience, healthy); err != nil {
+		return err
+	}
+	s.result(true, "fairlead status: both Clusters are ok")
+	return nil
+}
+
 // showFairlead shows the fleet, and every hop of the way to one workload cluster.
 func showFairlead(ctx context.Context, l *lab.Lab, s *story) error {
+	if err := waitOK(ctx, l, s); err != nil {
+		return err
+	}
 	for _, args := range [][]string{{"status", "-A"}, {"check", "-n", namespace, sniCluster.name}} {
 		out, err := l.Exec(ctx, append(args, inspection)...)
 		s.show("fairlead "+strings.Join(args, " ")+":", out)

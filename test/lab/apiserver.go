@@ -82,7 +82,7 @@ func (l *Lab) startEtcd(ctx context.Context, namespace *Namespace) (*Process, er
 func (l *Lab) startAPIServer(ctx context.Context, spec apiServerSpec) (*APIServer, error) {
 	a := &APIServer{Name: spec.name, Namespace: spec.namespace, Endpoint: netip.AddrPortFrom(spec.address, spec.port)}
 	dir := l.file(spec.name)
-	if err := a.writePKI(dir, spec.names); err != nil {
+	if err := a.writePKI(dir, spec.names, l.options.certificatesEnd()); err != nil {
 		return nil, fmt.Errorf("making the PKI of %s: %w", spec.name, err)
 	}
 	process, err := Start(Spec{
@@ -118,16 +118,18 @@ func apiServerFlags(dir string) []string {
 }
 
 // writePKI makes what kubeadm would make, and writes what the apiserver reads.
-func (a *APIServer) writePKI(dir string, names []string) (err error) {
-	if a.CA, err = NewAuthority("kubernetes"); err != nil {
+func (a *APIServer) writePKI(dir string, names []string, notAfter time.Time) (err error) {
+	if a.CA, err = newAuthority("kubernetes", notAfter); err != nil {
 		return err
 	}
 	all := append(append([]string{a.Endpoint.Addr().String()}, kubeadmNames...), names...)
-	serving, err := a.CA.Issue(LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth})
+	serving, err := a.CA.Issue(LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth, NotAfter: notAfter})
 	if err != nil {
 		return err
 	}
-	a.Admin, err = a.CA.Issue(LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
+	a.Admin, err = a.CA.Issue(LeafSpec{
+		CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth, NotAfter: notAfter,
+	})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -53,9 +54,19 @@ type Options struct {
 	Collector bool
 	// Programs is the folder of our own programs; by default that of BinEnv.
 	Programs string
+	// Certificates is how long those of the apiservers are valid; a day by default, of which `fairlead status` warns.
+	Certificates time.Duration
 	// Prepare is called when the management cluster is there with all types and permissions, before any program of
 	// Fairlead starts; it may be nil.
 	Prepare func(context.Context, *Lab) error
+}
+
+// certificatesEnd is when the certificates of the apiservers end; zero: the default.
+func (o Options) certificatesEnd() time.Time {
+	if o.Certificates == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(o.Certificates)
 }
 
 // Lab is an installation. Its fields are set by New and Start, and change

