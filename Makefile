@@ -238,6 +238,7 @@ update-golden: ## rewrite the golden files, and what is generated in deploy and 
 	go test ./pkg/envoy -run Golden -update
 	go test ./deploy/envoy -run AsTheAgentsWriteThem -update
 	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... -run WhatTheCodeSays -update
+	go test . -run WhatTheCodeSays -update
 
 ##### measure
 

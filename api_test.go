@@ -1,0 +1,531 @@
+package fairlead_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/internal/golden"
+	"github.com/fairlead/fairlead/internal/metrics"
+)
+
+// Where the strings are that scripts rely on. The fields of the JSON are found by what is given to a struct named view, in
+// the packages of the command line, and by the tagged structs of the page.
+const (
+	reasonsPlace = "api/v1alpha1"
+	pagePlace    = "pkg/page"
+	errorType    = modulePath + "internal/command.Error"
+)
+
+// commandPlaces are the packages of the fairlead command.
+var commandPlaces = []string{"cmd/fairlead/..."}
+
+// commandOf names the command that prints a view, by the function that makes the view.
+var commandOf = map[string]string{
+	"rotationView":   "fairlead ca status",
+	"run":            "fairlead check CLUSTER",
+	"fleetReport":    "fairlead check, of several Clusters",
+	"dumpView":       "fairlead config dump",
+	"syncView":       "fairlead config sync",
+	"view":           "fairlead config why",
+	"edgesView":      "fairlead edge list",
+	"fleetTable":     "fairlead status",
+	"clusterPage":    "fairlead status CLUSTER",
+	"versionCommand": "fairlead version",
+}
+
+// TestAPIListIsWhatTheCodeSays compares the list of all strings and numbers that scripts rely on with the code. A change of
+// that list is a change of the API. Run it with -update to write it anew.
+func TestAPIListIsWhatTheCodeSays(t *testing.T) {
+	l := &apiList{t: t, packages: load(t)}
+	l.line("# API of names\n\n<!-- Written by `make update-golden` from the code: change it there. -->\n\n" +
+		"For authors of scripts, alerts and dashboards: every name that Fairlead keeps stable. A release that renames or removes " +
+		"one\nsays so in its notes. Texts of messages are not in this list, and change.\n\n" +
+		"[Reasons](reasons.md), [fields of objects](fields.md) and [metrics](../metrics.md) have pages that explain them. The flags\n" +
+		"are on the page of each program: [fairlead](fairlead.md), [controller](controller.md), [xds-server](xds-server.md),\n" +
+		"[gateway-agent](gateway-agent.md), [edge-agent](edge-agent.md), [runtime-extension](runtime-extension.md).")
+	l.reasons()
+	l.metrics()
+	l.exitCodes()
+	l.commands()
+	l.page()
+	golden.CheckFile(t, "docs/reference/api.md", []byte(l.text.String()))
+}
+
+// apiList is the document while it is written.
+type apiList struct {
+	t        *testing.T
+	packages []*typed
+	text     strings.Builder
+}
+
+// typed is a package of ours with its types.
+type typed struct {
+	PkgPath   string
+	Fset      *token.FileSet
+	Syntax    []*ast.File
+	Types     *types.Package
+	TypesInfo *types.Info
+}
+
+// load reads the packages that define the API, with their types. What they import comes from the compiler.
+func load(t *testing.T) (all []*typed) {
+	t.Helper()
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export,DepOnly", "./" + reasonsPlace, "./" + pagePlace}
+	for _, place := range commandPlaces {
+		args = append(args, "./"+place)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("listing packages: %v", err)
+	}
+	exports, ours := map[string]string{}, []compiled{}
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); decoder.More(); {
+		var p compiled
+		if err := decoder.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		if exports[p.ImportPath] = p.Export; !p.DepOnly {
+			ours = append(ours, p)
+		}
+	}
+	set := token.NewFileSet()
+	from := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for _, p := range ours {
+		all = append(all, p.check(t, set, from))
+	}
+	return all
+}
+
+// compiled is what go list says of a package.
+type compiled struct {
+	ImportPath, Dir, Export string
+	GoFiles                 []string
+	DepOnly                 bool
+}
+
+// check finds out the types of everything in a package.
+func (p compiled) check(t *testing.T, set *token.FileSet, from types.Importer) *typed {
+	t.Helper()
+	all := &typed{PkgPath: p.ImportPath, Fset: set, TypesInfo: &types.Info{
+		Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+	}}
+	for _, name := range p.GoFiles {
+		file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Syntax = append(all.Syntax, file)
+	}
+	config := types.Config{Importer: from}
+	var err error
+	if all.Types, err = config.Check(p.ImportPath, set, all.Syntax, all.TypesInfo); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func (l *apiList) line(format string, args ...any) {
+	if len(args) > 0 {
+		format = fmt.Sprintf(format, args...)
+	}
+	l.text.WriteString(format + "\n")
+}
+
+// in are the packages at some places, of which there must be one.
+func (l *apiList) in(places ...string) (found []*typed) {
+	l.t.Helper()
+	for _, p := range l.packages {
+		at := strings.TrimPrefix(p.PkgPath, modulePath)
+		if slices.ContainsFunc(places, func(place string) bool {
+			below, all := strings.CutSuffix(place, "/...")
+			return at == below || all && strings.HasPrefix(at, below+"/")
+		}) {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		l.t.Fatalf("there is no package at %q", places)
+	}
+	return found
+}
+
+// constants are those of a package with one of the prefixes, by name.
+func constantsOf(p *typed, prefixes ...string) (all []*types.Const) {
+	for _, name := range p.Types.Scope().Names() {
+		c, ok := p.Types.Scope().Lookup(name).(*types.Const)
+		if ok && slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// reasons lists the types and reasons of conditions, and the reasons of events.
+func (l *apiList) reasons() {
+	p := l.in(reasonsPlace)[0]
+	for _, kind := range []struct {
+		title    string
+		prefixes []string
+	}{
+		{"Types of conditions", []string{"Condition", "ClusterCondition", "MachineCondition"}},
+		{"Reasons of conditions", []string{"Reason"}},
+		{"Reasons of events that are about no condition", []string{"Event"}},
+	} {
+		var values []string
+		for _, c := range constantsOf(p, kind.prefixes...) {
+			values = append(values, "`"+constant.StringVal(c.Val())+"`")
+		}
+		slices.Sort(values)
+		values = slices.Compact(values)
+		if len(values) < 3 {
+			l.t.Errorf("%s: found only %q", kind.title, values)
+		}
+		l.line("\n## %s\n", kind.title)
+		for _, value := range values {
+			l.line("- %s", value)
+		}
+	}
+}
+
+// metrics lists the names, types and labels of all figures of ours.
+func (l *apiList) metrics() {
+	l.line("\n## Metrics\n\n| name | type | labels |\n|---|---|---|")
+	all := metrics.All()
+	slices.SortFunc(all, func(a, b metrics.Metric) int { return cmp.Compare(a.Name, b.Name) })
+	for _, m := range all {
+		l.line("| `%s` | %s | %s |", m.Name, m.Kind, strings.Join(m.Labels, ", "))
+	}
+}
+
+// exitCodes lists the codes that a command asks for, with the comments of their constants. Where none is asked for,
+// internal/command takes 0 and 1.
+func (l *apiList) exitCodes() {
+	codes := map[string][]string{}
+	for _, p := range l.in(commandPlaces...) {
+		for _, file := range p.Syntax {
+			ast.Inspect(file, func(n ast.Node) bool {
+				literal, ok := n.(*ast.CompositeLit)
+				if !ok || p.TypesInfo.TypeOf(literal).String() != errorType {
+					return true
+				}
+				code := identOf(keyed(literal, "Code"))
+				if code == nil {
+					l.t.Errorf("%s: the exit code is no constant with a comment", p.Fset.Position(literal.Pos()))
+					return true
+				}
+				c, ok := p.TypesInfo.Uses[code].(*types.Const)
+				if !ok {
+					l.t.Errorf("%s: the exit code is no constant with a comment", p.Fset.Position(literal.Pos()))
+					return true
+				}
+				codes[c.Val().String()] = append(codes[c.Val().String()], commentOf(l.in(commandPlaces...), c))
+				return true
+			})
+		}
+	}
+	if len(codes) < 2 {
+		l.t.Errorf("found only the exit codes %v", codes)
+	}
+	l.line("\n## Exit codes of fairlead\n\nEvery other program ends with 0, or with 1 after an error.\n\n| code | meaning |\n|---|---|")
+	l.line("| 0 | the command has succeeded |")
+	for _, code := range slices.Sorted(maps.Keys(codes)) {
+		slices.Sort(codes[code])
+		l.line("| %s | %s |", code, strings.Join(slices.Compact(codes[code]), "; "))
+	}
+}
+
+// keyed is the value of a key in a literal; nil if there is none.
+func keyed(literal *ast.CompositeLit, key string) ast.Expr {
+	for _, e := range literal.Elts {
+		if pair, ok := e.(*ast.KeyValueExpr); ok {
+			if name, ok := pair.Key.(*ast.Ident); ok && name.Name == key {
+				return pair.Value
+			}
+		}
+	}
+	return nil
+}
+
+// identOf is the name that an expression consists of, behind that of a package; nil if it is anything else.
+func identOf(e ast.Expr) *ast.Ident {
+	if selector, ok := e.(*ast.SelectorExpr); ok {
+		return selector.Sel
+	}
+	name, _ := e.(*ast.Ident)
+	return name
+}
+
+// commentOf is what stands beside the definition of a constant.
+func commentOf(all []*typed, of types.Object) (comment string) {
+	for _, p := range all {
+		for _, file := range p.Syntax {
+			ast.Inspect(file, func(n ast.Node) bool {
+				spec, ok := n.(*ast.ValueSpec)
+				if ok && slices.ContainsFunc(spec.Names, func(name *ast.Ident) bool { return name.Pos() == of.Pos() }) {
+					comment = strings.TrimSpace(spec.Doc.Text() + spec.Comment.Text())
+				}
+				return true
+			})
+		}
+	}
+	return comment
+}
+
+// commands lists the fields of what each command prints with -o json and -o yaml.
+func (l *apiList) commands() {
+	l.line("\n## JSON of the commands\n\nEvery command that takes `-o` prints these fields with `-o json`, and the same with `-o yaml`. " +
+		"A field with `?` is left\nout where it is empty. `[]` is a list, `{}` an object with any names.")
+	sections := map[string][]string{}
+	for _, p := range l.in(commandPlaces...) {
+		for _, file := range p.Syntax {
+			for _, d := range file.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				if !ok {
+					continue
+				}
+				ast.Inspect(f, func(n ast.Node) bool {
+					literal, ok := n.(*ast.CompositeLit)
+					if !ok || !isView(p.TypesInfo.TypeOf(literal)) || keyed(literal, "Data") == nil {
+						return true
+					}
+					title, known := commandOf[f.Name.Name]
+					if !known {
+						l.t.Errorf("%s: say in commandOf which command prints this", p.Fset.Position(literal.Pos()))
+					}
+					if sections[title] != nil {
+						l.t.Errorf("%s: commandOf gives the name %q to two views", p.Fset.Position(literal.Pos()), title)
+					}
+					sections[title] = fieldsOfExpr(p, keyed(literal, "Data"))
+					if len(sections[title]) == 0 {
+						l.t.Errorf("%s: no fields were found", p.Fset.Position(literal.Pos()))
+					}
+					return true
+				})
+			}
+		}
+	}
+	for function, title := range commandOf {
+		if sections[title] == nil {
+			l.t.Errorf("commandOf has the function %s, which makes no view", function)
+		}
+	}
+	for _, title := range slices.Sorted(maps.Keys(sections)) {
+		l.section("`"+title+"`", sections[title])
+	}
+}
+
+// isView says whether a type is the struct that commands print.
+func isView(of types.Type) bool {
+	named, ok := of.(*types.Named)
+	return ok && strings.EqualFold(named.Obj().Name(), "view") && strings.HasPrefix(named.Obj().Pkg().Path(), modulePath)
+}
+
+// page lists the names of columns, and the fields of what the status page gets.
+func (l *apiList) page() {
+	p := l.in(pagePlace)[0]
+	l.line("\n## JSON of the status page\n\nThe table's rows are arrays in the order of these columns:\n")
+	columns := 0
+	for _, file := range p.Syntax {
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || spec.Names[0].Name != "columns" || len(spec.Values) != 1 {
+				return true
+			}
+			for _, e := range spec.Values[0].(*ast.CompositeLit).Elts {
+				l.line("- `%s`", constant.StringVal(p.TypesInfo.Types[e].Value))
+				columns++
+			}
+			return true
+		})
+	}
+	if columns < 3 {
+		l.t.Errorf("found %d columns of the page", columns)
+	}
+	found := 0
+	for _, name := range p.Types.Scope().Names() {
+		object, ok := p.Types.Scope().Lookup(name).(*types.TypeName)
+		if !ok {
+			continue
+		}
+		if fields := fieldsOf(object.Type()); tagged(object.Type()) {
+			l.section(name, fields)
+			found++
+		}
+	}
+	if found < 3 {
+		l.t.Errorf("found %d documents of the page", found)
+	}
+}
+
+func (l *apiList) section(title string, fields []string) {
+	l.line("\n### %s\n", title)
+	for _, field := range fields {
+		l.line("- %s", field)
+	}
+}
+
+// tagged says whether a type is a struct with names for JSON.
+func tagged(of types.Type) bool {
+	s, ok := of.Underlying().(*types.Struct)
+	for i := 0; ok && i < s.NumFields(); i++ {
+		if reflect.StructTag(s.Tag(i)).Get("json") != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// fieldsOfExpr are the fields of what an expression is encoded as. Of a map that is written out its keys are fields.
+func fieldsOfExpr(p *typed, e ast.Expr) []string {
+	literal, ok := e.(*ast.CompositeLit)
+	if _, isMap := p.TypesInfo.TypeOf(e).Underlying().(*types.Map); !ok || !isMap {
+		return fieldsOf(p.TypesInfo.TypeOf(e))
+	}
+	of := map[string]types.Type{}
+	for _, element := range literal.Elts {
+		pair := element.(*ast.KeyValueExpr)
+		of[constant.StringVal(p.TypesInfo.Types[pair.Key].Value)] = p.TypesInfo.TypeOf(pair.Value)
+	}
+	w := walk{}
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		w.value(key, "", of[key])
+	}
+	return w.fields
+}
+
+// fieldsOf are the paths of all fields in the JSON of a type, with their kinds.
+func fieldsOf(of types.Type) []string {
+	w := walk{}
+	w.inside("", of)
+	return w.fields
+}
+
+// walk goes through a type as encoding/json does.
+type walk struct {
+	fields []string
+	above  []types.Type // structs that it is in: a type may contain itself
+}
+
+// value adds a field, and what is in it.
+func (w *walk) value(path, optional string, of types.Type) {
+	if kind := scalar(of); kind != "" {
+		w.fields = append(w.fields, fmt.Sprintf("`%s`%s %s", path, optional, kind))
+		return
+	}
+	switch under := deref(of).Underlying().(type) {
+	case *types.Slice:
+		w.value(path+"[]", optional, under.Elem())
+	case *types.Array:
+		w.value(path+"[]", optional, under.Elem())
+	case *types.Map:
+		w.value(path+"{}", optional, under.Elem())
+	default:
+		w.fields = append(w.fields, fmt.Sprintf("`%s`%s object", path, optional))
+		w.inside(path, of)
+	}
+}
+
+// inside adds the fields of a struct.
+func (w *walk) inside(path string, of types.Type) {
+	of = deref(of)
+	s, ok := of.Underlying().(*types.Struct)
+	if !ok || slices.ContainsFunc(w.above, func(above types.Type) bool { return types.Identical(above, of) }) {
+		return
+	}
+	w.above = append(w.above, of)
+	defer func() { w.above = w.above[:len(w.above)-1] }()
+	for i := range s.NumFields() {
+		field := s.Field(i)
+		name, flags, _ := strings.Cut(reflect.StructTag(s.Tag(i)).Get("json"), ",")
+		switch {
+		case name == "-" || !field.Exported() && !field.Embedded():
+			continue
+		case field.Embedded() && name == "":
+			w.inside(path, field.Type())
+			continue
+		}
+		optional := ""
+		if strings.Contains(flags, "omit") {
+			optional = "?"
+		}
+		w.value(strings.TrimPrefix(path+"."+cmp.Or(name, field.Name()), "."), optional, field.Type())
+	}
+}
+
+// scalar is the kind of what JSON has as one value; empty for objects and lists. Of a type with constants it names these.
+func scalar(of types.Type) string {
+	of = deref(of)
+	switch types.TypeString(of, nil) {
+	case "time.Time", "k8s.io/apimachinery/pkg/apis/meta/v1.Time":
+		return "time"
+	case "encoding/json.RawMessage":
+		return "any value"
+	case "[]byte":
+		return "base64"
+	}
+	switch under := of.Underlying().(type) {
+	case *types.Basic:
+		return basic(under) + values(of)
+	case *types.Interface:
+		return "any value"
+	}
+	return ""
+}
+
+func basic(b *types.Basic) string {
+	switch info := b.Info(); {
+	case info&types.IsString != 0:
+		return "string"
+	case info&types.IsBoolean != 0:
+		return "boolean"
+	case info&types.IsInteger != 0:
+		return "integer"
+	}
+	return "number"
+}
+
+// values are the constants of a type of strings.
+func values(of types.Type) string {
+	named, ok := of.(*types.Named)
+	if !ok || basic(of.Underlying().(*types.Basic)) != "string" {
+		return ""
+	}
+	var all []string
+	scope := named.Obj().Pkg().Scope()
+	for _, name := range scope.Names() {
+		if c, ok := scope.Lookup(name).(*types.Const); ok && types.Identical(c.Type(), of) && c.Val().Kind() == constant.String {
+			all = append(all, "`"+constant.StringVal(c.Val())+"`")
+		}
+	}
+	slices.Sort(all)
+	if len(all) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(all, ", ")
+}
+
+func deref(of types.Type) types.Type {
+	of = types.Unalias(of)
+	if pointer, ok := of.(*types.Pointer); ok {
+		return types.Unalias(pointer.Elem())
+	}
+	return of
+}
