@@ -223,7 +223,7 @@ test-readme: tools build ## run every command of the README and of the quickstar
 update-golden: ## rewrite the golden files, and what is generated in deploy and docs
 	go test ./pkg/envoy -run Golden -update
 	go test ./deploy/envoy -run AsTheAgentsWriteThem -update
-	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... -run WhatTheCodeSays -update
+	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... ./internal/cli -run WhatTheCodeSays -update
 
 ##### measure
 
