@@ -16,11 +16,11 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
-// root is the repository's, from cmd/<program>, where tests of programs run.
+// root is the repository, as seen from cmd/<program> and internal/cli, where tests of programs run.
 var root = filepath.Join("..", "..")
 
 // Check compares docs/reference/<program>.md with a program's commands (or rewrites it with -update), and fails the test for each
-// command line in a document that the program would refuse. It is to be called from the folder of the program.
+// command line in a document that the program would refuse. It is to be called from a folder two levels below the root.
 func Check(t *testing.T, program func() *cobra.Command) {
 	t.Helper()
 	name := program().Name()
