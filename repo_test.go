@@ -250,7 +250,6 @@ const (
 var oversized = map[string]int{
 	"pkg/controller": 8500,
 	"pkg/report":     3450,
-	"pkg/tunnels":    3000,
 	"pkg/xds":        2900,
 	"test/lab":       5300,
 }

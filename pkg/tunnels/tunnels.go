@@ -2,7 +2,7 @@
 // cuts those that are denied, and those that are in excess where an edge has none on another of Envoy's workers. In go lines of JSON from a file and who is denied, out come snapshots, changes, and TCP
 // connections that end. It must run in the network namespace of that Envoy, and does not know what the table is used for.
 //
-// It has 2,900 lines, because the records of Envoy and the sockets of the kernel are two accounts of the same connections, and
+// It has more than 2,500 lines because the records of Envoy and the sockets of the kernel are two accounts of the same connections, and
 // whether one of them may be closed is decided from both.
 //
 // Envoy appends each event to Config.Log, whether an agent runs or not. What that file, together with two beside it, says

@@ -7,7 +7,8 @@
 // A resource that is refused, by Envoy, by a check or after crashes, leaves the others as they are: Envoy keeps the
 // version that it had, until the xds-server sends another one than was refused.
 //
-// Cache, ACKs and the way back after crashes are one package because they change the same state under one lock.
+// It has more than 2,500 lines because cache, ACKs and the return to an earlier version after crashes change the same state under one
+// lock.
 package xdsproxy
 
 import (
