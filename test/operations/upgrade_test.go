@@ -141,6 +141,9 @@ func (o *operations) finds(t *testing.T) {
 	})
 }
 
+// patience is for how long a client makes a request again: a workload cluster with one edge has no tunnel while its Envoy is replaced.
+const patience = 10 * time.Second
+
 // asking are clients of both workload clusters.
 type asking struct{ *traffic.Retrying }
 
@@ -151,7 +154,7 @@ func (o *operations) ask(t *testing.T) asking {
 	for i, c := range o.clusters[:2] {
 		paths = append(paths, o.way(c, 0, i == 1))
 	}
-	return asking{traffic.StartRetrying(t, traffic.Retry{Attempts: 4, Pause: 200 * time.Millisecond}, loadRate, "/version", paths...)}
+	return asking{traffic.StartRetrying(t, traffic.Retry{Patience: patience, Pause: 200 * time.Millisecond}, loadRate, "/version", paths...)}
 }
 
 // proceed waits for some more requests, and fails the test if one has failed for good since it was called last.
