@@ -119,11 +119,11 @@ func TestWhatATokenIsGoodFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := edge.Leaf().Subject.CommonName
-	one = m.tunnel(t, "t1")
-	one.Spec.RevokedEdges = append(one.Spec.RevokedEdges, node)
-	if err := m.Update(t.Context(), one); err != nil {
-		t.Fatal(err)
-	}
+	kubetest.Eventually(t, "revoking the edge", func() error { // the controller writes the Tunnel too
+		one = m.tunnel(t, "t1")
+		one.Spec.RevokedEdges = append(one.Spec.RevokedEdges, node)
+		return m.Update(t.Context(), one)
+	})
 	if _, err := stream.Recv(); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("the revoked edge's stream ended with %v", err)
 	}

@@ -117,7 +117,7 @@ func TestSnippetIsAnInjection(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]any{}
-	if err := inject.InjectFields(want, options("prod", "c1")); err != nil {
+	if err := inject.Fields(want, options("prod", "c1")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got.Spec.KubeadmConfigSpec); diff != "" {

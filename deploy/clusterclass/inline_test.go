@@ -88,7 +88,7 @@ func TestExample(t *testing.T) {
 			config, _, _ = unstructured.NestedMap(o.Object, "spec", "template", "spec", "kubeadmConfigSpec")
 		}
 	}
-	if err := inject.InjectFields(config, options(cluster.GetNamespace(), cluster.GetName())); err != nil {
+	if err := inject.Fields(config, options(cluster.GetNamespace(), cluster.GetName())); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(config, controlPlane(t, admin, client.ObjectKeyFromObject(cluster))); diff != "" {
@@ -137,7 +137,7 @@ func fields(t *testing.T, text string) map[string]any {
 func injected(t *testing.T, config, namespace, name string) map[string]any {
 	t.Helper()
 	want := fields(t, config)
-	if err := inject.InjectFields(want, options(namespace, name)); err != nil {
+	if err := inject.Fields(want, options(namespace, name)); err != nil {
 		t.Fatal(err)
 	}
 	return want

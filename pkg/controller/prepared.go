@@ -36,7 +36,7 @@ func (r *tunnels) prepare(ctx context.Context, o objects) (reconcile.Result, err
 			return reconcile.Result{}, wrap("completing Tunnel", err)
 		}
 	}
-	resolution := r.names.resolve(r.config.Domain, decision.PreparedCandidate(tunnel))
+	resolution := r.names.decide(r.config.Domain, decision.PreparedCandidate(tunnel))
 	r.enqueue(resolution.Affected)
 	status := tunnel.Status.DeepCopy()
 	decision.Record(status, resolution)

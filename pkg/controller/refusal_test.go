@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -15,20 +16,38 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// holdID records an id as that of a Tunnel, as the controller does.
-func holdID(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, id string) {
+// claimant makes a Tunnel that claims the id of another one, with one token, and records an id as its own: none, or one that it does
+// not claim.
+func claimant(t *testing.T, m *management, recorded string) *v1alpha1.Tunnel {
 	t.Helper()
+	id := model.NewID()
+	holder := claims(t, m, id)
 	eventually(t, func() error {
-		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
+		if got := read(t, m, holder).HeldID(); got != id {
+			return fmt.Errorf("the holder has the id %q", got)
+		}
+		return nil
+	})
+	claimant := claims(t, m, id)
+	eventually(t, func() error {
+		if message(read(t, m, claimant), v1alpha1.ConditionAccepted) == "" {
+			return errors.New("the controller has not decided about the claim")
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		if err := m.Get(t.Context(), client.ObjectKeyFromObject(claimant), claimant); err != nil {
 			return err
 		}
-		tunnel.Status.ID = id
-		return m.Status().Update(t.Context(), tunnel)
+		claimant.Status.ID, claimant.Status.Tokens = recorded, []v1alpha1.TokenStatus{usableToken()}
+		return m.Status().Update(t.Context(), claimant)
 	})
+	return claimant
 }
 
 func TestTheSignerRefuses(t *testing.T) {
 	tests := map[string]struct {
+		new    func(*testing.T, *management) *v1alpha1.Tunnel // nil: pausedTunnel
 		tunnel func(*testing.T, *management, *v1alpha1.Tunnel)
 		csr    func(*certificatesv1.CertificateSigningRequest)
 		want   string
@@ -53,16 +72,16 @@ func TestTheSignerRefuses(t *testing.T) {
 			want: reasonTunnelEnded,
 		},
 		"a Tunnel that claims an id which is not recorded as its own": {
-			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+			new: func(t *testing.T, m *management) *v1alpha1.Tunnel {
 				t.Helper()
-				holdID(t, m, tunnel, "")
+				return claimant(t, m, "")
 			},
 			want: reasonNotHeld,
 		},
 		"a renewal by a Tunnel that claims another id than is recorded": {
-			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
+			new: func(t *testing.T, m *management) *v1alpha1.Tunnel {
 				t.Helper()
-				holdID(t, m, tunnel, model.NewID())
+				return claimant(t, m, model.NewID())
 			},
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				delete(r.Annotations, v1alpha1.RequestTokenAnnotation)
@@ -122,14 +141,17 @@ func TestTheSignerRefuses(t *testing.T) {
 		},
 	}
 	m := apiserver(t)
-	claimTestID(t, m)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			tunnel := pausedTunnel(t, m)
+			if tc.new == nil {
+				tc.new = pausedTunnel
+			}
+			tunnel := tc.new(t, m)
 			if tc.tunnel != nil {
 				tc.tunnel(t, m, tunnel)
 			}
 			csr := edgeRequest(t, tunnel.Namespace+"/c1")
+			csr.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
 			if tc.csr != nil {
 				tc.csr(csr)
 			}

@@ -21,6 +21,13 @@ func (r *registry) resolve(d model.TunnelDomain, c decision.Candidate) decision.
 	return r.names.Resolve(d, c)
 }
 
+// decide is decision.Names.Decide.
+func (r *registry) decide(d model.TunnelDomain, c decision.Candidate) decision.Resolution {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.names.Decide(d, c)
+}
+
 // release is decision.Names.Release.
 func (r *registry) release(key model.Key) (affected []model.Key) {
 	r.mu.Lock()

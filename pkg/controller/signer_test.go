@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,33 +30,27 @@ import (
 // pausedTunnel makes a Tunnel that holds its id and has one token of three uses, to which nothing but its status is written.
 func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	t.Helper()
-	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	cluster.Spec.Paused = ptr.To(true)
-	create(t, m, cluster)
-	tunnel := tunnelNamed(cluster)
-	tunnel.Spec.ID = testID
-	fillTunnel(tunnel, cluster)
-	create(t, m, tunnel)
-	setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3})
+	tunnel := claims(t, m, testID)
+	setTokens(t, m, tunnel, usableToken())
 	return tunnel
 }
 
-// claimTestID has a Tunnel of its own claim testID first, so that the controller gives it to none that a test makes later.
-func claimTestID(t *testing.T, m *management) {
+// claims makes a Tunnel of a paused Cluster that claims an id.
+func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	cluster.Spec.Paused = ptr.To(true)
 	create(t, m, cluster)
 	tunnel := tunnelNamed(cluster)
-	tunnel.Spec.ID = testID
+	tunnel.Spec.ID = id
 	fillTunnel(tunnel, cluster)
 	create(t, m, tunnel)
-	eventually(t, func() error {
-		if message(read(t, m, tunnel), v1alpha1.ConditionAccepted) == "" {
-			return errors.New("the controller has not decided about the id")
-		}
-		return nil
-	})
+	return tunnel
+}
+
+// usableToken is the record of testToken, which has three uses.
+func usableToken() v1alpha1.TokenStatus {
+	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3}
 }
 
 func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v1alpha1.TokenStatus) {

@@ -94,7 +94,7 @@ func (r *tunnels) recordPaused(ctx context.Context, o objects) error {
 	if !ok {
 		return nil
 	}
-	resolution := r.names.resolve(r.config.Domain, candidate)
+	resolution := r.names.decide(r.config.Domain, candidate)
 	r.enqueue(resolution.Affected)
 	status := o.tunnel.Status.DeepCopy()
 	decision.Record(status, resolution)
@@ -180,7 +180,7 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 	if !ok {
 		return reconcile.Result{}, nil // it is going, and was never complete
 	}
-	resolution := r.names.resolve(r.config.Domain, candidate)
+	resolution := r.names.decide(r.config.Domain, candidate)
 	r.enqueue(resolution.Affected)
 	status := tunnel.Status.DeepCopy()
 	decision.Record(status, resolution)
@@ -196,7 +196,7 @@ func (r *tunnels) serve(ctx context.Context, o objects) (reconcile.Result, error
 func (r *tunnels) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
 	status := tunnel.Status.DeepCopy()
 	if candidate, ok := decision.UnservedCandidate(cluster, tunnel); ok && !r.config.NoTunnels {
-		resolution := r.names.resolve(r.config.Domain, candidate)
+		resolution := r.names.decide(r.config.Domain, candidate)
 		r.enqueue(resolution.Affected)
 		decision.Record(status, resolution)
 	} else {

@@ -27,7 +27,11 @@ type claimant struct {
 	base    []string        // hostname and id: without any of them it is not served
 	extra   []string        // further names
 	held    map[string]bool // those that it is on record for
+	granted map[string]bool // those that Decide gave it, whether or not they are on record yet
 }
+
+// has says whether a name is this claimant's by a record or by a decision.
+func (c claimant) has(name string) bool { return c.held[name] || c.granted[name] }
 
 // names are all that it claims.
 func (c claimant) names() []string { return slices.Concat(c.base, c.extra) }
@@ -63,6 +67,8 @@ func (n *Names) claim(c claimant) (owner map[string]model.Key, affected []model.
 		return !slices.Contains(c.base, name) && !slices.Contains(c.extra, name)
 	})
 	was := n.claimants[c.key]
+	c.granted = maps.Clone(was.granted)
+	maps.DeleteFunc(c.granted, func(name string, _ bool) bool { return !slices.Contains(c.names(), name) })
 	if was.equal(c) {
 		return n.owners(c), nil
 	}
@@ -74,6 +80,25 @@ func (n *Names) claim(c claimant) (owner map[string]model.Key, affected []model.
 	delete(others, c.key)
 	affected = slices.SortedFunc(maps.Keys(others), func(a, b model.Key) int { return cmp.Compare(a.String(), b.String()) })
 	return n.owners(c), affected
+}
+
+// grant notes that the names which a claimant keeps now are its own, before the caller has recorded that. Else another one, older
+// but not on record, could be given a name between a decision and its record. It changes the rights of no other claimant.
+func (n *Names) grant(key model.Key) {
+	c, ok := n.claimants[key]
+	if !ok {
+		return
+	}
+	c.granted = map[string]bool{}
+	for name, owner := range n.owners(c) {
+		if owner == key {
+			c.granted[name] = true
+		}
+	}
+	n.claimants[key] = c
+	for _, name := range c.names() {
+		slices.SortFunc(n.claims[name], func(a, b model.Key) int { return compare(name, n.claimants[a], n.claimants[b]) })
+	}
 }
 
 // owners returns who keeps each of the names of a claimant. An extra name that nobody may keep has no owner.
@@ -139,8 +164,8 @@ func (n *Names) insert(c claimant) {
 
 // compare puts the claimant with the better right to a name first.
 func compare(name string, a, b claimant) int {
-	if a.held[name] != b.held[name] {
-		if a.held[name] {
+	if a.has(name) != b.has(name) {
+		if a.has(name) {
 			return -1
 		}
 		return 1

@@ -96,6 +96,13 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 	return r
 }
 
+// Decide is Resolve for a caller that is going to record the result: the names that the candidate keeps are held by it from now on.
+func (n *Names) Decide(d model.TunnelDomain, c Candidate) Resolution {
+	r := n.Resolve(d, c)
+	n.grant(c.Key)
+	return r
+}
+
 // withhold completes the resolution of a candidate of which nothing is served. It keeps its id all the same: edges have certificates for
 // it, and a mistake in another field does not give the id to another Tunnel.
 func (n *Names) withhold(d model.TunnelDomain, c Candidate, r Resolution) Resolution {

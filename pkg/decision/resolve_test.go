@@ -286,3 +286,26 @@ func TestWhoIsServedNoLongerGivesUpItsExtraNames(t *testing.T) {
 		t.Error("the third did not get the name back")
 	}
 }
+
+// TestWhatIsDecidedIsHeldBeforeItIsOnRecord: the record is written after the decision, and a claim in between must not undo it.
+func TestWhatIsDecidedIsHeldBeforeItIsOnRecord(t *testing.T) {
+	var n decision.Names
+	now := time.Now()
+	first, second := candidate("b", "id", now, "api.shop.example"), candidate("a", "id", now.Add(-time.Hour), "api.shop.example")
+	if r := n.Decide(domain, first); r.Fatal != nil || !r.HoldsID || len(r.Cluster.ExtraNames) != 1 {
+		t.Fatalf("%+v", r)
+	}
+	if r := n.Decide(domain, second); r.Fatal == nil || r.HoldsID {
+		t.Errorf("an older claimant gets what was given before: %+v", r)
+	}
+	if r := n.Resolve(domain, first); r.Fatal != nil || !r.HoldsID || len(r.Cluster.ExtraNames) != 1 {
+		t.Errorf("the holder has lost it: %+v", r)
+	}
+	n.Release(first.Key)
+	if r := n.Decide(domain, second); r.Fatal != nil || !r.HoldsID || len(r.Cluster.ExtraNames) != 1 {
+		t.Errorf("what was given up is not given to the other one: %+v", r)
+	}
+	if r := n.Decide(domain, first); r.Fatal == nil || r.HoldsID {
+		t.Errorf("what was given up is held still: %+v", r)
+	}
+}

@@ -40,12 +40,12 @@ func RandomToken() (string, error) { return randomToken(tokenPrefix) }
 // RandomReportToken returns a new token for boot reports, as random.
 func RandomReportToken() (string, error) { return randomToken(reportPrefix) }
 
-// isToken says whether a text may be a bootstrap token, so that it is worth looking up.
+// IsToken says whether a text may be a bootstrap token, so that it is worth looking up.
 func IsToken(token string) bool {
 	return len(token) <= maxToken && strings.HasPrefix(token, tokenPrefix)
 }
 
-// isReportToken says whether a text may be a token for boot reports.
+// IsReportToken says whether a text may be a token for boot reports.
 func IsReportToken(token string) bool {
 	return len(token) <= maxToken && strings.HasPrefix(token, reportPrefix)
 }

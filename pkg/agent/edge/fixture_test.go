@@ -7,10 +7,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-const (
-	domain model.TunnelDomain = "tunnels.example.com"
-	name                      = "gateway-0"
-)
+const domain model.TunnelDomain = "tunnels.example.com"
+
+const name = "gateway-0"
 
 var edgeSubject = model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: model.NewID()}
 

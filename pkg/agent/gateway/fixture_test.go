@@ -2,7 +2,6 @@ package gateway
 
 import "github.com/fairlead/fairlead/pkg/model"
 
-const (
-	domain model.TunnelDomain = "tunnels.example.com"
-	name                      = "gateway-0"
-)
+const domain model.TunnelDomain = "tunnels.example.com"
+
+const name = "gateway-0"

@@ -84,7 +84,7 @@ func TestGeneratePatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := want["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
-	if err := inject.InjectFields(config, options(defaults, "prod", "c1")); err != nil {
+	if err := inject.Fields(config, options(defaults, "prod", "c1")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, patched(t, response, template)); diff != "" {

@@ -78,7 +78,7 @@ func patchOf(template *unstructured.Unstructured, o inject.Options) ([]byte, err
 	if config == nil {
 		config = map[string]any{}
 	}
-	if err := inject.InjectFields(config, o); err != nil {
+	if err := inject.Fields(config, o); err != nil {
 		return nil, err
 	}
 	patched := template.DeepCopy()

@@ -85,7 +85,7 @@ func Inject(spec *bootstrapv1.KubeadmConfigSpec, o Options) error {
 	if err != nil {
 		return fmt.Errorf("reading kubeadmConfigSpec: %w", err)
 	}
-	if err := InjectFields(config, o); err != nil {
+	if err := Fields(config, o); err != nil {
 		return err
 	}
 	*spec = bootstrapv1.KubeadmConfigSpec{}
@@ -95,9 +95,9 @@ func Inject(spec *bootstrapv1.KubeadmConfigSpec, o Options) error {
 	return nil
 }
 
-// InjectFields is Inject for a KubeadmConfigSpec of any version, as the fields that JSON has. On an error the fields may have
+// Fields is Inject for a KubeadmConfigSpec of any version, as the fields that JSON has. On an error the fields may have
 // been changed in part.
-func InjectFields(config map[string]any, o Options) error {
+func Fields(config map[string]any, o Options) error {
 	v, err := o.values()
 	if err != nil {
 		return err

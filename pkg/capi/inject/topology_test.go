@@ -148,7 +148,7 @@ func TestRefuses(t *testing.T) {
 
 func TestFieldsOfAnotherKind(t *testing.T) {
 	for _, text := range []string{`{"files":"none"}`, `{"clusterConfiguration":[]}`, `{"preKubeadmCommands":{}}`} {
-		if err := InjectFields(fields(t, text), good); err == nil || !strings.Contains(err.Error(), "kubeadmConfigSpec") {
+		if err := Fields(fields(t, text), good); err == nil || !strings.Contains(err.Error(), "kubeadmConfigSpec") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -157,7 +157,7 @@ func TestFieldsOfAnotherKind(t *testing.T) {
 func TestCheck(t *testing.T) {
 	injected := func(change func(map[string]any)) map[string]any {
 		config := fields(t, `{"files":[{"path":"/etc/motd","content":"hello"}]}`)
-		if err := InjectFields(config, good); err != nil {
+		if err := Fields(config, good); err != nil {
 			t.Fatal(err)
 		}
 		change(config)

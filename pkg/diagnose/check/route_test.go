@@ -137,35 +137,43 @@ func TestTunnelsOnGateways(t *testing.T) {
 		want    expected
 	}{
 		"each gateway has some": {
-			collect.Fleet{Gateways: gateways(well, well), Tunnels: both}, "",
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both},
+			"",
 			expected{OK, "gateway-0: 2 on 2 workers; gateway-1: 1; round trip 12ms"},
 		},
 		"no gateway reports": {
-			collect.Fleet{Gateways: gateways(away)}, "",
+			collect.Fleet{Gateways: gateways(away)},
+			"",
 			expected{Unknown, "no gateway reports that could tell"},
 		},
 		"there is none": {
-			collect.Fleet{Gateways: gateways(well)}, "",
+			collect.Fleet{Gateways: gateways(well)},
+			"",
 			expected{Broken, "no edge is enrolled"},
 		},
 		"those of a revoked edge are none": {
-			collect.Fleet{Gateways: gateways(well, well), Tunnels: both}, "e1",
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both},
+			"e1",
 			expected{Broken, "no gateway has a tunnel of this workload cluster"},
 		},
 		"one gateway has none": {
-			collect.Fleet{Gateways: gateways(well, well), Tunnels: both[:2]}, "",
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both[:2]},
+			"",
 			expected{Broken, "none to gateway-1"},
 		},
 		"one that takes no clients has none": {
-			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Ready = false }), Tunnels: both[:2]}, "",
+			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Ready = false }), Tunnels: both[:2]},
+			"",
 			expected{OK, "gateway-1: 0"},
 		},
 		"a worker has none": {
-			collect.Fleet{Gateways: gateways(well, well), Tunnels: both, Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}}, "",
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both, Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
+			"",
 			expected{Warning, "e1 has none on 1 of the workers of gateway-1"},
 		},
 		"a gateway may have more than it reports": {
-			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }), Tunnels: both}, "",
+			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }), Tunnels: both},
+			"",
 			expected{Warning, "gateway-1 is incomplete: a line was lost"},
 		},
 	} {
@@ -268,15 +276,19 @@ func TestWhichEdgesCount(t *testing.T) {
 		want    expected
 	}{
 		"one has a certificate": {
-			[]v1alpha1.EdgeStatus{edge("e1", -time.Hour), edge("e2", time.Hour)}, "", nil,
+			[]v1alpha1.EdgeStatus{edge("e1", -time.Hour), edge("e2", time.Hour)},
+			"", nil,
 			expected{OK, "e2, certificate valid for 1h0m0s"},
 		},
 		"its clock is wrong": {
-			[]v1alpha1.EdgeStatus{edge("e1", time.Hour)}, "", []collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
+			[]v1alpha1.EdgeStatus{edge("e1", time.Hour)},
+			"",
+			[]collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
 			expected{Warning, "put the clock right (NTP) on the machine of e1"},
 		},
 		"a revoked edge's clock is no matter": {
-			[]v1alpha1.EdgeStatus{edge("e1", time.Hour), edge("e2", time.Hour)}, "e1",
+			[]v1alpha1.EdgeStatus{edge("e1", time.Hour), edge("e2", time.Hour)},
+			"e1",
 			[]collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
 			expected{OK, "e2"},
 		},

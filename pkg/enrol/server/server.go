@@ -80,7 +80,7 @@ type Server struct {
 	limits *limits
 }
 
-// NewServer returns a server for a gRPC server whose TLS is certs.ServerTLS.
+// New returns a server for a gRPC server whose TLS is certs.ServerTLS.
 func New(config Config) *Server {
 	return &Server{config: config, limits: newLimits()}
 }
