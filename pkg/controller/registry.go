@@ -28,6 +28,13 @@ func (r *registry) decide(d model.TunnelDomain, c decision.Candidate) decision.R
 	return r.names.Decide(d, c)
 }
 
+// reserve is decision.Names.Reserve.
+func (r *registry) reserve(d model.TunnelDomain, c decision.Candidate) (affected []model.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.names.Reserve(d, c)
+}
+
 // release is decision.Names.Release.
 func (r *registry) release(key model.Key) (affected []model.Key) {
 	r.mu.Lock()

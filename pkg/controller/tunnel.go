@@ -151,6 +151,8 @@ func (r *tunnels) claimAll(ctx context.Context) error {
 		// Whoever has no right to be served must not keep a name from those who have.
 		if candidate, ok := decision.Claimant(cluster, tunnel, r.now()); ok {
 			r.names.resolve(r.config.Domain, candidate)
+		} else {
+			r.names.reserve(r.config.Domain, decision.RecordedCandidate(tunnel))
 		}
 	}
 	r.claimed = true
@@ -200,7 +202,7 @@ func (r *tunnels) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, 
 		r.enqueue(resolution.Affected)
 		decision.Record(status, resolution)
 	} else {
-		r.enqueue(r.names.release(model.Key(client.ObjectKeyFromObject(tunnel))))
+		r.enqueue(r.names.reserve(r.config.Domain, decision.RecordedCandidate(tunnel)))
 		decision.RecordNothing(status)
 	}
 	if !r.config.NoTunnels {
@@ -292,7 +294,7 @@ func patchStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel,
 
 // refuse says that a Tunnel belongs to somebody else.
 func (r *tunnels) refuse(ctx context.Context, o objects) error {
-	r.enqueue(r.names.release(model.Key(o.key)))
+	r.enqueue(r.names.reserve(r.config.Domain, decision.RecordedCandidate(o.tunnel)))
 	status := o.tunnel.Status.DeepCopy()
 	decision.RecordNothing(status)
 	return r.report(ctx, o.tunnel, status, controlledByOther(*metav1.GetControllerOf(o.tunnel)))

@@ -10,7 +10,9 @@ import (
 )
 
 // Names decides who keeps a name that several workload clusters claim: whoever is on record as holding it, so that
-// nobody takes a name that is served by editing an object. Among those that hold it, or where nobody does, it is the
+// nobody takes a name that is served by editing an object. A name on record that its holder claims no more is nobody
+// else's either until the record is without it: records and specs are written at different times, and a holder that claims
+// it again must not find another one on record. Among those that hold it, or where nobody does, it is the
 // oldest, and of two of one age the first in the order of namespace/name. Whoever has no right to its own hostname or
 // id keeps no extra name. The result does not depend on the order in which the objects were seen. Its zero value is
 // ready; it is not safe for concurrent use.
@@ -26,6 +28,7 @@ type claimant struct {
 	created time.Time
 	base    []string        // hostname and id: without any of them it is not served
 	extra   []string        // further names
+	kept    []string        // on record, and claimed no more: neither it nor another one is served by them
 	held    map[string]bool // those that it is on record for
 	granted map[string]bool // those that Decide gave it, whether or not they are on record yet
 }
@@ -33,10 +36,24 @@ type claimant struct {
 // has says whether a name is this claimant's by a record or by a decision.
 func (c claimant) has(name string) bool { return c.held[name] || c.granted[name] }
 
-// names are all that it claims.
-func (c claimant) names() []string { return slices.Concat(c.base, c.extra) }
+// right is how good a claimant's right to a name is: best if it has and claims it, then if it keeps it.
+func (c claimant) right(name string) int {
+	switch {
+	case c.keeps(name):
+		return 1
+	case c.has(name):
+		return 2
+	}
+	return 0
+}
 
-// equal says whether the other claims the same with the same right. What is held, but not claimed, says nothing.
+// keeps says whether a name is on record for this claimant and claimed no more.
+func (c claimant) keeps(name string) bool { return slices.Contains(c.kept, name) }
+
+// names are all that it claims or keeps.
+func (c claimant) names() []string { return slices.Concat(c.base, c.extra, c.kept) }
+
+// equal says whether the other claims the same with the same right.
 func (c claimant) equal(other claimant) bool {
 	return c.created.Equal(other.created) && slices.Equal(c.base, other.base) && slices.Equal(c.extra, other.extra) &&
 		maps.Equal(c.held, other.held)
@@ -49,12 +66,19 @@ func (n *Names) Release(key model.Key) (affected []model.Key) {
 	return affected
 }
 
-// Holder returns who is served by a name that is no base name, if anybody is.
+// Holder returns which claimant has or keeps a name that is no base name, if any does.
 func (n *Names) Holder(name string) (holder model.Key, held bool) {
-	if i := slices.IndexFunc(n.claims[name], n.served); i >= 0 {
-		return n.claims[name][i], true
+	i := slices.IndexFunc(n.claims[name], func(key model.Key) bool { return n.claimants[key].keeps(name) || n.served(key) })
+	if i < 0 {
+		return model.Key{}, false
 	}
-	return model.Key{}, false
+	return n.claims[name][i], true
+}
+
+// Reserve has a claimant that claims nothing keep what is on record for it. Without a record it is Release.
+func (n *Names) Reserve(d model.TunnelDomain, c Candidate) (affected []model.Key) {
+	_, affected = n.claim(claimant{key: c.Key, created: c.Created, held: held(d, c)})
+	return affected
 }
 
 // claim replaces what a claimant claims. It returns the owner of each claimed name, and everybody else whose rights may
@@ -63,12 +87,16 @@ func (n *Names) claim(c claimant) (owner map[string]model.Key, affected []model.
 	if n.claims == nil {
 		n.claims, n.claimants = map[string][]model.Key{}, map[model.Key]claimant{}
 	}
-	maps.DeleteFunc(c.held, func(name string, _ bool) bool {
-		return !slices.Contains(c.base, name) && !slices.Contains(c.extra, name)
-	})
+	for _, name := range slices.Sorted(maps.Keys(c.held)) {
+		if !slices.Contains(c.base, name) && !slices.Contains(c.extra, name) {
+			c.kept = append(c.kept, name)
+		}
+	}
 	was := n.claimants[c.key]
 	c.granted = maps.Clone(was.granted)
-	maps.DeleteFunc(c.granted, func(name string, _ bool) bool { return !slices.Contains(c.names(), name) })
+	maps.DeleteFunc(c.granted, func(name string, _ bool) bool {
+		return !slices.Contains(c.base, name) && !slices.Contains(c.extra, name)
+	})
 	if was.equal(c) {
 		return n.owners(c), nil
 	}
@@ -108,8 +136,8 @@ func (n *Names) owners(c claimant) map[string]model.Key {
 		owner[name] = n.claims[name][0]
 	}
 	for _, name := range c.extra {
-		if i := slices.IndexFunc(n.claims[name], n.served); i >= 0 {
-			owner[name] = n.claims[name][i]
+		if holder, held := n.Holder(name); held {
+			owner[name] = holder
 		}
 	}
 	return owner
@@ -152,7 +180,7 @@ func (n *Names) drop(c claimant) {
 
 // insert adds all claims of a claimant that has none, each at its place.
 func (n *Names) insert(c claimant) {
-	if len(c.base) == 0 {
+	if len(c.names()) == 0 {
 		return
 	}
 	n.claimants[c.key] = c
@@ -164,11 +192,5 @@ func (n *Names) insert(c claimant) {
 
 // compare puts the claimant with the better right to a name first.
 func compare(name string, a, b claimant) int {
-	if a.has(name) != b.has(name) {
-		if a.has(name) {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.key.String(), b.key.String()))
+	return cmp.Or(cmp.Compare(b.right(name), a.right(name)), a.created.Compare(b.created), cmp.Compare(a.key.String(), b.key.String()))
 }

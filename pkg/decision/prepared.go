@@ -24,6 +24,14 @@ func PreparedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 	}
 }
 
+// RecordedCandidate is what is on record for a Tunnel that claims nothing.
+func RecordedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
+	return Candidate{
+		Key: model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, Created: tunnel.CreationTimestamp.Time,
+		ID: tunnel.ClaimedID(), Held: onRecord(tunnel.Status),
+	}
+}
+
 // Claimant is CandidateOf, or what a Tunnel claims that waits for its Cluster or makes no tunnel.
 func Claimant(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (Candidate, bool) {
 	if c, ok := CandidateOf(cluster, tunnel); ok {

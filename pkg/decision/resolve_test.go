@@ -239,6 +239,7 @@ func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
 		t.Errorf("being on record affects %v, want the second", got)
 	}
 	first.Held = append([]string{"gone.example.com"}, first.Held...)
+	names.Resolve(domain, first) // it keeps a name more
 	for _, c := range []decision.Candidate{second, first, second} {
 		if got := names.Resolve(domain, c).Affected; got != nil {
 			t.Errorf("%s has changed nothing, but affects %v", c.Key, got)
@@ -251,7 +252,12 @@ func TestAHolderThatGivesANameUpHoldsItNoLonger(t *testing.T) {
 	holder, other := holding(candidate("c1", "a", younger, "api.example.com")), candidate("c2", "b", older, "api.example.com")
 	names.Resolve(domain, holder)
 	names.Resolve(domain, other)
-	holder.ExtraNames = nil // it is still on record for the name
+	holder.ExtraNames = nil
+	names.Resolve(domain, holder)
+	if r := names.Resolve(domain, other); len(r.Cluster.ExtraNames) != 0 || len(r.Refused) != 1 {
+		t.Errorf("the name is on record for another one still, and is given away: %+v", r)
+	}
+	holder.Held = nil // the record is written
 	if got := names.Resolve(domain, holder).Affected; !slices.Equal(got, []model.Key{other.Key}) {
 		t.Errorf("giving up a name affects %v, want the other", got)
 	}
@@ -307,5 +313,38 @@ func TestWhatIsDecidedIsHeldBeforeItIsOnRecord(t *testing.T) {
 	}
 	if r := n.Decide(domain, first); r.Fatal == nil || r.HoldsID {
 		t.Errorf("what was given up is held still: %+v", r)
+	}
+}
+
+// TestANameOnRecordIsGivenToNoOther: a user of one namespace could otherwise pause a Cluster, drop a name, wait until another
+// Tunnel has it on record, and claim it again with an older record.
+func TestANameOnRecordIsGivenToNoOther(t *testing.T) {
+	const name = "api.shop.example"
+	hostile, victim := holding(candidate("c1", "a", older, name)), candidate("c2", "b", younger, name)
+	given := hostile
+	given.ExtraNames = nil
+	for how, first := range map[string]func(n *decision.Names){
+		"it claims the name no more":    func(n *decision.Names) { n.Resolve(domain, given) },
+		"it claims nothing":             func(n *decision.Names) { n.Reserve(domain, hostile) },
+		"it claims its id alone":        func(n *decision.Names) { c := given; c.Unserved = true; n.Resolve(domain, c) },
+		"it is not to be served at all": func(n *decision.Names) { c := given; c.APIServer.Port = 0; n.Resolve(domain, c) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			var n decision.Names
+			first(&n)
+			if r := n.Decide(domain, victim); r.Fatal != nil || len(r.Cluster.ExtraNames) != 0 {
+				t.Errorf("the name has two holders on record: %+v", r)
+			}
+			if holder, held := n.Holder(name); !held || holder != hostile.Key {
+				t.Errorf("the holder is %v, %v", holder, held)
+			}
+			if r := n.Decide(domain, hostile); len(r.Cluster.ExtraNames) != 1 {
+				t.Errorf("it has lost a name that is on record for it: %+v", r)
+			}
+			n.Release(hostile.Key)
+			if r := n.Decide(domain, victim); len(r.Cluster.ExtraNames) != 1 {
+				t.Errorf("a name without a holder is given to none: %+v", r)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -11,55 +12,70 @@ import (
 )
 
 const (
-	// recordsLimit bounds how long a start waits for a controller to complete the records of an earlier version.
-	recordsLimit = 10 * time.Minute
-	recordsLook  = time.Second
+	recordsInterval = time.Second
+	// recordsStable is how long the same Tunnels may be without a complete record while others have one: the controller has
+	// seen them, and cannot or will not complete them. It handles some 20 Tunnels a second.
+	recordsStable = 15 * time.Second
+	// recordsLog is how often the Tunnels are logged for which a start waits.
+	recordsLog = time.Minute
 )
 
-// awaitRecords waits until no Tunnel has the record of a controller that did not record yet what is served. In an
-// upgrade the new xds-servers may start before the new controller does: until it has completed the records they are not
-// ready, and those of before serve on. After recordsLimit what is on record is served.
+// awaitRecords waits until a controller of this version has recorded what is served. In an upgrade the new xds-servers
+// may start before the new controller does: until it has completed the records they are not ready, and those of the
+// version before serve on. It does not wait for single Tunnels that stay as they are while others are complete: one that
+// cannot be completed, because of its writer's mistake or purpose, holds up no other. Where no record is complete it
+// waits without a limit, because what it would publish then is nothing.
 func (k *Kube) awaitRecords(ctx context.Context) error {
-	deadline, logged := k.Now().Add(recordsLimit), false
+	var left []string
+	var since, logged time.Time
 	for {
-		left, err := k.incomplete(ctx)
-		if err != nil || left == 0 {
+		now, complete, err := k.incomplete(ctx)
+		if err != nil || len(now) == 0 {
 			return err
 		}
-		if !logged {
-			k.Log.Warn("waiting for the controller to record what is served", "tunnels", left, "limit", recordsLimit.String())
-			logged = true
+		if !slices.Equal(now, left) {
+			left, since = now, k.Now()
 		}
-		if !k.Now().Before(deadline) {
-			k.Log.Error("no controller has recorded what is served: is its version the same?", "tunnels", left)
+		if complete > 0 && k.Now().Sub(since) >= recordsStable {
+			k.Log.Error("Tunnels without a complete record are not served: see their conditions", "tunnels", left[:min(len(left), 10)], "count", len(left))
 			return nil
+		}
+		if logged.IsZero() || k.Now().Sub(logged) >= recordsLog {
+			k.Log.Warn("waiting for a controller of this version to record what is served", "tunnels", len(left), "complete", complete)
+			logged = k.Now()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(recordsLook + rand.N(recordsLook/4)):
+		case <-time.After(recordsInterval + rand.N(recordsInterval/4)):
 		}
 	}
 }
 
-// incomplete is how many Tunnels that are to be served have names on record, and nothing of what is served by them.
-func (k *Kube) incomplete(ctx context.Context) (count int, err error) {
+// incomplete returns the Tunnels that are to be served and have names on record, but nothing of what is served by them,
+// in order, and how many Tunnels have a complete record. Tunnels that are being deleted count as neither.
+func (k *Kube) incomplete(ctx context.Context) (left []string, complete int, err error) {
 	var tunnels v1alpha1.TunnelList
 	if err := k.objects.List(ctx, &tunnels); err != nil {
-		return 0, fmt.Errorf("listing Tunnels: %w", err)
+		return nil, 0, fmt.Errorf("listing Tunnels: %w", err)
 	}
 	for i := range tunnels.Items {
 		t := &tunnels.Items[i]
-		if len(t.Status.Names) == 0 || t.Status.Served != nil {
+		switch {
+		case !t.DeletionTimestamp.IsZero() || len(t.Status.Names) == 0:
+			continue
+		case t.Status.Served != nil:
+			complete++
 			continue
 		}
 		now, cluster, err := k.pair(ctx, model.Key{Namespace: t.Namespace, Name: t.Name})
 		if err != nil {
-			return 0, err
+			return nil, 0, err
 		}
 		if now != nil && admits(cluster, now, k.Now()) {
-			count++
+			left = append(left, t.Namespace+"/"+t.Name)
 		}
 	}
-	return count, nil
+	slices.Sort(left)
+	return left, complete, nil
 }

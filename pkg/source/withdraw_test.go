@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // No controller runs in these tests, so what they see is what an xds-server does while there is none:
@@ -19,37 +19,44 @@ import (
 
 func TestGrantsWaitForTheController(t *testing.T) {
 	bandwidth := resource.MustParse("10Mi")
-	ask := map[string]func(*v1alpha1.Tunnel){
-		"an extra name":      func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{"api.example.com"} },
-		"another apiserver":  func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.9.9.9" },
-		"a second apiserver": func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.9.9.9"}} },
-		"other limits":       func(t *v1alpha1.Tunnel) { t.Spec.Limits = v1alpha1.LimitsSpec{Connections: 7, Bandwidth: &bandwidth} },
-	}
-	for name, change := range ask {
+	const before = "[] [10.0.0.1:6443] {0 0 0}" // as printed below
+	for name, tc := range map[string]struct {
+		ask  func(*v1alpha1.Tunnel)
+		want string // names, addresses and limits, once they are on record
+	}{
+		"an extra name":     {func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{"api.example.com"} }, "[api.example.com] [10.0.0.1:6443] {0 0 0}"},
+		"another apiserver": {func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.9.9.9" }, "[] [10.9.9.9:6443] {0 0 0}"},
+		"a second apiserver": {
+			func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.9.9.9"}} },
+			"[] [10.0.0.1:6443 10.9.9.9:6443] {0 0 0}",
+		},
+		"other limits": {
+			func(t *v1alpha1.Tunnel) { t.Spec.Limits = v1alpha1.LimitsSpec{Connections: 7, Bandwidth: &bandwidth} },
+			"[] [10.0.0.1:6443] {7 0 10485760}",
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
-			cluster, tunnel := b.pair(t, "c1", "a")
+			_, tunnel := b.pair(t, "c1", "a")
 			b.run(t)
 			b.first(t, map[string][]string{"c1": none})
-			b.update(t, cluster, func() { cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.9", Port: 6443} })
-			b.update(t, tunnel, func() { change(tunnel) })
+			served := func() string { return fmt.Sprintf("%v %v %v", extra(b.served["c1"]), b.addresses["c1"], b.limits["c1"]) }
+			b.update(t, tunnel, func() { tc.ask(tunnel) })
 			b.pair(t, "marker", "b")
 			b.await(t, map[string][]string{"c1": none, "marker": none})
-			if got := fmt.Sprint(b.addresses["c1"], b.limits["c1"]); b.addresses["c1"] != "" && got != fmt.Sprint("[10.0.0.1:6443]", model.Limits{}) {
+			if got := served(); b.addresses["c1"] != "" && got != before {
 				t.Errorf("granted without the controller: %s", got)
 			}
-			before := fmt.Sprint(b.served["c1"], b.addresses["c1"], b.limits["c1"])
 			b.record(t, tunnel)
-			b.pair(t, "marker2", "c")
-			for len(b.served["marker2"]) == 0 {
-				b.take(t, b.next(t))
-			}
-			if got := fmt.Sprint(b.served["c1"], b.addresses["c1"], b.limits["c1"]); got == before {
-				t.Errorf("recorded, and not served: %s", got)
+			for served() != tc.want {
+				b.take(t, b.next(t)) // which has a deadline
 			}
 		})
 	}
 }
+
+// extra are the names of a workload cluster beyond its hostname, which comes first.
+func extra(names []string) []string { return names[min(1, len(names)):] }
 
 func TestWithdrawalsDoNotWaitForTheController(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -146,6 +153,54 @@ func TestAStartWaitsForRecordsToBeComplete(t *testing.T) {
 	b.writeStatus(t, tunnel)
 	if u := b.next(t); !u.all || len(u.served["c1"]) != 1 {
 		t.Errorf("got %+v first", u)
+	}
+}
+
+// TestAStartDoesNotWaitForOneTunnel: a namespace owner can keep a Tunnel from ever being complete, here by a finalizer on one that
+// is being deleted, and by an owner that is no Cluster.
+func TestAStartDoesNotWaitForOneTunnel(t *testing.T) {
+	b := newBed(t)
+	b.pair(t, "victim", "a")
+	_, deleted := b.pair(t, "deleted", "b")
+	b.update(t, deleted, func() { deleted.Finalizers = []string{"tenant.example.com/hold"} })
+	defer func() { b.update(t, deleted, func() { deleted.Finalizers = nil }) }()
+	_, stuck := b.pair(t, "stuck", "c")
+	for _, tunnel := range []*v1alpha1.Tunnel{deleted, stuck} {
+		tunnel.Status.Served = nil
+		b.writeStatus(t, tunnel)
+	}
+	b.delete(t, deleted)
+	var ahead atomic.Int64
+	b.config.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	b.run(t)
+	if u := b.next(t); u.ended == nil {
+		t.Fatalf("got %+v before the record of ended tunnels", u)
+	}
+	time.AfterFunc(2*time.Second, func() { ahead.Store(int64(time.Minute)) })
+	if u := b.next(t); !u.all || u.served["victim"] == nil || u.served["stuck"] != nil {
+		t.Errorf("published: %+v", u)
+	}
+}
+
+// TestAStartWithoutAnyCompleteRecordPublishesNothing: the new controller does not run, and the xds-servers of before serve on.
+func TestAStartWithoutAnyCompleteRecordPublishesNothing(t *testing.T) {
+	b := newBed(t)
+	for _, name := range []string{"c1", "c2"} {
+		_, tunnel := b.pair(t, name, name[1:])
+		tunnel.Status.Served = nil
+		b.writeStatus(t, tunnel)
+	}
+	var ahead atomic.Int64
+	b.config.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	b.run(t)
+	if u := b.next(t); u.ended == nil {
+		t.Fatalf("got %+v before the record of ended tunnels", u)
+	}
+	ahead.Store(int64(time.Hour))
+	select {
+	case u := <-b.updates:
+		t.Errorf("published: %+v", u)
+	case <-time.After(4 * time.Second):
 	}
 }
 

@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	fileaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	streamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	localratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/local_ratelimit/v3"
 	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	reversetunnelv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/reverse_tunnel/v3"
 	setstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
@@ -110,12 +112,34 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 		change  func(*testing.T, sample)
 		wantErr string
 	}{
-		"a file in a log":            {format("%FILE_CONTENT(/var/lib/fairlead/identity.pem)%"), "FILE_CONTENT"},
-		"a secret in a log":          {format("%SECRET(identity)%"), "SECRET"},
-		"the environment in a log":   {format("%ENVIRONMENT(HOME)%"), "ENVIRONMENT"},
-		"metadata in a log":          {format("%DYNAMIC_METADATA(envoy.reverse_tunnel.lifecycle)%"), "DYNAMIC_METADATA"},
-		"any header in a log":        {format("%REQ(AUTHORIZATION)%"), "REQ(AUTHORIZATION)"},
-		"an operator behind another": {format("%START_TIME%%FILTER_STATE(x)%"), "FILTER_STATE"},
+		"records that are written again and again": {relay(func(p *tcpproxyv3.TcpProxy) {
+			p.AccessLogOptions.AccessLogFlushInterval = durationpb.New(time.Millisecond)
+		}), "access_log_flush_interval"},
+		"the same by the older field": {relay(func(p *tcpproxyv3.TcpProxy) {
+			p.AccessLogFlushInterval = durationpb.New(time.Millisecond) //nolint:staticcheck // Envoy obeys it still
+		}), "access_log_flush_interval"},
+		"counts under another name":        {func(_ *testing.T, s sample) { s.public.StatPrefix = "x" }, "stat_prefix"},
+		"clients that drain under another": {func(_ *testing.T, s sample) { s.connect.StatPrefix = "public" }, "stat_prefix"},
+		"more tunnels in a second than any": {func(t *testing.T, s sample) {
+			inside(t, s.public.FilterChains[0].Filters[0].GetTypedConfig(), func(l *localratelimitv3.LocalRateLimit) { l.TokenBucket.MaxTokens = math.MaxUint32 })
+		}, "max_tokens"},
+		"limits twice": {func(_ *testing.T, s sample) {
+			b := s.workload.CircuitBreakers
+			b.Thresholds = append(b.Thresholds, b.Thresholds[0])
+		}, "thresholds"},
+		"a share that is not a number": {func(_ *testing.T, s sample) { s.apiservers.CommonLbConfig.HealthyPanicThreshold.Value = math.NaN() }, "healthy_panic_threshold"},
+		"fields of a log without end": {log(func(s *structpb.Struct) {
+			for i := range 100 {
+				s.Fields[fmt.Sprint("k", i)] = structpb.NewStringValue("x")
+			}
+		}), "keys, more than"},
+		"a field with a name of lines": {log(func(s *structpb.Struct) { s.Fields["a\n{"] = structpb.NewStringValue("x") }), "has \"a\\n{\""},
+		"a file in a log":              {format("%FILE_CONTENT(/var/lib/fairlead/identity.pem)%"), "FILE_CONTENT"},
+		"a secret in a log":            {format("%SECRET(identity)%"), "SECRET"},
+		"the environment in a log":     {format("%ENVIRONMENT(HOME)%"), "ENVIRONMENT"},
+		"metadata in a log":            {format("%DYNAMIC_METADATA(envoy.reverse_tunnel.lifecycle)%"), "DYNAMIC_METADATA"},
+		"any header in a log":          {format("%REQ(AUTHORIZATION)%"), "REQ(AUTHORIZATION)"},
+		"an operator behind another":   {format("%START_TIME%%FILTER_STATE(x)%"), "FILTER_STATE"},
 		"a log that is nested": {log(func(s *structpb.Struct) {
 			s.Fields["x"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"y": structpb.NewStringValue("%SECRET(identity)%")}})
 		}), "fields.x is"},

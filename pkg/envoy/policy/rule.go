@@ -91,7 +91,7 @@ func shown(field protoreflect.FieldDescriptor, v protoreflect.Value) string {
 type bounds struct{ low, high float64 }
 
 func (b bounds) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
-	if n, ok := number(v.Interface()); !ok || n < b.low || n > b.high {
+	if n, ok := number(v.Interface()); !ok || !(n >= b.low && n <= b.high) { // not a number is in no range
 		return against("is %.100q, and not from %v to %v", v.String(), b.low, b.high)
 	}
 	return nil
@@ -245,13 +245,22 @@ func (r *values) check(fd protoreflect.FieldDescriptor, v protoreflect.Value) (f
 	}
 }
 
+// maxKeys is how many keys a map may have whose keys the policy does not list, such as the fields of a log line.
+const maxKeys = 64
+
+// freeKey is a key that the policy does not list: it becomes part of each line.
+var freeKey = regexp.MustCompile(`^[a-zA-Z0-9_.]{1,64}$`)
+
 func (r *values) checkMap(fd protoreflect.FieldDescriptor, m protoreflect.Map) (found *violation) {
+	if m.Len() > maxKeys {
+		return against("has %d keys, more than %d", m.Len(), maxKeys)
+	}
 	m.Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
 		one := r.keys[key.String()]
 		if one == nil {
 			one = r.each
 		}
-		if one == nil {
+		if one == nil || r.keys[key.String()] == nil && !freeKey.MatchString(key.String()) {
 			found = against("has %.100q", key.String())
 		} else {
 			found = one.check(fd.MapValue(), v).in(fmt.Sprintf("%.100s", key.String()))
