@@ -87,7 +87,7 @@ func (r *tunnels) act(ctx context.Context, o objects, what action) (reconcile.Re
 // recordPaused records the decision about a Tunnel that has none on record for its Cluster while that is paused, and writes nothing
 // else: a Tunnel that clusterctl move or a restored backup has just created has no status, and its edges follow it here.
 func (r *tunnels) recordPaused(ctx context.Context, o objects) error {
-	if o.cluster == nil || o.tunnel == nil || !paused(o) || r.config.NoTunnels || granted(o) || o.tunnelGoing() {
+	if o.cluster == nil || o.tunnel == nil || !paused(o) || r.config.NoTunnels || granted(o) || o.tunnelGoing() || !optedIn(o.cluster, r.config.AllClusters) {
 		return nil
 	}
 	candidate, ok := decision.CandidateOf(o.cluster, o.tunnel)

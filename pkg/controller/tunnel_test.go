@@ -102,6 +102,23 @@ func TestTheDecisionIsRecorded(t *testing.T) {
 	recorded(9, "192.0.2.12:6443")
 }
 
+func TestAPausedClusterThatHasNotOptedInIsGrantedNothing(t *testing.T) {
+	m := apiserver(t)
+	for label, granted := range map[string]bool{v1alpha1.TunnelEnabled: true, v1alpha1.TunnelDisabled: false} {
+		cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+		cluster.Labels, cluster.Spec.Paused = map[string]string{v1alpha1.TunnelLabel: label}, ptr.To(true)
+		create(t, m, cluster)
+		tunnel := tunnelNamed(cluster)
+		fillTunnel(tunnel, cluster)
+		create(t, m, tunnel)
+		waitPaused(t, m, cluster, true)
+		settled(t, m, cluster.Namespace)
+		if got := read(t, m, tunnel).Status.Served != nil; got != granted {
+			t.Errorf("%s: granted: %v", label, got)
+		}
+	}
+}
+
 // checkOnlyTheEntryDiffers compares all of a Secret and all of its kubeconfig.
 func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, cluster *clusterv1.Cluster) {
 	t.Helper()
