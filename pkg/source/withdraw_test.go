@@ -40,7 +40,9 @@ func TestGrantsWaitForTheController(t *testing.T) {
 			_, tunnel := b.pair(t, "c1", "a")
 			b.run(t)
 			b.first(t, map[string][]string{"c1": none})
-			served := func() string { return fmt.Sprintf("%v %v %v", extra(b.served["c1"]), b.addresses["c1"], b.limits["c1"]) }
+			served := func() string {
+				return fmt.Sprintf("%v %v %v", extra(b.served["c1"]), b.addresses["c1"], b.limits["c1"])
+			}
 			b.update(t, tunnel, func() { tc.ask(tunnel) })
 			b.pair(t, "marker", "b")
 			b.await(t, map[string][]string{"c1": none, "marker": none})
