@@ -31,6 +31,9 @@ func NewBounded(config Config, b Bounds) *Channel {
 			*x.to = x.from
 		}
 	}
+	if b.TunnelCalls > 0 { // as much slower as the burst is smaller: a busy machine makes fewer calls than are allowed
+		all.tunnelCalls.Every *= 20
+	}
 	if b.Handshake > 0 {
 		all.handshake = b.Handshake
 	}
