@@ -9,13 +9,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Names decides who keeps a name that several workload clusters claim: whoever is on record as holding it, so that
-// nobody takes a name that is served by editing an object. A name on record that its holder claims no more is nobody
-// else's either until the record is without it: records and specs are written at different times, and a holder that claims
-// it again must not find another one on record. Among those that hold it, or where nobody does, it is the
-// oldest, and of two of one age the first in the order of namespace/name. Whoever has no right to its own hostname or
-// id keeps no extra name. The result does not depend on the order in which the objects were seen. Its zero value is
-// ready; it is not safe for concurrent use.
+// Names resolves which of several workload clusters has a name: the one on record for it, so that editing an object takes
+// no name that is served. A name on record that its holder no longer claims stays reserved until it is removed from the
+// record: records and specs are written at different times, and a holder that claims the name again must not find
+// another one on record. Among several holders, or without one, the oldest claimant has the name, and of two of the same
+// age the first in the order of namespace/name. A claimant without a right to its own hostname or id has no extra name.
+//
+// The result of Resolve does not depend on the order in which objects are seen. Decide grants names in the order of its
+// calls: a name that it granted counts as recorded. The zero value is ready for use. It is not safe for concurrent use.
 type Names struct {
 	claims    map[string][]model.Key // by name, best right first
 	claimants map[model.Key]claimant // those that claim something
@@ -28,7 +29,7 @@ type claimant struct {
 	created time.Time
 	base    []string        // hostname and id: without any of them it is not served
 	extra   []string        // further names
-	kept    []string        // on record, and claimed no more: neither it nor another one is served by them
+	kept    []string        // on record and no longer claimed: reserved, and served to no claimant
 	held    map[string]bool // those that it is on record for
 	granted map[string]bool // those that Decide gave it, whether or not they are on record yet
 }
