@@ -2,14 +2,12 @@ package synthetic_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/test/outsider"
 )
 
@@ -44,15 +42,7 @@ func TestManyEdgesBehindOneAddressBesideAFlood(t *testing.T) {
 		if i == 1 {
 			stop = w.flood(t, floodRate)
 		}
-		w.envoy.Kill()
-		envoytest.Eventually(t, "tunnels are gone", func() error {
-			if n := f.Stats().Up; n > 0 {
-				return fmt.Errorf("%d are there", n)
-			}
-			return nil
-		})
-		w.start(t)
-		again[i] = up(t, f, 2*edges)
+		_, again[i] = w.restart(t, f, 2*edges)
 		if i == 1 {
 			stop("again")
 		}

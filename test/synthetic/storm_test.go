@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/synthetic"
 )
 
 // number is an environment variable, for measurements by hand.
@@ -77,6 +78,15 @@ func TestStorm(t *testing.T) {
 	if rate <= slow && (after.Failed == before.Failed || !late) {
 		t.Errorf("no edge was told to come later: %q", stats)
 	}
+	begin, back := w.restart(t, f, 2*(live+edges))
+	end := f.Stats()
+	t.Logf("after a restart all are back in %s, %d dials, %d failed", back, end.Dials-begin.Dials, end.Failed-begin.Failed)
+}
+
+// restart replaces Envoy once it has lost all tunnels. It returns the counts at that time, and how long it takes until so many
+// tunnels are open again.
+func (w *world) restart(t *testing.T, f *synthetic.Fleet, tunnels int) (before synthetic.Stats, back time.Duration) {
+	t.Helper()
 	w.envoy.Kill()
 	envoytest.Eventually(t, "tunnels are gone", func() error {
 		if n := f.Stats().Up; n > 0 {
@@ -84,11 +94,9 @@ func TestStorm(t *testing.T) {
 		}
 		return nil
 	})
-	begin := f.Stats()
+	before = f.Stats()
 	w.start(t)
-	back := up(t, f, 2*(live+edges))
-	end := f.Stats()
-	t.Logf("after a restart all are back in %s, %d dials, %d failed", back, end.Dials-begin.Dials, end.Failed-begin.Failed)
+	return before, up(t, f, tunnels)
 }
 
 // latencies are those of requests.
