@@ -141,11 +141,7 @@ func TestEveryPackageHasOneDocComment(t *testing.T) {
 	for _, p := range packages(t) {
 		var documented []string
 		for _, name := range p.GoFiles {
-			file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if file.Doc != nil && !isDirective(file.Doc) {
+			if doc := packageDoc(t, p, name); doc != nil && !isDirective(doc) {
 				documented = append(documented, name)
 			}
 		}
@@ -153,6 +149,16 @@ func TestEveryPackageHasOneDocComment(t *testing.T) {
 			t.Errorf("%s: %d files have a package comment (%v), want one", p.ImportPath, len(documented), documented)
 		}
 	}
+}
+
+// packageDoc returns the package comment of one file; nil: it has none.
+func packageDoc(t *testing.T, p listed, name string) *ast.CommentGroup {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.Doc
 }
 
 // isDirective says whether a comment is for tools alone.
@@ -290,13 +296,7 @@ func docOf(t *testing.T, p listed) string {
 	t.Helper()
 	var text strings.Builder
 	for _, name := range p.GoFiles {
-		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if file.Doc != nil {
-			text.WriteString(file.Doc.Text())
-		}
+		text.WriteString(packageDoc(t, p, name).Text()) // of nil: nothing
 	}
 	return strings.Join(strings.Fields(text.String()), " ")
 }
