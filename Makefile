@@ -244,17 +244,17 @@ update-golden: ## rewrite the golden files, and what is generated in deploy and 
 
 .PHONY: bench
 bench: bench-build ## measure the data path, growth and a real manager, quickly, into bin/bench (10 min)
-	@mkdir -p bin/bench && cp docs/benchmarks.md bin/bench/benchmarks.md
+	@mkdir -p bin/bench && cp -r docs/benchmarks.md docs/benchmarks bin/bench/
 	bin/test/bench all --quick --results bin/bench
 	bin/test/bench report --results bin/bench --document bin/bench/benchmarks.md
 
 .PHONY: bench-full
-bench-full: bench-build ## the same with everything, into test/bench/results and docs/benchmarks.md (2 h)
+bench-full: bench-build ## the same with everything, into test/bench/results, docs/benchmarks.md and docs/benchmarks (2 h)
 	bin/test/bench all
 	bin/test/bench report
 
 .PHONY: bench-report
-bench-report: ## write the tables and plots of docs/benchmarks.md anew from test/bench/results
+bench-report: ## rewrite the tables and plots of docs/benchmarks.md and docs/benchmarks from test/bench/results
 	go run ./test/bench report
 
 .PHONY: bench-build

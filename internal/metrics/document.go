@@ -58,7 +58,7 @@ const introduction = "# Metrics\n\n" + `<!-- Written by ` + "`make update-golden
 
 Every program serves figures for Prometheus at ` + "`/metrics`" + ` of the address that ` + "`--metrics-listen`" + ` gives; without it none does. It is plain HTTP: there are
 no secrets and no names of workload clusters in it (unless ` + "`--per-cluster-metrics`" + ` asks for them), and a NetworkPolicy says who may connect. See
-[rationale.md](rationale.md#why-are-metrics-served-in-plain-http).
+[the decision](decisions/0056-plain-metrics.md).
 
 In Kubernetes the component [deploy/monitoring](../deploy/monitoring) turns them on, at port 9090 of each Pod, with PodMonitors, rules and a dashboard:
 

@@ -64,7 +64,8 @@ func noClusterStatistics() *metricsv3.StatsConfig {
 }
 
 // keepLastBytes has clients of a gateway read what it still holds for them when a stream in a tunnel is reset. Envoy 1.40
-// would reset their connections too, and the kernel then drops what it has not delivered: see docs/rationale.md.
+// would reset their connections too, and the kernel then discards what it has not delivered:
+// docs/decisions/0025-last-bytes.md.
 func keepLastBytes() *bootstrapv3.RuntimeLayer {
 	off := structpb.NewBoolValue(false)
 	return staticLayer("keep_last_bytes", map[string]*structpb.Value{

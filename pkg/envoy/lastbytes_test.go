@@ -17,7 +17,7 @@ import (
 
 // TestLastBytes has a server that closes its connection right behind its last byte, and clients that read slowly: all of
 // the answer is still inside of the Envoys when the server is gone. It is shorter than the window of a stream: what Envoy
-// 1.40 loses of longer ones is in docs/rationale.md.
+// 1.40 loses of longer ones is in docs/decisions/0025-last-bytes.md.
 func TestLastBytes(t *testing.T) {
 	const size = 3 << 19 // 1.5 MiB; the kernel's own buffers come in addition
 	workload := newAuthority(t)

@@ -148,7 +148,8 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	manager.StripTrailingHostDot = true
 	// Whose tunnel has ended hears so at once, as by SNI. By default Envoy would wait for a second, for the client to close first.
 	manager.DelayedCloseTimeout = durationpb.New(0)
-	// A client says at once what it wants. One that Envoy has lost is closed, and tries again: see docs/rationale.md.
+	// A client sends its first message at once. A client that Envoy has lost is closed and retries:
+	// docs/decisions/0023-client-first-message.md.
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(lostTimeout)}
 	l.FilterChains = []*listenerv3.FilterChain{{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}}}
 	return l

@@ -98,7 +98,8 @@ func (f *files) client(route, proto string) *http.Client {
 	transport := &http.Transport{
 		DialContext:     management.DialContext,
 		TLSClientConfig: &tls.Config{RootCAs: f.roots, ServerName: hostname("files"), NextProtos: []string{"http/1.1"}},
-		// An apiserver too leaves it to its clients to close: what is lost when a server does is in docs/rationale.md.
+		// An apiserver too leaves it to its clients to close. docs/decisions/0025-last-bytes.md states what is lost when a
+		// server closes first.
 		IdleConnTimeout: time.Second,
 	}
 	if proto == "HTTP/2.0" {

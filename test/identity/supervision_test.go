@@ -224,7 +224,7 @@ func (o *outage) drains(t *testing.T, p *prepared) {
 	must(t, <-ended)
 	measured("drained_s", time.Since(start).Seconds())
 	// A gateway's Envoy 1.40 may lose a connection that it accepts in the moment in which a used tunnel closes: see
-	// docs/rationale.md, "Why does a client have two seconds for its first message?"
+	// docs/decisions/0023-client-first-message.md.
 	failed := l.Count().Failed
 	measured("drain_failed", float64(failed))
 	if failed > 1 {

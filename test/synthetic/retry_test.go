@@ -77,7 +77,7 @@ func TestWhatIsInFlightInATunnelThatEndsIsSentAgain(t *testing.T) {
 }
 
 // noneUsed waits until the gateway has noticed that tunnels are gone. Envoy 1.40 loses a client that it accepts at the same
-// moment: see docs/rationale.md.
+// moment: see docs/decisions/0023-client-first-message.md.
 func (w *world) noneUsed(t *testing.T) {
 	t.Helper()
 	envoytest.Eventually(t, "tunnels that were in use are gone", func() error {

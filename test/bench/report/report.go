@@ -1,15 +1,15 @@
-// Package report makes tables and plots of recorded results. A document has markers that say which results belong where; what is
-// between them is written anew, and everything else is left alone. Equal results make equal bytes.
+// Package report writes tables and plots of recorded results into documents. A document contains markers that select
+// results. The text between a marker and its end is replaced, everything else stays. Equal results give equal bytes.
 //
-// A table, with the parameter streams downwards and the subjects across, and a plot of it:
+// A table with the parameter streams as rows and the subjects as columns, and a plot of it:
 //
 //	<!-- bench suite=path name=throughput rows=streams columns=subject plot=bars -->
 //	<!-- /bench -->
 //
-// Settings of a marker, in which _ is a space: suite; name (several with commas); rows (a parameter, or subject; several with commas);
-// columns (a parameter, name, or subject: the default); plot
-// (bars or lines); log (x, y or xy); only.PARAMETER=VALUE or only.subject=A,B to leave others out; label (heading of the rows). The
-// special marker with facts=SUITE lists the machines that its results come from.
+// Settings of a marker, with _ for a space: suite; name (several with commas); rows (a parameter, or subject; several
+// with commas); columns (a parameter, name, or subject: the default); plot (bars or lines: a picture below the table;
+// text: a bar chart of characters instead of the table); log (x, y or xy); only.PARAMETER=VALUE or only.subject=A,B to
+// leave the others out; label (heading of the rows). The marker facts=SUITE lists the machines that measured a suite.
 package report
 
 import (
@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -26,14 +27,28 @@ import (
 
 var block = regexp.MustCompile(`(?s)(<!-- bench ([^>]*?) -->\n).*?(<!-- /bench -->)`)
 
-// Write writes the tables of a document and the plots beside it from a folder of results.
+// Write fills a document, and the documents in the folder beside it that has its name, from a folder of results. Plots
+// go into that folder. A document with an invalid marker stays as it is.
 func Write(results, document string) error {
+	plots := strings.TrimSuffix(document, filepath.Ext(document))
+	w := writer{results: results, plots: plots, files: map[string]record.File{}}
+	if err := os.MkdirAll(w.plots, 0o755); err != nil {
+		return err
+	}
+	pages, err := filepath.Glob(filepath.Join(w.plots, "*"+filepath.Ext(document)))
+	for _, page := range append([]string{document}, pages...) {
+		err = errors.Join(err, w.write(page))
+	}
+	return err
+}
+
+// write fills one document.
+func (w *writer) write(document string) error {
 	text, err := os.ReadFile(document)
 	if err != nil {
 		return err
 	}
-	w := writer{results: results, plots: strings.TrimSuffix(document, filepath.Ext(document)), files: map[string]record.File{}}
-	if err := os.MkdirAll(w.plots, 0o755); err != nil {
+	if w.link, err = filepath.Rel(filepath.Dir(document), w.plots); err != nil {
 		return err
 	}
 	var failed error
@@ -41,7 +56,7 @@ func Write(results, document string) error {
 		parts := block.FindStringSubmatch(found)
 		content, err := w.fill(parts[2])
 		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("marker %q: %w", parts[2], err))
+			failed = errors.Join(failed, fmt.Errorf("%s: marker %q: %w", document, parts[2], err))
 			return found
 		}
 		return parts[1] + content + parts[3]
@@ -55,6 +70,7 @@ func Write(results, document string) error {
 type writer struct {
 	results string
 	plots   string // folder, beside the document
+	link    string // of that folder, from the document that is being written
 	files   map[string]record.File
 }
 
@@ -75,13 +91,16 @@ func (w *writer) fill(marker string) (string, error) {
 	if len(t.rows) == 0 {
 		return "Not measured yet.\n", nil
 	}
+	if s.plot == "text" {
+		return t.chart(), nil
+	}
 	content := t.markdown()
 	if s.plot != "" {
 		name := s.file() + ".svg"
 		if err := os.WriteFile(filepath.Join(w.plots, name), t.svg(), 0o644); err != nil {
 			return "", err
 		}
-		content += fmt.Sprintf("\n![%s](%s/%s)\n", s.title(), filepath.Base(w.plots), name)
+		content += fmt.Sprintf("\n![%s](%s)\n", s.title(), path.Join(filepath.ToSlash(w.link), name))
 	}
 	return content, nil
 }

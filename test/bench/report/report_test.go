@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,15 @@ old
 After.
 `
 
+const page = `# Data path
+
+<!-- bench suite=path name=growth rows=n plot=lines log=xy -->
+<!-- /bench -->
+
+<!-- bench suite=path name=throughput rows=streams only.streams=8 plot=text -->
+<!-- /bench -->
+`
+
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	log, err := record.New(dir, "path")
@@ -40,7 +50,10 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "benchmarks.md")
-	if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
+	beside := filepath.Join(dir, "benchmarks", "path.md")
+	err = errors.Join(os.Mkdir(filepath.Dir(beside), 0o700), os.WriteFile(path, []byte(document), 0o600),
+		os.WriteFile(beside, []byte(page), 0o600))
+	if err != nil {
 		t.Fatal(err)
 	}
 	var texts, plots [][]byte
@@ -61,6 +74,11 @@ func TestWrite(t *testing.T) {
 		"](benchmarks/path-growth-n.svg)",
 	} {
 		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	for _, want := range []string{"](path-growth-n.svg)", "\ndirect   ███", " 1230\nfairlead ███"} {
+		if text := string(read(t, beside)); !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
 	}

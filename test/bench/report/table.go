@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/fairlead/fairlead/test/bench/record"
 )
@@ -181,6 +182,43 @@ func (t table) markdown() string {
 	}
 	fmt.Fprintf(&out, "\n%s; median, in brackets the middle half of the rounds.\n", t.unit)
 	return out.String()
+}
+
+// chart is a bar chart of characters, one bar for each cell. The longest bar has 40 characters.
+func (t table) chart() string {
+	const longest = 40
+	var most float64
+	var label int
+	for _, row := range t.rows {
+		for _, column := range t.columns {
+			most = max(most, t.cells[[2]string{row, column}].Value)
+			label = max(label, utf8.RuneCountInString(t.bar(row, column)))
+		}
+	}
+	var out strings.Builder
+	out.WriteString("```\n")
+	for _, row := range t.rows {
+		for _, column := range t.columns {
+			if r, ok := t.cells[[2]string{row, column}]; ok && most > 0 {
+				width := int(math.Round(r.Value / most * longest))
+				fmt.Fprintf(&out, "%-*s %s %s\n", label, t.bar(row, column), strings.Repeat("█", width), figure(r.Value))
+			}
+		}
+	}
+	fmt.Fprintf(&out, "```\n\n%s; median.\n", t.unit)
+	return out.String()
+}
+
+// bar is the label of a bar: the column, and the row where there are several.
+func (t table) bar(row, column string) string {
+	switch {
+	case len(t.rows) == 1:
+		return column
+	case len(t.columns) == 1:
+		return row
+	default:
+		return row + ", " + column
+	}
 }
 
 func (t table) cell(row, column string) string {
