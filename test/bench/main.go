@@ -93,7 +93,7 @@ func (s suite) measure(ctx context.Context, results string, options record.Optio
 
 func write(results *string) *cobra.Command {
 	c := &cobra.Command{Use: "report", Short: "write tables and plots of the results", Args: cobra.NoArgs}
-	document := c.Flags().String("document", filepath.Join("docs", "benchmarks.md"), 
+	document := c.Flags().String("document", filepath.Join("docs", "benchmarks.md"),
 		"file whose tables are rewritten, with the files and plots in the folder of its name beside it")
 	c.RunE = func(*cobra.Command, []string) error { return report.Write(*results, *document) }
 	return c

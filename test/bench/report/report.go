@@ -6,10 +6,11 @@
 //	<!-- bench suite=path name=throughput rows=streams columns=subject plot=bars -->
 //	<!-- /bench -->
 //
-// Settings of a marker, with _ for a space: suite; name (several with commas); rows (a parameter, or subject; several
-// with commas); columns (a parameter, name, or subject: the default); plot (bars or lines: a picture below the table;
-// text: a bar chart of characters instead of the table); log (x, y or xy); only.PARAMETER=VALUE or only.subject=A,B to
-// leave the others out; label (heading of the rows). The marker facts=SUITE lists the machines that measured a suite.
+// Settings of a marker, with _ for a space: suite; name (several with commas, or several times); rows (a parameter, or
+// subject; several with commas); columns (a parameter, name, or subject: the default); plot (bars or lines: a picture
+// below the table; text: a bar chart of characters instead of the table); log (x, y or xy); only.PARAMETER=VALUE or
+// only.subject=A,B to leave the others out; label (heading of the rows). The marker facts=SUITE lists the machines that
+// measured a suite. A marker may have several lines.
 package report
 
 import (
@@ -100,9 +101,18 @@ func (w *writer) fill(marker string) (string, error) {
 		if err := os.WriteFile(filepath.Join(w.plots, name), t.svg(), 0o644); err != nil {
 			return "", err
 		}
-		content += fmt.Sprintf("\n![%s](%s)\n", s.title(), path.Join(filepath.ToSlash(w.link), name))
+		content += picture(s.title(), path.Join(filepath.ToSlash(w.link), name))
 	}
 	return content, nil
+}
+
+// picture is a link to a picture, on two lines if one is too long.
+func picture(title, file string) string {
+	line := fmt.Sprintf("\n![%s](%s)\n", title, file)
+	if len(line) > 120 {
+		line = fmt.Sprintf("\n![%s\n](%s)\n", title, file)
+	}
+	return line
 }
 
 func (w *writer) load(suite string) (record.File, error) {
@@ -123,7 +133,7 @@ func facts(file record.File) string {
 	said := map[string]bool{}
 	for _, r := range file.Results {
 		m := file.Machines[r.Run]
-		line := fmt.Sprintf("- %s: %s, %d cores, %.0f GB, Linux %s, Go %s, Envoy %s, commit %s%s\n",
+		line := fmt.Sprintf("- %s: %s, %d cores, %.0f GB, Linux %s,\n  Go %s, Envoy %s, commit %s%s\n",
 			m.Date, m.CPU, m.Cores, float64(m.MemoryMB)/1024, m.Kernel, strings.TrimPrefix(m.Go, "go"), m.Envoy, m.Commit, stolen(m))
 		if !said[line] {
 			said[line] = true

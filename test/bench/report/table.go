@@ -39,7 +39,7 @@ func parse(marker string) (settings, error) {
 		case key == "suite":
 			s.suite = value
 		case key == "name":
-			s.names = strings.Split(spaces(value), ",")
+			s.names = append(s.names, strings.Split(spaces(value), ",")...)
 		case key == "rows":
 			s.rows = strings.Split(spaces(value), ",")
 		case key == "columns":
