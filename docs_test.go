@@ -209,3 +209,49 @@ func TestDocumentsNameTestsThatThereAre(t *testing.T) {
 		}
 	}
 }
+
+// TestDecisionsAreComplete: every decision record has all sections, and the number in its heading is that of its file.
+func TestDecisionsAreComplete(t *testing.T) {
+	records, err := filepath.Glob("docs/decisions/[0-9]*.md")
+	if err != nil || len(records) == 0 {
+		t.Fatalf("decision records: %v, %v", records, err)
+	}
+	for i, path := range records {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("%04d-", i+1); !strings.HasPrefix(filepath.Base(path), want) {
+			t.Errorf("%s: the name does not begin with %s: two records have one number, or one is missing", path, want)
+		}
+		if want := fmt.Sprintf("# %d. ", i+1); !strings.HasPrefix(string(text), want) {
+			t.Errorf("%s: does not begin with %q", path, want)
+		}
+		at := 0
+		for _, section := range []string{"\nStatus: ", "\n## Context\n", "\n## Decision\n", "\n## Consequences\n", "\n## Evidence\n"} {
+			next := strings.Index(string(text), section)
+			if next < at {
+				t.Errorf("%s: no %q after the previous section", path, strings.TrimSpace(section))
+			}
+			at = next
+		}
+	}
+}
+
+// TestGlossaryIsShort: the project has at most 25 words of its own, in alphabetical order.
+func TestGlossaryIsShort(t *testing.T) {
+	text, err := os.ReadFile("docs/glossary.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, match := range regexp.MustCompile(`(?m)^### (.+)$`).FindAllStringSubmatch(string(text), -1) {
+		words = append(words, strings.ToLower(match[1]))
+	}
+	if len(words) == 0 || len(words) > 25 {
+		t.Errorf("the glossary has %d words, and may have 1 to 25", len(words))
+	}
+	if !slices.IsSorted(words) {
+		t.Errorf("not in alphabetical order: %q", words)
+	}
+}
