@@ -52,7 +52,7 @@ func programs(of []Program) string {
 
 func meaning(m Metric) string {
 	if m.PerCluster {
-		return m.Help + " Only with `--per-cluster-metrics`."
+		return strings.TrimSuffix(m.Help, ".") + "; only with `--per-cluster-metrics`."
 	}
 	return m.Help
 }

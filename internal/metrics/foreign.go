@@ -9,7 +9,7 @@ func Foreign() []Metric {
 		{Name: "envoy_server_memory_allocated", Kind: Gauge, Of: agent, Help: "Bytes of heap in use; --envoy-memory bounds it."},
 		{Name: "envoy_server_memory_physical_size", Kind: Gauge, Of: agent, Help: "Bytes of memory that the heap has reserved."},
 		{Name: "envoy_server_total_connections", Kind: Gauge, Of: agent, Help: "Connections of all listeners."},
-		{Name: "envoy_listener_downstream_cx_active", Kind: Gauge, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Open connections of a listener: public, apiserver, connect. A connection that has become a reverse tunnel is not counted."},
+		{Name: "envoy_listener_downstream_cx_active", Kind: Gauge, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Open connections of a listener: public, apiserver, connect; a connection that has become a reverse tunnel is not counted."},
 		{Name: "envoy_listener_downstream_cx_total", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Accepted connections."},
 		{Name: "envoy_listener_downstream_cx_overflow", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Connections rejected because of a limit."},
 		{Name: "envoy_listener_no_filter_chain_match", Kind: Counter, Labels: []string{"envoy_listener_address"}, Of: atGateway, Help: "Connections with an unknown SNI."},

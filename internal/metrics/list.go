@@ -33,7 +33,7 @@ var xdsServer = []Metric{
 	{Name: "fairlead_xds_waiting_nodes", Kind: Gauge, Labels: []string{"role"}, Of: server, Help: "Nodes connected here that have not answered a response for 30 s."},
 	{Name: "fairlead_xds_change_ack_seconds", Kind: Histogram, Labels: []string{"role"}, Buckets: changes, Of: server, Help: "Time from the observation of a change of an object to the ACK of an Envoy; of several changes together the oldest counts."},
 	{Name: "fairlead_xds_refused_total", Kind: Counter, Labels: []string{"reason"}, Of: server, Help: "ADS streams that were rejected or ended by the server, by gRPC code."},
-	{Name: "fairlead_xds_paused_requests_total", Kind: Counter, Of: server, Help: "Requests on ADS streams of edges that had to wait because their stream or tunnel sent too many. An Envoy does not reach this limit."},
+	{Name: "fairlead_xds_paused_requests_total", Kind: Counter, Of: server, Help: "Requests on ADS streams of edges that had to wait because their stream or tunnel sent too many; an Envoy does not reach this limit."},
 	{Name: "fairlead_xds_over_limit_total", Kind: Counter, Of: server, Help: "ADS streams of edges that were rejected or ended because the edge or its tunnel had too many streams or requests."},
 	{Name: "fairlead_xds_denied", Kind: Gauge, Labels: []string{"what"}, Of: server, Help: "Entries of the deny list: revoked edges, ended tunnels."},
 	{Name: "fairlead_xds_left_out_total", Kind: Counter, Labels: []string{"type"}, Of: server, Help: "Resources that were left out because they did not pass the server's own check, counted each time they were built."},
@@ -42,10 +42,10 @@ var xdsServer = []Metric{
 
 	{Name: "fairlead_channel_connections", Kind: Gauge, Labels: []string{"class"}, Of: server, Help: "Connections to the control channel, by class of the caller: a stranger has presented no certificate yet."},
 	{Name: "fairlead_channel_turned_away_total", Kind: Counter, Of: server, Help: "Connections that were closed because there were too many, in total or of one address or certificate."},
-	{Name: "fairlead_channel_displaced_total", Kind: Counter, Labels: []string{"class"}, Of: server, Help: "Connections that were closed for another one because all places were taken: strangers for a network with fewer or for a known address, edges for a tunnel with fewer. They are also counted as turned away."},
+	{Name: "fairlead_channel_displaced_total", Kind: Counter, Labels: []string{"class"}, Of: server, Help: "Connections that were closed for another one because all places were taken: strangers for a network with fewer or for a known address, edges for a tunnel with fewer; they are also counted as turned away."},
 	{Name: "fairlead_channel_calls_total", Kind: Counter, Labels: []string{"method", "code"}, Of: server, Help: "Calls by gRPC code: OK reached their service; others were rejected before, for a certificate that is not accepted, a method that the caller may not call (PermissionDenied, Unauthenticated) or too many calls (ResourceExhausted)."},
 
-	{Name: "fairlead_enrol_requests_total", Kind: Counter, Labels: []string{"request", "result"}, Of: server, Help: "Requests for certificates: enrolments of edges and gateways, and renewals. Refused: the credential is wrong, expired or used up; limited: too many requests; unavailable: a temporary error."},
+	{Name: "fairlead_enrol_requests_total", Kind: Counter, Labels: []string{"request", "result"}, Of: server, Help: "Requests for certificates (enrolments and renewals): refused means a wrong, expired or used up credential, limited too many requests, unavailable a temporary error."},
 	{Name: "fairlead_enrol_seconds", Kind: Histogram, Labels: []string{"request"}, Buckets: quick, Of: server, Help: "Duration of these requests."},
 	{Name: "fairlead_signing_requests_total", Kind: Counter, Labels: []string{"role", "result"}, Of: server, Help: "CertificateSigningRequests created for leaves of a role: signed, denied by the controller, or unanswered."},
 	{Name: "fairlead_signing_seconds", Kind: Histogram, Labels: []string{"role"}, Buckets: quick, Of: server, Help: "Time from a CertificateSigningRequest to its answer."},
@@ -80,7 +80,7 @@ var controller = []Metric{
 	{Name: "fairlead_controller_tunnels", Kind: Gauge, Of: leader, Help: "Tunnel objects."},
 	{Name: "fairlead_controller_tunnel_conditions", Kind: Gauge, Labels: []string{"condition", "status", "reason"}, Of: leader, Help: "Tunnels by condition, status and reason."},
 	{Name: "fairlead_controller_edges", Kind: Gauge, Labels: []string{"state"}, Of: leader, Help: "Edges in the status of Tunnels: connected (has tunnels), away, expired (away for longer than its certificate lives), revoked."},
-	{Name: "fairlead_controller_leaf_expiry_timestamp_seconds", Kind: Gauge, Of: leader, Help: "Expiry (Unix time) of the next leaf of a connected edge. A leaf of 24 h is renewed 8 h before."},
+	{Name: "fairlead_controller_leaf_expiry_timestamp_seconds", Kind: Gauge, Of: leader, Help: "Expiry (Unix time) of the next leaf of a connected edge; a leaf of 24 h is renewed 8 h before."},
 	{Name: "fairlead_controller_kubeconfig_writes_total", Kind: Counter, Labels: []string{"result"}, Of: leader, Help: "Writes of kubeconfig Secrets: ok or error."},
 	{Name: "fairlead_controller_status_queue", Kind: Gauge, Labels: []string{"urgency"}, Of: leader, Help: "Tunnels whose status waits to be written, by urgency: worse, flipped, minor, seen."},
 	{Name: "fairlead_controller_status_writes_total", Kind: Counter, Of: leader, Help: "Writes of the live state of Tunnels; --status-writes bounds their rate."},
@@ -104,7 +104,7 @@ var agents = []Metric{
 	{Name: "fairlead_agent_troubles", Kind: Gauge, Labels: []string{"about"}, Of: agent, Help: "Enrolments with an error, by subject; /status has the message."},
 	{Name: "fairlead_agent_configuration_refused", Kind: Gauge, Of: agent, Help: "Enrolments whose newest configuration is rejected in part, by Envoy, by the agent's own check or after crashes."},
 	{Name: "fairlead_agent_configuration_answers_total", Kind: Counter, Labels: []string{"answer"}, Of: agent, Help: "Answers to xds-servers about configuration: ack or nack."},
-	{Name: "fairlead_agent_last_report_timestamp_seconds", Kind: Gauge, Of: agent, Help: "Time (Unix) of the agent's last report; it sends one when something has changed. Absent before the first."},
+	{Name: "fairlead_agent_last_report_timestamp_seconds", Kind: Gauge, Of: agent, Help: "Time (Unix) of the agent's last report; it sends one when something has changed, and there is none before the first."},
 	{Name: "fairlead_agent_envoy_running", Kind: Gauge, Of: agent, Help: "1 while Envoy runs."},
 	{Name: "fairlead_agent_envoy_exits_total", Kind: Counter, Of: agent, Help: "Unexpected ends of Envoy, each followed by a restart."},
 	{Name: "fairlead_agent_envoy_answers", Kind: Gauge, Of: agent, Help: "0 while Envoy's main thread or one of its workers has not answered the agent for 5 s."},
@@ -133,7 +133,7 @@ var gateways = []Metric{
 	{Name: "fairlead_gateway_known_sources", Kind: Gauge, Of: atGateway, Help: "Sources from which an edge opened a tunnel within 24 h: half of the handshakes are reserved for them."},
 	{Name: "fairlead_gateway_closed_total", Kind: Counter, Labels: []string{"reason"}, Of: atGateway, Help: "Connections that the agent closed: tunnels beyond the limit of their edge or tunnel id (excess), and silent connections of a source that has too many (silent)."},
 	{Name: "fairlead_gateway_cluster_tunnels", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "Live tunnels of a workload cluster."},
-	{Name: "fairlead_gateway_cluster_round_trip_seconds", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "Longest round-trip time of a workload cluster's tunnels, as the kernel measures it; behind a load balancer that terminates TCP it is the time to that load balancer. Absent if none is known."},
+	{Name: "fairlead_gateway_cluster_round_trip_seconds", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "Longest round-trip time of a workload cluster's tunnels, as the kernel measures it; behind a load balancer that terminates TCP it is the time to that load balancer; absent if none is known."},
 }
 
 // edges is what an edge-agent counts besides.
