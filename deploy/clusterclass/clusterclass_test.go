@@ -27,27 +27,27 @@ type part struct {
 	Patches   []clusterv1.ClusterClassPatch    `json:"patches"`
 }
 
-const patchesHead = `# Edges on the control-plane machines of every Cluster of a ClusterClass. Add both lists to those in its spec, and write the
-# tunnel domain of your installation and your image of the edge into the defaults.
+const patchesHead = `# Edges on the control-plane machines of every Cluster of a ClusterClass. Add both lists to those in its spec, and
+# write your tunnel domain and your image of the edge into the defaults.
 #
-# The patches add to lists of your KubeadmControlPlaneTemplate. Where it does not have one of them, put the patch for that
-# list from lists.yaml before these. A Cluster gets its edges with
+# The patches add to lists of your KubeadmControlPlaneTemplate. If it lacks one of them, put the patch for that list
+# from lists.yaml before these. A Cluster gets its edges with
 #
 #   metadata:
 #     labels: {fairlead.dev/tunnel: enabled}
 #     annotations: {fairlead.dev/edges: control-plane}
 #
-# and one without these stays as it is. If your ClusterClass refers to version v1beta1 of the template, write that into the
-# selector. Generated from pkg/capi/inject.
+# and a Cluster without these is not changed. If your ClusterClass refers to version v1beta1 of the template, write
+# that into the selector. Generated from pkg/capi/inject.
 `
 
-const listsHead = `# Patches for what a KubeadmControlPlaneTemplate does not have. Take exactly those that say what yours lacks, put them before
-# the patches of patches.yaml, and none of the others: they would empty lists that are there. Of the last three take at most
-# one, the first that is true. Generated from pkg/capi/inject.
+const listsHead = `# Patches for lists that a KubeadmControlPlaneTemplate lacks. Use exactly the patches for the lists that yours lacks,
+# before the patches of patches.yaml, and no others: they would empty existing lists. Use at most one of the last
+# three, the first that applies. Generated from pkg/capi/inject.
 `
 
-const snippetHead = `# Edges on the control-plane machines of one Cluster: what to add to its KubeadmControlPlane. Dots in the name of a Cluster
-# become two hyphens in the name below certSANs. The Cluster itself needs
+const snippetHead = `# Edges on the control-plane machines of one Cluster: add this to its KubeadmControlPlane. Dots in the name of a
+# Cluster become two hyphens in the name below certSANs. The Cluster itself needs
 #
 #   metadata:
 #     labels: {fairlead.dev/tunnel: enabled}

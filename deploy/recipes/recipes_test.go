@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the generated recipes with what pkg/capi/inject makes now")
 
-const rancherHead = `# Edges on the control-plane machines of %s: what to add to the control plane. Dots in the name of a Cluster become two
+const rancherHead = `# Edges on the control-plane machines of %s: add this to the control plane. Dots in the name of a Cluster become two
 # hyphens in the name below tlsSan. The Cluster itself needs
 #
 #   metadata:
@@ -33,12 +33,12 @@ const rancherHead = `# Edges on the control-plane machines of %s: what to add to
 # The placeholders are for clusterctl generate, or envsubst. Generated from pkg/capi/inject.
 `
 
-const talosHead = `# Edges on the control-plane machines of Talos, as far as its provider allows. Its configuration can't name a Secret: the
-# content of bootstrap.yaml has to be put in here, for each Cluster, and whoever reads the TalosControlPlane reads the token. It
-# lets edges enrol until it ends (a day, or --token-lifetime of the controller): then put the present one in for machines that
-# come later. Those that run don't need it. Talos has no users but root and a read-only disk but for /var, so the edge runs as
-# root without any capability. Talos' own API (port 50000) is not tunnelled: its provider needs another way to that.
-# Generated from pkg/capi/inject.
+const talosHead = `# Edges on the control-plane machines of Talos, within the limits of its provider. Its configuration cannot refer to a
+# Secret: put the content of bootstrap.yaml in here, for each Cluster; readers of the TalosControlPlane can read the
+# token. It lets edges enrol until it ends (a day, or --token-lifetime of the controller): then put the current one in
+# for later machines. Running machines do not need it. Talos has no users except root and a read-only disk except
+# /var, so the edge runs as root without any capability. Talos' own API (port 50000) is not tunnelled: its provider
+# needs another way to that. Generated from pkg/capi/inject.
 `
 
 // injection is what kubeadm's machines get.

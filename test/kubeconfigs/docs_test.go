@@ -11,13 +11,13 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// row is a package and a test that docs/kubeconfigs.md names.
+// row is a package and a test that docs/kubeconfigs-reference.md names.
 var row = regexp.MustCompile("`((?:test|pkg|cmd)/[a-z/]+)` (Test[A-Za-z]+)((?:/[A-Za-z0-9_-]+)*)")
 
 // TestEveryRowHasItsTest looks for each test that stands behind a row of the document.
 func TestEveryRowHasItsTest(t *testing.T) {
 	const root = "../.."
-	text, err := os.ReadFile(filepath.Join(root, "docs", "kubeconfigs.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "kubeconfigs-reference.md"))
 	must(t, err)
 	_, table, found := strings.Cut(string(text), "| mode | control-plane provider | event | test |")
 	if !found {
