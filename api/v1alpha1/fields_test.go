@@ -14,7 +14,8 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
-// TestFieldsAreWhatTheCodeSays compares the list of fields with the CRD, and that of names on objects of others with the constants.
+// TestFieldsAreWhatTheCodeSays compares the documented fields with the CRD, and the documented labels, annotations and
+// keys with the constants.
 func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 	data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_tunnels.yaml")
 	if err != nil {
@@ -46,7 +47,7 @@ func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 	golden.CheckFile(t, reference+"fields.md", []byte(b.String()))
 }
 
-// writeFields writes a row for each field below one, those of lists with [] after the list's name.
+// writeFields writes a row for each field below s. A list's fields have [] after the list's name.
 func writeFields(t *testing.T, b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
@@ -60,7 +61,7 @@ func writeFields(t *testing.T, b *strings.Builder, path string, s *apiextensions
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s |\n", at, kindOf(&field), says+bounds(&field))
 		switch {
-		case at == "status.conditions": // Kubernetes' own
+		case at == "status.conditions": // defined by Kubernetes
 		case field.Items != nil && field.Items.Schema != nil:
 			writeFields(t, b, at+"[]", field.Items.Schema)
 		default:
@@ -69,7 +70,7 @@ func writeFields(t *testing.T, b *strings.Builder, path string, s *apiextensions
 	}
 }
 
-// kindOf is a field's type in a word or two.
+// kindOf returns a short name of a field's type.
 func kindOf(s *apiextensionsv1.JSONSchemaProps) string {
 	switch {
 	case s.XIntOrString:
@@ -84,7 +85,7 @@ func kindOf(s *apiextensionsv1.JSONSchemaProps) string {
 	return s.Type
 }
 
-// bounds are what the apiserver refuses.
+// bounds describes the values that the apiserver rejects.
 func bounds(s *apiextensionsv1.JSONSchemaProps) string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -116,11 +117,11 @@ func bounds(s *apiextensionsv1.JSONSchemaProps) string {
 	return " (" + strings.Join(all, "; ") + ")"
 }
 
-// writeRules writes what is refused beside that, with the message that whoever applies it reads.
+// writeRules writes the other validation rules, with the messages that users see.
 func writeRules(b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaProps) {
 	messages := map[string]bool{}
 	collect(path, s, messages)
-	if path == "" { // those of the object as a whole; the others come with their part
+	if path == "" { // rules of the object as a whole; the others are written with their field
 		messages = map[string]bool{}
 		for _, rule := range s.XValidations {
 			messages[rule.Message] = true
@@ -151,5 +152,5 @@ func collect(path string, s *apiextensionsv1.JSONSchemaProps, into map[string]bo
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// cell is text as it may stand in a table, or in a list.
+// cell escapes text for a Markdown table or list.
 func cell(text string) string { return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text) }
