@@ -27,7 +27,7 @@ func dials(from string, rate float64) *dialler {
 	return &dialler{from: netip.MustParseAddr(from), every: time.Duration(float64(time.Second) / rate), next: start}
 }
 
-// run has sources dial for a time.
+// run simulates sources that dial for a time.
 func run(c *admission.Control, d time.Duration, all ...*dialler) {
 	for now := start; now.Before(start.Add(d)); now = now.Add(2 * time.Millisecond) {
 		for _, s := range all {
@@ -44,7 +44,7 @@ func run(c *admission.Control, d time.Duration, all ...*dialler) {
 	}
 }
 
-// know makes a source known, by so many edges with two tunnels each.
+// know makes a source known by a number of edges with two reverse tunnels each.
 func know(c *admission.Control, from string, edges int) {
 	for i := range edges {
 		c.Note(start, netip.MustParseAddr(from), model.EdgeRef{Node: fmt.Sprint("edge-", from, "-", i), ID: "id"}, 2)
@@ -65,7 +65,7 @@ func TestAFloodOfOneSourceRefusesNoOther(t *testing.T) {
 	}
 }
 
-// TestManySourcesUseUpTheirHalfOnly floods from so many sources that their quotas together are more than the capacity.
+// TestManySourcesUseUpTheirHalfOnly floods from so many sources that their quotas together exceed the capacity.
 func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
 	c := admission.NewControl(0)
 	c.SetRate(1000)
@@ -88,8 +88,8 @@ func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
 	}
 }
 
-// TestOneKnownSourceUsesWhatOthersLeave is a site of 9,000 edges behind one address.
-func TestOneKnownSourceUsesWhatOthersLeave(t *testing.T) {
+// TestOneKnownSourceUsesCapacityThatOthersLeave tests a site of 9,000 edges behind one address.
+func TestOneKnownSourceUsesCapacityThatOthersLeave(t *testing.T) {
 	c := admission.NewControl(0)
 	c.SetRate(1000)
 	know(c, "192.0.2.1", 9000)
@@ -100,7 +100,7 @@ func TestOneKnownSourceUsesWhatOthersLeave(t *testing.T) {
 	}
 }
 
-// TestKnownSourcesShareTheirHalf has one that dials much more than the others.
+// TestKnownSourcesShareTheirHalf tests a known source that dials much more than the others.
 func TestKnownSourcesShareTheirHalf(t *testing.T) {
 	c := admission.NewControl(0)
 	c.SetRate(100)
@@ -114,7 +114,7 @@ func TestKnownSourcesShareTheirHalf(t *testing.T) {
 	}
 }
 
-// TestOneEdgeEarnsNoLargeQuota is a tenant with one valid edge that floods from its source.
+// TestOneEdgeEarnsNoLargeQuota tests a tenant with one valid edge that floods from its source.
 func TestOneEdgeEarnsNoLargeQuota(t *testing.T) {
 	c := admission.NewControl(0)
 	know(c, "192.0.2.1", 1)
@@ -123,7 +123,7 @@ func TestOneEdgeEarnsNoLargeQuota(t *testing.T) {
 	if tenant.admitted > 300+10*20 {
 		t.Errorf("a source with one edge got %d connections in 10 s", tenant.admitted)
 	}
-	// Nor does it by dialling from many addresses: the edge makes a few of them known.
+	// Dialling from many addresses does not help either: an edge makes only a few of them known.
 	for i := range 1000 {
 		c.Note(start, netip.MustParseAddr(fmt.Sprintf("2001:db8:0:%x::1", i)), model.EdgeRef{Node: "edge", ID: "id"}, 2)
 	}
@@ -154,7 +154,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-func TestAKnownSourceIsForgottenAfterADay(t *testing.T) {
+func TestAKnownSourceExpiresAfterADay(t *testing.T) {
 	c := admission.NewControl(0)
 	from := netip.MustParseAddr("192.0.2.1")
 	c.Note(start, from, model.EdgeRef{Node: "edge", ID: "id"}, 2)
@@ -195,7 +195,7 @@ func TestKnownSourcesSurviveARestart(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestMemoryIsBounded(t *testing.T) {
 	c := admission.NewControl(0)
 	for i := range 70_000 {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
