@@ -36,7 +36,7 @@ func TestDocument(t *testing.T) {
 		if err := yaml.UnmarshalStrict(block[1], &object); err != nil {
 			t.Errorf("%s: %v", block[1], err)
 		}
-		asks = asks || inject.Asked(object.Metadata.Labels, object.Metadata.Annotations)
+		asks = asks || inject.Requested(object.Metadata.Labels, object.Metadata.Annotations)
 		external = external || cmp.Equal(object.Spec.Patches, []clusterv1.ClusterClassPatch{externalPatch})
 	}
 	if !asks || !external {
