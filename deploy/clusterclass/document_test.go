@@ -20,7 +20,8 @@ var (
 	applied   = regexp.MustCompile(`kubectl apply -[kf] (\S+)`)
 )
 
-// TestDocument: what docs/machines.md tells people to write is what the other tests use, and every file that it names is there.
+// TestDocument: the instructions of docs/machines.md are those of the other tests, and every file that it names
+// exists.
 func TestDocument(t *testing.T) {
 	const dir = "../../docs"
 	text, err := os.ReadFile(filepath.Join(dir, "machines.md"))

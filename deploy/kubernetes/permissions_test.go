@@ -101,7 +101,7 @@ func TestPermissions(t *testing.T) {
 
 func userOf(account string) string { return "system:serviceaccount:" + namespace + ":" + account }
 
-// allowed asks the apiserver's authorizer.
+// allowed queries the apiserver's authorizer.
 func allowed(t *testing.T, admin client.Client, account string, what authorizationv1.ResourceAttributes) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -114,7 +114,7 @@ func allowed(t *testing.T, admin client.Client, account string, what authorizati
 	return review.Status.Allowed
 }
 
-// TestTheXDSServerCanNotSign tries what the internet's way to a certificate would be.
+// TestTheXDSServerCanNotSign tries how an attacker from the internet could get a certificate.
 func TestTheXDSServerCanNotSign(t *testing.T) {
 	admin := apiserver(t)
 	xdsServer, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("xds-server")))
