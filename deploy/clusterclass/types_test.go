@@ -22,7 +22,7 @@ import (
 const contractLabel = "cluster.x-k8s.io/v1beta2"
 
 // installTypes installs the types of Cluster API and of its kubeadm control-plane provider, Fairlead's own, and
-// placeholders for those of an infrastructure provider, whose fields are never read.
+// placeholders for the types of an infrastructure provider, whose fields are never read.
 func installTypes(ctx context.Context, admin client.Client) error {
 	module, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	if err != nil {

@@ -3,7 +3,8 @@ package edge
 
 import _ "embed" // for the files below
 
-// StaticPod is static-pod.yaml: the edge of a control-plane node, for the image fairlead-edge and an apiserver on port 6443.
+// StaticPod is static-pod.yaml: the edge of a control-plane node, for the image fairlead-edge and an apiserver on port
+// 6443.
 //
 //go:embed static-pod.yaml
 var StaticPod string

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies: otherwise a user with write access to Tunnels could impersonate any
-// user in a workload cluster.
+// TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies: otherwise a user with write access to Tunnels could impersonate
+// any user in a workload cluster.
 func TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)

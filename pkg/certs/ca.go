@@ -34,8 +34,8 @@ type CA struct {
 	key  crypto.Signer // nil: it cannot sign
 }
 
-// NewCA returns a new self-signed CA with a new key. Its certificate becomes valid ClockSkew before now, for slowBackoff
-// clocks.
+// NewCA returns a new self-signed CA with a new key. Its certificate becomes valid ClockSkew before now, for
+// slowBackoff clocks.
 func NewCA(commonName string, now time.Time, lifetime time.Duration) (*CA, error) {
 	key, err := NewKey()
 	if err != nil {

@@ -205,8 +205,8 @@ func TestAnEdgesCertificateOpensNothingOfOthers(t *testing.T) {
 	}
 }
 
-// TestEndedIdentitiesAreRejected calls every service: an ended identity is rejected everywhere in the same way, permanently or
-// temporarily.
+// TestEndedIdentitiesAreRejected calls every service: an ended identity is rejected everywhere in the same way,
+// permanently or temporarily.
 func TestEndedIdentitiesAreRejected(t *testing.T) {
 	revoked := c2
 	revoked.Revoked = []string{"edge-r"}

@@ -154,8 +154,8 @@ func (n *Names) served(key model.Key) bool {
 	return !slices.ContainsFunc(n.claimants[key].base, func(name string) bool { return n.claims[name][0] != key })
 }
 
-// addAffected adds to set the claimants whose rights may change with c: all that claim one of its names, and all that claim
-// an extra name of a claimant with the same hostname or id, because c decides whether that claimant is served.
+// addAffected adds to set the claimants whose rights may change with c: all that claim one of its names, and all that
+// claim an extra name of a claimant with the same hostname or id, because c decides whether that claimant is served.
 func (n *Names) addAffected(set map[model.Key]bool, c claimant) {
 	for _, name := range c.names() {
 		for _, key := range n.claims[name] {

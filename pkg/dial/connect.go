@@ -103,7 +103,7 @@ func readHead(conn net.Conn) ([]byte, error) {
 	return head, nil
 }
 
-// notHTTP describes a response that is not HTTP, by its first bytes and those that follow immediately.
+// notHTTP describes a response that is not HTTP, by its first bytes and the bytes that follow immediately.
 func notHTTP(conn net.Conn, head []byte) error {
 	if head[0] == 0x15 || head[0] == 0x16 { // TLS records: alert, handshake
 		return errors.New("what answers is no HTTP proxy: it speaks TLS; if it is a proxy, its URL begins with https://")

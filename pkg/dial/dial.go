@@ -23,8 +23,8 @@ const (
 	dialTime = 10 * time.Second
 	// attemptTime bounds the attempt at one address. A black hole delays a dial much less: see pace.
 	attemptTime = 5 * time.Second
-	// keepaliveIdle, keepaliveInterval and keepaliveCount are those of Envoy's reverse tunnels: a peer that disappears
-	// silently is detected within 11 s.
+	// keepaliveIdle, keepaliveInterval and keepaliveCount are the same as for Envoy's reverse tunnels: a peer that
+	// disappears silently is detected within 11 s.
 	keepaliveIdle, keepaliveInterval, keepaliveCount = 5 * time.Second, 2 * time.Second, 3
 	// maxFailed bounds the list of failed targets.
 	maxFailed = 64

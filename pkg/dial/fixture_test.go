@@ -27,7 +27,7 @@ const (
 	patience                    = 20 * time.Second
 )
 
-// authority is a CA and its identities, all of which can be replaced while in use.
+// authority is a CA and its identities, which can be replaced while in use.
 type authority struct {
 	mu       sync.Mutex
 	ca       *certs.CA
