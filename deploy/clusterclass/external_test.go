@@ -89,22 +89,22 @@ func TestRuntimeExtension(t *testing.T) {
 	for name, template := range templates {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asks, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
+			requesting, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
 			not.Annotations = nil
-			create(t, admin, asks, not)
+			create(t, admin, requesting, not)
 			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(not))); diff != "" {
 				t.Errorf("a Cluster that does not ask for edges has another control plane: %s", diff)
 			}
-			blocked(t, admin, asks, "waiting for the controller to make the Tunnel")
-			enrol(t, admin, asks)
-			if diff := cmp.Diff(injected(t, template.config, namespace, asks.Name), controlPlane(t, admin, client.ObjectKeyFromObject(asks))); diff != "" {
+			blocked(t, admin, requesting, "waiting for the controller to make the Tunnel")
+			enrol(t, admin, requesting)
+			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin, client.ObjectKeyFromObject(requesting))); diff != "" {
 				t.Error(diff)
 			}
 			// From now on the variable belongs to the Cluster: another default changes none of its machines.
-			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(asks), asks); err != nil {
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(requesting), requesting); err != nil {
 				t.Fatal(err)
 			}
-			if v := asks.Spec.Topology.Variables; len(v) != 1 || v[0].Name != inject.VariableName || !strings.Contains(string(v[0].Value.Raw), defaults.Image) {
+			if v := requesting.Spec.Topology.Variables; len(v) != 1 || v[0].Name != inject.VariableName || !strings.Contains(string(v[0].Value.Raw), defaults.Image) {
 				t.Errorf("the Cluster has the variables %v", v)
 			}
 		})

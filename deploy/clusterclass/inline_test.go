@@ -61,10 +61,10 @@ func TestInlinePatches(t *testing.T) {
 	for name, template := range templates {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asks, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
+			requesting, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
 			not.Annotations = nil
-			create(t, admin, asks, not)
-			if diff := cmp.Diff(injected(t, template.config, namespace, asks.Name), controlPlane(t, admin, client.ObjectKeyFromObject(asks))); diff != "" {
+			create(t, admin, requesting, not)
+			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin, client.ObjectKeyFromObject(requesting))); diff != "" {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(not))); diff != "" {

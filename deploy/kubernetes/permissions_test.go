@@ -21,8 +21,8 @@ import (
 
 func TestPermissions(t *testing.T) {
 	tests := map[string]struct {
-		what authorizationv1.ResourceAttributes
-		who  []string // of all ServiceAccounts
+		what     authorizationv1.ResourceAttributes
+		accounts []string // of all ServiceAccounts
 	}{
 		"lists Clusters":                      {authorizationv1.ResourceAttributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"}, []string{"controller", "xds-server"}},
 		"changes Clusters":                    {authorizationv1.ResourceAttributes{Verb: "patch", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod"}, nil},
@@ -91,7 +91,7 @@ func TestPermissions(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			for _, account := range []string{"controller", "xds-server", "gateway", "default"} {
-				if got, want := allowed(t, admin, account, tc.what), slices.Contains(tc.who, account); got != want {
+				if got, want := allowed(t, admin, account, tc.what), slices.Contains(tc.accounts, account); got != want {
 					t.Errorf("%s: %v, want %v", account, got, want)
 				}
 			}

@@ -122,9 +122,9 @@ func TestOnlyUsersWithTheVerbSetAnID(t *testing.T) {
 	if err := user.Update(t.Context(), set); err != nil {
 		t.Errorf("a Tunnel that has an id can't be edited: %v", err)
 	}
-	for who, writer := range map[string]client.Client{"controller": controller, "mover": mover, "admin": admin} {
-		if err := writer.Create(t.Context(), newTunnel(ns, who, model.NewID())); err != nil {
-			t.Errorf("%s: %v", who, err)
+	for name, writer := range map[string]client.Client{"controller": controller, "mover": mover, "admin": admin} {
+		if err := writer.Create(t.Context(), newTunnel(ns, name, model.NewID())); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// The permission is for the whole installation: neither every verb in a namespace nor the verb itself there is

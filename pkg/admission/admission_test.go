@@ -19,8 +19,8 @@ type dialler struct {
 	kind  admission.Kind
 	next  time.Time
 
-	admitted, refused int
-	last              admission.Reason
+	admitted, rejected int
+	last               admission.Reason
 }
 
 func dials(from string, rate float64) *dialler {
@@ -36,7 +36,7 @@ func run(c *admission.Control, d time.Duration, all ...*dialler) {
 				if reason := c.Connection(now, s.from, s.kind); reason == admission.Admitted {
 					s.admitted++
 				} else {
-					s.refused++
+					s.rejected++
 					s.last = reason
 				}
 			}
@@ -55,10 +55,10 @@ func know(c *admission.Control, from string, edges int) {
 func TestAFloodOfOneSourceRefusesNoOther(t *testing.T) {
 	c := admission.NewControl(0)
 	know(c, "192.0.2.1", 1)
-	flood, edge, stranger := dials("198.51.100.1", 1000), dials("192.0.2.1", 5), dials("203.0.113.1", 5)
-	run(c, 30*time.Second, flood, edge, stranger)
-	if edge.refused+stranger.refused > 0 {
-		t.Errorf("edges of a known source: %d refused; of an unknown one: %d refused", edge.refused, stranger.refused)
+	flood, edge, unknown := dials("198.51.100.1", 1000), dials("192.0.2.1", 5), dials("203.0.113.1", 5)
+	run(c, 30*time.Second, flood, edge, unknown)
+	if edge.rejected+unknown.rejected > 0 {
+		t.Errorf("edges of a known source: %d refused; of an unknown one: %d refused", edge.rejected, unknown.rejected)
 	}
 	if flood.admitted > 200+31*10 || flood.last != admission.BySource {
 		t.Errorf("%d connections of the flood were admitted, the last was refused by %q", flood.admitted, flood.last)
@@ -76,8 +76,8 @@ func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
 		all = append(all, dials(fmt.Sprintf("198.51.100.%d", i), 100))
 	}
 	run(c, 10*time.Second, all...)
-	if site.refused > 0 {
-		t.Errorf("%d of %d connections of a known source were refused", site.refused, site.refused+site.admitted)
+	if site.rejected > 0 {
+		t.Errorf("%d of %d connections of a known source were refused", site.rejected, site.rejected+site.admitted)
 	}
 	strangers := 0
 	for _, s := range all[1:] {
@@ -109,8 +109,8 @@ func TestKnownSourcesShareTheirHalf(t *testing.T) {
 	know(c, "192.0.2.3", 1)
 	noisy, quiet, other := dials("192.0.2.1", 3000), dials("192.0.2.2", 5), dials("192.0.2.3", 5)
 	run(c, 20*time.Second, noisy, quiet, other)
-	if quiet.refused+other.refused > 0 {
-		t.Errorf("%d and %d connections of quiet sources were refused", quiet.refused, other.refused)
+	if quiet.rejected+other.rejected > 0 {
+		t.Errorf("%d and %d connections of quiet sources were refused", quiet.rejected, other.rejected)
 	}
 }
 

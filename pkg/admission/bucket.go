@@ -29,7 +29,7 @@ func (b *bucket) has(now time.Time, rate, burst float64) bool {
 	return b.tokens >= 1
 }
 
-// class tells known from unknown sources.
+// class is whether a source is known.
 type class int
 
 const (

@@ -211,11 +211,11 @@ func (r *Rotation) backoff(err error) retry.Backoff {
 
 // retryAfter returns the wait that an error of Renew requests, at most an hour, or 0.
 func retryAfter(err error) time.Duration {
-	var asks interface{ RetryAfter() time.Duration }
-	if !errors.As(err, &asks) {
+	var limited interface{ RetryAfter() time.Duration }
+	if !errors.As(err, &limited) {
 		return 0
 	}
-	return min(asks.RetryAfter(), time.Hour)
+	return min(limited.RetryAfter(), time.Hour)
 }
 
 func (r *Rotation) write() error {

@@ -217,10 +217,10 @@ func TestAFailedChangedIsRetriedAndDelaysNoRenewal(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				var told atomic.Int32
+				var changedCalls atomic.Int32
 				var works atomic.Bool
 				i.changed = func() error {
-					told.Add(1)
+					changedCalls.Add(1)
 					if !works.Load() {
 						return errors.New("not usable")
 					}
@@ -228,15 +228,15 @@ func TestAFailedChangedIsRetriedAndDelaysNoRenewal(t *testing.T) {
 				}
 				i.start()
 				calls := i.pass(10 * time.Minute)
-				i.expect("in 10 min, told", int(told.Load()), 10, 40)
+				i.expect("in 10 min, told", int(changedCalls.Load()), 10, 40)
 				i.expect("in 24 h", calls+i.pass(24*time.Hour-10*time.Minute), 1, 2)
 				if n := strings.Count(i.log.String(), "not usable"); n != 1 {
 					t.Errorf("the reason was logged %d times:\n%s", n, i.log.String())
 				}
 				works.Store(true)
-				told.Store(0)
+				changedCalls.Store(0)
 				i.pass(time.Minute)
-				i.expect("when it works again, told", int(told.Load()), 1, 1)
+				i.expect("when it works again, told", int(changedCalls.Load()), 1, 1)
 			})
 		})
 	}

@@ -183,7 +183,7 @@ func TestConnDetectsALostConnection(t *testing.T) {
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	nat.forget()
+	nat.drop()
 	begin := time.Now()
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the stream ends with %v", err)
@@ -210,7 +210,7 @@ func (f *lossyNAT) now() int {
 	return f.age
 }
 
-func (f *lossyNAT) forget() {
+func (f *lossyNAT) drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.age++

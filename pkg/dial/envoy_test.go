@@ -1,7 +1,7 @@
 package dial_test
 
 import (
-	"crypto/sha1" // the form in which Envoy wants passwords
+	"crypto/sha1" // Envoy requires passwords in this form
 	"encoding/base64"
 	"fmt"
 	"net"

@@ -209,7 +209,7 @@ type names struct {
 	mu      sync.Mutex
 	records map[string][]netip.Addr
 	silent  bool
-	asked   int
+	queries int
 }
 
 func newNames(t testing.TB) *names {
@@ -266,7 +266,7 @@ func (n *names) answer(query []byte) []byte {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked++
+	n.queries++
 	addrs, known := n.records[m.Questions[0].Name.String()]
 	m.Response, m.Authoritative, m.RecursionAvailable, m.Additionals = true, true, true, nil
 	if !known {

@@ -44,8 +44,7 @@ func (c credential) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, e
 	return nil, nil, errors.New("these credentials are a client's")
 }
 
-// ClientHandshake implements credentials.TransportCredentials. It reads the trust bundle and the identity anew each
-// time.
+// ClientHandshake implements credentials.TransportCredentials. It reads the trust bundle and the identity each time.
 func (c credential) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()

@@ -22,10 +22,10 @@ import (
 // fakeAPIServer is a fake apiserver that can fail in several ways and recover. It is a TLS server behind its own
 // listener, whose connections it can silence.
 type fakeAPIServer struct {
-	at     model.Endpoint
-	server *httptest.Server
-	ready  atomic.Int32 // the status of /readyz
-	asked  atomic.Int64 // number of requests of /readyz
+	at       model.Endpoint
+	server   *httptest.Server
+	ready    atomic.Int32 // the status of /readyz
+	requests atomic.Int64 // number of requests of /readyz
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -39,7 +39,7 @@ func newFakeAPIServer(t *testing.T, name string, ca authority, hostname string) 
 	s.ready.Store(http.StatusOK)
 	s.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" {
-			s.asked.Add(1)
+			s.requests.Add(1)
 			w.WriteHeader(int(s.ready.Load()))
 			return
 		}

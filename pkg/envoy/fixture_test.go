@@ -35,7 +35,7 @@ type installation struct {
 	peers    map[string]*relay // by gateway: forwards to its public listener
 	control  *countingListener
 	received chan []byte       // the first bytes of a connection to control
-	stray    *countingListener // must not be dialled
+	dotless  *countingListener // must not be dialled
 	gateways []*gateway
 }
 
@@ -65,7 +65,7 @@ func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadClust
 	}
 	in := &installation{
 		ca: newAuthority(t), workload: newAuthority(t), clusters: clusters, peers: map[string]*relay{},
-		public: newRelay(t), control: newCountingListener(t, "tcp", "127.0.0.1:0", listen), received: received, stray: newCountingListener(t, "tcp", "127.0.0.1:0", hangUp),
+		public: newRelay(t), control: newCountingListener(t, "tcp", "127.0.0.1:0", listen), received: received, dotless: newCountingListener(t, "tcp", "127.0.0.1:0", hangUp),
 	}
 	// A name instead of an address: it resolves to 127.0.0.1 and ::1, and only one of them has a listener.
 	public := model.Endpoint{Host: "localhost", Port: in.public.endpoint(t).Port}
@@ -87,7 +87,7 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 	g := &gateway{name: name, bind: envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}}
 	dir := envoytest.Dir(t)
 	// An additional Envoy cluster whose name has no dot, as later code may add.
-	clusters := append(gatewayClusters(in.fleet()), strayCluster(in.stray))
+	clusters := append(gatewayClusters(in.fleet()), dotlessCluster(in.dotless))
 	g.agent = in.serveAgent(t, dir, clusters, model.Subject{Role: model.RoleGateway, Node: name})
 	g.deny(t, in, model.Denied{})
 	g.Envoy = envoytest.Start(t, dir, marshal(t, envoy.GatewayBootstrap(config)), "--component-log-level", envoy.ComponentLogLevel, "--file-flush-interval-msec", "200")
@@ -106,12 +106,12 @@ func (in *installation) fleet() model.Fleet {
 	return model.Fleet{Installation: in.Installation, Clusters: in.clusters}
 }
 
-// strayCluster is an Envoy cluster whose name is a single label.
-func strayCluster(to *countingListener) *clusterv3.Cluster {
+// dotlessCluster is an Envoy cluster whose name is a single label.
+func dotlessCluster(to *countingListener) *clusterv3.Cluster {
 	at := model.Endpoint{Host: "127.0.0.1", Port: uint16(to.Addr().(*net.TCPAddr).Port)}
-	stray := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}})[2]
-	stray.Name, stray.LoadAssignment.ClusterName = "localhost", "localhost"
-	return stray
+	dotless := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}})[2]
+	dotless.Name, dotless.LoadAssignment.ClusterName = "localhost", "localhost"
+	return dotless
 }
 
 // startEdge starts an edge of a workload cluster, and returns without waiting for its reverse tunnels.

@@ -125,7 +125,7 @@ func checkOddNames(t *testing.T, in *installation) {
 		}
 	}
 	for what, dialled := range map[string]int64{
-		"stray cluster": in.stray.count.Load(), "agent": g.agent.count.Load() - agent,
+		"stray cluster": in.dotless.count.Load(), "agent": g.agent.count.Load() - agent,
 		"control channel": in.control.count.Load() - control, "peer": in.peers["gateway-1"].count.Load() - peer,
 	} {
 		if dialled != 0 {

@@ -141,7 +141,7 @@ type buffers struct{ tunnel, apiserver uint32 }
 var (
 	// farBuffers are as large as acceptable on a slow uplink.
 	farBuffers = buffers{tunnel: 64 << 10, apiserver: 16 << 10}
-	// nearBuffers give nearly the maximum throughput, and small requests beside a download wait little longer than
+	// nearBuffers give nearly the maximum throughput, and small requests during a download wait little longer than
 	// with farBuffers.
 	nearBuffers = buffers{tunnel: 512 << 10, apiserver: 64 << 10}
 )

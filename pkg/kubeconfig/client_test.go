@@ -178,8 +178,8 @@ func checkPortForwards(t *testing.T, config *rest.Config) {
 // HTTP/1.1.
 func TestAnHTTPSProxyThatSpeaksHTTP2(t *testing.T) {
 	ca := newAuthority(t)
-	var asked atomic.Bool
-	proxy := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
+	var called atomic.Bool
+	proxy := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Store(true) }))
 	proxy.TLS, proxy.EnableHTTP2 = serving(t, ca, "kubernetes"), true
 	proxy.StartTLS()
 	defer proxy.Close()
@@ -188,7 +188,7 @@ func TestAnHTTPSProxyThatSpeaksHTTP2(t *testing.T) {
 	}
 	// The proxy answers in HTTP/2, or closes the connection: the error depends on which the client reads first.
 	checkRequest(t, clientConfig(t, spec, nil, ca.CertPEM()), `Get "https://`+apiName)
-	if asked.Load() {
+	if called.Load() {
 		t.Error("the proxy has understood the request")
 	}
 }

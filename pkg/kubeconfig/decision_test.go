@@ -64,8 +64,8 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 				last = d
 			}
 			checkEntry(t, secret, b.want)
-			if said := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(said, "hunter2") || strings.Contains(said, "secret@") {
-				t.Errorf("%s, then %s: credentials can be seen: %s", first, then, said)
+			if text := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(text, "hunter2") || strings.Contains(text, "secret@") {
+				t.Errorf("%s, then %s: credentials can be seen: %s", first, then, text)
 			}
 			if _, err := Restore(secret, "c1", last); err != nil {
 				t.Fatal(err)

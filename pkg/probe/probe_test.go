@@ -192,10 +192,10 @@ func TestTheCertificateIsReported(t *testing.T) {
 }
 
 func TestTheDialledNameIsTheServerName(t *testing.T) {
-	asked := make(chan string, 1)
+	serverName := make(chan string, 1)
 	server := httptest.NewUnstartedServer(answers(http.StatusOK, ""))
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		asked <- hello.ServerName
+		serverName <- hello.ServerName
 		return nil, nil
 	}}
 	server.StartTLS()
@@ -205,7 +205,7 @@ func TestTheDialledNameIsTheServerName(t *testing.T) {
 		if got := probe.APIServers(t.Context(), []model.Endpoint{{Host: host, Port: e.Port}}); !got.Healthy {
 			t.Fatal(got.Message)
 		}
-		if got := <-asked; got != want {
+		if got := <-serverName; got != want {
 			t.Errorf("dialling %s asks for %q, want %q", host, got, want)
 		}
 	}

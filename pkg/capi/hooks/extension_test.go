@@ -31,8 +31,8 @@ func newExtension(t *testing.T, tunnels client.Reader) *Extension {
 	return e
 }
 
-// asking is the builtin variable of a Cluster that requests edges.
-const asking = `{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"},"annotations":{"fairlead.dev/edges":"control-plane"}}}}`
+// requesting is the builtin variable of a Cluster that requests edges.
+const requesting = `{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"},"annotations":{"fairlead.dev/edges":"control-plane"}}}}`
 
 const template = `{"apiVersion":"controlplane.cluster.x-k8s.io/v1beta2","kind":"KubeadmControlPlaneTemplate","spec":{"template":{"spec":{"kubeadmConfigSpec":{"files":[{"path":"/etc/motd","content":"x"}]}}}}}`
 
@@ -73,7 +73,7 @@ func patched(t *testing.T, response runtimehooksv1.GeneratePatchesResponse, obje
 
 func TestGeneratePatches(t *testing.T) {
 	e := newExtension(t, nil)
-	request := generate([]runtimehooksv1.Variable{variable("builtin", asking), variable("fairlead", fairlead)}, item(template))
+	request := generate([]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)}, item(template))
 	var response runtimehooksv1.GeneratePatchesResponse
 	e.GeneratePatches(t.Context(), request, &response)
 	if response.Status != runtimehooksv1.ResponseStatusSuccess || len(response.Items) != 1 {
@@ -115,8 +115,8 @@ func TestGeneratePatchesLeavesAlone(t *testing.T) {
 	tests := map[string]*runtimehooksv1.GeneratePatchesRequest{
 		"a Cluster without the annotation": generate([]runtimehooksv1.Variable{variable("builtin", `{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"}}}}`)}, item(template)),
 		"a Cluster without metadata":       generate([]runtimehooksv1.Variable{variable("builtin", `{"cluster":{"name":"c1","namespace":"prod"}}`)}, item(template)),
-		"other templates":                  generate([]runtimehooksv1.Variable{variable("builtin", asking)}, other),
-		"another kind of control plane":    generate([]runtimehooksv1.Variable{variable("builtin", asking)}, item(strings.ReplaceAll(template, "Kubeadm", "RKE2"))),
+		"other templates":                  generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, other),
+		"another kind of control plane":    generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, item(strings.ReplaceAll(template, "Kubeadm", "RKE2"))),
 	}
 	for name, request := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestGeneratePatchesLeavesAlone(t *testing.T) {
 
 // TestControlPlaneOverridesTheVariable: Cluster.spec.topology.controlPlane.variables.overrides is sent with the item.
 func TestControlPlaneOverridesTheVariable(t *testing.T) {
-	request := generate([]runtimehooksv1.Variable{variable("builtin", asking), variable("fairlead", fairlead)},
+	request := generate([]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)},
 		item(template, variable("fairlead", strings.Replace(fairlead, "v1", "v2", 1))))
 	var response runtimehooksv1.GeneratePatchesResponse
 	newExtension(t, nil).GeneratePatches(t.Context(), request, &response)
@@ -141,9 +141,9 @@ func TestControlPlaneOverridesTheVariable(t *testing.T) {
 }
 
 func TestRejections(t *testing.T) {
-	good := []runtimehooksv1.Variable{variable("builtin", asking), variable("fairlead", fairlead)}
+	good := []runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)}
 	with := func(old, replacement string) []runtimehooksv1.Variable {
-		return []runtimehooksv1.Variable{variable("builtin", strings.Replace(asking, old, replacement, 1)), variable("fairlead", fairlead)}
+		return []runtimehooksv1.Variable{variable("builtin", strings.Replace(requesting, old, replacement, 1)), variable("fairlead", fairlead)}
 	}
 	tests := map[string]struct {
 		variables []runtimehooksv1.Variable

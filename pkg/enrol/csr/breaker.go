@@ -162,7 +162,7 @@ func (b *Breaker) record(id string, err error) {
 			own.unanswered = 0
 		}
 	} else {
-		// one tunnel's requests say nothing about the signer's availability for others
+		// unanswered requests of one tunnel do not show that the signer is unavailable
 		if own == nil || own.unanswered == 0 {
 			b.all.unanswered = min(before+1, maxUnanswered)
 		}

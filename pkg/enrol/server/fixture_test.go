@@ -96,7 +96,7 @@ func (m *management) ReviewGateway(_ context.Context, token, gateway string) err
 	return nil
 }
 
-func (m *management) Tunnel(asked string) (model.Key, bool) { return tunnel, asked == id }
+func (m *management) Tunnel(wanted string) (model.Key, bool) { return tunnel, wanted == id }
 
 func (m *management) Admit(subject model.Subject) error {
 	m.mu.Lock()

@@ -62,19 +62,19 @@ func newSample() sample {
 // rejections returns the errors of an edge and a gateway for a sample.
 func (s sample) rejections(t *testing.T) string {
 	t.Helper()
-	var said []string
+	var got []string
 	edge, gateway := edgePolicy(), gatewayPolicy(everywhere)
 	for _, m := range []proto.Message{s.tunnel, s.apiservers, s.gateway} {
 		if err := edge.Check(wrapped(t, m)); err != nil {
-			said = append(said, err.Error())
+			got = append(got, err.Error())
 		}
 	}
 	for _, m := range []proto.Message{s.public, s.apiserver, s.connect, s.workload, s.peer, s.control} {
 		if err := gateway.Check(wrapped(t, m)); err != nil {
-			said = append(said, err.Error())
+			got = append(got, err.Error())
 		}
 	}
-	return strings.Join(said, "\n")
+	return strings.Join(got, "\n")
 }
 
 // lastFilter returns the configuration of the last filter of a chain.
@@ -320,12 +320,12 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSample()
-			if said := s.rejections(t); said != "" {
-				t.Fatalf("what nobody has changed is refused: %s", said)
+			if got := s.rejections(t); got != "" {
+				t.Fatalf("what nobody has changed is refused: %s", got)
 			}
 			tc.change(t, s)
-			if said := s.rejections(t); !strings.Contains(said, tc.wantErr) {
-				t.Errorf("got %q, want an error with %q", said, tc.wantErr)
+			if got := s.rejections(t); !strings.Contains(got, tc.wantErr) {
+				t.Errorf("got %q, want an error with %q", got, tc.wantErr)
 			}
 		})
 	}
@@ -350,8 +350,8 @@ func TestANewerServerMayVary(t *testing.T) {
 	})
 	inside(t, lastFilter(s.public, 0), func(r *reversetunnelv3.ReverseTunnel) { r.PingInterval = durationpb.New(30 * time.Second) })
 	inside(t, lastFilter(s.public, 2), func(p *tcpproxyv3.TcpProxy) { p.MaxDownstreamConnectionDuration = durationpb.New(time.Hour) })
-	if said := s.rejections(t); said != "" {
-		t.Error(said)
+	if got := s.rejections(t); got != "" {
+		t.Error(got)
 	}
 	if fmt.Sprint(s) == fmt.Sprint(newSample()) {
 		t.Error("nothing is new")

@@ -252,9 +252,9 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 			l := envoy.EdgeListeners(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			c := envoy.EdgeClusters(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			tc.change(t, l, c)
-			said := fmt.Sprint(allowed.Check(wrapped(t, l)), allowed.Check(wrapped(t, c)))
-			if taken := said == "<nil> <nil>"; taken != (tc.wantErr == "") || !strings.Contains(said, tc.wantErr) {
-				t.Errorf("got %s, want an error with %q", said, tc.wantErr)
+			got := fmt.Sprint(allowed.Check(wrapped(t, l)), allowed.Check(wrapped(t, c)))
+			if taken := got == "<nil> <nil>"; taken != (tc.wantErr == "") || !strings.Contains(got, tc.wantErr) {
+				t.Errorf("got %s, want an error with %q", got, tc.wantErr)
 			}
 		})
 	}
@@ -308,14 +308,14 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 			l := envoy.GatewayListeners(ownInstallation(), ownGateway.Node, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{})
 			c := envoy.TunnelClusters(ownInstallation(), ownCluster())[0]
 			tc.change(l[0], l[1], l[2], c)
-			said := ""
+			got := ""
 			for _, m := range append(messages(l), c) {
 				if err := allowed.Check(wrapped(t, m)); err != nil {
-					said += err.Error()
+					got += err.Error()
 				}
 			}
-			if !strings.Contains(said, tc.wantErr) {
-				t.Errorf("got %q, want an error with %q", said, tc.wantErr)
+			if !strings.Contains(got, tc.wantErr) {
+				t.Errorf("got %q, want an error with %q", got, tc.wantErr)
 			}
 		})
 	}
