@@ -6,7 +6,7 @@ package v1alpha1
 const (
 	// EventEdgeEnrolled: an edge of the Tunnel received its first certificate.
 	EventEdgeEnrolled = "EdgeEnrolled"
-	// EventEdgeRefused: the certificate request of an edge of the Tunnel was denied. The message contains the cause:
+	// EventEdgeRefused: the certificate request of an edge of the Tunnel was rejected. The message contains the cause:
 	// its token is used up or expired, the edge is revoked, or the Cluster does not exist.
 	EventEdgeRefused = "EdgeRefused"
 	// EventEdgeRevoked: the controller has observed an edge in spec.revokedEdges of the Tunnel.

@@ -50,8 +50,8 @@ type pool struct {
 }
 
 // take takes a token, and reports whether there was one. A source within its fair share of its half may take the last
-// token of that half. A source beyond its fair share may only take from the upper part of the half, so that a source
-// that dials more than others does not displace them.
+// token of that half. A source beyond its fair share may only take from the upper part of its half, and a known source
+// also from that of the other half, so that a source that dials more than others does not displace them.
 func (p *pool) take(now time.Time, rate float64, of class, share *bucket, last *int64) bool {
 	p.count(now, of, last)
 	half := rate / 2

@@ -89,9 +89,10 @@ func New(c Config) *Reporter {
 	return &Reporter{Config: c, began: c.now(), reader: reader{root: cmp.Or(c.Root, "/")}}
 }
 
-// Run follows the boot until its result has been reported for long enough, or ctx ends, or the machine has no
-// credentials when the deadline passes. It always returns nil: neither a failed boot nor a missing receiver is an
-// error, because a supervisor that restarts the process after errors would then run it for ever.
+// Run follows the boot until its result has been reported for long enough, or ctx ends. If the machine has no
+// credentials, it returns when the deadline has passed, or at once if the machine was bootstrapped in an earlier boot.
+// It always returns nil: neither a failed boot nor a missing receiver is an error, because a supervisor that restarts
+// the process after errors would then run it for ever.
 func (r *Reporter) Run(ctx context.Context) error {
 	if r.DoneFile != "" {
 		if _, err := os.Stat(r.DoneFile); err == nil {

@@ -93,9 +93,10 @@ type bounds struct {
 	// openings bounds connections before their PROXY header was read: it is not even known whether they use the public
 	// port.
 	openings int
-	// public and inside bound handshakes, and separately unauthenticated connections, of about 30 KiB each, for each
-	// way in. A connection with a valid leaf counts in neither. Connections through the public port cannot use the
-	// slots of the others. Half of each is reserved for addresses from which an edge has connected recently.
+	// public bounds the handshakes of connections through the public port, and separately their unauthenticated
+	// connections. inside does the same for all others. Each connection costs about 30 KiB. A connection with a valid
+	// leaf counts in neither. Connections through the public port cannot use the slots of the others. Half of each is
+	// reserved for addresses from which an edge has connected recently.
 	public, inside int
 	// perAddress bounds how many of these one address may have. Many machines may share an address.
 	perAddress int

@@ -34,7 +34,7 @@ var (
 type TunnelDomain string
 
 // Hostname returns the tunnel hostname of a Cluster, which clients send as SNI or CONNECT authority. Dots in the name
-// of the Cluster become "--", so two Clusters may have the same hostname; decision.Names decides which one holds it.
+// of the Cluster become "--", so two Clusters may have the same hostname; package decision decides which one holds it.
 // If the result is not a DNS name, the error names the invalid part.
 func (d TunnelDomain) Hostname(cluster Key) (string, error) {
 	name := strings.ReplaceAll(cluster.Name, ".", "--") + "." + cluster.Namespace + "." + string(d)

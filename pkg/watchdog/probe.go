@@ -17,8 +17,7 @@ import (
 // redial is the time between attempts to connect to the loop listener.
 const redial = 500 * time.Millisecond
 
-// ErrUnknownProcess means that Envoy's process is in another process id namespace, so that it cannot be killed from
-// here.
+// ErrUnknownProcess means that no process of Envoy is known: there is none, or it is in another process id namespace.
 var ErrUnknownProcess = errors.New("the process of Envoy can't be seen from here")
 
 // Probe probes the Envoys that run one after the other in the same directory. It is safe for concurrent use.
