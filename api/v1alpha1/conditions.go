@@ -117,7 +117,7 @@ const (
 
 	// ConditionAPIServerReachable reports whether an edge reaches the apiserver.
 	ConditionAPIServerReachable = "APIServerReachable"
-	// ReasonReachable: at least one edge does.
+	// ReasonReachable: at least one edge reaches the apiserver.
 	ReasonReachable = "Reachable"
 	// ReasonUnreachable: no connected edge reaches the apiserver. The message contains the error that the edges
 	// reported.

@@ -33,12 +33,12 @@ func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 		writeRules(&b, "", schema)
 		for _, part := range []string{"spec", "status"} {
 			props := schema.Properties[part]
-			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | says |\n|---|---|---|\n", part, oneLine(props.Description))
+			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | description |\n|---|---|---|\n", part, oneLine(props.Description))
 			writeFields(t, &b, part, &props)
 			writeRules(&b, part, &props)
 		}
 	}
-	b.WriteString("\n## Names on objects\n\nLabels, annotations and finalizers of ours:\n\n| name | says |\n|---|---|\n")
+	b.WriteString("\n## Names on objects\n\nLabels, annotations and finalizers of Fairlead:\n\n| name | description |\n|---|---|\n")
 	for _, c := range constants(t, "names.go") {
 		if name, ok := strings.CutPrefix(c.value, "fairlead.dev/"); ok && !strings.HasPrefix(c.name, "Signer") && name != "" {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, cell(c.text))
@@ -52,14 +52,14 @@ func writeFields(t *testing.T, b *strings.Builder, path string, s *apiextensions
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		field, at := s.Properties[name], path+"."+name
-		says := cell(oneLine(field.Description))
-		if says == "" {
-			t.Errorf("%s: nobody says what it is", at)
+		description := cell(oneLine(field.Description))
+		if description == "" {
+			t.Errorf("%s: it has no description", at)
 		}
 		if slices.Contains(s.Required, name) {
-			says += " Required."
+			description += " Required."
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", at, kindOf(&field), says+bounds(&field))
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", at, kindOf(&field), description+bounds(&field))
 		switch {
 		case at == "status.conditions": // defined by Kubernetes
 		case field.Items != nil && field.Items.Schema != nil:
@@ -130,7 +130,7 @@ func writeRules(b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaPr
 	if len(messages) == 0 {
 		return
 	}
-	b.WriteString("\nRefused at once, with these messages:\n\n")
+	b.WriteString("\nThe apiserver rejects invalid values, with these messages:\n\n")
 	for _, m := range slices.Sorted(maps.Keys(messages)) {
 		fmt.Fprintf(b, "- %s\n", cell(m))
 	}

@@ -59,9 +59,9 @@ const TunnelFinalizer = "fairlead.dev/tunnel"
 // BootstrapSecretSuffix is appended to the name of a Cluster to name the Secret with which its edges enrol.
 const BootstrapSecretSuffix = "-edge-bootstrap"
 
-// BootstrapLabel marks the Secrets with which edges enrol, with the value BootstrapEdge, and those for boot reports,
-// with the value BootstrapReport. These Secrets do not have Cluster API's own label, because each of its managers
-// would cache them.
+// BootstrapLabel marks the Secrets with which edges enrol, with the value BootstrapEdge, and the Secrets for boot
+// reports, with the value BootstrapReport. These Secrets do not have Cluster API's own label, because each of its
+// managers would cache them.
 const (
 	BootstrapLabel  = "fairlead.dev/bootstrap"
 	BootstrapEdge   = "edge"

@@ -57,7 +57,7 @@ func (c constant) description(t *testing.T) string {
 	}
 	text = strings.TrimSpace(strings.TrimPrefix(text, ":"))
 	if text == "" {
-		t.Errorf("nobody says what %s means", c.name)
+		t.Errorf("%s has no description", c.name)
 		return ""
 	}
 	return strings.ToUpper(text[:1]) + text[1:]
@@ -92,7 +92,7 @@ func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 			t.Errorf("%s is neither a condition nor a reason", c.name)
 		}
 	}
-	b.WriteString("\n## Events\n\nEach change of a condition makes an event with its reason. These are about no condition:\n\n| reason | meaning |\n|---|---|\n")
+	b.WriteString("\n## Events\n\nEach change of a condition emits an event with its reason. The events below do not belong to a condition:\n\n| reason | meaning |\n|---|---|\n")
 	for _, c := range constants(t, "events.go") {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.description(t))
 	}

@@ -74,7 +74,7 @@ type ServedStatus struct {
 	ClusterUID types.UID `json:"clusterUID,omitempty"`
 
 	// apiServers are the addresses, as host:port, that edges connect to: the first one, and each following one while
-	// those before it are unhealthy.
+	// the previous ones are unhealthy.
 	// +optional
 	// +listType=atomic
 	APIServers []string `json:"apiServers,omitempty"`
@@ -122,7 +122,7 @@ type EdgeStatus struct {
 	// cutAt is when all gateways had reported that they have no reverse tunnel of the revoked edge left.
 	// +optional
 	CutAt *metav1.Time `json:"cutAt,omitempty"`
-	// gateways are the gateways to which the edge has reverse tunnels, as reported by the gateways. For a revoked edge
+	// gateways are the gateways that have reverse tunnels of the edge, as reported by the gateways. For a revoked edge
 	// they are the gateways that have not yet reported that its reverse tunnels are closed, including gateways that
 	// have since stopped reporting.
 	// +optional

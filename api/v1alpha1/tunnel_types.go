@@ -125,8 +125,8 @@ type APIServerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="must be between 1 and 65535; leave it out for that of the Cluster's endpoint"
 	Port int32 `json:"port,omitempty"`
 
-	// others are further apiservers of the same workload cluster. Edges fall back to them in this order while those
-	// before are not healthy.
+	// others are further apiservers of the same workload cluster. Edges fall back to them in this order while the
+	// previous ones are unhealthy.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8

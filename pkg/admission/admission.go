@@ -29,7 +29,7 @@ type Kind int
 // Kinds of connections. Each has its own capacity.
 const (
 	Tunnel  Kind = iota // to this gateway, which terminates TLS
-	Relayed             // to an xds-server or another gateway, to which Envoy relays it
+	Relayed             // relayed by Envoy to an xds-server or another gateway
 	kinds
 )
 

@@ -141,7 +141,7 @@ func (c *Control) Save() (data []byte, changed bool, err error) {
 	return data, changed, nil
 }
 
-// Restore adds the sources that Save returned, except those that are too old.
+// Restore adds the sources that Save returned, except outdated ones.
 func (c *Control) Restore(now time.Time, data []byte) error {
 	var all []saved
 	if err := json.Unmarshal(data, &all); err != nil {

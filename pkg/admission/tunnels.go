@@ -135,7 +135,7 @@ type Live struct {
 }
 
 // Excess returns the keys of the reverse tunnels beyond the limits, newest first. There can be more than Tunnel admits
-// after a time in which Envoy could not reach the Server. tunnels returns how many an edge of a tunnel id is
+// after Envoy could not reach the Server for a while. tunnels returns how many an edge of a tunnel id is
 // configured to keep. Excess sorts all in place.
 func (c *Control) Excess(all []Live, tunnels func(id string) int) (keys []string) {
 	slices.SortFunc(all, func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })

@@ -33,7 +33,7 @@ func interfaces() (all []netInterface) {
 	return all
 }
 
-// addresses returns the addresses by which the machine may be known, in order. The result is the same as long as
+// addresses returns the addresses that may identify the machine, in order. The result is the same as long as
 // nothing changes.
 func addresses(all []netInterface) []string {
 	var found []netip.Addr

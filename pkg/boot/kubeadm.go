@@ -19,7 +19,7 @@ type kubeadm struct {
 
 var (
 	phaseLine = regexp.MustCompile(`^\[([a-z][a-z0-9-]*)\] `)
-	// phaseError is the line in which kubeadm names the failed phase. It may follow "error: ".
+	// phaseError matches the line with the name of the failed phase. It may follow "error: ".
 	phaseError = regexp.MustCompile(`error execution phase ([a-z][a-z0-9/-]*): ?(.*)`)
 	// noKubeadm is the error of a shell without kubeadm.
 	noKubeadm = regexp.MustCompile(`kubeadm: (?:command )?not found`)
@@ -37,7 +37,7 @@ var kubeadmPhases = []string{
 	"control-plane-join", "check-etcd", "etcd-join", "kubelet-wait-bootstrap",
 }
 
-// parseKubeadm parses kubeadm's lines in a log to which other programs write as well.
+// parseKubeadm parses kubeadm's lines in a log that other programs also write to.
 func parseKubeadm(log string) kubeadm {
 	var k kubeadm
 	at := 0

@@ -125,7 +125,7 @@ func (p observation) step() string {
 	return "before kubeadm"
 }
 
-// failure returns the failed step, and the cause as far as the logs state it.
+// failure returns the failed step, and the cause if the logs state it.
 func (p observation) failure() (step, message string) {
 	k := &p.kubeadm
 	ended := p.cloud != nil && p.cloud.ended()

@@ -24,7 +24,7 @@ type Candidate struct {
 	Others       []model.Endpoint
 	Limits       model.Limits
 	Revoked      []string
-	Held         []string // recorded DNS names and id; those that are no longer claimed are only reserved
+	Held         []string // recorded DNS names and id; unclaimed ones are only reserved
 	Prepared     bool     // waits for its Cluster
 	Unserved     bool     // claims only its id, and must not be served
 }

@@ -20,7 +20,7 @@ import (
 const tokenPrefix = "fl1."
 
 // reportPrefix begins tokens for boot reports. It differs from that of bootstrap tokens, so that a token of one kind
-// is never looked up among those of the other.
+// is never looked up among tokens of the other.
 const reportPrefix = "flr1."
 
 // maxToken is the maximum size of an accepted token in bytes. Ours have 56.

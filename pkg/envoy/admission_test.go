@@ -75,8 +75,8 @@ func TestEveryFilterChainCallsTheAgent(t *testing.T) {
 	}
 }
 
-// TestAnXDSServerCannotAskTheAgent shows that only an agent adds these filters: it accepts none from an xds-server.
-func TestAnXDSServerCannotAskTheAgent(t *testing.T) {
+// TestAnXDSServerCannotCallTheAgent shows that only an agent adds these filters: it accepts none from an xds-server.
+func TestAnXDSServerCannotCallTheAgent(t *testing.T) {
 	_, bare, with := admitted(t, 0)
 	allowed := policy.Of(policy.Scope{Domain: domain, Subject: model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, Listens: admissionBind})
 	if err := allowed.Check(bare); err != nil {

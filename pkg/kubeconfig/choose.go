@@ -31,7 +31,7 @@ type Question struct {
 // Choice is the chosen mode, with its reason.
 type Choice struct {
 	Mode         v1alpha1.KubeconfigMode
-	Name         string // by which the gateways route
+	Name         string // the name that the gateways route
 	EndpointName string // a further name to serve
 	// Reason and Message are for the condition KubeconfigMode. If Reason is empty, the condition must not change.
 	Reason, Message string

@@ -147,7 +147,7 @@ func wayBySNI(name string, gateways Gateways, resolves bool) Way {
 	return Way{Server: serverURL(gateways.APIServer), TLSServerName: name}
 }
 
-// NameOf returns the name by which a recorded kubeconfig is routed in mode sni, or "" in other modes.
+// NameOf returns the name that the gateways route in mode sni for a recorded kubeconfig, or "" in other modes.
 func NameOf(s v1alpha1.KubeconfigStatus) string {
 	switch {
 	case s.Mode != v1alpha1.KubeconfigModeSNI:

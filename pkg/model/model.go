@@ -53,7 +53,7 @@ type WorkloadCluster struct {
 	Hostname   string     // the tunnel hostname
 	ExtraNames []string   // further names of the same tunnel
 	APIServer  Endpoint   // the address that its edges dial
-	Others     []Endpoint // further apiservers, dialled in this order while those before are unhealthy
+	Others     []Endpoint // further apiservers, dialled in this order while the previous ones are unhealthy
 	Limits     Limits     // limits of its clients
 	Revoked    []string   // node names of its revoked edges
 	Withheld   bool       // not served: only Key, ID and Revoked are meaningful

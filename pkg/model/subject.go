@@ -72,10 +72,10 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 	return s, nil
 }
 
-// ControlSubject is the subject of every xds-server.
+// ControlSubject returns the subject of every xds-server.
 func ControlSubject() Subject { return Subject{Role: RoleControl, Node: string(RoleControl)} }
 
-// ControllerSubject is the subject of the controller.
+// ControllerSubject returns the subject of the controller.
 func ControllerSubject() Subject {
 	return Subject{Role: RoleController, Node: string(RoleController)}
 }

@@ -11,7 +11,7 @@ import (
 
 const (
 	// maxWaiting bounds the requests that wait for an answer: a signer answers hundreds per second. maxWaitingTunnel
-	// bounds those of one tunnel.
+	// bounds the requests of one tunnel.
 	maxWaiting, maxWaitingTunnel = 128, 16
 	// maxUnanswered is how many consecutive requests may remain unanswered until the signer counts as unavailable: in
 	// total, where the edges of one tunnel count once, and for one tunnel.

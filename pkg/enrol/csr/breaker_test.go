@@ -139,7 +139,7 @@ func TestSomeUnansweredRequestsDoNotAffectOthers(t *testing.T) {
 // the signer conflicts. It answers all other requests at once.
 type stuck struct {
 	mu              sync.Mutex
-	waiting, most   int // for those tunnels
+	waiting, most   int // for stuck tunnels
 	made, madeStuck int
 }
 

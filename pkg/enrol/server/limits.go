@@ -11,7 +11,7 @@ import (
 
 const (
 	// maxInFlight bounds the concurrent requests of all callers, which may be anyone on the internet. maxInFlightEach
-	// bounds those of one caller: an address, or the subject of a certificate.
+	// bounds the requests of one caller: an address, or the subject of a certificate.
 	maxInFlight, maxInFlightEach = 512, 32
 	// maxInFlightTunnel bounds the edges of one tunnel: it takes 16 hostile tunnels to use up all slots.
 	maxInFlightTunnel = 32
@@ -64,7 +64,7 @@ func newLimits() *limits {
 
 // renewalRate is relative to the lifetime of the renewed leaf, so that leaves that live for seconds can be used.
 func renewalRate(leaf *x509.Certificate) limit.Rate {
-	life := leaf.NotAfter.Sub(leaf.NotBefore) - certs.ClockSkew // by which NotBefore is earlier
+	life := leaf.NotAfter.Sub(leaf.NotBefore) - certs.ClockSkew // NotBefore is earlier by this
 	return limit.Rate{Every: max(life/renewals, minRenewal), Burst: renewalBurst}
 }
 

@@ -31,7 +31,7 @@ type Scope struct {
 
 // Policy is what one subject accepts from an xds-server. It is safe for concurrent use.
 type Policy struct {
-	agent     string // role and node, for errors
+	agent     string // its role, for errors
 	resources map[string][]resource
 }
 
