@@ -1,8 +1,8 @@
 package v1alpha1
 
 // Reasons of events that do not belong to a condition. Each change of a condition of a Tunnel also emits an event,
-// with the condition's reason. Changes that require action by a person, and changes of TunnelReady, are also emitted
-// for the Cluster.
+// with the condition's reason. Warnings, events of a Tunnel without a condition, and changes of TunnelReady, Ready and
+// Paused are also emitted for the Cluster.
 const (
 	// EventEdgeEnrolled: an edge of the Tunnel received its first certificate.
 	EventEdgeEnrolled = "EdgeEnrolled"

@@ -35,7 +35,7 @@ type CA struct {
 }
 
 // NewCA returns a new self-signed CA with a new key. Its certificate becomes valid ClockSkew before now, for
-// slowBackoff clocks.
+// slow clocks.
 func NewCA(commonName string, now time.Time, lifetime time.Duration) (*CA, error) {
 	key, err := NewKey()
 	if err != nil {
@@ -165,7 +165,7 @@ func (ca *CA) Equal(other *CA) bool {
 	return ca.cert.Equal(other.cert)
 }
 
-// Begin returns when NewCA created the CA. Its certificate becomes valid earlier, for slowBackoff clocks.
+// Begin returns when NewCA created the CA. Its certificate becomes valid earlier, for slow clocks.
 func (ca *CA) Begin() time.Time { return ca.cert.NotBefore.Add(ClockSkew) }
 
 // NotAfter returns when the CA expires, and with it every leaf that it issued.

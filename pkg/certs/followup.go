@@ -46,7 +46,7 @@ func (c *followUp) try(now time.Time) time.Duration {
 
 // sleep waits, and runs the follow-up tasks meanwhile. It returns ctx's error when ctx ends.
 func (r *Rotation) sleep(ctx context.Context, wait time.Duration) error {
-	// time.Now and not r.Now, because a test or an operator may schedule r.Now back, and these waits are short.
+	// time.Now and not r.Now, because a test or an operator may set r.Now back, and these waits are short.
 	for end := time.Now().Add(wait); ; {
 		limit := time.Until(end)
 		for _, c := range r.followUps {

@@ -16,9 +16,9 @@ import (
 var ErrRefused = errors.New("refused")
 
 const (
-	// jitter is the fraction of a leaf's lifetime over which renewals are spread that would otherwise coincide.
+	// jitter spreads renewals that would coincide over this fraction of a leaf's lifetime.
 	jitter = 0.05
-	// maxSleep bounds each sleep of the loop: timers do not notice that the clock was schedule or that the machine was
+	// maxSleep bounds each sleep of the loop: timers do not notice that the clock was set or that the machine was
 	// suspended.
 	maxSleep = time.Minute
 	// minWait is the minimum time between two renewals, because a CA that is about to expire issues very short leaves.
@@ -103,8 +103,8 @@ func (r *Rotation) firstDue() time.Time {
 	return spread(current.NotBefore(), current.NotAfter())
 }
 
-// nextDue counts the lifetime of a leaf from now and not from NotBefore, because issuers schedule NotBefore earlier for
-// slowBackoff clocks. For a very short leaf, this difference exceeds its whole lifetime.
+// nextDue counts the lifetime of a leaf from now and not from NotBefore, because issuers set NotBefore earlier for
+// slow clocks. For a very short leaf, this difference exceeds its whole lifetime.
 func (r *Rotation) nextDue() time.Time {
 	now, due := r.Now(), time.Time{}
 	if current, err := r.Store.Identity(); err == nil {
@@ -153,7 +153,7 @@ func (r *Rotation) needsRenewal() bool {
 	if r.checks.reasons.New(err) {
 		r.Log.Warn("the certificate is of no use any more, renewing it", "error", err)
 	}
-	if time.Now().Before(r.checks.next) { // not r.Now, which may be schedule back
+	if time.Now().Before(r.checks.next) { // not r.Now, which may be set back
 		return false
 	}
 	r.checks.next = time.Now().Add(normalBackoff.Wait(r.checks.failures))

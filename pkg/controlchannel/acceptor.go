@@ -155,7 +155,7 @@ func setReset(raw net.Conn, reset bool) {
 	}
 }
 
-// errTooMany is wrapped by errors that add what there is too much of.
+// errTooMany is wrapped by errors that name the exceeded limit.
 var errTooMany = errors.New("there are too many")
 
 // logRejected counts and logs a connection that is rejected or displaced.
