@@ -41,9 +41,6 @@ const (
 	// used.
 	http2Ping = 2 * time.Second
 
-	// controlPing does the same for the control channel, where no client waits for an answer.
-	controlPing = 15 * time.Second
-
 	// reversePing is long on purpose: these pings are sent below the TLS of an idle reverse tunnel, and a ping in
 	// transit at the first use breaks the TLS handshake. TCP keepalive detects dead idle reverse tunnels instead.
 	reversePing = 60 * time.Second
