@@ -1,148 +1,165 @@
 package v1alpha1
 
-// Condition types of a Tunnel, and their reasons.
+// Condition types of a Tunnel, each followed by its reasons.
 const (
-	// ConditionAccepted says whether all of the Tunnel is served. When it is False its message names the field.
+	// ConditionAccepted reports whether every part of the Tunnel is served. If it is False, its message names the
+	// field.
 	ConditionAccepted = "Accepted"
-	// ReasonAccepted: every name and address is good and served.
+	// ReasonAccepted: every name and address is valid and served.
 	ReasonAccepted = "Accepted"
-	// ReasonNotTunnelled: the kubeconfig leads through a network of the user's own, so no tunnel is made. It is True.
+	// ReasonNotTunnelled: the kubeconfig uses a network of the user's own, so the controller creates no tunnel. The
+	// condition is True.
 	ReasonNotTunnelled = "NotTunnelled"
-	// ReasonTunnelsOff: this installation makes no tunnels. The message names the modes that it knows.
+	// ReasonTunnelsOff: this installation has tunnels disabled. The message names the modes that it supports.
 	ReasonTunnelsOff = "TunnelsOff"
-	// ReasonWaitingForCluster: the Tunnel was prepared for a Cluster that is to be moved here. Edges enrol already.
+	// ReasonWaitingForCluster: the Tunnel was prepared for a Cluster that will be moved to this management cluster.
+	// Its edges can already enrol.
 	ReasonWaitingForCluster = "WaitingForCluster"
-	// ReasonInvalidName: the tunnel hostname can't be built from the names of the Cluster. Nothing is served.
+	// ReasonInvalidName: no valid tunnel hostname can be built from the Cluster's name and namespace. Nothing is
+	// served.
 	ReasonInvalidName = "InvalidName"
-	// ReasonNameTaken: another Tunnel has the hostname or the id. Nothing is served.
+	// ReasonNameTaken: another Tunnel holds the hostname or the id. Nothing is served.
 	ReasonNameTaken = "NameTaken"
-	// ReasonInvalidExtraName: an extra name is malformed or another Tunnel's. All the rest is served.
+	// ReasonInvalidExtraName: an extra name is malformed or belongs to another Tunnel. Everything else is served.
 	ReasonInvalidExtraName = "InvalidExtraName"
 	// ReasonInvalidAPIServer: the apiserver's address is neither an IP address nor a DNS name. Nothing is served.
 	ReasonInvalidAPIServer = "InvalidAPIServer"
-	// ReasonControlledByOther: the Tunnel has a controlling owner that is no Cluster. Nothing is served.
+	// ReasonControlledByOther: the Tunnel's controlling owner is not a Cluster. Nothing is served.
 	ReasonControlledByOther = "ControlledByOther"
 
-	// ConditionKubeconfigReady says whether the Cluster's kubeconfig Secret leads through the tunnel.
+	// ConditionKubeconfigReady reports whether the Cluster's kubeconfig Secret leads through the tunnel.
 	ConditionKubeconfigReady = "KubeconfigReady"
-	// ReasonRewritten: it does.
+	// ReasonRewritten: the Secret leads through the tunnel.
 	ReasonRewritten = "Rewritten"
 	// ReasonWaitingForSecret: the control-plane provider has not written the Secret yet.
 	ReasonWaitingForSecret = "WaitingForSecret"
-	// ReasonInvalidKubeconfig: the Secret holds no kubeconfig that can be read.
+	// ReasonInvalidKubeconfig: the Secret does not contain a valid kubeconfig.
 	ReasonInvalidKubeconfig = "InvalidKubeconfig"
-	// ReasonNotWritable: the Secret is immutable, or an admission policy or webhook refuses the write, so it stays as it is.
+	// ReasonNotWritable: the Secret is immutable, or an admission policy or webhook rejects the write. The Secret is
+	// unchanged.
 	ReasonNotWritable = "NotWritable"
-	// ReasonNotGivenBack: the Tunnel is to go, and an admission policy or webhook does not let the Secret have its original back.
-	// After ten minutes the Tunnel goes all the same.
+	// ReasonNotGivenBack: the Tunnel is being deleted, and an admission policy or webhook rejects restoring the
+	// Secret's original content. After ten minutes the Tunnel is deleted anyway.
 	ReasonNotGivenBack = "NotGivenBack"
-	// ReasonNotAccepted: the Tunnel is not served, so the Secret has its original server.
+	// ReasonNotAccepted: the Tunnel is not served, so the Secret contains its original server.
 	ReasonNotAccepted = "NotAccepted"
 
-	// ReasonInvalidProxy: the proxy can't be used, or its credentials can't be read. The message names the cure.
+	// ReasonInvalidProxy: the proxy is invalid, or its credentials cannot be read. The message names the remedy.
 	ReasonInvalidProxy = "InvalidProxy"
-	// ReasonInvalidServer: the server of mode address can't be used.
+	// ReasonInvalidServer: the server of mode address is invalid.
 	ReasonInvalidServer = "InvalidServer"
 
-	// ConditionKubeconfigMode says by which mode the kubeconfig leads, and why. It is True while one is decided.
+	// ConditionKubeconfigMode reports which mode the kubeconfig uses, and why. It is True once a mode is decided.
 	ConditionKubeconfigMode = "KubeconfigMode"
-	// ReasonConfigured: spec.kubeconfig.mode names it.
+	// ReasonConfigured: spec.kubeconfig.mode sets the mode.
 	ReasonConfigured = "Configured"
-	// ReasonCertificateHasHostname: mode auto took sni, because the serving certificate has the tunnel hostname or an extra name.
+	// ReasonCertificateHasHostname: mode auto chose sni, because the serving certificate contains the tunnel hostname
+	// or an extra name.
 	ReasonCertificateHasHostname = "CertificateHasHostname"
-	// ReasonCertificateHasEndpoint: mode auto took sni, because the serving certificate has a DNS name that only this workload
-	// cluster has.
+	// ReasonCertificateHasEndpoint: mode auto chose sni, because the serving certificate contains a DNS name that only
+	// this workload cluster has.
 	ReasonCertificateHasEndpoint = "CertificateHasEndpoint"
-	// ReasonCertificateLacksHostname: mode auto took connect, because the serving certificate has no name that leads here. Of
-	// CopiesReady: a copy is written, but the certificate has not the name that clients of the copy verify.
+	// ReasonCertificateLacksHostname: mode auto chose connect, because the serving certificate contains no name that
+	// is routed to this workload cluster. For CopiesReady: a copy is written, but the certificate lacks the name that
+	// its clients verify.
 	ReasonCertificateLacksHostname = "CertificateLacksHostname"
-	// ReasonNoEvidence: mode auto took connect, which always works, because no edge has seen the serving certificate yet.
+	// ReasonNoEvidence: mode auto chose connect, which works with every serving certificate, because no edge has
+	// reported the serving certificate yet.
 	ReasonNoEvidence = "NoEvidence"
 
-	// ConditionKubeconfigSwitched says whether Cluster API's managers use the kubeconfig as it is now: they read it when they
-	// connect, and keep the connection for as long as it works.
+	// ConditionKubeconfigSwitched reports whether Cluster API's managers use the current kubeconfig. They read it when
+	// they connect, and keep the connection as long as it works.
 	ConditionKubeconfigSwitched = "KubeconfigSwitched"
-	// ReasonSwitched: no connection by the way before can be left.
+	// ReasonSwitched: no manager can still be connected to the previous endpoint.
 	ReasonSwitched = "Switched"
-	// ReasonWaitingForManagers: connections by the way before are ending; the message says by when.
+	// ReasonWaitingForManagers: connections to the previous endpoint are ending. The message contains the deadline.
 	ReasonWaitingForManagers = "WaitingForManagers"
-	// ReasonOldWayWorks: the way before works still, so managers that are connected by it stay; the message says for how long.
+	// ReasonOldWayWorks: the previous endpoint still works, so managers that are connected to it stay connected. The
+	// message reports how long.
 	ReasonOldWayWorks = "OldWayWorks"
 
-	// ConditionHostnameResolves says whether the tunnel hostname resolves to the gateways in the management cluster. When it does
-	// not, the kubeconfig names the gateways, with the hostname as tls-server-name.
+	// ConditionHostnameResolves reports whether the tunnel hostname resolves to the gateways in the management
+	// cluster. While it does not, the kubeconfig contains the address of the gateways, and the hostname as
+	// tls-server-name.
 	ConditionHostnameResolves = "HostnameResolves"
-	// ReasonResolves: it does.
+	// ReasonResolves: the hostname resolves to the gateways.
 	ReasonResolves = "Resolves"
-	// ReasonDoesNotResolve: it does not, or to something else.
+	// ReasonDoesNotResolve: the hostname does not resolve, or resolves to something else.
 	ReasonDoesNotResolve = "DoesNotResolve"
 
-	// ConditionCopiesReady says whether all further kubeconfigs are written. It is there while the Tunnel asks for any.
+	// ConditionCopiesReady reports whether all further kubeconfigs are written. It exists only if the Tunnel requests
+	// copies.
 	ConditionCopiesReady = "CopiesReady"
-	// ReasonCopiesWritten: they are.
+	// ReasonCopiesWritten: all copies are written.
 	ReasonCopiesWritten = "CopiesWritten"
-	// ReasonCopyRefused: the message names each that is not, and the cure.
+	// ReasonCopyRefused: at least one copy is not written. The message names each of them and its remedy.
 	ReasonCopyRefused = "CopyRefused"
 
-	// ConditionEnrolled says whether an edge holds a certificate for this tunnel.
+	// ConditionEnrolled reports whether an edge has a certificate for this tunnel.
 	ConditionEnrolled = "Enrolled"
-	// ReasonEnrolled: at least one does, and it has neither expired nor been revoked.
+	// ReasonEnrolled: at least one edge has a certificate that has neither expired nor been revoked.
 	ReasonEnrolled = "Enrolled"
-	// ReasonNoEdge: none does.
+	// ReasonNoEdge: no edge has a valid certificate.
 	ReasonNoEdge = "NoEdge"
 
-	// ConditionTunnelReady says whether there is a live tunnel, as the gateways say. The Cluster has the same condition as
-	// ClusterConditionTunnelReady.
+	// ConditionTunnelReady reports whether there is a live reverse tunnel, according to the gateways. The Cluster has
+	// the same condition, ClusterConditionTunnelReady.
 	ConditionTunnelReady = "TunnelReady"
-	// ReasonConnected: an edge has tunnels to every gateway that is up, and on each of its workers.
+	// ReasonConnected: an edge has reverse tunnels to every available gateway, and on each of its workers.
 	ReasonConnected = "Connected"
-	// ReasonPartlyConnected: there are tunnels, but not to every gateway that is up, or not on each of its workers. The condition is
-	// True.
+	// ReasonPartlyConnected: there are reverse tunnels, but not to every available gateway or not on each of its
+	// workers. The condition is True.
 	ReasonPartlyConnected = "PartlyConnected"
-	// ReasonNoTunnel: no gateway has a tunnel of this workload cluster.
+	// ReasonNoTunnel: no gateway has a reverse tunnel of this workload cluster.
 	ReasonNoTunnel = "NoTunnel"
-	// ReasonUnknown: nobody can say at the moment. The condition is Unknown.
+	// ReasonUnknown: the state is currently unknown. The condition is Unknown.
 	ReasonUnknown = "Unknown"
 
-	// ConditionAPIServerReachable says whether an edge reaches the apiserver.
+	// ConditionAPIServerReachable reports whether an edge reaches the apiserver.
 	ConditionAPIServerReachable = "APIServerReachable"
-	// ReasonReachable: at least one edge does.
+	// ReasonReachable: at least one edge reaches the apiserver.
 	ReasonReachable = "Reachable"
-	// ReasonUnreachable: no edge that is connected does. The message has the edges' own words.
+	// ReasonUnreachable: no connected edge reaches the apiserver. The message contains the error that the edges
+	// reported.
 	ReasonUnreachable = "Unreachable"
 
-	// ConditionReady says whether clients reach the apiserver: all other conditions are True.
+	// ConditionReady reports whether clients reach the apiserver. It is True while Accepted, KubeconfigReady, Enrolled,
+	// TunnelReady and APIServerReachable are True. Without a tunnel, only Accepted and KubeconfigReady count.
 	ConditionReady = "Ready"
-	// ReasonReady: they do.
+	// ReasonReady: clients reach the apiserver.
 	ReasonReady = "Ready"
-	// ReasonNotReady: the message names the condition that is in the way.
+	// ReasonNotReady: the message names the condition that is not met.
 	ReasonNotReady = "NotReady"
 
-	// ConditionPaused is there while the Cluster or the Tunnel is paused. A Cluster that goes while it is there was moved to
-	// another management cluster: its tunnel then ends here without its edges being denied.
+	// ConditionPaused exists while the Cluster or the Tunnel is paused. A Cluster that disappears meanwhile was moved
+	// to another management cluster: its tunnel ends here, and its edges are not denied.
 	ConditionPaused = "Paused"
-	// ReasonPaused is its only reason.
+	// ReasonPaused is the only reason of ConditionPaused.
 	ReasonPaused = "Paused"
 )
 
-// ClusterConditionTunnelReady is the condition on a Cluster that says whether its tunnel is up. It can be named in
-// Cluster.spec.availabilityGates, and then decides on the Cluster's condition Available.
+// ClusterConditionTunnelReady is the condition on a Cluster that reports whether its tunnel is up. A Cluster that
+// names it in Cluster.spec.availabilityGates is Available only while it is True.
 const ClusterConditionTunnelReady = "TunnelReady"
 
-// MachineConditionBootstrapReported is the condition on a Machine that says what the machine itself reports of its bootstrap.
+// MachineConditionBootstrapReported is the condition on a Machine that contains the machine's own report of its
+// bootstrap.
 const MachineConditionBootstrapReported = "BootstrapReported"
 
-// Its reasons.
+// Reasons of MachineConditionBootstrapReported.
 const (
-	// ReasonBootstrapSucceeded: the condition is True.
+	// ReasonBootstrapSucceeded: the machine reported that its bootstrap succeeded. The condition is True.
 	ReasonBootstrapSucceeded = "BootstrapSucceeded"
-	// ReasonBootstrapInProgress: the machine has reported, and has not come to its end. The condition is Unknown.
+	// ReasonBootstrapInProgress: the machine has reported, and its bootstrap has not finished. The condition is
+	// Unknown.
 	ReasonBootstrapInProgress = "BootstrapInProgress"
-	// ReasonBootstrapFailed: a step failed. The message has its name and the end of its log. The condition is False.
+	// ReasonBootstrapFailed: a step failed. The message contains its name and the end of its log. The condition is
+	// False.
 	ReasonBootstrapFailed = "BootstrapFailed"
-	// ReasonWaitingForReport: the machine has not reported yet, and still has time to. The condition is Unknown.
+	// ReasonWaitingForReport: the machine has not reported yet, and its deadline has not passed. The condition is
+	// Unknown.
 	ReasonWaitingForReport = "WaitingForReport"
-	// ReasonNeverReported: the machine has had time to report, and never did. The condition is False, or Unknown once the
-	// machine has a Node: then it has booted, without a word.
+	// ReasonNeverReported: the machine did not report before its deadline. The condition is False, or Unknown once the
+	// machine has a Node: it has then booted without reporting.
 	ReasonNeverReported = "NeverReported"
 )

@@ -1,20 +1,22 @@
 package v1alpha1
 
-// Reasons of events that are about no condition. Each change of a condition of a Tunnel makes an event too, whose reason is the condition's;
-// what a person has to do something about, and whether the tunnel is up, is told of the Cluster as well.
+// Reasons of events that do not belong to a condition. Each change of a condition of a Tunnel also emits an event,
+// with the condition's reason. Warnings, events of a Tunnel without a condition, and changes of TunnelReady, Ready and
+// Paused are also emitted for the Cluster.
 const (
-	// EventEdgeEnrolled: an edge of the Tunnel has got its first certificate.
+	// EventEdgeEnrolled: an edge of the Tunnel received its first certificate.
 	EventEdgeEnrolled = "EdgeEnrolled"
-	// EventEdgeRefused: an edge of the Tunnel asked for a certificate and gets none. The message says why: its token is used up or has
-	// expired, it is revoked, the Cluster is gone.
+	// EventEdgeRefused: the certificate request of an edge of the Tunnel was rejected. The message contains the cause:
+	// its token is used up or expired, the edge is revoked, or the Cluster does not exist.
 	EventEdgeRefused = "EdgeRefused"
-	// EventEdgeRevoked: the controller has seen that an edge is in spec.revokedEdges of the Tunnel.
+	// EventEdgeRevoked: the controller has observed an edge in spec.revokedEdges of the Tunnel.
 	EventEdgeRevoked = "EdgeRevoked"
-	// EventEdgeCut: all gateways have said that they have no tunnel of a revoked edge any more.
+	// EventEdgeCut: all gateways have reported that they have no reverse tunnel of a revoked edge left.
 	EventEdgeCut = "EdgeCut"
-	// EventCAProblem: the CA that was brought can't be used. It is an event of the Secret or ConfigMap with it; the message names the key.
+	// EventCAProblem: the CA that the user supplied is invalid. The event is about the Secret or ConfigMap that
+	// contains it; the message names the key.
 	EventCAProblem = "CAProblem"
-	// EventBootReportUnmatched: somebody reports, with the token of a Cluster, how a machine boots that is none of its Machines. It is
-	// an event of the Cluster.
+	// EventBootReportUnmatched: a boot report with the token of a Cluster is about a machine that is none of its
+	// Machines. The event is about the Cluster.
 	EventBootReportUnmatched = "BootReportUnmatched"
 )

@@ -14,7 +14,8 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
-// TestFieldsAreWhatTheCodeSays compares the list of fields with the CRD, and that of names on objects of others with the constants.
+// TestFieldsAreWhatTheCodeSays compares the documented fields with the CRD, and the documented labels, annotations and
+// keys with the constants.
 func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 	data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_tunnels.yaml")
 	if err != nil {
@@ -32,12 +33,12 @@ func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 		writeRules(&b, "", schema)
 		for _, part := range []string{"spec", "status"} {
 			props := schema.Properties[part]
-			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | says |\n|---|---|---|\n", part, oneLine(props.Description))
+			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | description |\n|---|---|---|\n", part, oneLine(props.Description))
 			writeFields(t, &b, part, &props)
 			writeRules(&b, part, &props)
 		}
 	}
-	b.WriteString("\n## Names on objects\n\nLabels, annotations and finalizers of ours:\n\n| name | says |\n|---|---|\n")
+	b.WriteString("\n## Names on objects\n\nLabels, annotations and finalizers of Fairlead:\n\n| name | description |\n|---|---|\n")
 	for _, c := range constants(t, "names.go") {
 		if name, ok := strings.CutPrefix(c.value, "fairlead.dev/"); ok && !strings.HasPrefix(c.name, "Signer") && name != "" {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, cell(c.text))
@@ -46,21 +47,21 @@ func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 	golden.CheckFile(t, reference+"fields.md", []byte(b.String()))
 }
 
-// writeFields writes a row for each field below one, those of lists with [] after the list's name.
+// writeFields writes a row for each field below s. A list's fields have [] after the list's name.
 func writeFields(t *testing.T, b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		field, at := s.Properties[name], path+"."+name
-		says := cell(oneLine(field.Description))
-		if says == "" {
-			t.Errorf("%s: nobody says what it is", at)
+		description := cell(oneLine(field.Description))
+		if description == "" {
+			t.Errorf("%s: it has no description", at)
 		}
 		if slices.Contains(s.Required, name) {
-			says += " Required."
+			description += " Required."
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", at, kindOf(&field), says+bounds(&field))
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", at, kindOf(&field), description+bounds(&field))
 		switch {
-		case at == "status.conditions": // Kubernetes' own
+		case at == "status.conditions": // defined by Kubernetes
 		case field.Items != nil && field.Items.Schema != nil:
 			writeFields(t, b, at+"[]", field.Items.Schema)
 		default:
@@ -69,7 +70,7 @@ func writeFields(t *testing.T, b *strings.Builder, path string, s *apiextensions
 	}
 }
 
-// kindOf is a field's type in a word or two.
+// kindOf returns a short name of a field's type.
 func kindOf(s *apiextensionsv1.JSONSchemaProps) string {
 	switch {
 	case s.XIntOrString:
@@ -84,7 +85,7 @@ func kindOf(s *apiextensionsv1.JSONSchemaProps) string {
 	return s.Type
 }
 
-// bounds are what the apiserver refuses.
+// bounds describes the values that the apiserver rejects.
 func bounds(s *apiextensionsv1.JSONSchemaProps) string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -116,11 +117,11 @@ func bounds(s *apiextensionsv1.JSONSchemaProps) string {
 	return " (" + strings.Join(all, "; ") + ")"
 }
 
-// writeRules writes what is refused beside that, with the message that whoever applies it reads.
+// writeRules writes the other validation rules, with the messages that users see.
 func writeRules(b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaProps) {
 	messages := map[string]bool{}
 	collect(path, s, messages)
-	if path == "" { // those of the object as a whole; the others come with their part
+	if path == "" { // rules of the object as a whole; the others are written with their field
 		messages = map[string]bool{}
 		for _, rule := range s.XValidations {
 			messages[rule.Message] = true
@@ -129,7 +130,7 @@ func writeRules(b *strings.Builder, path string, s *apiextensionsv1.JSONSchemaPr
 	if len(messages) == 0 {
 		return
 	}
-	b.WriteString("\nRefused at once, with these messages:\n\n")
+	b.WriteString("\nThe apiserver rejects invalid values, with these messages:\n\n")
 	for _, m := range slices.Sorted(maps.Keys(messages)) {
 		fmt.Fprintf(b, "- %s\n", cell(m))
 	}
@@ -151,5 +152,5 @@ func collect(path string, s *apiextensionsv1.JSONSchemaProps, into map[string]bo
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// cell is text as it may stand in a table, or in a list.
+// cell escapes text for a Markdown table or list.
 func cell(text string) string { return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text) }

@@ -1,8 +1,8 @@
 package v1alpha1
 
-// HeldID is the id that this Tunnel has: the controller has recorded it as its own, so no other Tunnel has it. It is empty while
-// the id is not decided, and where another Tunnel has it. Everything that acts on an id uses this and not spec.id, which says
-// only what the Tunnel claims.
+// HeldID returns the id that this Tunnel holds: the controller has recorded it in the status, so no other Tunnel holds
+// it. It returns "" while the id is not decided, and if another Tunnel holds it. Code that acts on an id must use
+// HeldID and not spec.id, which is only a claim.
 func (t *Tunnel) HeldID() string {
 	if t.Status.ID != t.Spec.ID {
 		return ""
@@ -10,7 +10,8 @@ func (t *Tunnel) HeldID() string {
 	return t.Spec.ID
 }
 
-// ClaimedID is the id that this Tunnel claims: spec.id. It is for the decision whose the id is, for comparisons and for messages.
+// ClaimedID returns the id that this Tunnel claims: spec.id. It is for deciding which Tunnel holds an id, for
+// comparisons and for messages.
 func (t *Tunnel) ClaimedID() string { return t.Spec.ID }
 
 // ClaimID sets the id that this Tunnel claims.

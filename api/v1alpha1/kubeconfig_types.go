@@ -4,35 +4,35 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KubeconfigMode is the way in which clients reach a workload cluster.
+// KubeconfigMode is how clients reach a workload cluster.
 // +kubebuilder:validation:Enum=auto;sni;connect;http-proxy;https-proxy;socks5;address
 type KubeconfigMode string
 
 const (
-	// KubeconfigModeAuto chooses sni or connect by the names in the serving certificate, as the edges see them.
+	// KubeconfigModeAuto chooses sni or connect by the names in the serving certificate that the edges report.
 	KubeconfigModeAuto KubeconfigMode = "auto"
 	// KubeconfigModeSNI dials the gateway's apiserver listener, which routes by SNI. The serving certificate of the
 	// workload cluster must have the tunnel hostname or one of the extra names.
 	KubeconfigModeSNI KubeconfigMode = "sni"
-	// KubeconfigModeConnect uses the gateway as an HTTP proxy, which routes by the authority of CONNECT. Any serving
-	// certificate will do.
+	// KubeconfigModeConnect uses the gateway as an HTTP proxy, which routes by the authority of CONNECT. It works with
+	// every serving certificate.
 	KubeconfigModeConnect KubeconfigMode = "connect"
 
-	// The modes below lead through a network of the user's own: there is no edge, and no tunnel is made.
+	// The modes below use a network of the user's own: there is no edge, and the controller creates no tunnel.
 
-	// KubeconfigModeHTTPProxy uses a proxy that speaks CONNECT in the clear.
+	// KubeconfigModeHTTPProxy uses a proxy that accepts CONNECT in plaintext.
 	KubeconfigModeHTTPProxy KubeconfigMode = "http-proxy"
-	// KubeconfigModeHTTPSProxy uses a proxy that speaks CONNECT over TLS. client-go verifies the proxy with the CA of the
-	// workload cluster, so only a proxy whose certificate that CA has signed can be used.
+	// KubeconfigModeHTTPSProxy uses a proxy that accepts CONNECT over TLS. client-go verifies the proxy with the CA of
+	// the workload cluster, so the proxy must have a certificate that this CA has signed.
 	KubeconfigModeHTTPSProxy KubeconfigMode = "https-proxy"
 	// KubeconfigModeSOCKS5 uses a SOCKS5 proxy (RFC 1928).
 	KubeconfigModeSOCKS5 KubeconfigMode = "socks5"
-	// KubeconfigModeAddress dials another address: a TCP tunnel or load balancer.
+	// KubeconfigModeAddress connects to another address: a TCP tunnel or a load balancer.
 	KubeconfigModeAddress KubeconfigMode = "address"
 )
 
-// Tunnelled says whether a mode leads through the gateways: all but those through a network of the user's own. The empty
-// mode stands for auto.
+// Tunnelled reports whether a mode leads through the gateways. It is true for auto, sni, connect and the empty mode,
+// which stands for auto.
 func (m KubeconfigMode) Tunnelled() bool {
 	switch m {
 	case "", KubeconfigModeAuto, KubeconfigModeSNI, KubeconfigModeConnect:
@@ -41,18 +41,19 @@ func (m KubeconfigMode) Tunnelled() bool {
 	return false
 }
 
-// KubeconfigSpec says how the Cluster's kubeconfig Secret is written.
+// KubeconfigSpec defines how the Cluster's kubeconfig Secret is written.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.server) == (has(self.mode) && self.mode == 'address')",message="server goes with mode: address and with no other: give both, or leave both out"
 // +kubebuilder:validation:XValidation:rule="has(self.proxy) == (has(self.mode) && self.mode in ['http-proxy', 'https-proxy', 'socks5'])",message="proxy goes with the modes http-proxy, https-proxy and socks5 and with no other: give mode and proxy, or leave both out"
 type KubeconfigSpec struct {
-	// mode is the way in which clients reach the workload cluster; auto by default.
+	// mode is how clients reach the workload cluster. Defaults to auto.
 	// +optional
 	Mode KubeconfigMode `json:"mode,omitempty"`
 
-	// tlsServerName is the name of the serving certificate that clients verify, in every mode but sni, where it is the route.
-	// By default it is, in mode connect, the host of the original server where that is a DNS name, else "kubernetes", which
-	// every kubeadm certificate has; in mode address, that of the server; in the modes with a proxy, what the provider verifies.
+	// tlsServerName is the name in the serving certificate that clients verify. Mode sni ignores it, because there the
+	// name is also the route. The default depends on the mode. In mode connect it is the host of the original server
+	// if that is a DNS name, else "kubernetes", which every kubeadm certificate contains. In mode address it is the
+	// host of the server. In the modes with a proxy it is the name that the provider's kubeconfig verifies.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$')",message="must be a DNS name or an IP address that is in the serving certificate, without a port; leave it out for the default"
@@ -68,7 +69,7 @@ type KubeconfigSpec struct {
 	// +optional
 	Proxy *ProxySpec `json:"proxy,omitempty"`
 
-	// copies are further kubeconfigs for people and tools, each in a Secret of its own with the key "value".
+	// copies are further kubeconfigs for people and tools. Each is written to its own Secret, under the key "value".
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -76,9 +77,9 @@ type KubeconfigSpec struct {
 	Copies []KubeconfigCopy `json:"copies,omitempty"`
 }
 
-// ProxySpec is a proxy of the user's own.
+// ProxySpec is a proxy that the user operates.
 type ProxySpec struct {
-	// address is host:port of the proxy, as seen from the management cluster.
+	// address is the host:port of the proxy, as seen from the management cluster.
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$')",message="must be host:port: the mode says which kind of proxy it is, and credentials go into a Secret that credentialsSecret names"
 	Address string `json:"address"`
@@ -94,28 +95,28 @@ type ProxySpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.clientCertificate) != has(self.exec)",message="a copy needs either clientCertificate or exec, and not both: they say who its user is"
 type KubeconfigCopy struct {
-	// name is that of the Secret.
+	// name is the name of the Secret.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="must be the name of a Secret: lower-case letters, digits, - and .; the namespace has a field of its own"
 	Name string `json:"name"`
 
-	// namespace is that of the Secret; by default the Tunnel's. Another one must accept kubeconfigs from the Tunnel's by its
-	// annotation fairlead.dev/accept-kubeconfigs-from.
+	// namespace is the namespace of the Secret. Defaults to the Tunnel's namespace. Any other namespace must accept
+	// kubeconfigs from the Tunnel's namespace by its annotation fairlead.dev/accept-kubeconfigs-from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="must be the name of a namespace; leave it out for that of the Tunnel"
 	Namespace string `json:"namespace,omitempty"`
 
-	// mode is sni or connect; by default that of the Cluster's own kubeconfig.
+	// mode is sni or connect. Defaults to the mode of the Cluster's own kubeconfig.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self in ['sni', 'connect']",message="must be sni or connect; leave it out for the mode of the Cluster's own kubeconfig"
 	Mode KubeconfigMode `json:"mode,omitempty"`
 
-	// clientCertificate makes the kubeconfig's user one with a certificate of the workload cluster's CA.
+	// clientCertificate authenticates the user of the kubeconfig by a certificate of the workload cluster's CA.
 	// +optional
 	ClientCertificate *ClientCertificateAudience `json:"clientCertificate,omitempty"`
 
-	// exec makes the kubeconfig's user one who logs in with a plugin.
+	// exec authenticates the user of the kubeconfig by a credential plugin.
 	// +optional
 	Exec *ExecAudience `json:"exec,omitempty"`
 }
@@ -127,7 +128,7 @@ type ClientCertificateAudience struct {
 	// +kubebuilder:validation:XValidation:rule="self.size() >= 1 && self.size() <= 64",message="must be 1 to 64 characters, which is what a certificate has room for: give the user a shorter name"
 	CommonName string `json:"commonName"`
 
-	// groups are those that the user is in.
+	// groups are the groups of the user.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -135,7 +136,8 @@ type ClientCertificateAudience struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	Groups []string `json:"groups,omitempty"`
 
-	// expirationSeconds is for how long a certificate is valid, 30 days by default. It is replaced after two thirds of that.
+	// expirationSeconds is the validity of the certificate in seconds. Defaults to 30 days. The certificate is
+	// replaced after two thirds of it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 600 && self <= 31536000",message="must be between 600 (ten minutes) and 31536000 (a year) seconds; leave it out for 30 days"
 	ExpirationSeconds int32 `json:"expirationSeconds,omitempty"`
@@ -143,28 +145,28 @@ type ClientCertificateAudience struct {
 
 // ExecAudience is a client-go credential plugin: client.authentication.k8s.io/v1.
 type ExecAudience struct {
-	// command is the program.
+	// command is the program to run.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Command string `json:"command"`
-	// args are its arguments.
+	// args are the arguments of the program.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Args []string `json:"args,omitempty"`
-	// env is added to its environment.
+	// env is added to the environment of the program.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Env []ExecEnv `json:"env,omitempty"`
-	// installHint is shown to whom the program is missing.
+	// installHint is shown to users if the program is not installed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	InstallHint string `json:"installHint,omitempty"`
 }
 
-// ExecEnv is one variable of an environment.
+// ExecEnv is one environment variable.
 type ExecEnv struct {
 	// name of the variable.
 	// +kubebuilder:validation:MinLength=1
@@ -173,32 +175,32 @@ type ExecEnv struct {
 	Value string `json:"value"`
 }
 
-// KubeconfigStatus is how a kubeconfig Secret leads to a workload cluster. The webhook writes what is here into every new
-// version of the Secret.
+// KubeconfigStatus is how a kubeconfig Secret leads to a workload cluster. The webhook writes these values into every
+// new version of the Secret.
 type KubeconfigStatus struct {
-	// mode is the one that is in use; never auto.
+	// mode is the mode in use. It is never auto.
 	// +optional
 	Mode KubeconfigMode `json:"mode,omitempty"`
-	// endpointName is a DNS name of the workload cluster that its serving certificate has and mode auto serves as one more
+	// endpointName is a DNS name of the workload cluster in its serving certificate. Mode auto serves it as a further
 	// name of the tunnel.
 	// +optional
 	EndpointName string `json:"endpointName,omitempty"`
-	// server is what clients connect to.
+	// server is the server that clients connect to.
 	// +optional
 	Server string `json:"server,omitempty"`
-	// tlsServerName is the name that they verify, where it is not the server's.
+	// tlsServerName is the name that clients verify, if it is not the server's.
 	// +optional
 	TLSServerName string `json:"tlsServerName,omitempty"`
-	// proxyURL is the proxy that they use, without credentials.
+	// proxyURL is the proxy that clients use, without credentials.
 	// +optional
 	ProxyURL string `json:"proxyURL,omitempty"`
-	// changedAt is when the kubeconfig last came to lead another way.
+	// changedAt is when the endpoint of the kubeconfig last changed.
 	// +optional
 	ChangedAt *metav1.Time `json:"changedAt,omitempty"`
-	// previousServer is where it led before, as long as managers of Cluster API may be connected that way.
+	// previousServer is the previous server, as long as managers of Cluster API may still be connected to it.
 	// +optional
 	PreviousServer string `json:"previousServer,omitempty"`
-	// previousProxyURL is the proxy that it led by before, without credentials.
+	// previousProxyURL is the previous proxy, without credentials.
 	// +optional
 	PreviousProxyURL string `json:"previousProxyURL,omitempty"`
 	// copies are the further kubeconfigs.
@@ -211,14 +213,14 @@ type KubeconfigStatus struct {
 
 // KubeconfigCopyStatus is one further kubeconfig.
 type KubeconfigCopyStatus struct {
-	// namespace is that of the Secret.
+	// namespace is the namespace of the Secret.
 	Namespace string `json:"namespace"`
-	// name is that of the Secret.
+	// name is the name of the Secret.
 	Name string `json:"name"`
-	// certificateNotAfter is when its client certificate expires, if it has one.
+	// certificateNotAfter is when the client certificate expires, if the copy has one.
 	// +optional
 	CertificateNotAfter *metav1.Time `json:"certificateNotAfter,omitempty"`
-	// error says why the Secret is not as it should be; empty when it is.
+	// error is why the Secret is not as specified. Empty if it is.
 	// +optional
 	Error string `json:"error,omitempty"`
 }

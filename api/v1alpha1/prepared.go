@@ -6,9 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// PreparedUntil is until when this Tunnel waits for its Cluster, which is to be moved here. It is false for a Tunnel
-// that does not wait: one that has an owner, is being deleted, has no id or no tunnel, or names no time that can be
-// read. A nil Tunnel does not wait.
+// PreparedUntil returns until when this Tunnel waits for a Cluster that will be moved to this management cluster. It
+// returns false for a Tunnel that does not wait: a nil Tunnel, one that has a controlling owner, is being deleted, has
+// no id or an untunnelled mode, or whose annotation does not contain a valid time.
 func (t *Tunnel) PreparedUntil() (time.Time, bool) {
 	if t == nil || t.Spec.ID == "" || !t.Spec.Kubeconfig.Mode.Tunnelled() ||
 		!t.DeletionTimestamp.IsZero() || metav1.GetControllerOf(t) != nil {
@@ -18,8 +18,8 @@ func (t *Tunnel) PreparedUntil() (time.Time, bool) {
 	return until, err == nil
 }
 
-// Prepared says whether edges of this Tunnel may enrol although its Cluster is not there: the Tunnel waits for it, has
-// not waited for too long, and has its id.
+// Prepared reports whether edges of this Tunnel may enrol although its Cluster does not exist: the Tunnel waits for
+// it, the time of PreparedUntil has not passed, and the Tunnel holds its id.
 func (t *Tunnel) Prepared(now time.Time) bool {
 	until, ok := t.PreparedUntil()
 	return ok && now.Before(until) && t.HeldID() != ""

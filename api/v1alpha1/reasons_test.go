@@ -14,13 +14,13 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
-// reference is the folder of the documents that are made of this package.
+// reference is the directory of the documents that are generated from this package.
 const reference = "../../docs/reference/"
 
 // constant is a name with its comment.
 type constant struct{ name, value, text string }
 
-// constants are those of a file, in their order.
+// constants returns the constants of a file, in order.
 func constants(t *testing.T, file string) (all []constant) {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
@@ -48,8 +48,8 @@ func constants(t *testing.T, file string) (all []constant) {
 	return all
 }
 
-// said is what a comment says, without the name that it begins with.
-func (c constant) said(t *testing.T) string {
+// description returns the comment without the name that it begins with.
+func (c constant) description(t *testing.T) string {
 	t.Helper()
 	text, ok := strings.CutPrefix(c.text, c.name)
 	if !ok {
@@ -57,13 +57,14 @@ func (c constant) said(t *testing.T) string {
 	}
 	text = strings.TrimSpace(strings.TrimPrefix(text, ":"))
 	if text == "" {
-		t.Errorf("nobody says what %s means", c.name)
+		t.Errorf("%s has no description", c.name)
 		return ""
 	}
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// TestReasonsAreWhatTheCodeSays compares the list of reasons with the code. Run it with -update to write it anew.
+// TestReasonsAreWhatTheCodeSays compares the documented reasons with the code. Run it with -update to rewrite the
+// document.
 func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Conditions, reasons and events\n\n" +
@@ -73,7 +74,7 @@ func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 	for _, c := range constants(t, "conditions.go") {
 		switch {
 		case strings.HasPrefix(c.name, "Reason"):
-			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.said(t))
+			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.description(t))
 		case strings.HasPrefix(c.name, "Condition"), strings.HasPrefix(c.name, "ClusterCondition"), strings.HasPrefix(c.name, "MachineCondition"):
 			of := "Tunnel"
 			for _, kind := range []string{"Cluster", "Machine"} {
@@ -81,7 +82,7 @@ func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 					of = kind
 				}
 			}
-			fmt.Fprintf(&b, "\n## %s of a %s\n\n%s\n\n", c.value, of, c.said(t))
+			fmt.Fprintf(&b, "\n## %s of a %s\n\n%s\n\n", c.value, of, c.description(t))
 			if of != "Cluster" {
 				b.WriteString("| reason | meaning |\n|---|---|\n")
 			} else {
@@ -91,20 +92,20 @@ func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 			t.Errorf("%s is neither a condition nor a reason", c.name)
 		}
 	}
-	b.WriteString("\n## Events\n\nEach change of a condition makes an event with its reason. These are about no condition:\n\n| reason | meaning |\n|---|---|\n")
+	b.WriteString("\n## Events\n\nEach change of a condition emits an event with its reason. The events below do not belong to a condition:\n\n| reason | meaning |\n|---|---|\n")
 	for _, c := range constants(t, "events.go") {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.said(t))
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.description(t))
 	}
 	golden.CheckFile(t, reference+"reasons.md", []byte(b.String()))
 }
 
-// TestControllersUseDocumentedReasons finds reasons that a controller makes up: they would be in no document.
+// TestControllersUseDocumentedReasons finds undocumented reasons in the controllers.
 func TestControllersUseDocumentedReasons(t *testing.T) {
 	files, err := filepath.Glob("../../pkg/controller/*.go")
 	if err != nil || len(files) < 20 {
 		t.Fatal(err, len(files))
 	}
-	looked := 0
+	checked := 0
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
@@ -127,7 +128,7 @@ func TestControllersUseDocumentedReasons(t *testing.T) {
 				}
 			}
 			if reason != nil {
-				looked++
+				checked++
 				if literal, ok := reason.(*ast.BasicLit); ok {
 					t.Errorf("%s: the reason %s has no constant in api/v1alpha1", set.Position(literal.Pos()), literal.Value)
 				}
@@ -135,8 +136,8 @@ func TestControllersUseDocumentedReasons(t *testing.T) {
 			return true
 		})
 	}
-	if looked < 20 {
-		t.Errorf("only %d reasons were found", looked)
+	if checked < 20 {
+		t.Errorf("only %d reasons were found", checked)
 	}
 }
 

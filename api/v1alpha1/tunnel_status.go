@@ -5,24 +5,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TunnelStatus is what the controller has found and done.
+// TunnelStatus is the state that the controller observed and its decisions.
 type TunnelStatus struct {
-	// hostname is the tunnel hostname: the SNI or CONNECT authority that leads to this workload cluster.
+	// hostname is the tunnel hostname: the SNI or CONNECT authority that is routed to this workload cluster.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
 
-	// names are all DNS names that are served: the hostname and those extra names that are this Tunnel's. What is recorded
-	// here no other Tunnel can take. Empty when nothing is served.
+	// names are all DNS names that are served: the hostname and the extra names that this Tunnel holds. No other
+	// Tunnel can take a name that is recorded here. Empty if nothing is served.
 	// +optional
 	// +listType=atomic
 	Names []string `json:"names,omitempty"`
 
-	// id is the tunnel id that this Tunnel has, recorded like names, also while nothing is served: no other Tunnel has it.
+	// id is the tunnel id that this Tunnel holds. No other Tunnel can take it, even while nothing is served.
 	// +optional
 	ID string `json:"id,omitempty"`
 
-	// served is what the controller has granted beside names and id. The xds-servers serve what is recorded and nothing
-	// else. Empty when nothing is served.
+	// served is what the controller has granted in addition to names and id. The xds-servers serve only what is
+	// recorded here. Empty if nothing is served.
 	// +optional
 	Served *ServedStatus `json:"served,omitempty"`
 
@@ -30,72 +30,73 @@ type TunnelStatus struct {
 	// +optional
 	Kubeconfig KubeconfigStatus `json:"kubeconfig,omitzero"`
 
-	// conditions are Accepted, KubeconfigReady, KubeconfigMode, KubeconfigSwitched, HostnameResolves, CopiesReady, Enrolled,
-	// TunnelReady, APIServerReachable, and Ready for those that clients need; and Paused, while the Cluster or the Tunnel is.
+	// conditions are Accepted, KubeconfigReady, KubeconfigMode, KubeconfigSwitched, HostnameResolves, CopiesReady,
+	// Enrolled, TunnelReady and APIServerReachable; Ready, which summarises the conditions that clients depend on; and
+	// Paused, while the Cluster or the Tunnel is paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// edges are those that hold a certificate for this tunnel.
+	// edges are the edges that have a certificate for this tunnel.
 	// +optional
 	// +listType=map
 	// +listMapKey=nodeID
 	Edges []EdgeStatus `json:"edges,omitempty"`
 
-	// connectedEdges is how many of them have a tunnel and are not revoked.
+	// connectedEdges is the number of edges that have a reverse tunnel and are not revoked.
 	// +optional
 	ConnectedEdges int32 `json:"connectedEdges,omitempty"`
-	// tunnels is how many tunnels these have, to all gateways together.
+	// tunnels is the number of reverse tunnels of these edges, to all gateways together.
 	// +optional
 	Tunnels int32 `json:"tunnels,omitempty"`
 
-	// tokens are the records of the bootstrap tokens that are still valid. The tokens themselves are only in the
-	// bootstrap Secret.
+	// tokens are the records of the bootstrap tokens that are still valid. Only the bootstrap Secret contains the
+	// tokens themselves.
 	// +optional
 	// +listType=map
 	// +listMapKey=sha256
 	Tokens []TokenStatus `json:"tokens,omitempty"`
 
-	// bootReportTokens are the records of the tokens with which machines report how they boot, those that are still valid. Such a
-	// token is good for that alone. Its uses are not counted and not limited: maxUses and uses are 0.
+	// bootReportTokens are the records of the valid tokens with which machines send boot reports. Such a token permits
+	// nothing else. Its uses are neither counted nor limited: maxUses and uses are 0.
 	// +optional
 	// +listType=map
 	// +listMapKey=sha256
 	BootReportTokens []TokenStatus `json:"bootReportTokens,omitempty"`
 }
 
-// ServedStatus is what edges and gateways are configured with. The controller decides it from the Cluster and from the
-// spec of the Tunnel, and records it in the same write as names and id.
+// ServedStatus is the configuration of edges and gateways for this tunnel. The controller decides it from the Cluster
+// and from the spec of the Tunnel, and records it in the same write as names and id.
 type ServedStatus struct {
-	// clusterUID is the UID of the Cluster for which this was granted. It is empty where only enrolment is.
+	// clusterUID is the UID of the Cluster for which this was granted. Empty if only enrolment is granted.
 	// +optional
 	ClusterUID types.UID `json:"clusterUID,omitempty"`
 
-	// apiServers are the addresses that edges dial, as host:port: the first one, and the next ones while those before are
-	// not healthy.
+	// apiServers are the addresses, as host:port, that edges connect to: the first one, and each following one while
+	// the previous ones are unhealthy.
 	// +optional
 	// +listType=atomic
 	APIServers []string `json:"apiServers,omitempty"`
 
-	// limits are those of the spec that are valid.
+	// limits are the valid limits of the spec.
 	// +optional
 	Limits ServedLimits `json:"limits,omitzero"`
 
-	// enrolmentOnly says that edges may enrol and that no client is served: the Tunnel waits for its Cluster.
+	// enrolmentOnly is true while the Tunnel waits for its Cluster: edges may enrol, and no client is served.
 	// +optional
 	EnrolmentOnly bool `json:"enrolmentOnly,omitempty"`
 }
 
-// ServedLimits are the limits of a tunnel. Zero stands for the default.
+// ServedLimits are the limits of a tunnel. Zero means the default.
 type ServedLimits struct {
-	// connections is how many connections may be open through each gateway and name.
+	// connections is the maximum number of connections that may be open through each gateway and name.
 	// +optional
 	Connections int64 `json:"connections,omitempty"`
-	// pendingConnections is how many of them may wait for a tunnel.
+	// pendingConnections is the maximum number of connections that may wait for a reverse tunnel.
 	// +optional
 	PendingConnections int64 `json:"pendingConnections,omitempty"`
-	// bandwidth is how many bytes per second each edge carries for each gateway, in each direction.
+	// bandwidth is the maximum number of bytes per second that each edge carries for each gateway, in each direction.
 	// +optional
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 }
@@ -104,69 +105,70 @@ type ServedLimits struct {
 type EdgeStatus struct {
 	// nodeID is the subject of the edge's certificate.
 	NodeID string `json:"nodeID"`
-	// host is what the machine calls itself.
+	// host is the machine's own name.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// enrolledAt is when the edge got its first certificate. Of one that came with a moved Cluster it is when it was seen
-	// first, and certificateNotAfter the latest time that is possible, until the edge renews.
+	// enrolledAt is when the edge received its first certificate. For an edge of a moved Cluster it is when the edge
+	// was first observed, and certificateNotAfter is the latest possible time until the edge renews.
 	EnrolledAt metav1.Time `json:"enrolledAt"`
 	// certificateNotAfter is when the newest certificate of the edge expires.
 	CertificateNotAfter metav1.Time `json:"certificateNotAfter"`
-	// tokenSHA256 is the hash of the token with which the edge enrolled. When the edge is revoked the token ends too.
+	// tokenSHA256 is the hash of the token with which the edge enrolled. Revoking the edge also revokes the token.
 	// +optional
 	TokenSHA256 string `json:"tokenSHA256,omitempty"`
-	// revokedAt is when the controller saw that the edge is revoked.
+	// revokedAt is when the controller observed that the edge is revoked.
 	// +optional
 	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
-	// cutAt is when all gateways had said that they have no tunnel of the revoked edge any more.
+	// cutAt is when all gateways had reported that they have no reverse tunnel of the revoked edge left.
 	// +optional
 	CutAt *metav1.Time `json:"cutAt,omitempty"`
-	// gateways are those to which the edge has tunnels, as the gateways themselves say. Of a revoked edge they are those that
-	// have not said yet that its tunnels are cut, among them any that has gone silent since.
+	// gateways are the gateways that have reverse tunnels of the edge, as reported by the gateways. For a revoked edge
+	// they are the gateways that have not yet reported that its reverse tunnels are closed, including gateways that
+	// have since stopped reporting.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	Gateways []EdgeGatewayStatus `json:"gateways,omitempty"`
-	// lastSeen is when the edge was last connected to the control channel, or had a tunnel. While it is connected this is
-	// renewed every few minutes only.
+	// lastSeen is when the edge was last connected to the control channel, or had a reverse tunnel. While the edge is
+	// connected it is updated only every few minutes.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 	// form is how the edge runs: Process or Container.
 	// +optional
 	Form string `json:"form,omitempty"`
-	// version is that of the edge-agent.
+	// version is the version of the edge-agent.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// apiServer is what the edge says of the apiserver.
+	// apiServer is what the edge reports about the apiserver.
 	// +optional
 	APIServer *EdgeAPIServerStatus `json:"apiServer,omitempty"`
-	// lastError is the newest trouble that the edge reports; empty when there is none.
+	// lastError is the latest error that the edge reports. Empty if there is none.
 	// +optional
 	LastError string `json:"lastError,omitempty"`
 }
 
-// EdgeGatewayStatus are the tunnels of an edge to one gateway.
+// EdgeGatewayStatus are the reverse tunnels of an edge to one gateway.
 type EdgeGatewayStatus struct {
 	// name is gateway-<i>.
 	Name string `json:"name"`
-	// tunnels is how many there are.
+	// tunnels is the number of reverse tunnels.
 	Tunnels int32 `json:"tunnels"`
-	// workersWithout is on how many workers of the gateway's Envoy the edge has had no tunnel for some seconds: clients that
-	// land on these are not served by this edge there. The gateway repairs it.
+	// workersWithout is the number of workers of the gateway's Envoy on which the edge has had no reverse tunnel for
+	// some seconds. This edge does not serve clients that are connected to these workers. The gateway repairs this.
 	// +optional
 	WorkersWithout int32 `json:"workersWithout,omitempty"`
 }
 
-// EdgeAPIServerStatus is the apiserver as an edge sees it.
+// EdgeAPIServerStatus is the state of the apiserver as an edge observes it.
 type EdgeAPIServerStatus struct {
-	// address is the one that was asked: the first that is healthy, or else the first.
+	// address is the address that was probed: the first healthy one, or else the first.
 	Address string `json:"address"`
-	// healthy says whether it answers.
+	// healthy reports whether the apiserver answers.
 	Healthy bool `json:"healthy"`
-	// message says why it is not healthy.
+	// message is why the apiserver is not healthy.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// version is that of Kubernetes; empty if the apiserver does not tell strangers.
+	// version is the version of Kubernetes. Empty if the apiserver does not report it to unauthenticated clients.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// certificateNames are the DNS names and IP addresses in its serving certificate.
@@ -182,7 +184,7 @@ type EdgeAPIServerStatus struct {
 type TokenStatus struct {
 	// sha256 is the hash of the token, in lower-case hexadecimal.
 	SHA256 string `json:"sha256"`
-	// expiresAt is when the token ends.
+	// expiresAt is when the token expires.
 	ExpiresAt metav1.Time `json:"expiresAt"`
 	// maxUses is how many edges may enrol with the token.
 	MaxUses int32 `json:"maxUses"`

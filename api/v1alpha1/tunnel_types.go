@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Tunnel says how one workload cluster is reached. It has the namespace and name of its Cluster, which owns it.
+// Tunnel defines how one workload cluster is reached. It has the namespace and name of its Cluster, which owns it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -43,30 +43,31 @@ type TunnelList struct {
 	Items           []Tunnel `json:"items"`
 }
 
-// TunnelSpec is what a user may say about a tunnel. The controller fills what is empty and changes nothing else.
+// TunnelSpec is the desired state of a tunnel. The controller fills in empty fields and changes nothing else.
 type TunnelSpec struct {
-	// id is the identity of the tunnel: random, chosen by the controller, never changed, moved with the object. Only who may
-	// do set-id on tunnels.fairlead.dev in all namespaces may choose it: whoever moves Clusters.
+	// id is the identity of the tunnel. The controller chooses it at random. It never changes, and it moves with the
+	// object. Setting it requires the verb set-id on tunnels.fairlead.dev in all namespaces, which the identity that
+	// moves Clusters needs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]{20,32}$')",message="must be 20 to 32 characters of a-z and 0-9; leave it out, and the controller chooses it"
 	ID string `json:"id,omitempty"`
 
-	// kubeconfig says how the Cluster's kubeconfig Secret is written.
+	// kubeconfig defines how the Cluster's kubeconfig Secret is written.
 	// +optional
 	Kubeconfig KubeconfigSpec `json:"kubeconfig,omitzero"`
 
-	// apiServer is the address that edges dial, as seen from their network.
+	// apiServer is the address that edges connect to, as seen from their network.
 	// +optional
 	APIServer APIServerSpec `json:"apiServer,omitzero"`
 
-	// limits are how much of a gateway this tunnel may take, so that its clients leave the others theirs. A change holds for
-	// connections to come; those that are open stay.
+	// limits are how much of a gateway this tunnel may use, so that other tunnels keep their share. A change applies
+	// to new connections; open connections stay.
 	// +optional
 	Limits LimitsSpec `json:"limits,omitzero"`
 
-	// extraNames are further DNS names of this tunnel, beside its hostname: names that the serving certificate already
-	// has. Each must be unique in the installation and may not be below the tunnel domain.
+	// extraNames are further DNS names of this tunnel, in addition to its hostname: names that the serving certificate
+	// already contains. Each must be unique in the installation and must not be below the tunnel domain.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -75,9 +76,9 @@ type TunnelSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a == b))",message="has a name twice: remove one of them"
 	ExtraNames []string `json:"extraNames,omitempty"`
 
-	// revokedEdges are the node names of edges that are let in no more: their tunnels are cut, and they get no
-	// certificate and no configuration. A node name is never given again, so an entry is of no use once the certificate of
-	// that edge has ended and its grace time of 90 days too.
+	// revokedEdges are the node names of revoked edges: their reverse tunnels are closed, and they get no certificate
+	// and no configuration. A node name is never reused. An entry can be removed 90 days after the certificate of the
+	// edge has expired.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1024
@@ -86,22 +87,24 @@ type TunnelSpec struct {
 	RevokedEdges []string `json:"revokedEdges,omitempty"`
 }
 
-// LimitsSpec are the limits of a tunnel. What is beyond them is refused at once: by CONNECT with 503, by SNI by closing.
+// LimitsSpec are the limits of a tunnel. Connections beyond them are rejected at once: CONNECT with 503, SNI by
+// closing.
 type LimitsSpec struct {
-	// connections is how many connections may be open at the same time through each gateway and name; 512 by default. One
-	// connection carries as many requests and watches as its client likes.
+	// connections is the maximum number of connections that may be open at the same time through each gateway and
+	// name. Defaults to 512. One connection carries any number of requests and watches of its client.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 10000",message="must be between 1 and 10000 connections; to let nobody in delete the Tunnel, and leave it out for 512"
 	Connections int32 `json:"connections,omitempty"`
 
-	// pendingConnections is how many of them may wait for a tunnel at the same time; 256 by default.
+	// pendingConnections is the maximum number of connections that may wait for a reverse tunnel at the same time.
+	// Defaults to 256.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 10000",message="must be between 1 and 10000 connections; leave it out for 256"
 	PendingConnections int32 `json:"pendingConnections,omitempty"`
 
-	// bandwidth is how many bytes each edge carries in a second for each gateway, in each of the two directions, such as 10Mi: of all
-	// connections together. There is no limit by default. A change has the edges replace their tunnels: connections end within
-	// some seconds, and their clients connect again.
+	// bandwidth is the maximum number of bytes per second, such as 10Mi, that each edge carries for each gateway, in
+	// each of the two directions, for all connections together. By default there is no limit. A change makes the edges
+	// replace their reverse tunnels: connections end within some seconds, and their clients connect again.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Ki')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="must be between 64Ki and 1Ti bytes in a second; leave it out for no limit"
 	Bandwidth *resource.Quantity `json:"bandwidth,omitempty"`
@@ -109,21 +112,21 @@ type LimitsSpec struct {
 
 // APIServerSpec is the address of an apiserver.
 type APIServerSpec struct {
-	// address is an IP address or a DNS name; by default that of Cluster.spec.controlPlaneEndpoint, and while there is
-	// none 127.0.0.1.
+	// address is an IP address or a DNS name. Defaults to the host of Cluster.spec.controlPlaneEndpoint, or to
+	// 127.0.0.1 while the Cluster has no endpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?[.]?|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$')",message="must be an IP address or a DNS name alone: without https://, and the port goes into the field port; leave it out for the endpoint of the Cluster"
 	Address string `json:"address,omitempty"`
 
-	// port is a TCP port; by default that of Cluster.spec.controlPlaneEndpoint, and while there is none that of
-	// Cluster.spec.clusterNetwork.apiServerPort or 6443.
+	// port is a TCP port. Defaults to the port of Cluster.spec.controlPlaneEndpoint. While the Cluster has no
+	// endpoint, it defaults to Cluster.spec.clusterNetwork.apiServerPort, or to 6443.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="must be between 1 and 65535; leave it out for that of the Cluster's endpoint"
 	Port int32 `json:"port,omitempty"`
 
-	// others are further apiservers of the same workload cluster, in the order in which edges fall back to them while
-	// those before are not healthy.
+	// others are further apiservers of the same workload cluster. Edges fall back to them in this order while the
+	// previous ones are unhealthy.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -137,7 +140,7 @@ type APIServerAddress struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?[.]?|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$')",message="must be an IP address or a DNS name alone: without https://, and the port goes into the field port"
 	Address string `json:"address"`
 
-	// port is a TCP port; by default that of the first address.
+	// port is a TCP port. Defaults to the port of the first address.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="must be between 1 and 65535; leave it out for that of the first address"
 	Port int32 `json:"port,omitempty"`

@@ -1,5 +1,5 @@
-// Package clusterclass_test keeps the files of this folder what pkg/capi/inject says, and proves on a real Cluster API that a
-// control plane made from them has what its edges need.
+// Package clusterclass_test checks the files of this directory against pkg/capi/inject, and proves with a real Cluster
+// API that a control plane made from them has everything that its edges need.
 package clusterclass_test
 
 import (
@@ -18,10 +18,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the generated files with what pkg/capi/inject makes now")
 
-// defaults are those of an installation, as the files have them.
+// defaults are those of an installation, as in the files.
 var defaults = inject.Variable{TunnelDomain: "tunnels.example.com", Image: "registry.example.com/fairlead-edge:v1", APIServerPort: inject.DefaultAPIServerPort}
 
-// part is what the generated files have of a ClusterClass.
+// part is the part of a ClusterClass that is generated.
 type part struct {
 	Variables []clusterv1.ClusterClassVariable `json:"variables,omitempty"`
 	Patches   []clusterv1.ClusterClassPatch    `json:"patches"`
@@ -93,7 +93,7 @@ func TestFilesAreWhatTheCodeSays(t *testing.T) {
 	}
 }
 
-// TestSnippetIsAnInjection fills in the placeholders as envsubst does.
+// TestSnippetIsAnInjection replaces the placeholders as envsubst does.
 func TestSnippetIsAnInjection(t *testing.T) {
 	text, err := os.ReadFile("kubeadmcontrolplane.yaml")
 	if err != nil {
@@ -125,7 +125,7 @@ func TestSnippetIsAnInjection(t *testing.T) {
 	}
 }
 
-// TestExampleHasThePatches: the example is written by hand, but for its patches and its variable.
+// TestExampleHasThePatches: the example is written by hand, except for its patches and its variable.
 func TestExampleHasThePatches(t *testing.T) {
 	var want part
 	for _, file := range []string{"lists.yaml", "patches.yaml"} {
@@ -148,7 +148,7 @@ func TestExampleHasThePatches(t *testing.T) {
 	}
 }
 
-// read takes no field that a ClusterClass does not have.
+// read parses a file strictly: an unknown field is an error.
 func read(t *testing.T, file string) part {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -20,14 +20,15 @@ var (
 	applied   = regexp.MustCompile(`kubectl apply -[kf] (\S+)`)
 )
 
-// TestDocument: what docs/machines.md tells people to write is what the other tests use, and every file that it names is there.
+// TestDocument: the instructions of docs/machines.md are those of the other tests, and every file that it names
+// exists.
 func TestDocument(t *testing.T) {
 	const dir = "../../docs"
 	text, err := os.ReadFile(filepath.Join(dir, "machines.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var asks, external bool
+	var requesting, external bool
 	for _, block := range yamlBlock.FindAllSubmatch(text, -1) {
 		var object struct {
 			Metadata clusterv1.ObjectMeta `json:"metadata"`
@@ -36,11 +37,11 @@ func TestDocument(t *testing.T) {
 		if err := yaml.UnmarshalStrict(block[1], &object); err != nil {
 			t.Errorf("%s: %v", block[1], err)
 		}
-		asks = asks || inject.Asked(object.Metadata.Labels, object.Metadata.Annotations)
+		requesting = requesting || inject.Requested(object.Metadata.Labels, object.Metadata.Annotations)
 		external = external || cmp.Equal(object.Spec.Patches, []clusterv1.ClusterClassPatch{externalPatch})
 	}
-	if !asks || !external {
-		t.Errorf("it does not say how a Cluster asks for edges (%v), or how a ClusterClass names the extension (%v)", asks, external)
+	if !requesting || !external {
+		t.Errorf("it does not say how a Cluster asks for edges (%v), or how a ClusterClass names the extension (%v)", requesting, external)
 	}
 	var named []string
 	for _, m := range link.FindAllSubmatch(text, -1) {

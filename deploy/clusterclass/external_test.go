@@ -22,18 +22,18 @@ import (
 	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
-// externalNamespaceLabel marks the namespaces of the tests whose Clusters the extension is asked about.
+// externalNamespaceLabel marks the test namespaces for whose Clusters the extension is called.
 const externalNamespaceLabel = "external"
 
-// externalPatch is what a ClusterClass has to name, as docs/machines.md says.
+// externalPatch is the patch that a ClusterClass must name, as in docs/machines.md.
 var externalPatch = clusterv1.ClusterClassPatch{Name: "fairlead", External: &clusterv1.ExternalPatchDefinition{
 	GeneratePatchesExtension:   hooks.GeneratePatchesName + ".fairlead",
 	ValidateTopologyExtension:  hooks.ValidateTopologyName + ".fairlead",
 	DiscoverVariablesExtension: hooks.DiscoverVariablesName + ".fairlead",
 }}
 
-// register tells Cluster API of the extension, by the file in deploy but for the address, and returns a namespace for whose
-// Clusters it is asked.
+// register registers the extension with Cluster API, from the file in deploy with another address. It returns a
+// namespace for whose Clusters the extension is called.
 func register(t *testing.T, admin client.Client) string {
 	t.Helper()
 	namespace := kubetest.NewNamespace(t, admin)
@@ -75,8 +75,8 @@ func register(t *testing.T, admin client.Client) string {
 	return namespace
 }
 
-// TestRuntimeExtension has Cluster API itself call the extension for a ClusterClass of every form of a template, and compares
-// the control plane with the one that the inline patches make.
+// TestRuntimeExtension lets Cluster API call the extension for a ClusterClass with every form of a template, and
+// compares the control plane with the one from the inline patches.
 func TestRuntimeExtension(t *testing.T) {
 	admin := management(t)
 	namespace := register(t, admin)
@@ -89,29 +89,29 @@ func TestRuntimeExtension(t *testing.T) {
 	for name, template := range templates {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asks, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
+			requesting, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
 			not.Annotations = nil
-			create(t, admin, asks, not)
+			create(t, admin, requesting, not)
 			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(not))); diff != "" {
 				t.Errorf("a Cluster that does not ask for edges has another control plane: %s", diff)
 			}
-			blocked(t, admin, asks, "waiting for the controller to make the Tunnel")
-			enrol(t, admin, asks)
-			if diff := cmp.Diff(injected(t, template.config, namespace, asks.Name), controlPlane(t, admin, client.ObjectKeyFromObject(asks))); diff != "" {
+			blocked(t, admin, requesting, "waiting for the controller to make the Tunnel")
+			enrol(t, admin, requesting)
+			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin, client.ObjectKeyFromObject(requesting))); diff != "" {
 				t.Error(diff)
 			}
-			// The variable is the Cluster's own from now on: another default changes none of its machines.
-			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(asks), asks); err != nil {
+			// From now on the variable belongs to the Cluster: another default changes none of its machines.
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(requesting), requesting); err != nil {
 				t.Fatal(err)
 			}
-			if v := asks.Spec.Topology.Variables; len(v) != 1 || v[0].Name != inject.VariableName || !strings.Contains(string(v[0].Value.Raw), defaults.Image) {
+			if v := requesting.Spec.Topology.Variables; len(v) != 1 || v[0].Name != inject.VariableName || !strings.Contains(string(v[0].Value.Raw), defaults.Image) {
 				t.Errorf("the Cluster has the variables %v", v)
 			}
 		})
 	}
 }
 
-// TestTopologiesThatCanNotWork are refused in words that a person can do something with.
+// TestTopologiesThatCanNotWork checks that they are rejected with actionable messages.
 func TestTopologiesThatCanNotWork(t *testing.T) {
 	admin := management(t)
 	namespace := register(t, admin)
@@ -145,7 +145,7 @@ func TestTopologiesThatCanNotWork(t *testing.T) {
 	}
 }
 
-// blocked waits until a Cluster says why it has no control plane.
+// blocked waits until a Cluster reports why it has no control plane.
 func blocked(t *testing.T, admin client.Client, cluster *clusterv1.Cluster, want string) {
 	t.Helper()
 	eventually.True(t, patience, "a condition of "+cluster.Name, func() error {
@@ -167,7 +167,7 @@ func blocked(t *testing.T, admin client.Client, cluster *clusterv1.Cluster, want
 	})
 }
 
-// enrol makes what the controller makes when the edges of a Cluster can enrol, as far as the extension sees it.
+// enrol simulates the controller: it creates what the extension reads when the edges of a Cluster can enrol.
 func enrol(t *testing.T, admin client.Client, cluster *clusterv1.Cluster) {
 	t.Helper()
 	accept(t, admin, cluster, metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}, "x.example.com")

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
-// templates are the forms that a KubeadmControlPlaneTemplate may have, and the patches of lists.yaml that each needs.
+// templates are the forms of a KubeadmControlPlaneTemplate, with the patches of lists.yaml that each needs.
 var templates = map[string]struct {
 	config string
 	lists  []string
@@ -39,8 +39,8 @@ var templates = map[string]struct {
 	},
 }
 
-// TestInlinePatches has Cluster API itself apply the patches of this folder to every form of a template, and compares the
-// control plane that it makes with what pkg/capi/inject makes of the template.
+// TestInlinePatches lets Cluster API apply the patches of this directory to every form of a template, and compares the
+// control plane with the result of pkg/capi/inject for the template.
 func TestInlinePatches(t *testing.T) {
 	admin := management(t)
 	namespace := kubetest.NewNamespace(t, admin)
@@ -57,14 +57,14 @@ func TestInlinePatches(t *testing.T) {
 		create(t, admin, newTemplates(t, namespace, name, template.config)...)
 		create(t, admin, class)
 	}
-	// Apart, so that the manager does not come to all of them one after the other.
+	// In parallel, so that the manager does not reconcile them one after the other.
 	for name, template := range templates {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asks, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
+			requesting, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
 			not.Annotations = nil
-			create(t, admin, asks, not)
-			if diff := cmp.Diff(injected(t, template.config, namespace, asks.Name), controlPlane(t, admin, client.ObjectKeyFromObject(asks))); diff != "" {
+			create(t, admin, requesting, not)
+			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin, client.ObjectKeyFromObject(requesting))); diff != "" {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(not))); diff != "" {
@@ -74,7 +74,7 @@ func TestInlinePatches(t *testing.T) {
 	}
 }
 
-// TestExample applies example.yaml as it is.
+// TestExample applies example.yaml unchanged.
 func TestExample(t *testing.T) {
 	admin := management(t)
 	var cluster client.Object
@@ -96,8 +96,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestVariableTakesNoTricks: what a person writes into the variable must not change the meaning of a manifest.
-func TestVariableTakesNoTricks(t *testing.T) {
+// TestVariableRejectsInjections: a value of the variable must not change the meaning of a manifest.
+func TestVariableRejectsInjections(t *testing.T) {
 	admin := management(t)
 	namespace := kubetest.NewNamespace(t, admin)
 	class := newClass(namespace, "tricks")
@@ -133,7 +133,7 @@ func fields(t *testing.T, text string) map[string]any {
 	return all
 }
 
-// injected is what must become of the configuration of a template.
+// injected returns the expected result for the configuration of a template.
 func injected(t *testing.T, config, namespace, name string) map[string]any {
 	t.Helper()
 	want := fields(t, config)
@@ -169,7 +169,7 @@ func newClass(namespace, name string) *clusterv1.ClusterClass {
 	return class
 }
 
-// newCluster asks for edges on its control plane.
+// newCluster returns a Cluster that requests edges on its control plane.
 func newCluster(namespace, name, class string) *clusterv1.Cluster {
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace, cluster.Name = namespace, name

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// options are those of a Cluster that has the defaults.
+// options returns the options of a Cluster with the defaults.
 func options(namespace, name string) inject.Options {
 	return inject.Options{
 		Cluster: model.Key{Namespace: namespace, Name: name}, Domain: model.TunnelDomain(defaults.TunnelDomain),
@@ -20,7 +20,7 @@ func options(namespace, name string) inject.Options {
 	}
 }
 
-// example are the objects of example.yaml.
+// example returns the objects of example.yaml.
 func example(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	data, err := os.ReadFile("example.yaml")
@@ -34,7 +34,7 @@ func example(t *testing.T) []*unstructured.Unstructured {
 	return objects
 }
 
-// convert takes no field that the type does not have.
+// convert converts strictly: an unknown field is an error.
 func convert(t *testing.T, from *unstructured.Unstructured, into any) {
 	t.Helper()
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(from.Object, into, true); err != nil {

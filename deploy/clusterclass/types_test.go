@@ -17,11 +17,12 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// contractLabel says which version of a type speaks Cluster API's contract; its kustomizations add it to every type.
+// contractLabel declares which version of a type implements Cluster API's contract; its kustomizations add it to every
+// type.
 const contractLabel = "cluster.x-k8s.io/v1beta2"
 
-// installTypes installs the types of Cluster API and of its kubeadm control-plane provider, ours, and stand-ins for those of an
-// infrastructure provider, which nobody looks into.
+// installTypes installs the types of Cluster API and of its kubeadm control-plane provider, Fairlead's own, and
+// placeholders for the types of an infrastructure provider, whose fields are never read.
 func installTypes(ctx context.Context, admin client.Client) error {
 	module, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	if err != nil {
@@ -103,7 +104,7 @@ func established(ctx context.Context, admin client.Client, crds []*unstructured.
 	return nil
 }
 
-// installExtension makes the permissions that the extension's manifest gives it, and nothing else of it: it runs as a process.
+// installExtension creates the permissions from the extension's manifest. The extension itself runs as a process.
 func installExtension(ctx context.Context, admin client.Client) error {
 	data, err := os.ReadFile("../runtime-extension/runtime-extension.yaml")
 	if err != nil {

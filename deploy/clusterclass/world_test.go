@@ -30,11 +30,13 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// extensionUser is who the runtime extension is in a management cluster: it has the permissions of its manifest, and no more.
+// extensionUser is the identity of the runtime extension in a management cluster. It has exactly the permissions of
+// its manifest.
 const extensionUser = "system:serviceaccount:fairlead-system:runtime-extension"
 
-// world is a real apiserver with Cluster API's types, its real core manager with its webhooks, and our runtime extension as a
-// process. There is no other provider: a control plane is an object that the core manager makes out of a ClusterClass.
+// world is a real apiserver with Cluster API's types, its real core manager with its webhooks, and Fairlead's runtime
+// extension as a process. There is no other provider: a control plane is an object that the core manager creates from
+// a ClusterClass.
 var world struct {
 	dir       string
 	extension string // port of the hooks
@@ -43,7 +45,7 @@ var world struct {
 	running   sync.WaitGroup
 }
 
-// patience is how long a test waits for what Cluster API's manager does as soon as it comes to it, on a machine that is busy.
+// patience is how long a test waits for an immediate action of Cluster API's manager on a busy machine.
 const patience = 2 * time.Minute
 
 var server = kubetest.Server{Prepare: build, End: end}
@@ -69,7 +71,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// build starts all of the world.
+// build starts the whole world.
 func build(ctx context.Context, config *rest.Config) error {
 	authority, err := lab.NewAuthority("webhooks")
 	if err != nil {
@@ -104,7 +106,7 @@ func build(ctx context.Context, config *rest.Config) error {
 	return startManager(ctx, admin)
 }
 
-// startManager starts Cluster API's core manager, and then has the apiserver ask its webhooks.
+// startManager starts Cluster API's core manager, and then makes the apiserver call its webhooks.
 func startManager(ctx context.Context, admin client.Client) error {
 	webhooks, health := freePort(), freePort()
 	err := start(ctx, health, "../../bin/capi-core", "--feature-gates=ClusterTopology=true,RuntimeSDK=true",
@@ -193,7 +195,7 @@ func end() error {
 	return nil
 }
 
-// writeKubeconfig writes an administrator's kubeconfig; with a user it has that one's permissions instead.
+// writeKubeconfig writes a kubeconfig of an administrator, or of user if it is not empty.
 func writeKubeconfig(name string, config *rest.Config, user string) error {
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
@@ -221,7 +223,7 @@ func management(t *testing.T) client.Client {
 	return admin
 }
 
-// create makes objects. A ClusterClass is taken only when the manager has seen its templates.
+// create creates objects. A ClusterClass is accepted only when the manager has observed its templates.
 func create(t *testing.T, admin client.Client, objects ...client.Object) {
 	t.Helper()
 	for _, o := range objects {

@@ -1,5 +1,5 @@
-// Package dns_test shows what is in this folder to those for whom it is: the Corefile to CoreDNS, the objects to an apiserver with
-// external-dns's CRD.
+// Package dns_test tests the files of this directory with their real consumers: the Corefile with CoreDNS, the objects
+// with an apiserver that has external-dns's CRD.
 package dns_test
 
 import (
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// part is a program or file of bin.
+// part returns the path of a program or file in bin.
 func part(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(root, "bin", name)
@@ -50,7 +50,7 @@ func part(t *testing.T, name string) string {
 	return path
 }
 
-// clusterNames play the part of CoreDNS that has the names of the cluster.
+// clusterNames simulates the CoreDNS block with the names of the cluster.
 const clusterNames = `
 .:%[1]s {
     bind 127.0.0.1
@@ -62,7 +62,8 @@ const clusterNames = `
 }
 `
 
-// startCoreDNS runs CoreDNS with the Corefile, beside a block with the cluster's names, and returns a resolver that asks it.
+// startCoreDNS runs CoreDNS with the Corefile and a block with the cluster's names. It returns a resolver that uses
+// it.
 func startCoreDNS(t *testing.T) *net.Resolver {
 	t.Helper()
 	program := part(t, "coredns")
@@ -117,7 +118,7 @@ func TestCoreDNSResolvesTunnelHostnames(t *testing.T) {
 			return nil
 		})
 	}
-	// The names of the cluster are what they were.
+	// The names of the cluster are unchanged.
 	if got, err := resolver.LookupHost(t.Context(), "gateway.fairlead-system.svc.cluster.local."); err != nil || len(got) != 2 {
 		t.Errorf("the gateway's own name: %v, %v", got, err)
 	}
@@ -151,7 +152,7 @@ func installExternalDNS(ctx context.Context, config *rest.Config) error {
 
 const externalDNSCRD = "externaldns-crd.yaml"
 
-func TestExternalDNSTakesTheObjects(t *testing.T) {
+func TestExternalDNSAcceptsTheObjects(t *testing.T) {
 	part(t, externalDNSCRD)
 	admin, err := kubetest.NewClient(server.Config(t))
 	if err != nil {
@@ -193,7 +194,7 @@ func TestExternalDNSTakesTheObjects(t *testing.T) {
 	}
 }
 
-// TestOneTunnelDomain: who changes it in the settings finds it here under the same name.
+// TestOneTunnelDomain: the files contain the tunnel domain of the settings, so that a search finds all places.
 func TestOneTunnelDomain(t *testing.T) {
 	settings, err := os.ReadFile(root + "/deploy/kubernetes/settings.yaml")
 	if err != nil {

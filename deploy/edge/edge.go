@@ -1,14 +1,16 @@
-// Package edge has the manifests of this folder that programs of ours hand on. It knows nothing of what they do with them.
+// Package edge embeds the manifests of this directory that programs use. It does not know how they use them.
 package edge
 
 import _ "embed" // for the files below
 
-// StaticPod is static-pod.yaml: the edge of a control-plane node, for the image fairlead-edge and an apiserver on port 6443.
+// StaticPod is static-pod.yaml: the edge of a control-plane node, for the image fairlead-edge and an apiserver on port
+// 6443.
 //
 //go:embed static-pod.yaml
 var StaticPod string
 
-// Deployment is deployment.yaml: edges in the workload cluster, whose Secret fairlead-edge-bootstrap somebody else brings.
+// Deployment is deployment.yaml: edges in the workload cluster. The user must create the Secret
+// fairlead-edge-bootstrap.
 //
 //go:embed deployment.yaml
 var Deployment string

@@ -1,5 +1,6 @@
-// Package edge_test proves that what this folder offers for installing an edge can be used as it is: Kubernetes takes it, also
-// in a namespace that allows no privileges, its flags are those of the program, and its parts fit together.
+// Package edge_test proves that the files of this directory for installing an edge work unchanged: Kubernetes accepts
+// them, also in a namespace that allows no privileges, their flags are those of the program, and their parts fit
+// together.
 package edge_test
 
 import (
@@ -24,7 +25,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// server is for the manifests that an apiserver gets; a static Pod is kubelet's alone.
+// server is for the manifests that are sent to an apiserver; only kubelet reads a static Pod.
 var server = kubetest.Server{}
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// pods are the Pods of all manifests, by file.
+// pods returns the Pods of all manifests, by file.
 func pods(t *testing.T) map[string]corev1.PodSpec {
 	t.Helper()
 	var static corev1.Pod
@@ -50,7 +51,7 @@ func pods(t *testing.T) map[string]corev1.PodSpec {
 	return all
 }
 
-// decode takes no field that the type does not have.
+// decode decodes strictly: an unknown field is an error.
 func decode(t *testing.T, name string, into any) {
 	t.Helper()
 	data, err := os.ReadFile(name)
@@ -88,14 +89,15 @@ func TestNoContainerHasPrivileges(t *testing.T) {
 	}
 }
 
-// TestAnApiserverTakesThem asks one in a namespace with the Pod security standard "restricted".
-func TestAnApiserverTakesThem(t *testing.T) {
+// TestAnAPIServerAcceptsTheManifests uses a namespace with the Pod security standard "restricted".
+func TestAnAPIServerAcceptsTheManifests(t *testing.T) {
 	admin, err := kubetest.NewClient(server.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "fairlead-edge", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "default"}} // which a controller makes elsewhere
+	// elsewhere a controller creates it
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "default"}}
 	for _, o := range []client.Object{namespace, account} {
 		if err := admin.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -120,8 +122,8 @@ func TestAnApiserverTakesThem(t *testing.T) {
 	}
 }
 
-// TestFoldersOfTheAgentAreItsOwn: the agent closes its folders to others, which only the owner of a folder can do, and kubelet
-// leaves the mount point of a volume to root.
+// TestFoldersOfTheAgentAreItsOwn: the agent removes other users' access to its directories, which only the owner of a
+// directory can do. kubelet leaves the mount point of a volume to root.
 func TestFoldersOfTheAgentAreItsOwn(t *testing.T) {
 	for name, p := range pods(t) {
 		for _, c := range containers(p) {
@@ -190,7 +192,8 @@ func TestAgentAndEnvoyInTwoContainersFitTogether(t *testing.T) {
 	}
 }
 
-// TestTheApiserverNearbyIsAName: what kubelet puts into $(KUBERNETES_SERVICE_HOST) may be an IPv6 address, which would need brackets.
+// TestTheApiserverNearbyIsAName: kubelet may replace $(KUBERNETES_SERVICE_HOST) by an IPv6 address, which would need
+// brackets.
 func TestTheApiserverNearbyIsAName(t *testing.T) {
 	for name, p := range pods(t) {
 		found := 0

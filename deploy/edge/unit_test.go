@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 )
 
-// unit is a file of systemd: the values of each key, by section.
+// unit is a unit file of systemd: the values of each key, by section.
 type unit map[string]map[string][]string
 
-// readUnit reads the part of systemd.syntax(7) that the file uses: comments, sections, and key=value on one line.
+// readUnit parses the part of systemd.syntax(7) that the file uses: comments, sections, and key=value on one line.
 func readUnit(t *testing.T, name string) unit {
 	t.Helper()
 	file, err := os.Open(name)
@@ -91,8 +91,8 @@ func TestTheUnitsOfSystemd(t *testing.T) {
 	}
 }
 
-// TestEnvoyAndAgentEndByThemselves: neither a crash nor an end for want of memory of one takes the other along, and nothing of
-// either is left when the agent's unit is stopped, in whatever state the agent is.
+// TestEnvoyAndAgentEndByThemselves: a crash of one, or its end because of memory pressure, does not end the other.
+// Nothing of either is left when the agent's unit is stopped, in any state of the agent.
 func TestEnvoyAndAgentEndByThemselves(t *testing.T) {
 	run, envoy := readUnit(t, agentUnit), readUnit(t, envoyUnit)
 	for _, u := range []unit{run, envoy} {
@@ -121,12 +121,12 @@ func TestTheUnitOfEnvoyFitsTheAgent(t *testing.T) {
 	if got, want := strings.Fields(u.last("Service", "ExecStart")), append([]string{"/usr/local/bin/envoy"}, envoyproc.ExternalArguments()...); !slices.Equal(got, want) {
 		t.Errorf("Envoy is started with %q, want %q", got, want)
 	}
-	// The file that an agent wrote must stay: it has Envoy started again to have it read.
+	// The file that an agent wrote must stay: the agent restarts Envoy to make it read the file.
 	want := "/bin/sh -c 'test -s " + envoyproc.BootstrapFileName + " || exec /usr/local/bin/edge-agent bootstrap --state-dir=" + dir + "'"
 	u.has(t, "Service", "ExecStartPre", want, "the first Envoy needs a bootstrap")
 }
 
-// last is the value that counts of a setting that is given several times; empty: there is none.
+// last returns the effective value of a setting that is given several times, or "" if it is not given.
 func (u unit) last(section, key string) string {
 	values := u[section][key]
 	if len(values) == 0 {

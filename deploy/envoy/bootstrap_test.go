@@ -1,4 +1,4 @@
-// Package envoy_test keeps the example bootstraps of this folder as the agents write them.
+// Package envoy_test checks that the example bootstraps of this directory are as the agents write them.
 package envoy_test
 
 import (
@@ -32,7 +32,7 @@ func TestEnvoyAcceptsTheBootstraps(t *testing.T) {
 	}
 }
 
-// bootstraps are those that an agent writes without any flag about them, by file.
+// bootstraps returns the bootstraps that agents write without any flag for them, by file.
 func bootstraps() map[string]*bootstrapv3.Bootstrap {
 	return map[string]*bootstrapv3.Bootstrap{
 		"gateway.yaml": envoy.GatewayBootstrap(envoy.BootstrapConfig{}),

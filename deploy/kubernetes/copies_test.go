@@ -12,8 +12,9 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// TestOnlyWhoMayReadTheKubeconfigHasCopiesMade: else whoever may write Tunnels could become anybody in a workload cluster.
-func TestOnlyWhoMayReadTheKubeconfigHasCopiesMade(t *testing.T) {
+// TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies: otherwise a user with write access to Tunnels could impersonate
+// any user in a workload cluster.
+func TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)
 	user := tenant(t, admin, "copier", ns, "get", "create", "update", "patch")
@@ -25,7 +26,7 @@ func TestOnlyWhoMayReadTheKubeconfigHasCopiesMade(t *testing.T) {
 	refused := func(err error) bool {
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "spec.kubeconfig.copies")
 	}
-	// The apiserver takes a moment to know a new policy and a new role.
+	// The apiserver takes a moment to apply a new policy and a new role.
 	kubetest.Eventually(t, "asking for a copy", func() error {
 		if err := user.Create(t.Context(), ask("c1"), client.DryRunAll); !refused(err) {
 			return fmt.Errorf("it is not refused by the policy: %w", err)
@@ -40,7 +41,7 @@ func TestOnlyWhoMayReadTheKubeconfigHasCopiesMade(t *testing.T) {
 	if err := user.Update(t.Context(), plain); !refused(err) {
 		t.Errorf("updating: %v", err)
 	}
-	// What somebody else has asked for may stay while other fields change.
+	// A copy that another user requested may stay while other fields change.
 	theirs := ask("c3")
 	if err := admin.Create(t.Context(), theirs); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
-// TestTheGatewaysAreThoseOfTheStatefulSet reads the StatefulSet as the xds-server does, and looks for what else
-// depends on its name and its labels.
+// TestTheGatewaysAreThoseOfTheStatefulSet reads the StatefulSet as the xds-server does, and checks everything else
+// that depends on its name and its labels.
 func TestTheGatewaysAreThoseOfTheStatefulSet(t *testing.T) {
 	admin := apiserver(t)
 	set, peers, budget := &appsv1.StatefulSet{}, &corev1.Service{}, &policyv1.PodDisruptionBudget{}
@@ -33,7 +33,7 @@ func TestTheGatewaysAreThoseOfTheStatefulSet(t *testing.T) {
 	if len(gateways) != 2 || gateways[1].Peer.String() != "gateway-1."+peers.Name+"."+namespace+".svc:8443" {
 		t.Errorf("the gateways are %+v", gateways)
 	}
-	// Peers dial each other before they are ready: tunnels come that way.
+	// Peers connect to each other before they are ready: reverse tunnels use these connections.
 	if !peers.Spec.PublishNotReadyAddresses || peers.Spec.ClusterIP != corev1.ClusterIPNone {
 		t.Errorf("the Service of the peers is %+v", peers.Spec)
 	}
@@ -44,7 +44,8 @@ func TestTheGatewaysAreThoseOfTheStatefulSet(t *testing.T) {
 	}
 }
 
-// TestAGatewayHasTheTimeThatItTakes compares what the agent is told with what Kubernetes grants, and looks up whom it asks.
+// TestAGatewayHasTheTimeThatItTakes compares the agent's drain timeout with the Pod's grace period, and checks the
+// Service in --xds-servers.
 func TestAGatewayHasTheTimeThatItTakes(t *testing.T) {
 	admin := apiserver(t)
 	set := &appsv1.StatefulSet{}
@@ -60,7 +61,7 @@ func TestAGatewayHasTheTimeThatItTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const end = 10 * time.Second // Envoy and its agent, with room
+	const end = 10 * time.Second // Envoy and its agent, with reserve
 	if grace := time.Duration(*set.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second; grace < drain+end {
 		t.Errorf("a Pod is killed %s after it was told to end, and drains for %s", grace, drain)
 	}

@@ -1,5 +1,5 @@
-// Package kubernetes_test shows the manifests of this folder to a real kube-apiserver, and proves what each ServiceAccount
-// can do and what it can't.
+// Package kubernetes_test applies the manifests of this directory to a real kube-apiserver, and proves what each
+// ServiceAccount can and cannot do.
 package kubernetes_test
 
 import (
@@ -32,7 +32,7 @@ const (
 	namespace = "fairlead-system"
 )
 
-// server has no CRDs but those of the manifests.
+// server has only the CRDs of the manifests.
 var server = kubetest.Server{Prepare: applyManifests}
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// apiserver returns an administrator's client of a real kube-apiserver to which the manifests were applied.
+// apiserver returns an administrator's client of a real kube-apiserver with the manifests.
 func apiserver(t *testing.T) client.Client {
 	t.Helper()
 	admin, err := kubetest.NewClient(server.Config(t))
@@ -67,7 +67,7 @@ func applyManifests(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-// build returns what `kubectl apply -k` would apply.
+// build returns the objects that `kubectl apply -k` would apply.
 func build(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(root, "bin/kubectl"), "kustomize", ".").Output()
 	if err != nil {
@@ -94,7 +94,7 @@ func TestEveryManifestIsApplied(t *testing.T) {
 	}
 }
 
-// workloads returns the Pod templates by the name of what they belong to.
+// workloads returns the Pod templates by the name of their owner.
 func workloads(t *testing.T, admin client.Client) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	var deployments appsv1.DeploymentList
@@ -117,7 +117,7 @@ func workloads(t *testing.T, admin client.Client) map[string]corev1.PodTemplateS
 	return templates
 }
 
-// TestPodsAreRestricted shows all Pods to a namespace that enforces the restricted profile of Pod Security.
+// TestPodsAreRestricted creates all Pods in a namespace that enforces the restricted profile of Pod Security.
 func TestPodsAreRestricted(t *testing.T) {
 	admin := apiserver(t)
 	strict := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
@@ -131,7 +131,7 @@ func TestPodsAreRestricted(t *testing.T) {
 			}
 		}
 		spec := *template.Spec.DeepCopy()
-		spec.ServiceAccountName = "" // none is there, and the profile does not depend on it
+		spec.ServiceAccountName = "" // it does not exist here, and the profile does not depend on it
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: strict.Name, Name: name + "-0", Labels: template.Labels}, Spec: spec}
 		err := admin.Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
 		if name != "gateway" {
@@ -140,8 +140,8 @@ func TestPodsAreRestricted(t *testing.T) {
 			}
 			continue
 		}
-		// The one exception needs one capability and what it takes for one who is not root to have it; without these it meets the
-		// profile as well.
+		// The only exception needs one capability, and the settings that let a non-root user have it. Without these it
+		// conforms to the profile as well.
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: the exception is not one any more: %v", name, err)
 		}
@@ -160,7 +160,7 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// TestEdgesKeepTheirAddresses: by them strangers are limited, each for itself.
+// TestEdgesKeepTheirAddresses: the limits of unknown sources are per address.
 func TestEdgesKeepTheirAddresses(t *testing.T) {
 	var service corev1.Service
 	if err := apiserver(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway-public"}, &service); err != nil {
@@ -171,7 +171,7 @@ func TestEdgesKeepTheirAddresses(t *testing.T) {
 	}
 }
 
-// TestClusterctlMovesTunnels: it looks only at kinds whose CRDs have its label.
+// TestClusterctlMovesTunnels: clusterctl moves only kinds whose CRDs have its label.
 func TestClusterctlMovesTunnels(t *testing.T) {
 	crd := &unstructured.Unstructured{}
 	crd.SetAPIVersion("apiextensions.k8s.io/v1")
@@ -184,8 +184,8 @@ func TestClusterctlMovesTunnels(t *testing.T) {
 	}
 }
 
-// TestProgramsTakeTheirArguments shows the arguments in the manifests to the programs themselves.
-func TestProgramsTakeTheirArguments(t *testing.T) {
+// TestProgramsAcceptTheirArguments runs the programs with the arguments in the manifests.
+func TestProgramsAcceptTheirArguments(t *testing.T) {
 	admin := apiserver(t)
 	settings := &corev1.ConfigMap{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "fairlead-settings"}, settings); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// withComponent returns what somebody applies who adds a component of this folder.
+// withComponent returns the objects that are applied together with a component of this directory.
 func withComponent(ctx context.Context, t *testing.T, component string) []*unstructured.Unstructured {
 	t.Helper()
 	here, err := os.Getwd()
@@ -46,7 +46,7 @@ func withComponent(ctx context.Context, t *testing.T, component string) []*unstr
 	return built
 }
 
-func TestThePageIsServedOnlyWhereItIsAskedFor(t *testing.T) {
+func TestThePageIsServedOnlyIfRequested(t *testing.T) {
 	admin := apiserver(t)
 	serves := func(template []any) bool {
 		return slices.ContainsFunc(template, func(arg any) bool { return len(arg.(string)) > 14 && arg.(string)[:14] == "--page-listen=" })

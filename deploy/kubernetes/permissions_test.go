@@ -21,8 +21,8 @@ import (
 
 func TestPermissions(t *testing.T) {
 	tests := map[string]struct {
-		what authorizationv1.ResourceAttributes
-		who  []string // of all ServiceAccounts
+		what     authorizationv1.ResourceAttributes
+		accounts []string // of all ServiceAccounts
 	}{
 		"lists Clusters":                      {authorizationv1.ResourceAttributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"}, []string{"controller", "xds-server"}},
 		"changes Clusters":                    {authorizationv1.ResourceAttributes{Verb: "patch", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod"}, nil},
@@ -91,7 +91,7 @@ func TestPermissions(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			for _, account := range []string{"controller", "xds-server", "gateway", "default"} {
-				if got, want := allowed(t, admin, account, tc.what), slices.Contains(tc.who, account); got != want {
+				if got, want := allowed(t, admin, account, tc.what), slices.Contains(tc.accounts, account); got != want {
 					t.Errorf("%s: %v, want %v", account, got, want)
 				}
 			}
@@ -101,7 +101,7 @@ func TestPermissions(t *testing.T) {
 
 func userOf(account string) string { return "system:serviceaccount:" + namespace + ":" + account }
 
-// allowed asks the apiserver's authorizer.
+// allowed queries the apiserver's authorizer.
 func allowed(t *testing.T, admin client.Client, account string, what authorizationv1.ResourceAttributes) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -114,7 +114,7 @@ func allowed(t *testing.T, admin client.Client, account string, what authorizati
 	return review.Status.Allowed
 }
 
-// TestTheXDSServerCanNotSign tries what the internet's way to a certificate would be.
+// TestTheXDSServerCanNotSign tries how an attacker from the internet could get a certificate.
 func TestTheXDSServerCanNotSign(t *testing.T) {
 	admin := apiserver(t)
 	xdsServer, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("xds-server")))

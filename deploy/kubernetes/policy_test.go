@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// tenant is a user of one namespace, who may do there with Tunnels whatever the verbs say.
+// tenant returns a client of a user of one namespace, with these verbs on Tunnels there.
 func tenant(t *testing.T, admin client.Client, name, namespace string, verbs ...string) client.Client {
 	t.Helper()
 	allow(t, admin, name, namespace, name, rbacv1.PolicyRule{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: verbs})
@@ -27,7 +27,7 @@ func tenant(t *testing.T, admin client.Client, name, namespace string, verbs ...
 	return user
 }
 
-// allow gives a user a role of its own in a namespace.
+// allow gives a user a role in a namespace.
 func allow(t *testing.T, admin client.Client, user, namespace, role string, rule rbacv1.PolicyRule) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: role}
@@ -44,12 +44,12 @@ func allow(t *testing.T, admin client.Client, user, namespace, role string, rule
 	}
 }
 
-// mayRead is the rule that one Secret may be read.
+// mayRead returns a rule that permits reading one Secret.
 func mayRead(secret string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get"}}
 }
 
-// installationUser is a user with a rule in all namespaces.
+// installationUser returns a client of a user with a rule in all namespaces.
 func installationUser(t *testing.T, admin client.Client, name string, rule rbacv1.PolicyRule) client.Client {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "test-" + name}
@@ -76,15 +76,15 @@ func newTunnel(namespace, name, id string) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.TunnelSpec{ID: id}}
 }
 
-// checkRefused says whether it was the policy that refused, with a message that helps.
-func checkRefused(err error) error {
+// checkRejected checks that the policy rejected the request, with an actionable message.
+func checkRejected(err error) error {
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "leave spec.id empty") || !strings.Contains(err.Error(), "set-id") {
 		return fmt.Errorf("not refused by the policy: %w", err)
 	}
 	return nil
 }
 
-func TestOnlyWhoMayDoSoSetsAnID(t *testing.T) {
+func TestOnlyUsersWithTheVerbSetAnID(t *testing.T) {
 	admin := apiserver(t)
 	ns, other := kubetest.NewNamespace(t, admin), kubetest.NewNamespace(t, admin)
 	user := tenant(t, admin, "tenant", ns, "get", "create", "update", "patch")
@@ -94,9 +94,9 @@ func TestOnlyWhoMayDoSoSetsAnID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The apiserver takes a moment to know a new policy and a new role.
+	// The apiserver takes a moment to apply a new policy and a new role.
 	kubetest.Eventually(t, "creating a Tunnel with an id", func() error {
-		return checkRefused(user.Create(t.Context(), newTunnel(ns, "chosen", model.NewID()), client.DryRunAll))
+		return checkRejected(user.Create(t.Context(), newTunnel(ns, "chosen", model.NewID()), client.DryRunAll))
 	})
 	tunnel := newTunnel(ns, "c1", "")
 	tunnel.Spec.ExtraNames = []string{"api.example.com"}
@@ -110,7 +110,7 @@ func TestOnlyWhoMayDoSoSetsAnID(t *testing.T) {
 		"patching": func() error { return user.Patch(t.Context(), set.DeepCopy(), client.MergeFrom(tunnel)) },
 		"creating": func() error { return user.Create(t.Context(), newTunnel(ns, "c2", model.NewID())) },
 	} {
-		if err := checkRefused(write()); err != nil {
+		if err := checkRejected(write()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -122,26 +122,27 @@ func TestOnlyWhoMayDoSoSetsAnID(t *testing.T) {
 	if err := user.Update(t.Context(), set); err != nil {
 		t.Errorf("a Tunnel that has an id can't be edited: %v", err)
 	}
-	for who, writer := range map[string]client.Client{"controller": controller, "mover": mover, "admin": admin} {
-		if err := writer.Create(t.Context(), newTunnel(ns, who, model.NewID())); err != nil {
-			t.Errorf("%s: %v", who, err)
+	for name, writer := range map[string]client.Client{"controller": controller, "mover": mover, "admin": admin} {
+		if err := writer.Create(t.Context(), newTunnel(ns, name, model.NewID())); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// The right is one of the installation: neither every verb in a namespace nor the verb itself there is enough.
+	// The permission is for the whole installation: neither every verb in a namespace nor the verb itself there is
+	// enough.
 	kubetest.Eventually(t, "creating by a namespace owner", func() error {
 		if err := owner.Create(t.Context(), newTunnel(ns, "owned", ""), client.DryRunAll); err != nil {
 			return err
 		}
-		return checkRefused(owner.Create(t.Context(), newTunnel(ns, "owned", model.NewID()), client.DryRunAll))
+		return checkRejected(owner.Create(t.Context(), newTunnel(ns, "owned", model.NewID()), client.DryRunAll))
 	})
 	named := tenant(t, admin, "named", other, "create", "set-id")
 	kubetest.Eventually(t, "creating with set-id in the namespace alone", func() error {
-		return checkRefused(named.Create(t.Context(), newTunnel(other, "c1", model.NewID()), client.DryRunAll))
+		return checkRejected(named.Create(t.Context(), newTunnel(other, "c1", model.NewID()), client.DryRunAll))
 	})
 }
 
-// TestOnlyTheControllerWritesTheRecord tries to forge the status of a Tunnel as the owner of its namespace, who has every verb on
-// every resource there.
+// TestOnlyTheControllerWritesTheRecord tries to forge the status of a Tunnel as the owner of its namespace, with every
+// verb on every resource there.
 func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)
@@ -176,7 +177,7 @@ func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A status in the object itself is dropped by the apiserver.
+	// The apiserver drops a status in the object itself.
 	created := newTunnel(ns, "c2", "")
 	created.Status.ID = model.NewID()
 	if err := owner.Create(t.Context(), created); err != nil || created.Status.ID != "" {

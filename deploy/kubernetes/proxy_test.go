@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// proxied is a Tunnel with a proxy of the user's own; secret: its credentials.
+// proxied returns a Tunnel with the user's own proxy; secret contains its credentials.
 func proxied(namespace, name, address, secret string) *v1alpha1.Tunnel {
 	tunnel := newTunnel(namespace, name, "")
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
@@ -21,15 +21,16 @@ func proxied(namespace, name, address, secret string) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// TestOnlyWhoMayReadCredentialsSendsThemToAProxy: else whoever may write Tunnels could have any such Secret sent to a server of theirs.
-func TestOnlyWhoMayReadCredentialsSendsThemToAProxy(t *testing.T) {
+// TestOnlyUsersWhoMayReadCredentialsSendThemToAProxy: otherwise a user with write access to Tunnels could have any such
+// Secret sent to their own server.
+func TestOnlyUsersWhoMayReadCredentialsSendThemToAProxy(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)
 	user := tenant(t, admin, "proxier", ns, "get", "create", "update", "patch")
 	refused := func(err error) bool {
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "spec.kubeconfig.proxy")
 	}
-	// The apiserver takes a moment to know a new policy and a new role.
+	// The apiserver takes a moment to apply a new policy and a new role.
 	kubetest.Eventually(t, "sending credentials to a proxy", func() error {
 		if err := user.Create(t.Context(), proxied(ns, "c1", "evil:3128", "mine"), client.DryRunAll); !refused(err) {
 			return fmt.Errorf("it is not refused by the policy: %w", err)
@@ -55,7 +56,7 @@ func TestOnlyWhoMayReadCredentialsSendsThemToAProxy(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// What somebody else has set may stay while other fields change, and may be taken out.
+	// A field that another user has set may stay while other fields change, and may be removed.
 	theirs.Spec.ExtraNames = []string{"api.example.com"}
 	if err := user.Update(t.Context(), theirs); err != nil {
 		t.Errorf("a Tunnel with a proxy can't be edited: %v", err)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNoStateFolderIsAMount: the programs close their state folder to others, which only the owner of a folder can do, and
-// kubelet leaves the mount point of a volume to root.
+// TestNoStateFolderIsAMount: the programs remove other users' access to their state directory, which only the owner of
+// a directory can do. kubelet leaves the mount point of a volume to root.
 func TestNoStateFolderIsAMount(t *testing.T) {
 	found := 0
 	for name, template := range workloads(t, apiserver(t)) {

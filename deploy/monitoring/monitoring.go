@@ -1,5 +1,5 @@
-// Package monitoring holds Prometheus' rules and Grafana's dashboard for Fairlead, and reads them for tests. Nothing goes in; out come expressions,
-// and the names of figures in them.
+// Package monitoring contains Prometheus' rules and Grafana's dashboard for Fairlead, and parses them for tests. It
+// has no input; the output is expressions, and the names of the metrics in them.
 package monitoring
 
 import (
@@ -48,7 +48,7 @@ func Rules() ([]Group, error) {
 // Query is an expression of a panel of the dashboard.
 type Query struct{ Panel, Expr string }
 
-// Queries returns those of dashboard.json.
+// Queries returns the queries of dashboard.json.
 func Queries() ([]Query, error) {
 	data, err := files.ReadFile("dashboard.json")
 	if err != nil {
@@ -79,11 +79,11 @@ var (
 	lists  = regexp.MustCompile(`\b(by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|\{[^}]*\}`)
 	word   = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*(\s*\()?`)
 	number = regexp.MustCompile(`\b[0-9.]+[a-z]*\b`)
-	// operators are words that are no figures; functions are known by their parenthesis.
+	// operators are words that are not metrics. Functions are recognised by their parenthesis.
 	operators = []string{"and", "or", "unless", "by", "on", "bool", "offset"}
 )
 
-// Names returns the figures, and the recorded ones, that an expression is made of.
+// Names returns the metrics, including recorded ones, in an expression, sorted and without duplicates.
 func Names(expr string) []string {
 	expr = lists.ReplaceAllString(quoted.ReplaceAllString(expr, ""), "")
 	expr = number.ReplaceAllString(expr, "")

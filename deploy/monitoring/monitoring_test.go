@@ -50,7 +50,7 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// part is a real part, which has to be there where parts are required.
+// part returns the path of a real part, which must exist if parts are required.
 func part(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "bin", name))
@@ -86,7 +86,7 @@ func TestPrometheusRuleIsWhatTheCodeSays(t *testing.T) {
 	}
 }
 
-// TestEachAlertHasItsRunbook compares alerts and sections, both ways.
+// TestEachAlertHasItsRunbook compares alerts and sections, in both directions.
 func TestEachAlertHasItsRunbook(t *testing.T) {
 	var sections, alerts []string
 	for _, m := range regexp.MustCompile(`(?m)^### (.*)$`).FindAllStringSubmatch(read(t, "../../docs/runbooks.md"), -1) {
@@ -114,7 +114,8 @@ func TestEachAlertHasItsRunbook(t *testing.T) {
 	}
 }
 
-// TestEveryFigureIsInTheList looks at rules and dashboard: what they use has to be documented, and what they record to be recorded.
+// TestEveryFigureIsInTheList checks rules and dashboard: the metrics that they use must be documented, and the
+// recorded ones must be recorded.
 func TestEveryFigureIsInTheList(t *testing.T) {
 	known := map[string]bool{}
 	for _, m := range slices.Concat(metrics.All(), metrics.Foreign()) {
@@ -151,7 +152,7 @@ func TestEveryFigureIsInTheList(t *testing.T) {
 	}
 }
 
-// TestRulesWithPromtool runs the tests of the rules: each alert fires in one, and is quiet in another.
+// TestRulesWithPromtool runs the tests of the rules: each alert fires in one, and does not fire in another.
 func TestRulesWithPromtool(t *testing.T) {
 	var file struct {
 		Tests []struct {
@@ -178,8 +179,8 @@ func TestRulesWithPromtool(t *testing.T) {
 	}
 }
 
-// TestTheComponentTurnsFiguresOn builds the whole installation with it.
-func TestTheComponentTurnsFiguresOn(t *testing.T) {
+// TestTheComponentEnablesMetrics builds the whole installation with the component.
+func TestTheComponentEnablesMetrics(t *testing.T) {
 	dir := t.TempDir()
 	relative := func(path string) string {
 		absolute, err := filepath.Abs(path)

@@ -15,18 +15,18 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// A table says which fields an object may have: a path ("files[].path"; "x{}" are the values of a map) for each. The tables are in the folder
-// fields, each with a note of what it was derived from: see types_test.go.
+// table lists the fields that an object may have, by path: "files[].path"; "x{}" are the values of a map. The tables
+// are in the directory fields, each with a note of its origin: see types_test.go.
 type table map[string]field
 
 type field struct {
 	kind     string // string, integer, number, boolean, object, map, list, any
-	required bool   // in an object that is there
+	required bool   // in an object that exists
 	values   []string
 }
 
-// TestRecipesFitTheirProviders shows each object to the table of its provider's fields, or to its type where that is one of
-// ours or of Kubernetes.
+// TestRecipesFitTheirProviders checks each object against the table of its provider's fields, or against its type if
+// that belongs to Fairlead or Kubernetes.
 func TestRecipesFitTheirProviders(t *testing.T) {
 	files, err := filepath.Glob("*.yaml")
 	if err != nil || len(files) != 5 {
@@ -62,7 +62,8 @@ func TestRecipesFitTheirProviders(t *testing.T) {
 	}
 }
 
-// TestTalosPatchesFit: the provider takes the patches as text, and the machine refuses what is no field of its configuration.
+// TestTalosPatchesFit: the provider accepts the patches as text, and the machine rejects unknown fields of its
+// configuration.
 func TestTalosPatchesFit(t *testing.T) {
 	config := readTable(t, "talos-machine")
 	for _, patch := range talosPatches(t) {
@@ -85,7 +86,7 @@ func talosPatches(t *testing.T) (patches []any) {
 	return patches
 }
 
-// fits says whether a value has only fields that the table has at that path, of their kinds, and all that have to be there.
+// fits checks that a value has only fields of the table at that path, of their kinds, and all required ones.
 func (t table) fits(value any, path string) error {
 	f, ok := t[path]
 	if !ok {
@@ -154,8 +155,8 @@ func kindOf(value any) string {
 	return fmt.Sprintf("%T", value)
 }
 
-// readTable reads a table: a field in each line, with its kind, "required" and the values that it may have. What begins
-// with "#" says where it is from.
+// readTable parses a table. Each line has a field with its kind, "required", and its permitted values. Lines that
+// begin with "#" state its origin.
 func readTable(t *testing.T, name string) table {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("fields", name+".txt"))
@@ -180,7 +181,7 @@ func readTable(t *testing.T, name string) table {
 	return result
 }
 
-func TestFitsRefuses(t *testing.T) {
+func TestFitsRejects(t *testing.T) {
 	files := func(file map[string]any) any { return map[string]any{"files": []any{file}} }
 	for want, value := range map[string]any{
 		`"file" is no field`:                                       map[string]any{"file": "x"},

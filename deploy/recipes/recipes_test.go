@@ -1,5 +1,5 @@
-// Package recipes_test keeps the recipes for other providers than kubeadm's in step with what edges are on kubeadm's machines,
-// and shows each to a description of its provider's fields: see fields_test.go.
+// Package recipes_test keeps the recipes for providers other than kubeadm equal to the edges on kubeadm's machines,
+// and checks each against a description of its provider's fields: see fields_test.go.
 package recipes_test
 
 import (
@@ -41,7 +41,7 @@ const talosHead = `# Edges on the control-plane machines of Talos, within the li
 # needs another way to that. Generated from pkg/capi/inject.
 `
 
-// injection is what kubeadm's machines get.
+// injection is the configuration of kubeadm's machines.
 type injection struct {
 	Files []struct {
 		Path        string         `json:"path"`
@@ -83,7 +83,7 @@ func object(version, kind string, spec map[string]any) map[string]any {
 	}
 }
 
-// rancher is what RKE2 and k3s have in common: the fields have other names, and kubelet another folder for its manifests.
+// rancher is common to RKE2 and k3s: the fields have other names, and kubelet has another directory for its manifests.
 func rancher(i injection, dir string) (files []any, commands, names []any) {
 	for _, f := range i.Files {
 		if f.Path == inject.ManifestPath {
@@ -129,7 +129,7 @@ func talos(t *testing.T, i injection) map[string]any {
 	}
 	container := &pod.Spec.Containers[0]
 	container.Image = "${FAIRLEAD_EDGE_IMAGE}"
-	// What Talos writes is root's, and nothing there can give it to anybody else.
+	// The files that Talos writes belong to root, and Talos cannot change their owner.
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0), RunAsGroup: ptr.To[int64](0), SeccompProfile: pod.Spec.SecurityContext.SeccompProfile}
 	for v := range pod.Spec.Volumes {
 		switch path := pod.Spec.Volumes[v].HostPath; {
@@ -194,7 +194,7 @@ func TestRecipesAreWhatTheCodeSays(t *testing.T) {
 	}
 }
 
-// TestManifestsArePods: kubelet does not tell anybody of a static Pod that it does not understand.
+// TestManifestsArePods: kubelet reports no error for a static Pod that it cannot parse.
 func TestManifestsArePods(t *testing.T) {
 	var want corev1.Pod
 	if err := yaml.UnmarshalStrict([]byte(edge.StaticPod), &want); err != nil {
@@ -233,7 +233,8 @@ func TestManifestsArePods(t *testing.T) {
 	}
 }
 
-// TestHostedEdgeIsTheDeployment, but for what serves many: an edge that is tested elsewhere, and knows no other flags.
+// TestHostedEdgeIsTheDeployment compares everything except arguments, image, scheduling and names of Secrets:
+// deploy/edge tests the Deployment.
 func TestHostedEdgeIsTheDeployment(t *testing.T) {
 	data, err := os.ReadFile("../edge/deployment.yaml")
 	if err != nil {

@@ -22,18 +22,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// derive is for who has the CRDs of providers in a folder, and wants the tables made of those.
+// derive is for a directory with the CRDs of providers, from which the tables are then made.
 var derive = flag.String("crds", "", "make the tables, with -update, of the CRDs in this folder instead of those in the providers' modules")
 
-// A provider has its types in a Go module, that an installation of Fairlead never needs. Its CRDs are in there too: those are
-// what an apiserver checks an object against, so they are what the recipes are checked against.
+// A provider has its types in a Go module that an installation of Fairlead never needs. The module also contains its
+// CRDs, with which an apiserver validates objects, so the recipes are checked against them.
 type provider struct {
 	kind            string   // of the object in the recipe
-	table           string   // its fields, as far as the recipe is about them
-	module, version string   // a release, or the commit that the table is of
+	table           string   // the fields that the recipe uses
+	module, version string   // a release, or the commit of the table
 	crd             string   // in the module
-	about           []string // the fields of spec that are in the table
-	whole           bool     // the table was derived from that CRD, and has to be the same
+	about           []string // the fields of spec in the table
+	whole           bool     // the table was derived from that CRD, and must be equal
 }
 
 var providers = []provider{
@@ -53,7 +53,7 @@ var providers = []provider{
 		kind: "controlplane.cluster.x-k8s.io/v1beta1 TalosControlPlane", table: "talos",
 		module: "github.com/siderolabs/cluster-api-control-plane-provider-talos", version: "93cf950d7a820e9f1ced0779030b0f1edda5a09f",
 		crd:   "config/crd/bases/controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml",
-		about: []string{"controlPlaneConfig"}, whole: true, // compared by eye with that CRD
+		about: []string{"controlPlaneConfig"}, whole: true, // compared manually with that CRD
 	},
 	{
 		kind: "controlplane.cluster.x-k8s.io/v1alpha2 KamajiControlPlane", table: "kamaji",
@@ -69,8 +69,9 @@ var providers = []provider{
 	},
 }
 
-// TestTablesAreTheProvidersTypes gets the providers' modules as anybody does, through the Go module proxy, and checks recipes and
-// tables against the CRDs in there. Where the proxy does not have a module it is skipped, and says so, unless PROVIDERS_REQUIRED is set.
+// TestTablesAreTheProvidersTypes downloads the providers' modules from the Go module proxy, and checks recipes and
+// tables against their CRDs. If the proxy does not have a module, the test is skipped with a message, unless
+// PROVIDERS_REQUIRED is set.
 func TestTablesAreTheProvidersTypes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs the providers' modules, which -short leaves out")
@@ -96,7 +97,7 @@ func TestTablesAreTheProvidersTypes(t *testing.T) {
 	}
 }
 
-// crdOf is the file that a provider's table is derived from.
+// crdOf returns the file from which a provider's table is derived.
 func crdOf(t *testing.T, p provider) string {
 	t.Helper()
 	given := filepath.Join(*derive, filepath.Base(p.crd))
@@ -129,7 +130,7 @@ func recipesOf(t *testing.T, kind string) (all []map[string]any) {
 	return all
 }
 
-// download gets a module and says where it is. It touches no go.mod.
+// download downloads a module and returns its directory. It changes no go.mod.
 func download(ctx context.Context, module string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -146,7 +147,7 @@ func download(ctx context.Context, module string) (string, error) {
 	return answer.Dir, nil
 }
 
-// fieldsOf derives the table of a CRD, as far as the recipe is about it.
+// fieldsOf derives the table of a CRD, for the fields that the recipe uses.
 func fieldsOf(t *testing.T, file string, p provider) table {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -171,7 +172,7 @@ func fieldsOf(t *testing.T, file string, p provider) table {
 			case ok && (rest == "" || strings.ContainsAny(rest[:1], ".[{")):
 				result[path] = f
 			case path != "" && strings.HasPrefix(about, path+"."):
-				result[path] = field{kind: f.kind} // on the way to it
+				result[path] = field{kind: f.kind} // a parent of it
 			}
 		}
 	}
@@ -201,7 +202,7 @@ func (t table) add(schema apiextensionsv1.JSONSchemaProps, path string, required
 	}
 }
 
-// writeTable keeps what the table says of its origin: whoever runs this knows where the CRDs are from.
+// writeTable keeps the note of the table's origin, which must be updated by hand.
 func writeTable(t *testing.T, p provider, is table) {
 	t.Helper()
 	name := filepath.Join("fields", p.table+".txt")

@@ -1,5 +1,5 @@
-// Package runtimeextension_test shows the manifests of this folder to a real kube-apiserver, and proves that they fit together
-// and that the extension can read single Tunnels and nothing else.
+// Package runtimeextension_test applies the manifests of this directory to a real kube-apiserver, and proves that they
+// fit together and that the extension can read single Tunnels and nothing else.
 package runtimeextension_test
 
 import (
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// built are the objects that `kubectl apply -k` would apply, by kind.
+// built returns the objects that `kubectl apply -k` would apply, by kind.
 func built(t *testing.T) map[string]*unstructured.Unstructured {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "../../bin/kubectl", "kustomize", ".").Output()
@@ -64,7 +64,7 @@ func byKind(t *testing.T, objects []*unstructured.Unstructured) map[string]*unst
 	return all
 }
 
-// convert takes no field that the type does not have.
+// convert converts strictly: an unknown field is an error.
 func convert(t *testing.T, from *unstructured.Unstructured, into any) {
 	t.Helper()
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(from.Object, into, true); err != nil {
@@ -72,14 +72,15 @@ func convert(t *testing.T, from *unstructured.Unstructured, into any) {
 	}
 }
 
-// TestPermissions applies everything but what cert-manager knows.
+// TestPermissions applies everything except cert-manager's objects.
 func TestPermissions(t *testing.T) {
 	admin, err := kubetest.NewClient(server.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}} // which a controller makes elsewhere
+	// elsewhere a controller creates it
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
 	for _, o := range []client.Object{ns, account} {
 		if err := admin.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -123,8 +124,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestNamesFitTogether: the certificate is for the Service that Cluster API calls, in the Secret that the Pods mount and that
-// its CA is taken from.
+// TestNamesFitTogether: the certificate is for the Service that Cluster API calls, and in the Secret that the Pods
+// mount and from which its CA is injected.
 func TestNamesFitTogether(t *testing.T) {
 	objects := built(t)
 	data, err := os.ReadFile("extensionconfig.yaml")
@@ -179,8 +180,8 @@ func TestNamesFitTogether(t *testing.T) {
 	}
 }
 
-// TestTheProgramTakesItsArguments shows them to the program itself.
-func TestTheProgramTakesItsArguments(t *testing.T) {
+// TestTheProgramAcceptsItsArguments runs the program with the arguments.
+func TestTheProgramAcceptsItsArguments(t *testing.T) {
 	var deployment appsv1.Deployment
 	convert(t, built(t)["Deployment"], &deployment)
 	arguments := append([]string{"run", "../../cmd/runtime-extension"}, deployment.Spec.Template.Spec.Containers[0].Args...)

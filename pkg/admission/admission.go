@@ -1,15 +1,18 @@
-// Package admission decides which connections and tunnels a gateway accepts. In go the source address of a connection and,
-// after TLS, the edge that its certificate names; out comes an admission, or the quota that refuses it. Control holds the
-// decisions: it takes the time as an argument, starts nothing, and bounds all that it remembers. Server answers Envoy's two
-// filters with them. The package does not know where the numbers of live tunnels come from, nor what Envoy does with a refusal.
+// Package admission decides which connections and reverse tunnels a gateway accepts. The input is the source address
+// of a connection and, after TLS, the edge that its certificate names. The output is an admission, or the quota that
+// rejects the connection. Control makes the decisions: it takes the time as an argument, starts nothing, and bounds
+// its memory. Server answers Envoy's two filters with these decisions. The package does not know how live reverse
+// tunnels are counted, nor how Envoy handles a rejection.
 //
-// Before authentication a connection takes a token of its source and one of the gateway's capacity. Half of the capacity is
-// reserved for known sources, from which an edge has opened a tunnel recently. So a source without a certificate cannot use up
-// what edges need, whatever rate it dials at. After authentication the numbers and rates of tunnels of an edge, and of all
-// edges of a tunnel id, are bounded by what edges were told to open.
+// Before authentication a connection takes a token of its source and one of the gateway's capacity. Half of the
+// capacity is reserved for known sources, from which an edge has opened a reverse tunnel recently. A source without a
+// certificate therefore cannot use up the capacity that edges need, whatever rate it dials at. After authentication
+// the numbers and rates of reverse tunnels of an edge, and of all edges of a tunnel id, are bounded by how many the
+// edges are configured to open.
 //
-// Trade-offs. A source is an address, because nothing else is known before TLS: an attacker behind the same NAT as an edge
-// shares the quota of that source. That quota grows with the number of edges behind it, so that one edge never earns a large one.
+// Trade-offs. A source is an address, because nothing else is known before TLS: an attacker behind the same NAT as an
+// edge shares the quota of that source. That quota grows with the number of edges behind the source, so that one edge
+// never gets a large one.
 package admission
 
 import (
@@ -20,51 +23,52 @@ import (
 	"time"
 )
 
-// Kind is what a connection to the public port is for.
+// Kind is the purpose of a connection to the public port.
 type Kind int
 
-// Kinds of connections. Each has a capacity of its own.
+// Kinds of connections. Each has its own capacity.
 const (
-	Tunnel  Kind = iota // to this gateway, which does TLS with it
-	Relayed             // to an xds-server or another gateway, to which Envoy passes it on
+	Tunnel  Kind = iota // to this gateway, which terminates TLS
+	Relayed             // relayed by Envoy to an xds-server or another gateway
 	kinds
 )
 
-// Reason is the quota that refuses a connection or a tunnel. The empty Reason admits it.
+// Reason is the quota that rejects a connection or a reverse tunnel. The empty Reason admits it.
 type Reason string
 
-// Reasons of refusals.
+// Reasons for rejections.
 const (
 	Admitted     Reason = ""
-	BySource     Reason = "source"         // connections of one source in a second
-	ByNetwork    Reason = "network"        // the same of an IPv6 /48
-	ByCapacity   Reason = "capacity"       // connections of all sources in a second
-	ByEdge       Reason = "edge"           // tunnels of one edge
-	ByEdgeRate   Reason = "edge_rate"      // tunnels that one edge opens in a second
-	ByTunnelID   Reason = "tunnel_id"      // tunnels of all edges of one tunnel id
-	ByTunnelRate Reason = "tunnel_id_rate" // tunnels that all of them open in a second
+	BySource     Reason = "source"         // connections of one source per second
+	ByNetwork    Reason = "network"        // connections of one IPv6 /48 per second
+	ByCapacity   Reason = "capacity"       // connections of all sources per second
+	ByEdge       Reason = "edge"           // reverse tunnels of one edge
+	ByEdgeRate   Reason = "edge_rate"      // reverse tunnels that one edge opens per second
+	ByTunnelID   Reason = "tunnel_id"      // reverse tunnels of all edges of one tunnel id
+	ByTunnelRate Reason = "tunnel_id_rate" // reverse tunnels that all edges of one tunnel id open per second
 )
 
-// Reasons lists all reasons of refusals.
+// Reasons lists all reasons for rejections.
 var Reasons = []Reason{BySource, ByNetwork, ByCapacity, ByEdge, ByEdgeRate, ByTunnelID, ByTunnelRate}
 
 const (
-	// DefaultRate is used until SetRate is called.
+	// DefaultRate is the rate until SetRate is called.
 	DefaultRate = 1000
-	// sourceRate and sourceBurst are the quota of an unknown source. A refused connection costs a worker 0.4 ms, so a source
-	// that sends a hundred times its quota costs less than half a worker. The burst lets the first edges of a site in; with the
-	// first tunnel their source is known.
+	// sourceRate and sourceBurst are the quota of an unknown source. A rejected connection costs a worker 0.4 ms, so a
+	// source that sends a hundred times its quota costs less than half a worker. The burst admits the first edges of a
+	// site; their source is known after the first reverse tunnel.
 	sourceRate, sourceBurst = 10, 200
-	// networkQuotas is how many such quotas an IPv6 /48 has: a single customer may own all of its /64s.
+	// networkQuotas is how many of these quotas an IPv6 /48 has, because a single customer may own all of its /64s.
 	networkQuotas = 4
-	// maxSources bounds the sources with a bucket, and maxNetworks the networks. The least recently used goes first.
+	// maxSources bounds the sources with a bucket, and maxNetworks the networks. The least recently used one is
+	// evicted.
 	maxSources, maxNetworks = 1 << 16, 1 << 14
 )
 
 // Control makes the decisions. It is safe for concurrent use.
 type Control struct {
 	mu       sync.Mutex
-	rate     float64 // connections in a second, of each kind
+	rate     float64 // connections per second, of each kind
 	maxEdges int     // see NewControl
 	sources  *lru[netip.Prefix, *source]
 	networks *lru[netip.Prefix, *bucket]
@@ -74,25 +78,25 @@ type Control struct {
 	counts   Counts
 }
 
-// Counts are the decisions so far, by reason: those about connections before TLS, and those about tunnels.
+// Counts are the numbers of decisions, by reason: for connections before TLS, and for reverse tunnels.
 type Counts struct{ Connections, Tunnels map[Reason]uint64 }
 
-// Counts returns a copy.
+// Counts returns a copy of the current counts.
 func (c *Control) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return Counts{maps.Clone(c.counts.Connections), maps.Clone(c.counts.Tunnels)}
 }
 
-// source is an address that dials.
+// source is a source address of connections.
 type source struct {
 	dials  bucket
 	shares [kinds]bucket
-	epochs [kinds]int64 // of the last dial: see pool
+	epochs [kinds]int64 // of the last connection: see pool
 }
 
-// NewControl returns a Control of a gateway at which no tunnel id may have tunnels of more than maxEdges edges; 0 stands for
-// DefaultMaxEdges.
+// NewControl returns a Control of a gateway at which one tunnel id may have reverse tunnels of at most maxEdges edges.
+// If maxEdges is 0 or negative, DefaultMaxEdges is used.
 func NewControl(maxEdges int) *Control {
 	return &Control{
 		rate: DefaultRate, maxEdges: cmp.Or(max(0, maxEdges), DefaultMaxEdges), sources: newLRU[netip.Prefix, *source](maxSources), networks: newLRU[netip.Prefix, *bucket](maxNetworks),
@@ -100,15 +104,15 @@ func NewControl(maxEdges int) *Control {
 	}
 }
 
-// SetRate sets how many connections of each kind are admitted in a second.
+// SetRate sets how many connections of each kind are admitted per second. Values below 1 count as 1.
 func (c *Control) SetRate(rate int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rate = float64(max(1, rate))
 }
 
-// Connection decides about a connection before TLS. Half of the capacity is for known sources alone; they use the other half
-// too, as far as unknown sources leave it.
+// Connection decides about a connection before TLS. Half of the capacity is reserved for known sources. They may also
+// use the part of the other half that unknown sources leave.
 func (c *Control) Connection(now time.Time, from netip.Addr, kind Kind) Reason {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,17 +155,18 @@ func (c *Control) connection(now time.Time, from netip.Addr, kind Kind) Reason {
 	return Admitted
 }
 
-// Source is the prefix that is one source: an IPv4 address, or an IPv6 /64, because one machine may use all addresses of a /64.
+// Source returns the prefix that counts as one source: an IPv4 address, or an IPv6 /64, because one machine may use
+// all addresses of a /64.
 func Source(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	if a.Is4() {
 		return netip.PrefixFrom(a, 32)
 	}
-	prefix, _ := a.Prefix(64) // of an invalid address: the invalid prefix, which is a source too
+	prefix, _ := a.Prefix(64) // an invalid address has the invalid prefix, which counts as a source too
 	return prefix
 }
 
-// network48 is the /48 of an IPv6 address.
+// network48 returns the /48 of an IPv6 address, and false for any other address.
 func network48(a netip.Addr) (netip.Prefix, bool) {
 	a = a.Unmap().WithZone("")
 	if !a.Is6() {

@@ -19,15 +19,15 @@ type dialler struct {
 	kind  admission.Kind
 	next  time.Time
 
-	admitted, refused int
-	last              admission.Reason
+	admitted, rejected int
+	last               admission.Reason
 }
 
 func dials(from string, rate float64) *dialler {
 	return &dialler{from: netip.MustParseAddr(from), every: time.Duration(float64(time.Second) / rate), next: start}
 }
 
-// run has sources dial for a time.
+// run simulates sources that dial for a time.
 func run(c *admission.Control, d time.Duration, all ...*dialler) {
 	for now := start; now.Before(start.Add(d)); now = now.Add(2 * time.Millisecond) {
 		for _, s := range all {
@@ -36,7 +36,7 @@ func run(c *admission.Control, d time.Duration, all ...*dialler) {
 				if reason := c.Connection(now, s.from, s.kind); reason == admission.Admitted {
 					s.admitted++
 				} else {
-					s.refused++
+					s.rejected++
 					s.last = reason
 				}
 			}
@@ -44,7 +44,7 @@ func run(c *admission.Control, d time.Duration, all ...*dialler) {
 	}
 }
 
-// know makes a source known, by so many edges with two tunnels each.
+// know makes a source known by a number of edges with two reverse tunnels each.
 func know(c *admission.Control, from string, edges int) {
 	for i := range edges {
 		c.Note(start, netip.MustParseAddr(from), model.EdgeRef{Node: fmt.Sprint("edge-", from, "-", i), ID: "id"}, 2)
@@ -55,17 +55,17 @@ func know(c *admission.Control, from string, edges int) {
 func TestAFloodOfOneSourceRefusesNoOther(t *testing.T) {
 	c := admission.NewControl(0)
 	know(c, "192.0.2.1", 1)
-	flood, edge, stranger := dials("198.51.100.1", 1000), dials("192.0.2.1", 5), dials("203.0.113.1", 5)
-	run(c, 30*time.Second, flood, edge, stranger)
-	if edge.refused+stranger.refused > 0 {
-		t.Errorf("edges of a known source: %d refused; of an unknown one: %d refused", edge.refused, stranger.refused)
+	flood, edge, unknown := dials("198.51.100.1", 1000), dials("192.0.2.1", 5), dials("203.0.113.1", 5)
+	run(c, 30*time.Second, flood, edge, unknown)
+	if edge.rejected+unknown.rejected > 0 {
+		t.Errorf("edges of a known source: %d refused; of an unknown one: %d refused", edge.rejected, unknown.rejected)
 	}
 	if flood.admitted > 200+31*10 || flood.last != admission.BySource {
 		t.Errorf("%d connections of the flood were admitted, the last was refused by %q", flood.admitted, flood.last)
 	}
 }
 
-// TestManySourcesUseUpTheirHalfOnly floods from so many sources that their quotas together are more than the capacity.
+// TestManySourcesUseUpTheirHalfOnly floods from so many sources that their quotas together exceed the capacity.
 func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
 	c := admission.NewControl(0)
 	c.SetRate(1000)
@@ -76,8 +76,8 @@ func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
 		all = append(all, dials(fmt.Sprintf("198.51.100.%d", i), 100))
 	}
 	run(c, 10*time.Second, all...)
-	if site.refused > 0 {
-		t.Errorf("%d of %d connections of a known source were refused", site.refused, site.refused+site.admitted)
+	if site.rejected > 0 {
+		t.Errorf("%d of %d connections of a known source were refused", site.rejected, site.rejected+site.admitted)
 	}
 	strangers := 0
 	for _, s := range all[1:] {
@@ -88,8 +88,8 @@ func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
 	}
 }
 
-// TestOneKnownSourceUsesWhatOthersLeave is a site of 9,000 edges behind one address.
-func TestOneKnownSourceUsesWhatOthersLeave(t *testing.T) {
+// TestOneKnownSourceUsesCapacityThatOthersLeave tests a site of 9,000 edges behind one address.
+func TestOneKnownSourceUsesCapacityThatOthersLeave(t *testing.T) {
 	c := admission.NewControl(0)
 	c.SetRate(1000)
 	know(c, "192.0.2.1", 9000)
@@ -100,7 +100,7 @@ func TestOneKnownSourceUsesWhatOthersLeave(t *testing.T) {
 	}
 }
 
-// TestKnownSourcesShareTheirHalf has one that dials much more than the others.
+// TestKnownSourcesShareTheirHalf tests a known source that dials much more than the others.
 func TestKnownSourcesShareTheirHalf(t *testing.T) {
 	c := admission.NewControl(0)
 	c.SetRate(100)
@@ -109,12 +109,12 @@ func TestKnownSourcesShareTheirHalf(t *testing.T) {
 	know(c, "192.0.2.3", 1)
 	noisy, quiet, other := dials("192.0.2.1", 3000), dials("192.0.2.2", 5), dials("192.0.2.3", 5)
 	run(c, 20*time.Second, noisy, quiet, other)
-	if quiet.refused+other.refused > 0 {
-		t.Errorf("%d and %d connections of quiet sources were refused", quiet.refused, other.refused)
+	if quiet.rejected+other.rejected > 0 {
+		t.Errorf("%d and %d connections of quiet sources were refused", quiet.rejected, other.rejected)
 	}
 }
 
-// TestOneEdgeEarnsNoLargeQuota is a tenant with one valid edge that floods from its source.
+// TestOneEdgeEarnsNoLargeQuota tests a tenant with one valid edge that floods from its source.
 func TestOneEdgeEarnsNoLargeQuota(t *testing.T) {
 	c := admission.NewControl(0)
 	know(c, "192.0.2.1", 1)
@@ -123,7 +123,7 @@ func TestOneEdgeEarnsNoLargeQuota(t *testing.T) {
 	if tenant.admitted > 300+10*20 {
 		t.Errorf("a source with one edge got %d connections in 10 s", tenant.admitted)
 	}
-	// Nor does it by dialling from many addresses: the edge makes a few of them known.
+	// Dialling from many addresses does not help either: an edge makes only a few of them known.
 	for i := range 1000 {
 		c.Note(start, netip.MustParseAddr(fmt.Sprintf("2001:db8:0:%x::1", i)), model.EdgeRef{Node: "edge", ID: "id"}, 2)
 	}
@@ -154,7 +154,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-func TestAKnownSourceIsForgottenAfterADay(t *testing.T) {
+func TestAKnownSourceExpiresAfterADay(t *testing.T) {
 	c := admission.NewControl(0)
 	from := netip.MustParseAddr("192.0.2.1")
 	c.Note(start, from, model.EdgeRef{Node: "edge", ID: "id"}, 2)
@@ -195,7 +195,7 @@ func TestKnownSourcesSurviveARestart(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestMemoryIsBounded(t *testing.T) {
 	c := admission.NewControl(0)
 	for i := range 70_000 {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})

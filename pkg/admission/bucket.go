@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// bucket is a token bucket. Its zero value is full when it is used first.
+// bucket is a token bucket. The zero value is full at its first use.
 type bucket struct {
 	tokens float64
-	at     time.Time // when tokens was right
+	at     time.Time // when tokens was updated
 }
 
-// fill adds what has flowed in.
+// fill adds the tokens since the last update.
 func (b *bucket) fill(now time.Time, rate, burst float64) {
 	switch {
 	case b.at.IsZero():
@@ -23,35 +23,35 @@ func (b *bucket) fill(now time.Time, rate, burst float64) {
 	b.tokens = min(b.tokens, burst)
 }
 
-// has says whether there is a token. It takes none.
+// has reports whether a token is available. It takes none.
 func (b *bucket) has(now time.Time, rate, burst float64) bool {
 	b.fill(now, rate, burst)
 	return b.tokens >= 1
 }
 
-// class is what is known of a source.
+// class is whether a source is known.
 type class int
 
 const (
 	unknownSource class = iota
-	knownSource         // an edge has opened a tunnel from it recently
+	knownSource         // an edge has recently opened a reverse tunnel from it
 	classes
 )
 
-// epoch is for how long a source counts as active after a connection, at most twice.
+// epoch is how long a source counts as active after a connection: one epoch at least, two at most.
 const epoch = time.Second
 
-// pool is the capacity for one kind of connections: a half for each class.
+// pool is the capacity for one kind of connections: one half for each class.
 type pool struct {
 	halves [classes]bucket
 	epoch  int64
 	active [classes]int // sources in this epoch
-	before [classes]int // in the one before
+	before [classes]int // sources in the previous epoch
 }
 
-// take takes a token, and returns whether there was one. A source that stays within its fair share of its half may use up that
-// half. Beyond it a source gets what others leave: the upper part of the half. So a source that dials more than others does not
-// displace them.
+// take takes a token, and reports whether there was one. A source within its fair share of its half may take the last
+// token of that half. A source beyond its fair share may only take from the upper part of its half, and a known source
+// also from that of the other half, so that a source that dials more than others does not displace them.
 func (p *pool) take(now time.Time, rate float64, of class, share *bucket, last *int64) bool {
 	p.count(now, of, last)
 	half := rate / 2
@@ -75,7 +75,7 @@ func (p *pool) take(now time.Time, rate float64, of class, share *bucket, last *
 	return true
 }
 
-// count counts the sources of a class that are active.
+// count counts the active sources of a class.
 func (p *pool) count(now time.Time, of class, last *int64) {
 	if e := now.UnixNano() / int64(epoch); e != p.epoch {
 		p.before = [classes]int{}
@@ -90,11 +90,11 @@ func (p *pool) count(now time.Time, of class, last *int64) {
 	}
 }
 
-// lru is a map that forgets the key that was not used for longest when it is full.
+// lru is a map that evicts the least recently used key when it is full.
 type lru[K comparable, V any] struct {
 	max    int
 	keys   map[K]*list.Element
-	recent *list.List // of item[K, V]; the last used is in front
+	recent *list.List // of item[K, V]; the most recently used is in front
 }
 
 type item[K comparable, V any] struct {
@@ -115,7 +115,7 @@ func (l *lru[K, V]) get(key K) (v V) {
 	return v
 }
 
-// put adds a key that is not there.
+// put adds a key that must not exist.
 func (l *lru[K, V]) put(key K, value V) {
 	if len(l.keys) >= l.max {
 		delete(l.keys, l.recent.Remove(l.recent.Back()).(item[K, V]).key)

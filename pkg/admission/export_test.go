@@ -1,4 +1,4 @@
 package admission
 
-// Sources is how many sources have a bucket.
+// Sources returns how many sources have a bucket.
 func (c *Control) Sources() int { return len(c.sources.keys) }

@@ -12,19 +12,21 @@ import (
 )
 
 const (
-	// recent is how long a source is known after the last tunnel from it: a site that was away for a night is still known.
+	// recent is how long a source is known after its last reverse tunnel: a site that was offline for a night is still
+	// known.
 	recent = 24 * time.Hour
 	// maxKnown bounds the pairs of a source and an edge.
 	maxKnown = 1 << 16
-	// sourcesPerEdge bounds how many sources one edge makes known, so that an edge with many addresses displaces no others.
+	// sourcesPerEdge bounds how many sources one edge makes known, so that an edge with many addresses displaces no
+	// others.
 	sourcesPerEdge = 8
 )
 
-// known are the sources from which edges opened tunnels. An edge counts at each of its sources with the number of connections
-// that it may open in a second.
+// known are the sources from which edges opened reverse tunnels. Each edge counts at each of its sources with the
+// number of connections that it may open per second.
 type known struct {
 	pairs   map[pairKey]*list.Element
-	recent  *list.List // of *pair; the last seen is in front
+	recent  *list.List // of *pair; the most recently seen is in front
 	weights map[netip.Prefix]int
 	edges   map[model.EdgeRef][]pairKey
 	changed bool // since the last Save
@@ -45,8 +47,8 @@ func newKnown() known {
 	return known{pairs: map[pairKey]*list.Element{}, recent: list.New(), weights: map[netip.Prefix]int{}, edges: map[model.EdgeRef][]pairKey{}}
 }
 
-// note records that an edge opened a tunnel from a source.
-func (k *known) note(now time.Time, source netip.Prefix, edge model.EdgeRef, weight int) {
+// record records that an edge opened a reverse tunnel from a source.
+func (k *known) record(now time.Time, source netip.Prefix, edge model.EdgeRef, weight int) {
 	key := pairKey{source, edge}
 	if e, ok := k.pairs[key]; ok {
 		p := e.Value.(*pair)
@@ -56,10 +58,10 @@ func (k *known) note(now time.Time, source netip.Prefix, edge model.EdgeRef, wei
 		return
 	}
 	if of := k.edges[edge]; len(of) >= sourcesPerEdge {
-		k.forget(k.pairs[slices.MinFunc(of, func(a, b pairKey) int { return k.seen(a).Compare(k.seen(b)) })])
+		k.remove(k.pairs[slices.MinFunc(of, func(a, b pairKey) int { return k.seen(a).Compare(k.seen(b)) })])
 	}
 	if len(k.pairs) >= maxKnown {
-		k.forget(k.recent.Back())
+		k.remove(k.recent.Back())
 	}
 	k.pairs[key] = k.recent.PushFront(&pair{key, now, weight})
 	k.weights[source] += weight
@@ -69,7 +71,7 @@ func (k *known) note(now time.Time, source netip.Prefix, edge model.EdgeRef, wei
 
 func (k *known) seen(key pairKey) time.Time { return k.pairs[key].Value.(*pair).seen }
 
-func (k *known) forget(e *list.Element) {
+func (k *known) remove(e *list.Element) {
 	p := k.recent.Remove(e).(*pair)
 	delete(k.pairs, p.pairKey)
 	if k.weights[p.source] -= p.weight; k.weights[p.source] <= 0 {
@@ -82,15 +84,16 @@ func (k *known) forget(e *list.Element) {
 	k.changed = true
 }
 
-// weight is how many connections in a second the edges of a source may open together; 0: it is not known.
+// weight returns how many connections per second the edges of a source may open together, or 0 if the source is
+// unknown.
 func (k *known) weight(now time.Time, source netip.Prefix) int {
 	for e := k.recent.Back(); e != nil && now.Sub(e.Value.(*pair).seen) > recent; e = k.recent.Back() {
-		k.forget(e)
+		k.remove(e)
 	}
 	return k.weights[source]
 }
 
-// saved is a pair on disk.
+// saved is the persisted form of a pair.
 type saved struct {
 	Source netip.Prefix `json:"source"`
 	Node   string       `json:"node"`
@@ -99,28 +102,30 @@ type saved struct {
 	Weight int          `json:"weight"`
 }
 
-// Known is how many sources are known.
+// Known returns how many sources are known.
 func (c *Control) Known() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.known.weights)
 }
 
-// Weight is how many connections in a second the edges of a source may open together; 0: the source is not known.
+// Weight returns how many connections per second the edges of a source may open together, or 0 if the source is
+// unknown.
 func (c *Control) Weight(now time.Time, source netip.Prefix) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known.weight(now, source)
 }
 
-// Note records that an edge, which keeps so many tunnels to this gateway, has a live tunnel from a source.
+// Note records that an edge has a live reverse tunnel from a source. tunnels is how many reverse tunnels the edge
+// keeps to this gateway.
 func (c *Control) Note(now time.Time, from netip.Addr, edge model.EdgeRef, tunnels int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.known.note(now, Source(from), edge, maxTunnels(tunnels))
+	c.known.record(now, Source(from), edge, maxTunnels(tunnels))
 }
 
-// Save returns the known sources for Restore. changed is false if no source came or went since the last call.
+// Save returns the known sources for Restore. changed is false if no source was added or removed since the last call.
 func (c *Control) Save() (data []byte, changed bool, err error) {
 	c.mu.Lock()
 	all := make([]saved, 0, len(c.known.pairs))
@@ -136,7 +141,7 @@ func (c *Control) Save() (data []byte, changed bool, err error) {
 	return data, changed, nil
 }
 
-// Restore adds the sources that Save returned, as far as they are recent.
+// Restore adds the sources that Save returned, except outdated ones.
 func (c *Control) Restore(now time.Time, data []byte) error {
 	var all []saved
 	if err := json.Unmarshal(data, &all); err != nil {
@@ -146,7 +151,7 @@ func (c *Control) Restore(now time.Time, data []byte) error {
 	defer c.mu.Unlock()
 	for _, s := range all { // the oldest first
 		if age := now.Sub(s.Seen); s.Source.IsValid() && s.Weight > 0 && age < recent && age > -recent {
-			c.known.note(s.Seen, s.Source, model.EdgeRef{Node: s.Node, ID: s.ID}, s.Weight)
+			c.known.record(s.Seen, s.Source, model.EdgeRef{Node: s.Node, ID: s.ID}, s.Weight)
 		}
 	}
 	c.known.changed = false

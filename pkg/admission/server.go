@@ -28,18 +28,20 @@ var (
 type Server struct {
 	Control *Control
 	Domain  model.TunnelDomain
-	// RelayedKey is the key of a descriptor of a connection that is passed on; SourceKey that of its source address.
+	// SourceKey is the key of the descriptor entry with the source address. RelayedKey is the key of the entry that
+	// marks a relayed connection.
 	SourceKey, RelayedKey string
-	// Counts returns the live tunnels of an edge and of its tunnel id, Live whether the tunnel on a connection is one of them.
+	// Counts returns the live reverse tunnels of an edge and of its tunnel id. Live reports whether the reverse tunnel
+	// on a connection is one of them.
 	Counts func(model.EdgeRef) (ofEdge, ofID int)
 	Live   func(remote, local netip.AddrPort) bool
-	// Tunnels is how many tunnels an edge of a tunnel id is told to keep to this gateway.
+	// Tunnels returns how many reverse tunnels an edge of a tunnel id is configured to keep to this gateway.
 	Tunnels func(id string) int
-	// Decided is called with each decision; edge is the zero value before authentication. It must be quick.
+	// Decided is called with each decision. edge is the zero value before authentication. It must return quickly.
 	Decided func(Reason, netip.Addr, model.EdgeRef)
 }
 
-// Register adds both services to the server that Envoy calls.
+// Register registers both services with the server that Envoy calls.
 func (s *Server) Register(to *grpc.Server) {
 	ratelimitv3.RegisterRateLimitServiceServer(to, connections{Server: s})
 	authv3.RegisterAuthorizationServer(to, tunnels{Server: s})
@@ -51,8 +53,8 @@ type connections struct {
 	*Server
 }
 
-// ShouldRateLimit implements the service of Envoy's rate limit filter. A request that says nothing is admitted, because
-// it is not known which source to count it for.
+// ShouldRateLimit implements the service of Envoy's rate limit filter. A request without a source address counts for
+// the invalid address as its source.
 func (s connections) ShouldRateLimit(_ context.Context, request *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	kind, from := Tunnel, netip.Addr{}
 	for _, descriptor := range request.GetDescriptors() {
@@ -80,17 +82,17 @@ type tunnels struct {
 	*Server
 }
 
-// Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; one that names no
-// edge is refused.
+// Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; Check
+// rejects a certificate that does not name an edge.
 func (s tunnels) Check(_ context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
 	edge, err := s.edgeOf(request.GetAttributes().GetSource().GetCertificate())
 	if err != nil {
-		return answer(codes.PermissionDenied), nil //nolint:nilerr // the error is the answer
+		return answer(codes.PermissionDenied), nil //nolint:nilerr // the response carries the error
 	}
 	remote, errRemote := addressOf(request.GetAttributes().GetSource().GetAddress())
 	local, errLocal := addressOf(request.GetAttributes().GetDestination().GetAddress())
 	if err := errors.Join(errRemote, errLocal); err != nil {
-		return answer(codes.InvalidArgument), nil //nolint:nilerr // the error is the answer
+		return answer(codes.InvalidArgument), nil //nolint:nilerr // the response carries the error
 	}
 	ofEdge, ofID := s.Counts(edge)
 	reason := s.Control.Tunnel(time.Now(), Attempt{
@@ -107,7 +109,7 @@ func answer(code codes.Code) *authv3.CheckResponse {
 	return &authv3.CheckResponse{Status: &statusv3.Status{Code: int32(code)}}
 }
 
-// edgeOf reads the edge from its certificate, which Envoy sends as PEM in URL encoding.
+// edgeOf returns the edge that a certificate names. Envoy sends the certificate as URL-encoded PEM.
 func (s tunnels) edgeOf(certificate string) (model.EdgeRef, error) {
 	text, err := url.PathUnescape(certificate)
 	if err != nil {

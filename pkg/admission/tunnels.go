@@ -10,42 +10,47 @@ import (
 )
 
 const (
-	// DefaultMaxEdges is how many edges one tunnel id may have tunnels of at one gateway by default. A workload cluster has an
-	// edge on each control-plane machine, and a few more while machines are replaced.
+	// DefaultMaxEdges is the default number of edges with which one tunnel id may have reverse tunnels at one gateway.
+	// A workload cluster has an edge on each control-plane machine, and a few more while machines are replaced.
 	DefaultMaxEdges = 64
-	// eventTime is how long an admitted tunnel counts before it is in the table. Its event is there after 0.25 s.
+	// eventTime is how long an admitted reverse tunnel counts before it is in the table. Its event arrives after 0.25
+	// s.
 	eventTime = 1500 * time.Millisecond
-	// maxQuotas bounds the edges, and the tunnel ids, with a bucket. Only a certificate of this installation makes one.
+	// maxQuotas bounds the edges, and the tunnel ids, with a bucket. Only a certificate of this installation creates
+	// one.
 	maxQuotas = 1 << 16
 )
 
-// maxTunnels is how many tunnels an edge may have that keeps so many: twice for an edge that is back before its old sockets are
-// found to be dead, and twice for a change of what it is told, which replaces all tunnels.
+// maxTunnels returns the maximum number of reverse tunnels of an edge that is configured to keep this many: twice as
+// many, because an edge may reconnect before its old sockets are detected as dead, and twice again, because a change
+// of the configured number replaces all reverse tunnels.
 func maxTunnels(tunnels int) int { return 4 * max(1, tunnels) }
 
-// maxOfID is the same for all edges of a tunnel id. Not all of them restart at once.
+// maxOfID returns the maximum for all edges of a tunnel id. It is below the sum of their maxima, because not all of
+// them restart at once.
 func maxOfID(tunnels, edges int) int { return max(maxTunnels(tunnels), 2*max(1, tunnels)*edges) }
 
-// Attempt is a tunnel that an edge asks for, after TLS.
+// Attempt is a reverse tunnel that an edge requests, after TLS.
 type Attempt struct {
 	Edge          model.EdgeRef
 	Remote, Local netip.AddrPort // the two ends of its connection
-	// Tunnels is how many tunnels an edge of this tunnel id is told to keep to this gateway.
+	// Tunnels is how many reverse tunnels an edge of this tunnel id is configured to keep to this gateway.
 	Tunnels int
-	// LiveOfEdge and LiveOfID are the tunnels in the table, of this edge and of all edges of its tunnel id.
+	// LiveOfEdge and LiveOfID are the numbers of reverse tunnels in the table, of this edge and of all edges of its
+	// tunnel id.
 	LiveOfEdge, LiveOfID int
-	// Live says whether the tunnel on a connection is in the table.
+	// Live reports whether the reverse tunnel on a connection is in the table.
 	Live func(remote, local netip.AddrPort) bool
 }
 
-// tunnelQuotas are the rates of new tunnels, and those that are admitted and not in the table yet.
+// tunnelQuotas are the rates of new reverse tunnels, and the admitted ones that are not in the table yet.
 type tunnelQuotas struct {
 	edges   *lru[model.EdgeRef, *bucket]
 	ids     *lru[string, *bucket]
 	pending map[string][]pending // by tunnel id
 }
 
-// pending is a tunnel that was admitted.
+// pending is a reverse tunnel that was admitted and is not in the table yet.
 type pending struct {
 	node          string
 	remote, local netip.AddrPort
@@ -56,7 +61,7 @@ func newTunnelQuotas() tunnelQuotas {
 	return tunnelQuotas{edges: newLRU[model.EdgeRef, *bucket](maxQuotas), ids: newLRU[string, *bucket](maxQuotas), pending: map[string][]pending{}}
 }
 
-// Tunnel decides about a tunnel after TLS. The source of one that is admitted is known from then on.
+// Tunnel decides about a reverse tunnel after TLS. If it admits the reverse tunnel, its source becomes known.
 func (c *Control) Tunnel(now time.Time, a Attempt) Reason {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +88,8 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 		reason = ByEdge
 	case a.LiveOfID+len(waiting) >= mostOfID:
 		reason = ByTunnelID
-	case !edge.has(now, float64(most), 2*float64(most)): // an edge dials each tunnel again after half a second at the earliest
+	// an edge dials each reverse tunnel again after half a second at the earliest
+	case !edge.has(now, float64(most), 2*float64(most)):
 		reason = ByEdgeRate
 	case !all.has(now, float64(mostOfID)/8, float64(mostOfID)):
 		reason = ByTunnelRate
@@ -97,7 +103,7 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	edge.tokens--
 	all.tokens--
 	q.pending[id] = append(waiting, pending{a.Edge.Node, a.Remote, a.Local, now.Add(eventTime)})
-	c.known.note(now, Source(a.Remote.Addr()), a.Edge, most)
+	c.known.record(now, Source(a.Remote.Addr()), a.Edge, most)
 	return Admitted
 }
 
@@ -110,7 +116,7 @@ func bucketOf[K comparable](l *lru[K, *bucket], key K) *bucket {
 	return b
 }
 
-// Expire drops admitted tunnels that never came into the table.
+// Expire removes admitted reverse tunnels that were never added to the table.
 func (c *Control) Expire(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,15 +127,16 @@ func (c *Control) Expire(now time.Time) {
 	}
 }
 
-// Live is a tunnel in the table.
+// Live is a reverse tunnel in the table.
 type Live struct {
 	Key   string
 	Edge  model.EdgeRef
 	Since time.Time
 }
 
-// Excess returns the keys of the tunnels beyond the limits, the newest first. Tunnels can be more than Tunnel admits after a time
-// in which Envoy could not ask. tunnels is how many an edge of a tunnel id is told to keep.
+// Excess returns the keys of the reverse tunnels beyond the limits, newest first. There can be more than Tunnel admits
+// after Envoy could not reach the Server for a while. tunnels returns how many an edge of a tunnel id is
+// configured to keep. Excess sorts all in place.
 func (c *Control) Excess(all []Live, tunnels func(id string) int) (keys []string) {
 	slices.SortFunc(all, func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
 	edges, ids := map[model.EdgeRef]int{}, map[string]int{}

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// gateway plays the table of a gateway: a tunnel is in it some time after it was admitted.
+// gateway simulates the table of a gateway: a reverse tunnel is added some time after it was admitted.
 type gateway struct {
 	control *admission.Control
 	live    map[netip.AddrPort]model.EdgeRef
@@ -30,7 +30,7 @@ func newGateway(maxEdges int) *gateway {
 
 var local = netip.MustParseAddrPort("192.0.2.254:443")
 
-// open asks for a tunnel.
+// open requests a reverse tunnel.
 func (g *gateway) open(now time.Time, edge model.EdgeRef, tunnels int) admission.Reason {
 	for remote, at := range g.due {
 		if !now.Before(at) {
@@ -71,7 +71,7 @@ func TestOneLeafOpensThreeThousandTunnels(t *testing.T) {
 	if n := g.all(); n > 8 {
 		t.Errorf("it has %d tunnels", n)
 	}
-	// All at once, before the table has any.
+	// All at once, before any of them is in the table.
 	leaf.Node = "edge-fast"
 	before := g.all()
 	for range 3000 {
@@ -104,8 +104,9 @@ func TestTheEdgesOfOneTunnelIDTogether(t *testing.T) {
 	}
 }
 
-// TestAnEdgeIsNeverRefused has edges do what they may: by the workers of the gateway and the names of the workload cluster.
-func TestAnEdgeIsNeverRefused(t *testing.T) {
+// TestAnEdgeWithinItsLimitsIsNeverRejected opens all reverse tunnels that edges may open, for several numbers of
+// workers and names.
+func TestAnEdgeWithinItsLimitsIsNeverRejected(t *testing.T) {
 	for _, shape := range []struct{ workers, names int }{{1, 1}, {4, 1}, {1, 3}, {4, 5}, {8, 4}} {
 		each := model.TunnelsPerEdge(shape.workers, shape.names)
 		tests := map[string]func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time){
@@ -185,7 +186,7 @@ func TestExcess(t *testing.T) {
 	if len(keys) != 12 || keys[0] != "hostile-edge-a-19" || keys[11] != "hostile-edge-a-8" {
 		t.Errorf("in excess are %q", keys)
 	}
-	// Many edges of one tunnel id: the oldest 2 × 2 × 4 stay.
+	// Many edges of one tunnel id: the oldest 2 × 2 × 4 reverse tunnels stay.
 	all = nil
 	for i := range 20 {
 		add(fmt.Sprint("edge-", i), "hostile", 1, time.Duration(i)*time.Minute)
@@ -198,7 +199,7 @@ func TestExcess(t *testing.T) {
 	}
 }
 
-func TestExpireForgetsWhatNeverOpened(t *testing.T) {
+func TestExpireRemovesTunnelsThatNeverOpened(t *testing.T) {
 	g := newGateway(0)
 	edge := model.EdgeRef{Node: "edge-a", ID: "id"}
 	for range 8 {

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// maxAddresses is what the server keeps.
+	// maxAddresses is the limit of the server.
 	maxAddresses = 32
-	// servicesInterface is where kube-proxy keeps the IP address of every Service: none of them is the machine's own.
+	// servicesInterface is where kube-proxy keeps the IP addresses of all Services: none of them is the machine's own.
 	servicesInterface = "kube-ipvs0"
 )
 
@@ -19,7 +19,7 @@ type netInterface struct {
 	addresses []net.Addr
 }
 
-// interfaces returns those of this machine, as far as they can be read.
+// interfaces returns the network interfaces of this machine whose addresses can be read.
 func interfaces() (all []netInterface) {
 	found, err := net.Interfaces()
 	if err != nil {
@@ -33,7 +33,8 @@ func interfaces() (all []netInterface) {
 	return all
 }
 
-// addresses are those by which others may know the machine, in order. The same Machine says the same again as long as nothing changes.
+// addresses returns the addresses that may identify the machine, in order. The result is the same as long as
+// nothing changes.
 func addresses(all []netInterface) []string {
 	var found []netip.Addr
 	for _, i := range all {

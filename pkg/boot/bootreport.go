@@ -1,9 +1,10 @@
-// Package boot is the machine's side of boot reports: it follows how a machine becomes a Node, by what cloud-init and kubeadm
-// leave behind in files, and tells it to the control channel. In go files, out come reports: which step runs or failed, and the end
-// of its log without the secrets. It starts nothing, changes nothing of the boot, and ends by itself.
+// Package boot is the machine's side of boot reports. It follows how a machine becomes a Node, from files that
+// cloud-init and kubeadm write, and reports this to the control channel. The input is files; the output is reports:
+// which step is running or has failed, and the end of its log without secrets. The package starts nothing, does not
+// affect the boot, and ends by itself.
 //
-// It decides as Cluster API does: a machine is bootstrapped when there is the sentinel file that the bootstrap provider has it write
-// after kubeadm. Everything else only says how far it came.
+// It uses Cluster API's criterion: a machine is bootstrapped when the sentinel file exists that its bootstrap provider
+// makes it write after kubeadm. Everything else only shows the progress.
 package boot
 
 import (
@@ -23,23 +24,23 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// ErrNotAsked is what Send returns, wrapped, where nobody has asked this machine to report, or not yet: there is nothing to send with.
+// ErrNotAsked is wrapped by an error of Send if this machine has no credentials for reports, or not yet.
 var ErrNotAsked = errors.New("this machine has nothing to report with")
 
-// Config is what a Reporter stands on. Only Send is needed.
+// Config configures a Reporter. Only Send is required.
 type Config struct {
-	// Send sends one report, and has a deadline of its own.
+	// Send sends one report. It must have its own timeout.
 	Send func(ctx context.Context, r *reportv1.BootReport) (enrolclient.Answer, error)
-	// Root is before every path: "/" where it is empty. Tests have another.
+	// Root is the prefix of every path; "/" if it is empty. Tests set it.
 	Root string
-	// Machine and ProviderID say of which Machine this is, where neither its name nor its addresses do.
+	// Machine and ProviderID identify the Machine if neither its name nor its addresses do.
 	Machine, ProviderID string
 	Version             string
-	// Deadline is after which a boot that has not ended has failed; zero: 30 minutes.
+	// Deadline is how long a boot may take before it counts as failed; zero: 30 minutes.
 	Deadline time.Duration
-	// Repeat is for how long the end is told again and again, so that nobody misses it who is away; zero: 1 hour.
+	// Repeat is how long the result is reported again, for controllers that are unavailable; zero: 1 hour.
 	Repeat time.Duration
-	// DoneFile is written when a boot that succeeded was told. While it is there, there is nothing to report. Empty: none.
+	// DoneFile is written after a successful boot was reported. While it exists, nothing is reported. Empty: no file.
 	DoneFile string
 	Log      *slog.Logger
 
@@ -47,16 +48,16 @@ type Config struct {
 	now  func() time.Time
 }
 
-// pace is how quick a Reporter is.
+// pace contains the intervals of a Reporter.
 type pace struct {
-	poll   time.Duration // how often files are looked at
-	grace  time.Duration // for how long a failure may still turn out to be none
-	repeat retry.Backoff // of the end
-	retry  retry.Backoff // of what was not sent
+	poll   time.Duration // interval between observations
+	grace  time.Duration // how long a failure may still turn into a success
+	repeat retry.Backoff // of the result
+	retry  retry.Backoff // of failed attempts to send
 }
 
-// A look costs some stats, and the end of a log where that has grown. cloud-init writes its status, and ends, before its last
-// commands' files need be there.
+// An observation costs some stats, and reads the end of a log that has grown. cloud-init may write its status and end
+// before the files of its last commands exist.
 var defaultPace = pace{
 	poll: 2 * time.Second, grace: 20 * time.Second,
 	repeat: retry.Backoff{Min: time.Minute, Max: 10 * time.Minute}, retry: retry.Backoff{Min: 2 * time.Second, Max: time.Minute},
@@ -66,14 +67,14 @@ var defaultPace = pace{
 type Reporter struct {
 	Config
 	began   time.Time
-	failing time.Time // since when it looks like a failure; zero: it does not
+	failing time.Time // since when the boot looks failed; zero: it does not
 	reader  reader
 	reasons retry.Reasons
 
 	redacted redacted
 }
 
-// New returns a Reporter; Run runs it.
+// New returns a Reporter. Run runs it.
 func New(c Config) *Reporter {
 	if c.pace == (pace{}) {
 		c.pace = defaultPace
@@ -88,9 +89,10 @@ func New(c Config) *Reporter {
 	return &Reporter{Config: c, began: c.now(), reader: reader{root: cmp.Or(c.Root, "/")}}
 }
 
-// Run follows the boot until it has ended and was told for long enough, or ctx ends, or nobody has asked for it until the deadline. It
-// returns nil: neither how the boot ends nor that nobody takes it is an error, because who would start it again for that has it run
-// for ever.
+// Run follows the boot until its result has been reported for long enough, or ctx ends. If the machine has no
+// credentials, it returns when the deadline has passed, or at once if the machine was bootstrapped in an earlier boot.
+// It always returns nil: neither a failed boot nor a missing receiver is an error, because a supervisor that restarts
+// the process after errors would then run it for ever.
 func (r *Reporter) Run(ctx context.Context) error {
 	if r.DoneFile != "" {
 		if _, err := os.Stat(r.DoneFile); err == nil {
@@ -101,7 +103,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	var d delivery
 	var ended time.Time
 	for {
-		report, now := r.Look(ctx), r.now()
+		report, now := r.Observe(ctx), r.now()
 		switch {
 		case !over(report):
 			ended = time.Time{}
@@ -120,7 +122,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		}
 		wait := r.pace.poll
 		if over(report) {
-			wait *= 5 // what could still change is a success that comes late
+			wait *= 5 // only a late success can still change the result
 		}
 		if retry.Sleep(ctx, wait) != nil {
 			return nil
@@ -128,7 +130,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// Once tells how a boot ended, which somebody else has found out, and tries until ctx ends.
+// Once reports a given result of a boot. It retries until the report is accepted or refused, or ctx ends.
 func (r *Reporter) Once(ctx context.Context, report *reportv1.BootReport) error {
 	report.Machine, report.BootId, report.Version = r.machine(), r.reader.bootID(), r.Version
 	for failures := 0; ; failures++ {
@@ -146,21 +148,21 @@ func over(r *reportv1.BootReport) bool {
 	return r.GetState() != reportv1.BootState_BOOT_STATE_RUNNING
 }
 
-// delivery is what was sent.
+// delivery is the state of sending.
 type delivery struct {
-	taken    *reportv1.BootReport // last; nil: none
-	next     time.Time            // when to send though nothing is new, or again
-	failures int                  // since then
-	repeats  int                  // of the same end
+	taken    *reportv1.BootReport // last accepted report; nil: none
+	next     time.Time            // when to send without a change, or to retry
+	failures int                  // since the last success
+	repeats  int                  // of the same result
 	err      error                // of the last attempt
 }
 
-// due says whether a report is to be sent now. After a failure that is not sooner because something is new.
+// due reports whether a report must be sent now. After a failure a change does not make it due earlier.
 func (d *delivery) due(r *reportv1.BootReport, now time.Time) bool {
 	return !now.Before(d.next) || d.failures == 0 && !proto.Equal(r, d.taken)
 }
 
-// conclude says so where nobody has heard the end.
+// conclude logs if the result was never accepted.
 func (r *Reporter) conclude(d *delivery) {
 	if d.taken == nil || !over(d.taken) {
 		r.Log.Warn("nobody has heard how this boot ended: giving up", "error", d.err)
@@ -195,7 +197,8 @@ func (r *Reporter) deliver(ctx context.Context, d *delivery, report *reportv1.Bo
 	}
 }
 
-// retryAfter is the wait after a failure: what the server says, if it says something.
+// retryAfter returns the wait after a failure: at least the wait that the server requests, within the maximum of the
+// backoff.
 func (r *Reporter) retryAfter(err error, failures int) time.Duration {
 	wait := r.pace.retry.Wait(failures)
 	var limited *enrolclient.LimitError
@@ -203,19 +206,19 @@ func (r *Reporter) retryAfter(err error, failures int) time.Duration {
 		wait = max(wait, min(limited.RetryAfter(), r.pace.retry.Max))
 	}
 	if errors.Is(err, certs.ErrRefused) {
-		wait = max(wait, r.pace.retry.Max/2) // a token that is new may not be known everywhere yet
+		wait = max(wait, r.pace.retry.Max/2) // a new token may not be known to every server yet
 	}
 	return wait
 }
 
-// stamp returns a report that comes after those before it.
+// stamp returns a copy of a report with the next sequence.
 func (r *Reporter) stamp(report *reportv1.BootReport) *reportv1.BootReport {
 	stamped := proto.CloneOf(report)
 	stamped.Sequence = r.reader.uptime()
 	return stamped
 }
 
-// noteDone writes down that a success was told, so that the next boot is not reported as another.
+// noteDone records that a success was reported, so that the next boot is not reported as another bootstrap.
 func (r *Reporter) noteDone() {
 	if r.DoneFile == "" {
 		return

@@ -22,7 +22,7 @@ const patience = 10 * time.Second
 
 var errDown = errors.New("the gateways are down")
 
-// follow runs a Reporter and returns what waits for its end.
+// follow runs a Reporter and returns a function that waits for its end.
 func follow(t *testing.T, c Config) (ended func() error) {
 	t.Helper()
 	c.pace = quick
@@ -97,7 +97,7 @@ func TestAnOutageLosesNothing(t *testing.T) {
 	}
 	s.set(nil)
 	s.reaches(t, failed, "kubeadm preflight")
-	s.set(errDown) // restarts, and forgets
+	s.set(errDown) // restarts, and loses its state
 	for range 3 {
 		<-s.wake
 	}
@@ -120,12 +120,12 @@ func TestALateSuccessCounts(t *testing.T) {
 	m.write(cloudLogPath, logBegin+logPortInUse)
 	follow(t, Config{Root: m.root, Send: s.send})
 	s.reaches(t, failed, "kubeadm preflight")
-	m.succeed() // somebody has repaired it by hand
+	m.succeed() // repaired manually
 	s.reaches(t, succeeded, "bootstrapped")
 }
 
-// TestNobodyHears ends without an error, with which systemd would start it again for ever, and says so once.
-func TestNobodyHears(t *testing.T) {
+// TestWithoutAServerARunEnds ends without an error, after which systemd would restart it for ever, and logs this once.
+func TestWithoutAServerARunEnds(t *testing.T) {
 	m, s := newMachine(t), newServer()
 	s.err = errDown
 	var log bytes.Buffer
@@ -137,8 +137,9 @@ func TestNobodyHears(t *testing.T) {
 	}
 }
 
-// TestNobodyAsks has an image with the unit on a machine whose Cluster does not use it: it ends, with one line.
-func TestNobodyAsks(t *testing.T) {
+// TestAMachineWithoutCredentialsEnds has the unit in an image on a machine whose Cluster does not use it: it ends, with
+// one line.
+func TestAMachineWithoutCredentialsEnds(t *testing.T) {
 	before := func(m *machine) {
 		m.write(kubeletConfPath, "kind: Config\n")
 		old := time.Unix(1600000000, 0)
@@ -168,8 +169,8 @@ func TestNobodyAsks(t *testing.T) {
 	}
 }
 
-// TestTheFileComesLate shows that who is asked late still reports.
-func TestTheFileComesLate(t *testing.T) {
+// TestCredentialsThatArriveLateAreUsed shows that a machine whose credentials arrive late still reports.
+func TestCredentialsThatArriveLateAreUsed(t *testing.T) {
 	m, s := newMachine(t), newServer()
 	s.err = ErrNotAsked
 	follow(t, Config{Root: m.root, Send: s.send, Deadline: patience})

@@ -12,22 +12,23 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// cloudStages are the stages of cloud-init, in their order. The commands of a bootstrap config run in the last.
+// cloudStages are the stages of cloud-init, in order. The commands of a bootstrap config run in the last one.
 var cloudStages = []string{"init-local", "init", "modules-config", "modules-final"}
 
-// cloudInit is how far cloud-init is, by its own status.json (which has not changed since version 0.7 but for recoverable_errors).
+// cloudInit is the progress of cloud-init, from its status.json. Its format has not changed since version 0.7, except
+// for recoverable_errors.
 type cloudInit struct {
 	stages map[string]cloudStage
-	stage  string // that runs; empty: none, now
+	stage  string // the running stage; empty: none
 }
 
 type cloudStage struct {
 	Start    *float64 `json:"start"`    // Unix time
-	Finished *float64 `json:"finished"` // null: not yet
+	Finished *float64 `json:"finished"` // null: still running
 	Errors   []string `json:"errors"`
 }
 
-// parseCloudInit reads status.json. It returns nil for what is none, or is being written.
+// parseCloudInit parses status.json. It returns nil if the file is invalid or incomplete.
 func parseCloudInit(data []byte) *cloudInit {
 	var file struct {
 		V1 map[string]json.RawMessage `json:"v1"`
@@ -51,10 +52,10 @@ func parseCloudInit(data []byte) *cloudInit {
 	return c
 }
 
-// ended says whether all of it has run.
+// ended reports whether all stages have run.
 func (c *cloudInit) ended() bool { return c.stage == "" && c.stages["modules-final"].Finished != nil }
 
-// errors is what it says went wrong, and in which stage first.
+// errors returns the errors of all stages, and the first stage with an error.
 func (c *cloudInit) errors() (stage string, all []string) {
 	for _, name := range cloudStages {
 		if errs := c.stages[name].Errors; len(errs) > 0 {
@@ -67,7 +68,7 @@ func (c *cloudInit) errors() (stage string, all []string) {
 	return stage, all
 }
 
-// current is the stage that runs, or is to run next.
+// current returns the running stage, or else the next one.
 func (c *cloudInit) current() string {
 	if slices.Contains(cloudStages, c.stage) {
 		return c.stage
@@ -107,11 +108,11 @@ func unix(seconds *float64) *timestamppb.Timestamp {
 	return timestamppb.New(time.Unix(int64(whole), int64(part*1e9)))
 }
 
-// thisBoot is the part of cloud-init's output that is of its newest run: the file grows from boot to boot.
+// thisBoot returns the part of cloud-init's output from its latest run: the file grows from boot to boot.
 func thisBoot(log string) string {
 	i := strings.LastIndex(log, " running 'init-local' at ")
 	if i < 0 {
-		return log // it is long, and this boot's beginning is not in the part that was read
+		return log // the log is long, and does not reach back to the beginning of this boot
 	}
 	return log[strings.LastIndexByte(log[:i], '\n')+1:]
 }

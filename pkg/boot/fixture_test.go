@@ -15,7 +15,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// machine is the files of one.
+// machine is a directory with the files of a machine.
 type machine struct {
 	t    *testing.T
 	root string
@@ -45,11 +45,11 @@ func (m *machine) write(name, content string) {
 
 func (m *machine) append(name, content string) {
 	m.t.Helper()
-	old, _ := os.ReadFile(filepath.Join(m.root, name)) // there may be none
+	old, _ := os.ReadFile(filepath.Join(m.root, name)) // it may not exist
 	m.write(name, string(old)+content)
 }
 
-// cloud writes cloud-init's status: its stages up to one that runs, or all where that is empty.
+// cloud writes cloud-init's status: its stages up to the running one, or all if running is empty.
 func (m *machine) cloud(running string, errors ...string) {
 	m.t.Helper()
 	var stages []string
@@ -79,7 +79,7 @@ func (m *machine) cloud(running string, errors ...string) {
 
 func (m *machine) succeed() { m.write(sentinelPath, "success\n") }
 
-// server takes reports, or refuses them.
+// server accepts or rejects reports.
 type server struct {
 	mu     sync.Mutex
 	got    []*reportv1.BootReport
@@ -128,7 +128,7 @@ var quick = pace{
 	repeat: retry.Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}, retry: retry.Backoff{Min: time.Millisecond, Max: 4 * time.Millisecond},
 }
 
-// Logs as cloud-init, sh and kubeadm write them.
+// Logs in the format of cloud-init, sh and kubeadm.
 const (
 	logBegin = "Cloud-init v. 24.4 running 'init-local' at Tue, 14 Nov 2023 22:13:21 +0000. Up 5.12 seconds.\n" +
 		"Cloud-init v. 24.4 running 'init' at Tue, 14 Nov 2023 22:13:25 +0000. Up 9.10 seconds.\n" +

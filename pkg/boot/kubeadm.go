@@ -8,40 +8,40 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// kubeadm is how far kubeadm came, by its output.
+// kubeadm is the progress of kubeadm, from its output.
 type kubeadm struct {
-	phases []string // in the order in which they began
-	failed string   // the phase that it names in its error; empty: none
-	err    string   // the error, one line; empty: none
-	errEnd int      // where in the log its error ends
-	done   bool     // it says that it has succeeded
+	phases []string // in the order of their beginning
+	failed string   // the phase named in the error; empty: none
+	err    string   // the error, in one line; empty: none
+	errEnd int      // offset of the end of the error in the log
+	done   bool     // the output reports success
 }
 
 var (
 	phaseLine = regexp.MustCompile(`^\[([a-z][a-z0-9-]*)\] `)
-	// phaseError is how kubeadm names the phase that failed; before it may be "error: ".
+	// phaseError matches the line with the name of the failed phase. It may follow "error: ".
 	phaseError = regexp.MustCompile(`error execution phase ([a-z][a-z0-9/-]*): ?(.*)`)
-	// noKubeadm is what shells say.
+	// noKubeadm is the error of a shell without kubeadm.
 	noKubeadm = regexp.MustCompile(`kubeadm: (?:command )?not found`)
-	// firstLine is with what kubeadm begins.
+	// firstLine is the first line of kubeadm's output.
 	firstLine = regexp.MustCompile(`^\[(?:init\] Using Kubernetes version|preflight\] Running pre-flight checks)`)
-	// otherError ends kubeadm outside of any phase: a config that it does not understand.
+	// otherError is the error of kubeadm outside of any phase, for example because of an invalid configuration.
 	otherError = regexp.MustCompile(`^error: (.+)`)
 )
 
-// kubeadmPhases are words in brackets at the beginning of kubeadm's lines that name what it does. Others, such as kubelet-check, say
-// more about the one that runs.
+// kubeadmPhases are the words in brackets at the beginning of kubeadm's lines that name phases. Other words, such as
+// kubelet-check, give details of the running phase.
 var kubeadmPhases = []string{
 	"init", "join", "preflight", "certs", "kubeconfig", "etcd", "control-plane", "kubelet-start", "wait-control-plane", "upload-config",
 	"upload-certs", "mark-control-plane", "bootstrap-token", "kubelet-finalize", "addons", "discovery", "download-certs",
 	"control-plane-join", "check-etcd", "etcd-join", "kubelet-wait-bootstrap",
 }
 
-// parseKubeadm reads kubeadm's lines in a log that others write to as well.
+// parseKubeadm parses kubeadm's lines in a log that other programs also write to.
 func parseKubeadm(log string) kubeadm {
 	var k kubeadm
 	at := 0
-	collecting := false // lines that belong to the error
+	collecting := false // following lines belong to the error
 	for line := range strings.Lines(log) {
 		at += len(line)
 		text := strings.TrimRight(line, " \r\n")
@@ -66,8 +66,8 @@ func parseKubeadm(log string) kubeadm {
 	return k
 }
 
-// begin notes a phase. Advice that follows an error has the same word in front; another phase, or the first line of kubeadm, is of
-// another attempt.
+// begin records a phase. Advice after an error begins with the word of the same phase. Another phase, or the first
+// line of kubeadm, belongs to a new attempt.
 func (k *kubeadm) begin(phase string, first bool) {
 	if k.err != "" || k.done {
 		if len(k.phases) > 0 && k.phases[len(k.phases)-1] == phase && !first {
@@ -80,7 +80,7 @@ func (k *kubeadm) begin(phase string, first bool) {
 	}
 }
 
-// step is what runs, or failed.
+// step returns the running or failed step.
 func (k *kubeadm) step() string {
 	switch {
 	case k.failed != "":

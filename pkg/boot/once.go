@@ -9,7 +9,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Failed is the report of a step that failed, with the end of a log. Without a path there is no log.
+// Failed returns the report of a failed step, with the end of the log at path. With an empty path it has no log. It
+// returns an error if the log does not exist.
 func Failed(step, path string) (*reportv1.BootReport, error) {
 	r := &reportv1.BootReport{State: reportv1.BootState_BOOT_STATE_FAILED, Step: line(step)}
 	if path == "" {
@@ -22,7 +23,7 @@ func Failed(step, path string) (*reportv1.BootReport, error) {
 	return r, nil
 }
 
-// Succeeded is the report of a boot that has ended well.
+// Succeeded returns the report of a successful boot.
 func Succeeded() *reportv1.BootReport {
 	return &reportv1.BootReport{State: reportv1.BootState_BOOT_STATE_SUCCEEDED, Step: "bootstrapped"}
 }

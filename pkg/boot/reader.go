@@ -16,26 +16,28 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Where things are on a machine.
+// Paths on a machine.
 const (
-	sentinelPath    = "run/cluster-api/bootstrap-success.complete" // written after kubeadm by what CABPK gives to cloud-init and Ignition
-	cloudStatusPath = "run/cloud-init/status.json"                 // a link that is there once cloud-init has begun in this boot
+	// written after kubeadm by CABPK's configuration of cloud-init and Ignition
+	sentinelPath = "run/cluster-api/bootstrap-success.complete"
+	// a link that exists once cloud-init has started in this boot
+	cloudStatusPath = "run/cloud-init/status.json"
 	cloudLogPath    = "var/log/cloud-init-output.log"
-	ignitionPath    = "etc/kubeadm.sh" // what CABPK has Ignition write, for kubeadm.service
+	ignitionPath    = "etc/kubeadm.sh" // written by Ignition with CABPK, for kubeadm.service
 	kubeletConfPath = "etc/kubernetes/kubelet.conf"
 	kubeletArgsPath = "var/lib/kubelet/kubeadm-flags.env"
 )
 
 const (
-	// maxLog is how much of the end of a log is looked at: kubeadm with -v=5 writes about 100 KiB.
+	// maxLog bounds how much of the end of a log is read: kubeadm with -v=5 writes about 100 KiB.
 	maxLog = 256 << 10
-	// maxFile is more than any other file has that is read.
+	// maxFile bounds every other file.
 	maxFile = 64 << 10
-	// journalTime bounds a question to the journal.
+	// journalTime bounds a query of the journal.
 	journalTime = 5 * time.Second
 )
 
-// reader reads what is below a root. It never fails: what can't be read is not there yet.
+// reader reads files below a root. It never fails: an unreadable file counts as not existing yet.
 type reader struct{ root string }
 
 func (r reader) path(name string) string { return filepath.Join(r.root, name) }
@@ -45,7 +47,7 @@ func (r reader) exists(name string) bool {
 	return err == nil
 }
 
-// read returns the beginning of a file; nil where there is none.
+// read returns the beginning of a file, or nil if it cannot be read.
 func (r reader) read(name string) []byte {
 	file, err := os.Open(r.path(name))
 	if err != nil {
@@ -61,7 +63,7 @@ func (r reader) read(name string) []byte {
 
 func (r reader) word(name string) string { return strings.TrimSpace(string(r.read(name))) }
 
-// end returns the end of a file, from the beginning of a line; nil where there is none.
+// end returns the end of a file, from the beginning of a line, or nil if it cannot be read.
 func (r reader) end(name string) []byte {
 	file, err := os.Open(r.path(name))
 	if err != nil {
@@ -87,7 +89,7 @@ func (r reader) end(name string) []byte {
 
 var idFormat = regexp.MustCompile(`^[0-9A-Fa-f-]{16,64}$`)
 
-// id reads a file with an id. Firmware and images may have anything else there, such as "uninitialized".
+// id reads a file with an id. It returns "" for other content, such as "uninitialized" from firmware or an image.
 func (r reader) id(name string) string {
 	if id := r.word(name); idFormat.MatchString(id) {
 		return strings.ToLower(id)
@@ -95,7 +97,8 @@ func (r reader) id(name string) string {
 	return ""
 }
 
-// log is what the boot has written: cloud-init's output or, where Ignition runs kubeadm as a unit of systemd, the journal of that.
+// log returns the output of the boot: that of cloud-init or, if Ignition runs kubeadm as a unit of systemd, the unit's
+// journal.
 func (r reader) log(ctx context.Context) string {
 	if text := r.end(cloudLogPath); text != nil {
 		return string(text)
@@ -112,10 +115,10 @@ func (r reader) log(ctx context.Context) string {
 	return string(out[max(0, len(out)-maxLog):])
 }
 
-// bootID is the kernel's name of this boot.
+// bootID returns the kernel's id of this boot.
 func (r reader) bootID() string { return r.word("proc/sys/kernel/random/boot_id") }
 
-// uptime is how long this boot lasts, in milliseconds. No clock that is put right on the way changes it.
+// uptime returns the time since this boot began, in milliseconds. Clock adjustments do not change it.
 func (r reader) uptime() uint64 {
 	first, _, _ := strings.Cut(r.word("proc/uptime"), " ")
 	seconds, err := strconv.ParseFloat(first, 64)
@@ -125,7 +128,7 @@ func (r reader) uptime() uint64 {
 	return uint64(seconds * 1000)
 }
 
-// bootTime is when this boot began; zero where that is not known.
+// bootTime returns when this boot began, or zero if this is unknown.
 func (r reader) bootTime() time.Time {
 	for line := range strings.Lines(string(r.read("proc/stat"))) {
 		if text, ok := strings.CutPrefix(line, "btime "); ok {
@@ -137,7 +140,8 @@ func (r reader) bootTime() time.Time {
 	return time.Time{}
 }
 
-// bootstrappedBefore says whether this machine became a Node in an earlier boot: then it has nothing to do in this one.
+// bootstrappedBefore reports whether this machine became a Node in an earlier boot, so that this boot does not
+// bootstrap.
 func (r reader) bootstrappedBefore() bool {
 	info, err := os.Stat(r.path(kubeletConfPath))
 	began := r.bootTime()
@@ -146,7 +150,7 @@ func (r reader) bootstrappedBefore() bool {
 
 var providerFlag = regexp.MustCompile(`--provider-id=([^\s"']+)`)
 
-// machine is by what others know this machine.
+// machine returns the identifiers of this machine.
 func (r *Reporter) machine() *reportv1.Machine {
 	m := &reportv1.Machine{
 		Name: r.Machine, ProviderId: r.ProviderID, SystemUuid: r.reader.id("sys/class/dmi/id/product_uuid"), MachineId: r.reader.id("etc/machine-id"),

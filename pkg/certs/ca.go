@@ -1,6 +1,6 @@
-// Package certs makes keys, signing requests, certificates and CAs, keeps an identity on disk, and renews it in time. In
-// go keys and what a certificate is to say, out come certificates. It knows no names of ours: what a certificate may say
-// is for pkg/model and for who signs.
+// Package certs creates keys, signing requests, certificates and CAs, stores an identity on disk, and renews it in
+// time. The input is keys and the content of certificates, the output is certificates. The package does not know
+// Fairlead's names: pkg/model and the signer decide what a certificate may contain.
 package certs
 
 import (
@@ -25,16 +25,17 @@ const (
 	maxCommonName = 64
 )
 
-// ErrCAKey is wrapped by errors of ParseCA that are about the key, and not about the certificate.
+// ErrCAKey is wrapped by errors of ParseCA about the key, as opposed to the certificate.
 var ErrCAKey = errors.New("reading CA key")
 
-// CA is a self-signed certificate and its key. It is safe for concurrent use and never changes.
+// CA is a CA certificate and its key. It is immutable and safe for concurrent use.
 type CA struct {
 	cert *x509.Certificate
-	key  crypto.Signer // nil: it can't sign
+	key  crypto.Signer // nil: it cannot sign
 }
 
-// NewCA returns a new CA with a key of its own that is valid from now on, and a little before for clocks that are late.
+// NewCA returns a new self-signed CA with a new key. Its certificate becomes valid ClockSkew before now, for
+// slow clocks.
 func NewCA(commonName string, now time.Time, lifetime time.Duration) (*CA, error) {
 	key, err := NewKey()
 	if err != nil {
@@ -52,7 +53,7 @@ func NewCA(commonName string, now time.Time, lifetime time.Duration) (*CA, error
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		IsCA:                  true,
 		BasicConstraintsValid: true,
-		MaxPathLenZero:        true, // it signs leaves and nothing else
+		MaxPathLenZero:        true, // it signs only leaves
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -65,8 +66,9 @@ func NewCA(commonName string, now time.Time, lifetime time.Duration) (*CA, error
 	return &CA{cert: cert, key: key}, nil
 }
 
-// ParseCA reads a CA from the first certificate of certPEM and its key (PKCS #8, SEC 1 or PKCS #1). It refuses one that
-// is not self-signed, because Envoy ends a chain only at a root, and one that may not sign.
+// ParseCA parses a CA from the first certificate of certPEM and its key (PKCS #8, SEC 1 or PKCS #1). It rejects a
+// certificate that is not self-signed, because Envoy ends a chain only at a root, and one that must not sign
+// certificates.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	certs, err := parseCertificates(certPEM)
 	if err != nil {
@@ -83,8 +85,8 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	return ca, nil
 }
 
-// ParseCAs reads the certificates of CAs without keys, such as a trust bundle has: they sign nothing, and can only be
-// trusted.
+// ParseCAs parses the certificates of a trust bundle. The returned CAs have no keys: they can be trusted, but cannot
+// sign.
 func ParseCAs(certsPEM []byte) ([]*CA, error) {
 	certs, err := parseCertificates(certsPEM)
 	if err != nil {
@@ -112,8 +114,8 @@ func (ca *CA) validate() error {
 	return nil
 }
 
-// Check issues a leaf as it is to be issued, and verifies it as others will: it finds what is in the way, such as a name that
-// the CA may not sign for, or its end.
+// Check issues a leaf and verifies it. It returns an error if the leaf is unusable, for example because of a name
+// constraint or the expiry of the CA.
 func (ca *CA) Check(leaf Leaf, now time.Time) error {
 	key, err := NewKey()
 	if err != nil {
@@ -138,10 +140,10 @@ func (ca *CA) Check(leaf Leaf, now time.Time) error {
 	return nil
 }
 
-// CertPEM is the CA's certificate: what others have to trust.
+// CertPEM returns the CA's certificate, for trust bundles.
 func (ca *CA) CertPEM() []byte { return encodeCertificates([][]byte{ca.cert.Raw}) }
 
-// KeyPEM is the CA's private key, as PKCS #8.
+// KeyPEM returns the CA's private key, as PKCS #8. Without a key it returns ErrCAKey.
 func (ca *CA) KeyPEM() ([]byte, error) {
 	if ca.key == nil {
 		return nil, ErrCAKey
@@ -149,13 +151,13 @@ func (ca *CA) KeyPEM() ([]byte, error) {
 	return encodeKey(ca.key)
 }
 
-// WithoutKey is the same CA, only to be trusted.
+// WithoutKey returns the CA without its key: it can be trusted, but cannot sign.
 func (ca *CA) WithoutKey() *CA { return &CA{cert: ca.cert} }
 
-// CanSign says whether the CA has its key.
+// CanSign reports whether the CA has its key.
 func (ca *CA) CanSign() bool { return ca.key != nil }
 
-// Equal says whether two CAs have the same certificate. Two that are nil are equal.
+// Equal reports whether two CAs have the same certificate. Two nil CAs are equal.
 func (ca *CA) Equal(other *CA) bool {
 	if ca == nil || other == nil {
 		return ca == other
@@ -163,16 +165,16 @@ func (ca *CA) Equal(other *CA) bool {
 	return ca.cert.Equal(other.cert)
 }
 
-// Begin is when a CA of NewCA was made. Its certificate begins earlier, for clocks that are late.
+// Begin returns when NewCA created the CA. Its certificate becomes valid earlier, for slow clocks.
 func (ca *CA) Begin() time.Time { return ca.cert.NotBefore.Add(ClockSkew) }
 
-// NotAfter is when the CA ends, and with it every leaf that it issued.
+// NotAfter returns when the CA expires, and with it every leaf that it issued.
 func (ca *CA) NotAfter() time.Time { return ca.cert.NotAfter }
 
-// Subject is the CA's name.
+// Subject returns the CA's distinguished name.
 func (ca *CA) Subject() string { return ca.cert.Subject.String() }
 
-// Serial is the CA's serial number, in hexadecimal.
+// Serial returns the CA's serial number, in hexadecimal.
 func (ca *CA) Serial() string { return ca.cert.SerialNumber.Text(16) }
 
 func newSerial() (*big.Int, error) {
@@ -189,7 +191,7 @@ func samePublicKey(a, b crypto.PublicKey) bool {
 	return ok && key.Equal(b)
 }
 
-// parseCertificates reads one certificate or more, and refuses everything else.
+// parseCertificates parses one or more certificates in PEM. It rejects any other content.
 func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := data; ; {
@@ -231,8 +233,8 @@ func encodeKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
 }
 
-// parseSigner reads an ECDSA or RSA key: BoringSSL, which Envoy verifies with, takes no other by default. Its errors
-// never hold what was read.
+// parseSigner parses an ECDSA or RSA key. BoringSSL, with which Envoy verifies, accepts no other kind by default. Its
+// errors never contain any part of the input.
 func parseSigner(data []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(data)
 	if block == nil {

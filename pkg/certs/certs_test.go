@@ -36,7 +36,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// newIdentity issues a leaf for a client and server that is valid from now for this long.
+// newIdentity issues a leaf for a client and server that is valid from begin for life.
 func newIdentity(t *testing.T, ca *certs.CA, begin time.Time, life time.Duration) certs.Identity {
 	t.Helper()
 	key := newKey(t)
@@ -53,7 +53,7 @@ func newIdentity(t *testing.T, ca *certs.CA, begin time.Time, life time.Duration
 	return identity
 }
 
-func TestALeafSaysWhatItsSignerWanted(t *testing.T) {
+func TestALeafContainsWhatItsSignerRequested(t *testing.T) {
 	ca := newCA(t)
 	leaf := newIdentity(t, ca, now.Add(-time.Minute), time.Hour).Leaf()
 	roots, err := certs.Bundle(ca.CertPEM()).Roots()
@@ -111,7 +111,7 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-func TestParseCAReadsBackWhatItWrote(t *testing.T) {
+func TestParseCAReadsWhatACAWrites(t *testing.T) {
 	ca := newCA(t)
 	key, err := ca.KeyPEM()
 	if err != nil {
@@ -126,7 +126,7 @@ func TestParseCAReadsBackWhatItWrote(t *testing.T) {
 	}
 }
 
-func TestParseCARefuses(t *testing.T) {
+func TestParseCARejects(t *testing.T) {
 	ca, leaf := newCA(t), newIdentity(t, newCA(t), now, time.Hour)
 	caKey, err := ca.KeyPEM()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-func TestAnIdentityOfACAThatIsTrustedNoMoreIsRenewedAtOnce(t *testing.T) {
+func TestAnIdentityOfAnUntrustedCAIsRenewedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
 		trusted := certs.Bundle(i.ca.CertPEM())
@@ -34,14 +34,14 @@ func TestAnIdentityOfACAThatIsTrustedNoMoreIsRenewedAtOnce(t *testing.T) {
 	})
 }
 
-func TestAnIdentityThatIsNeverGoodIsNotAskedForAllTheTime(t *testing.T) {
+func TestAnIdentityThatIsAlwaysInvalidIsRenewedWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
-		bad := errors.New("of no CA")
+		needsRenewal := errors.New("of no CA")
 		i.check = func(certs.Identity) error {
 			i.mu.Lock()
 			defer i.mu.Unlock()
-			return bad
+			return needsRenewal
 		}
 		i.start()
 		i.expect("in 10 min", i.pass(10*time.Minute), 10, 30)
@@ -50,14 +50,14 @@ func TestAnIdentityThatIsNeverGoodIsNotAskedForAllTheTime(t *testing.T) {
 			t.Errorf("the reason was logged %d times:\n%s", n, i.log.String())
 		}
 		i.mu.Lock()
-		bad = nil
+		needsRenewal = nil
 		i.mu.Unlock()
 		i.pass(time.Minute)
 		i.expect("when it is good", i.pass(time.Hour), 0, 0)
 	})
 }
 
-func TestWhatABundleVerifies(t *testing.T) {
+func TestABundleVerifiesIdentitiesOfItsCAs(t *testing.T) {
 	ca, err := certs.NewCA("test CA", now.Add(-48*time.Hour), 96*time.Hour)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// breakDisk makes writing impossible, for root too.
+// breakDisk makes writing fail, even for root.
 func (i *issuer) breakDisk() {
 	i.t.Helper()
 	if err := os.RemoveAll(i.dir); err != nil {
@@ -23,7 +23,7 @@ func (i *issuer) repairDisk() {
 	}
 }
 
-func TestNothingIsAskedForThatCannotBeSaved(t *testing.T) {
+func TestNoIdentityIsRequestedThatCannotBeSaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
 		i.breakDisk()
@@ -58,7 +58,7 @@ func TestAnIdentityThatIsNotSavedIsUsedAndSavedLater(t *testing.T) {
 	})
 }
 
-func TestARenewalGoesOnWithAFullDisk(t *testing.T) {
+func TestRenewalContinuesWithAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
 		i.start()
@@ -72,7 +72,7 @@ func TestARenewalGoesOnWithAFullDisk(t *testing.T) {
 	})
 }
 
-func TestProbeLeavesNothing(t *testing.T) {
+func TestProbeLeavesNoFile(t *testing.T) {
 	i := newIssuer(t)
 	if err := i.store.Probe(); err != nil {
 		t.Error(err)
@@ -84,10 +84,10 @@ func TestProbeLeavesNothing(t *testing.T) {
 	checkError(t, i.store.Probe(), "can be saved")
 }
 
-func TestWhoUsesARotationHearsOfTheDisk(t *testing.T) {
+func TestRotationReportsWhetherIdentitiesAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
-		var last atomic.Int32 // 1: written, -1: not, 0: nothing was heard
+		var last atomic.Int32 // 1: written, -1: failed, 0: Written was not called
 		i.written = func(err error) {
 			if last.Store(1); err != nil {
 				last.Store(-1)

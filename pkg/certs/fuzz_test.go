@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// requestOf is a seed: a signing request.
+// requestOf returns a signing request as a seed.
 func requestOf(f *testing.F, template *x509.CertificateRequest, key any) []byte {
 	f.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
@@ -23,8 +23,8 @@ func requestOf(f *testing.F, template *x509.CertificateRequest, key any) []byte 
 	return der
 }
 
-// FuzzCSR shows signing requests. Of one that is taken only the key is used, and that has the one form that is allowed: the leaf has the
-// names that its signer chose, whatever the request asks for.
+// FuzzCSR parses signing requests. From an accepted request only the key is used, and the key has the one permitted
+// form. The leaf has the names that its signer chose, whatever the request contains.
 func FuzzCSR(f *testing.F) {
 	key, err := NewKey()
 	if err != nil {
@@ -78,7 +78,7 @@ func FuzzCSR(f *testing.F) {
 	})
 }
 
-// FuzzIdentity shows files with a leaf and a key: what is taken belongs together, and is written as it was read.
+// FuzzIdentity parses files with a leaf and a key: an accepted pair matches, and is written as it was read.
 func FuzzIdentity(f *testing.F) {
 	key, err := NewKey()
 	if err != nil {

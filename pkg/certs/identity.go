@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// ErrNoIdentity is what a Source returns that has no identity yet.
+// ErrNoIdentity is returned by a Source that has no identity yet.
 var ErrNoIdentity = errors.New("there is no identity")
 
-// Source gives the current identity. It is asked at each use, because identities are renewed.
+// Source returns the current identity. Call it at each use, because identities are renewed.
 type Source interface {
 	Identity() (Identity, error)
 }
 
-// Identity is a leaf and its key, which belong together. Its zero value is no identity. It is never changed, but replaced.
+// Identity is a leaf and its key. The zero value is no identity. An Identity is immutable; a renewal replaces it.
 type Identity struct {
 	chain []*x509.Certificate // leaf first
 	key   *ecdsa.PrivateKey
@@ -34,7 +34,7 @@ func NewKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// NewCSR returns a signing request (PKCS #10, DER) for a key. It holds no names: who signs decides on them.
+// NewCSR returns a signing request (PKCS #10, DER) for a key. It contains no names: the signer decides them.
 func NewCSR(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -43,7 +43,7 @@ func NewCSR(key *ecdsa.PrivateKey) ([]byte, error) {
 	return der, nil
 }
 
-// NewIdentity joins a key and the chain that was issued for it, leaf first. It refuses a leaf of another key.
+// NewIdentity combines a key and the chain that was issued for it, leaf first. It rejects a leaf of another key.
 func NewIdentity(chainPEM []byte, key *ecdsa.PrivateKey) (Identity, error) {
 	chain, err := parseCertificates(chainPEM)
 	if err != nil {
@@ -55,7 +55,7 @@ func NewIdentity(chainPEM []byte, key *ecdsa.PrivateKey) (Identity, error) {
 	return Identity{chain: chain, key: key}, nil
 }
 
-// ParseIdentity is NewIdentity with a key in PEM. No error of it holds any part of the key.
+// ParseIdentity is like NewIdentity, with a key in PEM. Its errors contain no part of the key.
 func ParseIdentity(chainPEM, keyPEM []byte) (Identity, error) {
 	signer, err := parseSigner(keyPEM)
 	if err != nil {
@@ -68,7 +68,7 @@ func ParseIdentity(chainPEM, keyPEM []byte) (Identity, error) {
 	return NewIdentity(chainPEM, key)
 }
 
-// Leaf is the certificate itself, nil for the zero identity. It must not be changed.
+// Leaf returns the leaf, or nil for the zero identity. The caller must not modify it.
 func (i Identity) Leaf() *x509.Certificate {
 	if len(i.chain) == 0 {
 		return nil
@@ -76,22 +76,22 @@ func (i Identity) Leaf() *x509.Certificate {
 	return i.chain[0]
 }
 
-// NotBefore is when the leaf begins.
+// NotBefore returns when the leaf becomes valid. It panics for the zero identity.
 func (i Identity) NotBefore() time.Time { return i.Leaf().NotBefore }
 
-// NotAfter is when the leaf ends.
+// NotAfter returns when the leaf expires. It panics for the zero identity.
 func (i Identity) NotAfter() time.Time { return i.Leaf().NotAfter }
 
-// Serial is the leaf's serial number, in hexadecimal: how logs name a leaf.
+// Serial returns the leaf's serial number in hexadecimal, as logs name a leaf. It panics for the zero identity.
 func (i Identity) Serial() string { return i.Leaf().SerialNumber.Text(16) }
 
-// ChainPEM is the leaf and what is between it and its CA.
+// ChainPEM returns the leaf and its intermediate certificates.
 func (i Identity) ChainPEM() []byte { return encodeCertificates(i.raw()) }
 
-// KeyPEM is the private key, as PKCS #8.
+// KeyPEM returns the private key, as PKCS #8.
 func (i Identity) KeyPEM() ([]byte, error) { return encodeKey(i.key) }
 
-// TLSCertificate is the identity in the form that crypto/tls wants.
+// TLSCertificate returns the identity as a certificate of crypto/tls.
 func (i Identity) TLSCertificate() tls.Certificate {
 	return tls.Certificate{Certificate: i.raw(), PrivateKey: i.key, Leaf: i.Leaf()}
 }

@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// ClockSkew is how much earlier than now a certificate should begin: machines' clocks differ. A clock that is 10 minutes
-	// off is not rare where nobody sees to it, and must work.
+	// ClockSkew is how much earlier than now the validity of a certificate should begin, because the clocks of
+	// machines differ. A clock that is wrong by 10 minutes is not rare on unattended machines, and must work.
 	ClockSkew = 15 * time.Minute
-	// MaxCSR is the size in bytes up to which ParseCSR reads. Ours have about 200.
+	// MaxCSR is the maximum size in bytes that ParseCSR accepts. Ours have about 200.
 	MaxCSR = 8 << 10
 )
 
-// Leaf is what a certificate is to say. All of it comes from who signs, nothing from who asks.
+// Leaf is the content of a certificate. All of it comes from the signer, nothing from the requester.
 type Leaf struct {
 	CommonName          string
 	DNSNames            []string
-	Server, Client      bool // what its holder may be in a TLS handshake: at least one
+	Server, Client      bool // permitted roles in a TLS handshake: at least one
 	NotBefore, NotAfter time.Time
 }
 
-// Issue signs a leaf for a key, and returns it as PEM. A leaf ends with its CA, even where a later end is asked for. The
-// error says which part of the leaf is not usable.
+// Issue signs a leaf for a key, and returns it as PEM. The leaf expires with its CA at the latest. If the content of
+// the leaf is invalid, the error names the invalid part.
 func (ca *CA) Issue(pub crypto.PublicKey, leaf Leaf) (chainPEM []byte, err error) {
 	if ca.key == nil {
 		return nil, fmt.Errorf("issuing leaf for %s: %w", leaf.CommonName, ErrCAKey)
@@ -86,8 +86,8 @@ func (l Leaf) usages() []x509.ExtKeyUsage {
 	return usages
 }
 
-// ParseCSR returns the key of a signing request (PKCS #10, DER) whose signature proves that its sender has the key. Only
-// ECDSA keys on P-256 are taken. What else the request says is not read.
+// ParseCSR returns the key of a signing request (PKCS #10, DER) whose signature proves possession of the key. It
+// accepts only ECDSA keys on P-256. It ignores all other content of the request.
 func ParseCSR(der []byte) (crypto.PublicKey, error) {
 	if len(der) > MaxCSR {
 		return nil, fmt.Errorf("reading signing request: it has %d bytes, more than %d", len(der), MaxCSR)

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// limit is what a server says that is asked too often.
+// limit is the error of a server that received too many requests.
 type limit time.Duration
 
-// Error says so.
+// Error implements error.
 func (l limit) Error() string { return "too often" }
 
-// RetryAfter is when it may be asked again.
+// RetryAfter returns how long to wait.
 func (l limit) RetryAfter() time.Duration { return time.Duration(l) }
 
-func TestWhoAsksForTimeGetsIt(t *testing.T) {
+func TestRetryAfterIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
 		i.set(fmt.Errorf("renewing: %w", limit(10*time.Minute)))

@@ -11,86 +11,90 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 )
 
-// ErrRefused is wrapped by an error of Rotation.Renew that says no, and will go on doing so until somebody does something.
+// ErrRefused is wrapped by an error of Rotation.Renew if the issuer denied the request, and retries fail until a
+// person intervenes.
 var ErrRefused = errors.New("refused")
 
 const (
-	// jitter is the part of a leaf's life over which renewals that would fall together are spread.
+	// jitter spreads renewals that would coincide over this fraction of a leaf's lifetime.
 	jitter = 0.05
-	// maxNap is how long the loop sleeps at most: timers know nothing of a clock that is set, or of a machine that slept.
-	maxNap = time.Minute
-	// minWait is kept between two renewals, whatever ends an issuer gives: a CA that is about to end cuts its leaves.
+	// maxSleep bounds each sleep of the loop: timers do not notice that the clock was set or that the machine was
+	// suspended.
+	maxSleep = time.Minute
+	// minWait is the minimum time between two renewals, because a CA that is about to expire issues very short leaves.
 	minWait = time.Second
-	// checkEvery is how long it takes until a look at what is good shows that the identity no longer is.
+	// checkEvery is how often Check is called.
 	checkEvery = time.Second
 )
 
-// Waits between attempts: urgent ones while there is no valid leaf and nothing works without it, calm ones while there
-// is, slow ones after a refusal, which only a person can end.
+// Waits between attempts: urgentBackoff without a valid leaf, because nothing works without one; normalBackoff with
+// one; and slowBackoff after a denied request, which needs a person to intervene.
 var (
-	urgent = retry.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
-	calm   = retry.Backoff{Min: time.Second, Max: time.Minute}
-	slow   = retry.Backoff{Min: 10 * time.Second, Max: time.Minute}
+	urgentBackoff = retry.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+	normalBackoff = retry.Backoff{Min: time.Second, Max: time.Minute}
+	slowBackoff   = retry.Backoff{Min: 10 * time.Second, Max: time.Minute}
 )
 
-// RenewAt is when a leaf should be renewed: at 2/3 of its life, so that a leaf of 24 h then has 8 h of retries left.
+// RenewAt returns when a leaf should be renewed: at 2/3 of its lifetime, so that a leaf of 24 h then has 8 h of
+// retries left.
 func RenewAt(notBefore, notAfter time.Time) time.Time {
 	return notBefore.Add(notAfter.Sub(notBefore) * 2 / 3)
 }
 
-// Rotation keeps the identity in a Store valid: it gets the first one, and each next one in time.
+// Rotation keeps the identity in a Store valid: it requests the first identity, and each following one in time.
 type Rotation struct {
 	Store *Store
-	// Renew gets a new identity and the trust bundle to go with it. It should end with ctx and have a deadline of its own. An
-	// error that has a method RetryAfter() time.Duration says how long to wait at least.
+	// Renew requests a new identity and its trust bundle. It should return when ctx ends, and must have its own
+	// timeout. If an error has a method RetryAfter() time.Duration, the next attempt waits at least that long.
 	Renew func(ctx context.Context) (Identity, []byte, error)
-	// Check returns why the identity in the store is of no use although its time is not over, such as a CA that is trusted no
-	// more; nil: it is good. It is asked all the time, and renewed at once after an error. It may be nil.
+	// Check returns why the identity in the store is invalid before it expires, for example because its CA is no
+	// longer trusted, or nil if it is valid. It is called every second, and an error causes a renewal at once. It may
+	// be nil.
 	Check func(Identity) error
-	// Changed is called for each identity that the store gives, and once at the start if it gives one, valid or not. After
-	// an error it is called again. It should not block, and may be nil.
+	// Changed is called after each change of the store's identity, and once at the start if the store has one, valid
+	// or not. After an error it is called again. It should not block, and may be nil.
 	Changed func() error
-	// Written is called with what came of each attempt to write a new identity down: that is tried until it works. It should
-	// not block, and may be nil.
+	// Written is called with the result of each attempt to write a new identity to disk. Failed attempts are repeated
+	// until one succeeds. It should not block, and may be nil.
 	Written func(error)
 	Now     func() time.Time // nil: time.Now
 	Log     *slog.Logger
 
-	chores [2]*chore // to write the identity down and to call Changed
-	checks checks
+	followUps [2]*followUp // write the identity to disk, and call Changed
+	checks    checks
 }
 
-// checks are what came of Rotation.Check.
+// checks are the results of Rotation.Check.
 type checks struct {
-	failures int // since the identity was good
+	failures int // since the identity was last valid
 	next     time.Time
 	reasons  retry.Reasons
 }
 
-// Run renews until ctx ends, and returns nil then. No failure ends it: each is logged once for each reason, and tried
-// again. An identity that can't be written down is used all the same. But before one is asked for the store must be
-// writable: else every start would use up a token anew.
+// Run renews until ctx ends, and then returns nil. Errors do not end it: it logs each distinct error once, and
+// retries. An identity that cannot be written to disk is used anyway. But before the first identity is requested, the
+// store must be writable: otherwise every start would use up a token.
 func (r *Rotation) Run(ctx context.Context) error {
 	if r.Now == nil {
 		r.Now = time.Now
 	}
-	write := &chore{do: r.write, failed: "the new certificate is in use, but not written down", log: r.Log}
-	changed := &chore{do: r.changed, failed: "the certificate is not in use, trying again", log: r.Log}
-	r.chores = [2]*chore{write, changed}
+	write := &followUp{do: r.write, failed: "the new certificate is in use, but not written down", log: r.Log}
+	changed := &followUp{do: r.changed, failed: "the certificate is not in use, trying again", log: r.Log}
+	r.followUps = [2]*followUp{write, changed}
 	if _, err := r.Store.Identity(); err == nil {
-		changed.set()
+		changed.schedule()
 	}
 	for due := r.firstDue(); r.waitUntil(ctx, due); due = r.nextDue() {
 		if !r.renew(ctx) {
 			break
 		}
-		write.set()
-		changed.set()
+		write.schedule()
+		changed.schedule()
 	}
 	return nil
 }
 
-// firstDue is when what was in the store at the start is due: at once, if nothing was.
+// firstDue returns when the identity that was loaded at the start must be renewed: at once, if there is none.
 func (r *Rotation) firstDue() time.Time {
 	current, err := r.Store.Identity()
 	if err != nil {
@@ -99,8 +103,8 @@ func (r *Rotation) firstDue() time.Time {
 	return spread(current.NotBefore(), current.NotAfter())
 }
 
-// nextDue counts the life of a leaf from when it was got: issuers let it begin earlier, for clocks that are late, by
-// more than the whole life of a very short one.
+// nextDue counts the lifetime of a leaf from now and not from NotBefore, because issuers set NotBefore earlier for
+// slow clocks. For a very short leaf, this difference exceeds its whole lifetime.
 func (r *Rotation) nextDue() time.Time {
 	now, due := r.Now(), time.Time{}
 	if current, err := r.Store.Identity(); err == nil {
@@ -116,31 +120,31 @@ func spread(begin, end time.Time) time.Time {
 	return RenewAt(begin, end).Add(time.Duration(rand.Float64() * jitter * float64(end.Sub(begin))))
 }
 
-// waitUntil returns false when ctx has ended.
+// waitUntil waits until a renewal is due or Check fails. It returns false when ctx has ended.
 func (r *Rotation) waitUntil(ctx context.Context, due time.Time) bool {
 	for {
-		wait, nap := due.Sub(r.Now()), maxNap
+		wait, limit := due.Sub(r.Now()), maxSleep
 		if r.Check != nil {
-			nap = checkEvery
+			limit = checkEvery
 		}
-		if r.sleep(ctx, min(wait, nap)) != nil {
+		if r.sleep(ctx, min(wait, limit)) != nil {
 			return false
 		}
-		if wait <= 0 || r.bad() {
+		if wait <= 0 || r.needsRenewal() {
 			return true
 		}
 	}
 }
 
-// bad says whether the identity has to be renewed before its time. Where new ones are not good either, that is tried slower
-// and slower.
-func (r *Rotation) bad() bool {
+// needsRenewal reports whether Check requires a renewal before the identity is due. If new identities are invalid too,
+// it does so with increasing waits.
+func (r *Rotation) needsRenewal() bool {
 	if r.Check == nil {
 		return false
 	}
 	current, err := r.Store.Identity()
 	if err != nil {
-		return false // it is about to be renewed anyway
+		return false // a renewal is due anyway
 	}
 	if err = r.Check(current); err == nil {
 		r.checks = checks{}
@@ -152,12 +156,12 @@ func (r *Rotation) bad() bool {
 	if time.Now().Before(r.checks.next) { // not r.Now, which may be set back
 		return false
 	}
-	r.checks.next = time.Now().Add(calm.Wait(r.checks.failures))
+	r.checks.next = time.Now().Add(normalBackoff.Wait(r.checks.failures))
 	r.checks.failures++
 	return true
 }
 
-// renew tries until it has a new identity, or returns false when ctx ends.
+// renew retries until it has a new identity. It returns false when ctx ends.
 func (r *Rotation) renew(ctx context.Context) bool {
 	var reasons retry.Reasons
 	for attempt := 0; ctx.Err() == nil; attempt++ {
@@ -174,7 +178,8 @@ func (r *Rotation) renew(ctx context.Context) bool {
 }
 
 func (r *Rotation) renewOnce(ctx context.Context) error {
-	// A first identity uses up a credential, a renewal nothing: that one goes on in memory while the disk is full.
+	// The first identity uses up a credential; a renewal does not, and so it continues in memory while the disk is
+	// full.
 	if _, err := r.Store.Identity(); err != nil {
 		if err := r.Store.Probe(); err != nil {
 			return err
@@ -196,22 +201,21 @@ func (r *Rotation) renewOnce(ctx context.Context) error {
 
 func (r *Rotation) backoff(err error) retry.Backoff {
 	if errors.Is(err, ErrRefused) {
-		return slow
+		return slowBackoff
 	}
 	if current, err := r.Store.Identity(); err != nil || !current.NotAfter().After(r.Now()) {
-		return urgent
+		return urgentBackoff
 	}
-	return calm
+	return normalBackoff
 }
 
-// retryAfter is how long the other side asks to wait, where an error of Renew says so. What is asked for is not believed
-// beyond an hour.
+// retryAfter returns the wait that an error of Renew requests, at most an hour, or 0.
 func retryAfter(err error) time.Duration {
-	var asks interface{ RetryAfter() time.Duration }
-	if !errors.As(err, &asks) {
+	var limited interface{ RetryAfter() time.Duration }
+	if !errors.As(err, &limited) {
 		return 0
 	}
-	return min(asks.RetryAfter(), time.Hour)
+	return min(limited.RetryAfter(), time.Hour)
 }
 
 func (r *Rotation) write() error {

@@ -18,12 +18,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// issuer is what a Rotation renews at: it works, or returns an error.
+// issuer is a fake issuer for a Rotation: it issues identities, or returns an error.
 type issuer struct {
 	t     *testing.T
 	ca    *certs.CA
 	life  time.Duration
-	early time.Duration // how much earlier than now its leaves begin
+	early time.Duration // how much earlier than now its leaves become valid
 	dir   string        // of the store
 	store *certs.Store
 	log   bytes.Buffer
@@ -35,7 +35,7 @@ type issuer struct {
 
 	mu    sync.Mutex
 	err   error
-	calls int           // since pass was last called
+	calls int           // since the last call of pass
 	jump  time.Duration // how far the clock was set forward
 }
 
@@ -82,9 +82,9 @@ func (i *issuer) renew(context.Context) (certs.Identity, []byte, error) {
 	return newIdentity(i.t, i.ca, time.Now().Add(i.jump-i.early), i.life+i.early), i.ca.CertPEM(), nil
 }
 
-// pass lets time go by, and returns how often the issuer was asked since the last call.
+// pass waits, and returns how often the issuer was called since the last pass.
 func (i *issuer) pass(d time.Duration) int {
-	_ = retry.Sleep(i.t.Context(), d) // the time of the test's bubble
+	_ = retry.Sleep(i.t.Context(), d) // in the time of the test's bubble
 	synctest.Wait()
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -145,7 +145,7 @@ func TestADueAndAnExpiredLeafOnDiskAreRenewedAtOnce(t *testing.T) {
 
 func TestWaitsBetweenAttempts(t *testing.T) {
 	tests := map[string]struct {
-		leaf       bool // whether a valid one is there
+		leaf       bool // whether there is a valid leaf
 		err        error
 		min, max   int // attempts in the first 10 min
 		soonAgain  time.Duration
@@ -186,7 +186,7 @@ func TestALeafShorterThanTheClockSkewIsNotRenewedAllTheTime(t *testing.T) {
 	})
 }
 
-func TestALeafThatIsAlmostOverIsNotAskedForAllTheTime(t *testing.T) {
+func TestAnAlmostExpiredLeafIsNotRenewedAllTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
 		i.life = time.Millisecond
@@ -195,7 +195,7 @@ func TestALeafThatIsAlmostOverIsNotAskedForAllTheTime(t *testing.T) {
 	})
 }
 
-func TestAClockThatIsSetForwardIsNoticed(t *testing.T) {
+func TestAClockThatIsSetForwardIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
 		i.start()
@@ -207,7 +207,7 @@ func TestAClockThatIsSetForwardIsNoticed(t *testing.T) {
 	})
 }
 
-func TestWhoCannotUseAnIdentityIsToldAgainAndHoldsUpNoRenewal(t *testing.T) {
+func TestAFailedChangedIsRetriedAndDelaysNoRenewal(t *testing.T) {
 	for name, onDisk := range map[string]bool{"a new identity": false, "one on disk": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -217,10 +217,10 @@ func TestWhoCannotUseAnIdentityIsToldAgainAndHoldsUpNoRenewal(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				var told atomic.Int32
+				var changedCalls atomic.Int32
 				var works atomic.Bool
 				i.changed = func() error {
-					told.Add(1)
+					changedCalls.Add(1)
 					if !works.Load() {
 						return errors.New("not usable")
 					}
@@ -228,15 +228,15 @@ func TestWhoCannotUseAnIdentityIsToldAgainAndHoldsUpNoRenewal(t *testing.T) {
 				}
 				i.start()
 				calls := i.pass(10 * time.Minute)
-				i.expect("in 10 min, told", int(told.Load()), 10, 40)
+				i.expect("in 10 min, told", int(changedCalls.Load()), 10, 40)
 				i.expect("in 24 h", calls+i.pass(24*time.Hour-10*time.Minute), 1, 2)
 				if n := strings.Count(i.log.String(), "not usable"); n != 1 {
 					t.Errorf("the reason was logged %d times:\n%s", n, i.log.String())
 				}
 				works.Store(true)
-				told.Store(0)
+				changedCalls.Store(0)
 				i.pass(time.Minute)
-				i.expect("when it works again, told", int(told.Load()), 1, 1)
+				i.expect("when it works again, told", int(changedCalls.Load()), 1, 1)
 			})
 		})
 	}

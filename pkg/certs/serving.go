@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Serving is a leaf for one server whose clients can be told whom to trust. Its CA has signed nothing else and never will: its
-// key is gone as soon as the leaf is made, so there is nothing that could be stolen.
+// Serving is a leaf for one server whose clients can be configured with its CA. The CA signs nothing else: its key is
+// discarded as soon as the leaf is created, so it cannot be stolen.
 type Serving struct {
 	CAPEM           []byte
 	CertPEM, KeyPEM []byte
 }
 
-// NewServing makes a leaf, and the CA that has issued it, for a server that is called by these DNS names and IP addresses.
+// NewServing creates a leaf, and the CA that issues it, for a server with these DNS names and IP addresses.
 func NewServing(commonName string, hosts []string, now time.Time, lifetime time.Duration) (Serving, error) {
 	ca, err := NewCA(commonName, now, lifetime)
 	if err != nil {
@@ -49,7 +49,7 @@ func NewServing(commonName string, hosts []string, now time.Time, lifetime time.
 	return Serving{CAPEM: ca.CertPEM(), CertPEM: chain, KeyPEM: keyPEM}, nil
 }
 
-// sign completes a template and signs it. It checks nothing.
+// sign completes a template and signs it, without checks.
 func (ca *CA) sign(template *x509.Certificate, pub crypto.PublicKey) ([]byte, error) {
 	serial, err := newSerial()
 	if err != nil {

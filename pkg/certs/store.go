@@ -12,21 +12,21 @@ import (
 	"github.com/fairlead/fairlead/internal/disk"
 )
 
-// Files of a Store.
+// Files in the directory of a Store.
 const (
 	KeyFile   = "key.pem"
 	LeafFile  = "leaf.pem"
 	TrustFile = "trust.pem"
-	// nextLeafFile is the leaf of the key that is about to be written.
+	// nextLeafFile is the leaf of the key that is written next.
 	nextLeafFile = "leaf.pem.next"
 	probeFile    = "probe"
 )
 
-// probeSize is more than a key, a leaf and a first trust bundle of two CAs have together: about 3 KiB, in three files.
+// probeSize exceeds the total size of a key, a leaf and a first trust bundle of two CAs: about 3 KiB, in three files.
 const probeSize = 16 << 10
 
-// Store keeps one identity and the trust bundle that came with it in a folder of its own, for the next start. It is a
-// Source and a TrustSource, and safe for concurrent use by one process.
+// Store persists one identity and its trust bundle in its own directory. It implements Source and TrustSource. It is
+// safe for concurrent use by one process.
 type Store struct {
 	dir string
 
@@ -35,21 +35,21 @@ type Store struct {
 	bundle   Bundle
 }
 
-// OpenStore makes the folder if it is not there (mode 0700) and loads what it holds. Files that do not fit together are
-// not loaded: the store then has no identity. Only a folder that can't be read or made is an error.
+// OpenStore creates the directory if it does not exist (mode 0700) and loads its content. If the files do not match
+// each other, the store has no identity. It returns an error only if the directory cannot be created or read.
 func OpenStore(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making folder of identity: %w", err)
 	}
-	if err := closeToOthers(dir); err != nil {
+	if err := restrictAccess(dir); err != nil {
 		return nil, fmt.Errorf("closing folder of identity to others: %w", err)
 	}
 	s := &Store{dir: dir}
 	return s, s.load()
 }
 
-// closeToOthers changes nothing where nothing has to be: the disk may be read-only.
-func closeToOthers(dir string) error {
+// restrictAccess sets mode 0700 only if the directory has another mode, because the disk may be read-only.
+func restrictAccess(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm() == 0o700 {
 		return err
@@ -57,8 +57,8 @@ func closeToOthers(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// load reads key and leaf. Save replaces them one after the other, so after a crash between the two the leaf of the key
-// is still in nextLeafFile.
+// load reads the identity and the trust bundle. Write replaces key and leaf one after the other, so after a crash
+// between the two the leaf of the key is still in nextLeafFile.
 func (s *Store) load() error {
 	key, err := s.read(KeyFile)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Store) load() error {
 	return nil
 }
 
-// read returns what a file holds: nothing if there is no such file.
+// read returns the content of a file, or nil if it does not exist.
 func (s *Store) read(name string) ([]byte, error) {
 	data, err := os.ReadFile(filepath.Join(s.dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +94,7 @@ func (s *Store) read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Identity implements Source. Its error is ErrNoIdentity before the first Save.
+// Identity implements Source. It returns ErrNoIdentity while the store has none.
 func (s *Store) Identity() (Identity, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -104,24 +104,24 @@ func (s *Store) Identity() (Identity, error) {
 	return s.identity, nil
 }
 
-// Bundle is the trust bundle in PEM, nil before the first Save.
+// Bundle returns the trust bundle in PEM, or nil while the store has none.
 func (s *Store) Bundle() Bundle {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.bundle
 }
 
-// Roots implements TrustSource. Before the first Save it is an error.
+// Roots implements TrustSource. It returns an error while the store has no trust bundle.
 func (s *Store) Roots() (*x509.CertPool, error) { return s.Bundle().Roots() }
 
-// Forget makes the store give nothing until the next Save. The files stay until then.
+// Forget removes the identity and the trust bundle from memory. The files stay until the next Write.
 func (s *Store) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.identity, s.bundle = Identity{}, nil
 }
 
-// Save is Use and Write.
+// Save calls Use and Write.
 func (s *Store) Save(identity Identity, bundlePEM []byte) error {
 	if err := s.Use(identity, bundlePEM); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (s *Store) Save(identity Identity, bundlePEM []byte) error {
 	return s.Write()
 }
 
-// Use replaces identity and trust bundle, in memory alone. After an error the store still gives the old ones.
+// Use replaces the identity and the trust bundle in memory only. After an error the store keeps the old ones.
 func (s *Store) Use(identity Identity, bundlePEM []byte) error {
 	if identity.Leaf() == nil {
 		return fmt.Errorf("using identity: %w", ErrNoIdentity)
@@ -143,8 +143,8 @@ func (s *Store) Use(identity Identity, bundlePEM []byte) error {
 	return nil
 }
 
-// Write puts on disk what the store gives. Whenever the process ends, the next one loads the old identity or the new one.
-// After an error it can be called again.
+// Write writes the identity and the trust bundle to disk. If the process ends meanwhile, the next one loads the old or
+// the new identity. After an error it can be called again.
 func (s *Store) Write() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -174,7 +174,7 @@ func (s *Store) Write() error {
 	return nil
 }
 
-// Probe says whether there is room for an identity: it writes as much, and removes it again.
+// Probe checks that there is space for an identity: it writes a file of that size, and removes it.
 func (s *Store) Probe() error {
 	s.mu.RLock()
 	room := probeSize + len(s.bundle)

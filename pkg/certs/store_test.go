@@ -28,7 +28,7 @@ func save(t *testing.T, store *certs.Store, ca *certs.CA) certs.Identity {
 	return identity
 }
 
-// serial is that of the identity which a store gives, empty for none.
+// serial returns the serial number of the store's identity, or "" if it has none.
 func serial(t *testing.T, store *certs.Store) string {
 	t.Helper()
 	identity, err := store.Identity()
@@ -41,7 +41,7 @@ func serial(t *testing.T, store *certs.Store) string {
 	return identity.Serial()
 }
 
-func TestAStoreGivesBackWhatWasSaved(t *testing.T) {
+func TestAStoreReturnsWhatWasSaved(t *testing.T) {
 	dir, ca := filepath.Join(t.TempDir(), "state"), newCA(t)
 	store := openStore(t, dir)
 	if got := serial(t, store); got != "" {
@@ -62,8 +62,8 @@ func TestAStoreGivesBackWhatWasSaved(t *testing.T) {
 	}
 }
 
-func TestNobodyElseCanReadAKey(t *testing.T) {
-	dir := t.TempDir() // has mode 0755 or so
+func TestNoOtherUserCanReadAKey(t *testing.T) {
+	dir := t.TempDir() // has a mode such as 0755
 	save(t, openStore(t, dir), newCA(t))
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, certs.KeyFile): 0o600} {
 		info, err := os.Stat(path)
@@ -86,7 +86,7 @@ func TestNobodyElseCanReadAKey(t *testing.T) {
 func TestACrashWhileSavingLosesNothing(t *testing.T) {
 	ca := newCA(t)
 	tests := map[string]struct {
-		// mix makes of the files of an old and a new identity what a crash leaves
+		// mix combines the files of an old and a new identity into what a crash leaves
 		mix  map[string]string
 		want string
 	}{
@@ -123,7 +123,7 @@ func TestACrashWhileSavingLosesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotUsableIsNotSaved(t *testing.T) {
+func TestAnUnusableIdentityIsNotSaved(t *testing.T) {
 	ca := newCA(t)
 	store := openStore(t, t.TempDir())
 	want := save(t, store, ca)

@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// TrustSource gives the CAs to accept. It is asked at each use, because CAs are rotated.
+// TrustSource returns the CAs to trust. Call it at each use, because CAs are rotated.
 type TrustSource interface {
 	Roots() (*x509.CertPool, error)
 }
 
-// Bundle is a trust bundle in PEM that does not change.
+// Bundle is an immutable trust bundle in PEM.
 type Bundle []byte
 
-// Roots implements TrustSource. A bundle that holds anything but certificates, or none, is an error.
+// Roots implements TrustSource. It returns an error if the bundle contains anything but certificates, or no
+// certificate.
 func (b Bundle) Roots() (*x509.CertPool, error) {
 	certs, err := parseCertificates(b)
 	if err != nil {
@@ -30,7 +31,7 @@ func (b Bundle) Roots() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Overlaps says whether two bundles have the key of a CA in common. One that can't be read has none.
+// Overlaps reports whether two bundles have the key of a CA in common. It returns false if either is invalid.
 func (b Bundle) Overlaps(other Bundle) bool {
 	mine, errMine := parseCertificates(b)
 	others, errOthers := parseCertificates(other)
@@ -45,8 +46,8 @@ func (b Bundle) Overlaps(other Bundle) bool {
 	return false
 }
 
-// Verify returns nil if an identity is of one of the bundle's CAs, whatever it is for and whether or not its time is over. A
-// bundle that can't be read says nothing about it: that is no error either. The identity must have a leaf.
+// Verify returns nil if a CA of the bundle issued the identity, regardless of its key usage and expiry. It also
+// returns nil if the bundle is invalid. The identity must have a leaf.
 func (b Bundle) Verify(identity Identity) error {
 	roots, err := b.Roots()
 	if err != nil {
@@ -65,10 +66,11 @@ func (b Bundle) Verify(identity Identity) error {
 	return nil
 }
 
-// ServerTLS is the TLS of the control channel's server. Clients without a certificate are let in, because they may be
-// there to get one. A certificate that is shown must be of the CAs in trust and for clients, else the handshake fails; but
-// it may have expired, by at most grace, so that machines that were cut off for long can renew by their key. So whoever
-// gives out anything but a new leaf must ask VerifyNow.
+// ServerTLS returns the TLS configuration of the control channel's server. Clients without a certificate are accepted,
+// because they may be connecting to get one. A client certificate must be issued by the CAs in trust for client
+// authentication, else the handshake fails. But it may have expired, by at most grace, so that machines that were
+// disconnected for long can renew by their key. A handler that returns anything but a new leaf must therefore call
+// VerifyNow.
 func ServerTLS(identity Source, trust TrustSource, grace time.Duration) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -81,14 +83,14 @@ func ServerTLS(identity Source, trust TrustSource, grace time.Duration) *tls.Con
 			cert := current.TLSCertificate()
 			return &cert, nil
 		},
-		ClientAuth: tls.RequestClientCert, // what is shown is verified below
+		ClientAuth: tls.RequestClientCert, // verified in VerifyConnection
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
 				return nil
 			}
 			return verifyClient(state.PeerCertificates, trust, time.Now(), grace)
 		},
-		SessionTicketsDisabled: true, // a session would outlive a CA that is taken out of the bundle
+		SessionTicketsDisabled: true, // a session would outlive a CA that is removed from the bundle
 	}
 }
 
@@ -114,13 +116,14 @@ func verifyClient(chain []*x509.Certificate, trust TrustSource, now time.Time, g
 	return nil
 }
 
-// ErrNoPeer says that a client showed no certificate, ErrExpired that its leaf has ended.
+// ErrNoPeer means that a client presented no certificate, ErrExpired that its leaf has expired.
 var (
 	ErrNoPeer  = errors.New("the client showed no certificate")
 	ErrExpired = errors.New("the client's certificate has expired")
 )
 
-// Peer returns the leaf of the client of a connection that ServerTLS verified. It may have expired: ErrNoPeer is the only error.
+// Peer returns the client's leaf of a connection that ServerTLS verified. The leaf may have expired. The only error is
+// ErrNoPeer.
 func Peer(state tls.ConnectionState) (*x509.Certificate, error) {
 	if len(state.PeerCertificates) == 0 {
 		return nil, ErrNoPeer
@@ -128,7 +131,7 @@ func Peer(state tls.ConnectionState) (*x509.Certificate, error) {
 	return state.PeerCertificates[0], nil
 }
 
-// VerifyNow is Peer for a leaf that must be valid now, else the error is ErrExpired.
+// VerifyNow is like Peer, but returns ErrExpired if the leaf has expired.
 func VerifyNow(state tls.ConnectionState, now time.Time) (*x509.Certificate, error) {
 	leaf, err := Peer(state)
 	if err != nil {

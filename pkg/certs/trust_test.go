@@ -74,7 +74,7 @@ func serverOnly(t *testing.T, ca *certs.CA) *certs.Identity {
 	return &identity
 }
 
-// handshake returns what the server's side says about its client.
+// handshake returns the server's view of its client.
 func handshake(t *testing.T, config *tls.Config, client *certs.Identity) (tls.ConnectionState, error) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -85,13 +85,13 @@ func handshake(t *testing.T, config *tls.Config, client *certs.Identity) (tls.Co
 	}
 	go func() {
 		defer far.Close()
-		settings := &tls.Config{InsecureSkipVerify: true} // the server's side is looked at
+		settings := &tls.Config{InsecureSkipVerify: true} // the test checks the server's side
 		if client != nil {
 			settings.Certificates = []tls.Certificate{client.TLSCertificate()}
 		}
 		conn := tls.Client(far, settings)
 		_ = conn.Handshake()
-		_, _ = conn.Read(make([]byte, 1)) // a server's refusal comes after a client's handshake
+		_, _ = conn.Read(make([]byte, 1)) // a server's rejection arrives after the client's handshake
 	}()
 	conn := tls.Server(near, config)
 	err := conn.HandshakeContext(t.Context())

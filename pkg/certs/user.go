@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// User is what a client certificate says to a Kubernetes apiserver: who its holder is, and in which groups.
+// User is the content of a client certificate for a Kubernetes apiserver: the name and the groups of the user.
 type User struct {
 	Name                string
 	Groups              []string
 	NotBefore, NotAfter time.Time
 }
 
-// ParseUserCA reads the CA of somebody else's apiserver, which need not be self-signed: an apiserver takes any certificate in
-// its --client-ca-file for a root. Errors that are about the key wrap ErrCAKey; none holds any part of it.
+// ParseUserCA parses the CA of an apiserver that Fairlead does not own. It need not be self-signed: an apiserver
+// accepts any certificate in its --client-ca-file as a root. Errors about the key wrap ErrCAKey; no error contains any
+// part of it.
 func ParseUserCA(certPEM, keyPEM []byte) (*CA, error) {
 	certs, err := parseCertificates(certPEM)
 	if err != nil {
@@ -37,8 +38,8 @@ func ParseUserCA(certPEM, keyPEM []byte) (*CA, error) {
 	return ca, nil
 }
 
-// IssueUser signs a client certificate for a key, and returns it as PEM. It ends with its CA, even where a later end is asked
-// for.
+// IssueUser signs a client certificate for a key, and returns it as PEM. The certificate expires with its CA at the
+// latest.
 func (ca *CA) IssueUser(pub crypto.PublicKey, user User) (certPEM []byte, err error) {
 	if user.NotAfter.After(ca.cert.NotAfter) {
 		user.NotAfter = ca.cert.NotAfter
@@ -58,5 +59,5 @@ func (ca *CA) IssueUser(pub crypto.PublicKey, user User) (certPEM []byte, err er
 	}, pub)
 }
 
-// Issued says whether the CA has signed a certificate, whatever that is for and whether or not its time is over.
+// Issued reports whether the CA signed a certificate, regardless of its key usage and expiry.
 func (ca *CA) Issued(cert *x509.Certificate) bool { return cert.CheckSignatureFrom(ca.cert) == nil }

@@ -36,10 +36,11 @@ const (
 
 var methods = []string{enrolEdge, enrolGateway, renew, ads, reportEdge, reportGate, watch}
 
-// TestWhoMayCallWhat sends an empty message to each method as everybody. Those who may not are refused before that is read, by
-// the code below; those who may get the service's own answer to an empty message, which is never one of these.
+// TestWhoMayCallWhat sends an empty message to each method as each kind of caller. Calls without permission are
+// rejected before the message is read, by the listed code. Calls with permission get the service's own answer to an
+// empty message, which never has one of these codes.
 func TestWhoMayCallWhat(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+	b := newTestbed(t, controlchannel.Bounds{})
 	const (
 		ok       = codes.OK
 		unknown  = codes.Unauthenticated
@@ -48,7 +49,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		outside  = "203.0.113.9:4000"
 		expired  = -time.Hour
 		tooOld   = -grace - time.Hour
-		notYet   = 101 * time.Hour // leaves of this test begin 100 h before they end
+		notYet   = 101 * time.Hour // leaves of this test become valid 100 h before they expire
 		inFuture = codes.Unavailable
 	)
 	all := func(code codes.Code) (want [7]codes.Code) {
@@ -61,7 +62,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	tests := map[string]struct {
 		is   *model.Subject
 		left time.Duration
-		of   *bed
+		of   *testbed
 		from string
 		want [7]codes.Code // by method, as in methods
 	}{
@@ -72,7 +73,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		"an edge that slept":              {is: &edge, left: expired, from: outside, want: [7]codes.Code{unknown, refused, ok, unknown, unknown, refused, refused}},
 		"an edge that slept for too long": {is: &edge, left: tooOld, from: outside, want: all(over)},
 		"an edge of the future":           {is: &edge, left: notYet, want: all(inFuture)},
-		"an edge of another CA":           {is: &edge, left: time.Hour, of: newBed(t, controlchannel.Bounds{}), want: all(over)},
+		"an edge of another CA":           {is: &edge, left: time.Hour, of: newTestbed(t, controlchannel.Bounds{}), want: all(over)},
 		"a gateway":                       {is: &gateway, left: time.Hour, want: all(ok)},
 		"a gateway that slept":            {is: &gateway, left: expired, want: [7]codes.Code{unknown, unknown, ok, unknown, unknown, unknown, unknown}},
 		"a stolen gateway, from outside":  {is: &gateway, left: time.Hour, from: outside, want: all(refused)},
@@ -92,13 +93,13 @@ func TestWhoMayCallWhat(t *testing.T) {
 				identity = ptr(from.identity(t, *tc.is, tc.left))
 			}
 			for i, method := range methods {
-				conn := b.dial(t, identity, tc.from) // one on which a call was refused may be about to end
+				conn := b.dial(t, identity, tc.from) // a connection with a rejected call may be closing
 				err := send(t.Context(), conn, method)
 				if text := status.Convert(err).Message(); tc.want[i] == ok {
-					if isDoor(text) {
+					if isChannelError(text) {
 						t.Errorf("%s: got %v, want the service's own answer", method, err)
 					}
-				} else if status.Code(err) != tc.want[i] || !isDoor(text) {
+				} else if status.Code(err) != tc.want[i] || !isChannelError(text) {
 					t.Errorf("%s: got %v, want %s", method, err, tc.want[i])
 				}
 			}
@@ -106,8 +107,8 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 }
 
-// isDoor says whether a text is the channel's, not a service's.
-func isDoor(text string) bool {
+// isChannelError reports whether a text is the channel's own error and not a service's.
+func isChannelError(text string) bool {
 	for _, part := range []string{": enrol first", ": renew it first", "enrol again", "public port", "is a clock wrong?", "opens nothing here", "is of no profile", "has a gateway's node name"} {
 		if strings.Contains(text, part) {
 			return true
@@ -116,12 +117,12 @@ func isDoor(text string) bool {
 	return false
 }
 
-func TestHowLargeAMessageMayBe(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+func TestMessageSizes(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{})
 	tests := map[string]struct {
 		is   *model.Subject
 		size int
-		want bool // it is too large
+		want bool // the message is too large
 	}{
 		"20 KiB of nobody":   {size: 20 << 10},
 		"33 KiB of nobody":   {size: 33 << 10, want: true},
@@ -147,17 +148,17 @@ func TestHowLargeAMessageMayBe(t *testing.T) {
 	b.alive(t)
 }
 
-// field is a field of bytes, as protobuf encodes it.
+// field returns a field of bytes in protobuf encoding.
 func field(number protowire.Number, size int) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), make([]byte, size))
 }
 
-// An agent keeps its connection for as long as that lives, and would show its new leaf never.
-func TestWhoIsRefusedForItsLeafComesBackWithItsNextOne(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+// An agent keeps its connection as long as it exists, and would otherwise never present its new leaf.
+func TestARejectedEdgeReconnectsWithItsNextLeaf(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{})
 	for name, old := range map[string]certs.Identity{
 		"an expired leaf":   b.identity(t, edge, -time.Hour),
-		"one of another CA": newBed(t, controlchannel.Bounds{}).identity(t, edge, time.Hour),
+		"one of another CA": newTestbed(t, controlchannel.Bounds{}).identity(t, edge, time.Hour),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +187,7 @@ func TestWhoIsRefusedForItsLeafComesBackWithItsNextOne(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+	b := newTestbed(t, controlchannel.Bounds{})
 	conn := b.dial(t, ptr(b.identity(t, edge, time.Hour)), "")
 	open, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
 	if err != nil {
@@ -198,7 +199,7 @@ func TestShutdown(t *testing.T) {
 	if _, err := open.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	silent, err := b.raw(t.Context(), "") // has said nothing
+	silent, err := b.raw(t.Context(), "") // has sent nothing
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,21 +12,21 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// caller is who is at the other end of a connection. It is the connection's remote address, so that it is in the context
-// of every call.
+// caller is the peer of a connection. It is the connection's remote address, so that it is in the context of every
+// call.
 type caller struct {
-	net.Addr        // the real one
-	public   bool   // it came through the public port
-	class    int    // of the server that serves it
-	named    bool   // it has shown a certificate that is accepted
-	node     string // of that certificate: what it is counted by
-	id       string // of its tunnel, of an edge
-	expired  bool   // which has expired, less than the grace time ago
-	refusal  error  // of every call, a gRPC status; nil: none
-	hangUp   func() // ends the connection soon; may be called more than once
+	net.Addr          // the client's own address
+	public     bool   // connected through the public port
+	class      int    // of the server that serves it
+	named      bool   // has presented an accepted certificate
+	node       string // subject of that certificate, for limits
+	id         string // id of an edge's tunnel
+	expired    bool   // the certificate has expired, less than the grace time ago
+	rejection  error  // gRPC status for every call; nil: none
+	disconnect func() // closes the connection soon; may be called more than once
 }
 
-// conn is a connection whose handshake is done.
+// conn is a connection whose handshake is finished.
 type conn struct {
 	*tls.Conn
 	caller *caller
@@ -53,8 +53,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// atEnd has something done when the connection is closed; at once, if it is.
-func (c *conn) atEnd(end func()) {
+// onClose registers a function for when the connection is closed. If it is closed already, it calls end at once.
+func (c *conn) onClose(end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -64,21 +64,21 @@ func (c *conn) atEnd(end func()) {
 	c.ends = append(c.ends, end)
 }
 
-// closeAfter closes the connection after some time, which may be over already.
+// closeAfter closes the connection after d, which may be negative.
 func (c *conn) closeAfter(d time.Duration) {
 	timer := time.AfterFunc(d, func() { _ = c.Close() })
-	c.atEnd(func() { timer.Stop() })
+	c.onClose(func() { timer.Stop() })
 }
 
-// closeSoon ends the connection when what was said last has arrived.
+// closeSoon closes the connection after the last answer has had time to arrive.
 func (c *conn) closeSoon() {
-	time.AfterFunc(hangUpTime, func() { _ = c.Close() })
+	time.AfterFunc(lingerTime, func() { _ = c.Close() })
 }
 
-// buffered is a connection of which some bytes were read already.
+// buffered is a connection whose first bytes were already read.
 type buffered struct {
 	net.Conn
-	reader *bufio.Reader // nil: they were read
+	reader *bufio.Reader // nil: its bytes were consumed
 }
 
 // Read implements net.Conn.
@@ -87,19 +87,19 @@ func (b *buffered) Read(p []byte) (int, error) {
 		return b.Conn.Read(p)
 	}
 	if b.reader.Buffered() == 0 {
-		b.reader = nil // and its buffer with it
+		b.reader = nil // also releases its buffer
 		return b.Conn.Read(p)
 	}
 	return b.reader.Read(p)
 }
 
-// done are credentials for connections whose handshake is done.
-type done struct{}
+// finished are credentials for connections whose handshake is finished.
+type finished struct{}
 
 var errNotOurs = errors.New("the connection did not come through the door")
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (done) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (finished) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, ok := raw.(*conn)
 	if !ok {
 		return nil, nil, errNotOurs
@@ -107,21 +107,23 @@ func (done) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error
 	return c, c.auth, nil
 }
 
-// ClientHandshake implements credentials.TransportCredentials: there is no client here.
-func (done) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+// ClientHandshake implements credentials.TransportCredentials. It always returns an error.
+func (finished) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.ErrUnsupported
 }
 
 // Info implements credentials.TransportCredentials.
-func (done) Info() credentials.ProtocolInfo { return credentials.ProtocolInfo{SecurityProtocol: "tls"} }
+func (finished) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
 
 // Clone implements credentials.TransportCredentials.
-func (done) Clone() credentials.TransportCredentials { return done{} }
+func (finished) Clone() credentials.TransportCredentials { return finished{} }
 
 // OverrideServerName implements credentials.TransportCredentials.
-func (done) OverrideServerName(string) error { return errors.ErrUnsupported }
+func (finished) OverrideServerName(string) error { return errors.ErrUnsupported }
 
-// inner is the listener of one gRPC server: the door hands connections to it.
+// inner is the listener of one gRPC server. The acceptor delivers connections to it.
 type inner struct {
 	address net.Addr
 	conns   chan net.Conn
@@ -133,8 +135,8 @@ func newInner(name string) *inner {
 	return &inner{address: &net.UnixAddr{Net: "channel", Name: name}, conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// hand gives a connection to the server, or closes it when that accepts no more.
-func (l *inner) hand(c net.Conn) {
+// deliver passes a connection to the server, or closes it if the listener is closed.
+func (l *inner) deliver(c net.Conn) {
 	select {
 	case l.conns <- c:
 	case <-l.closed:

@@ -1,10 +1,11 @@
-// Package controlchannel is the server side of the control channel, which faces the internet: it accepts connections, bounds them,
-// reads who is at the other end from the PROXY header and the certificate, and decides which calls may be made. In go TCP
-// connections, out come calls to gRPC services, each of which still decides itself what its caller may have.
+// Package controlchannel is the server side of the control channel, which is exposed to the internet. It accepts
+// connections, limits them, identifies the caller by the PROXY header and the certificate, and decides which calls the
+// caller may make. The input is TCP connections; the output is calls of gRPC services, each of which still authorises
+// what its caller may access.
 //
-// Trade-offs. Who may send large messages is decided for a whole connection, by its certificate, because gRPC has one limit
-// for a server: so there are three servers behind one listener. A certificate that is not accepted does not break the
-// handshake, which would tell its holder nothing, but each of its calls.
+// Trade-offs. The limit of message sizes is decided for a whole connection, by its certificate, because gRPC has one
+// limit per server: so there are three servers behind one listener. A rejected certificate does not fail the
+// handshake, which would give its holder no reason, but each of its calls.
 package controlchannel
 
 import (
@@ -23,45 +24,46 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// shutdownTime is longer than an enrolment takes that has begun.
+// shutdownTime is longer than an enrolment takes.
 const shutdownTime = 20 * time.Second
 
-// Config is what a Channel stands on. Methods are full names, as /package.Service/Method.
+// Config configures a Channel. Methods are full names, as /package.Service/Method.
 type Config struct {
 	Domain model.TunnelDomain
 	TLS    *tls.Config // certs.ServerTLS
-	// Anonymous are the methods for callers that show no certificate.
+	// Anonymous are the methods for callers without a certificate.
 	Anonymous []string
-	// Expired are the methods for callers whose leaf has expired, but less than the grace time ago.
+	// Expired are the methods for callers whose leaf has expired less than the grace time ago.
 	Expired []string
-	// Inside are the methods that can't be called through the gateways' public port.
+	// Inside are the methods that are rejected through the gateways' public port.
 	Inside []string
-	// Closing is called when the end begins: it must end what would not end by itself, such as streams. May be nil.
+	// Closing is called when the shutdown begins. It must end streams that would not end by themselves. May be nil.
 	Closing func()
-	// Refused is told of a caller with whom the TLS handshake has failed, and why; nil: nobody is. It must not block.
+	// Refused is called with the address of a caller whose TLS handshake failed, and the reason. It must not block.
+	// May be nil.
 	Refused func(address string, why error)
-	// Calls is told of each call that is let in, as of all that goes on in it; nil: nobody is.
+	// Calls handles the statistics of each admitted call. May be nil.
 	Calls stats.Handler
 	Log   *slog.Logger
 }
 
-// Channel serves services on one listener. Connections that begin with a PROXY header (version 1 or 2) have come through
-// the public port of a gateway; the address in it is the caller's from then on.
+// Channel serves services on one listener. A connection that begins with a PROXY header (version 1 or 2) has come
+// through the public port of a gateway, and the address in the header replaces the caller's.
 type Channel struct {
-	door    *door
-	closing func()
-	figures *figures
-	servers [classes]*grpc.Server
+	acceptor *acceptor
+	closing  func()
+	figures  *figures
+	servers  [classes]*grpc.Server
 }
 
-// New returns a channel that serves nothing yet.
+// New returns a Channel without services. Register them before Serve.
 func New(config Config) *Channel { return newChannel(config, defaultBounds()) }
 
 func newChannel(config Config, b bounds) *Channel {
 	rules := newRules(config, b)
 	rules.figures = newFigures()
-	c := &Channel{door: newDoor(config, b), closing: config.Closing, figures: rules.figures}
-	c.door.figures = rules.figures
+	c := &Channel{acceptor: newAcceptor(config, b), closing: config.Closing, figures: rules.figures}
+	c.acceptor.figures = rules.figures
 	for class := range c.servers {
 		c.servers[class] = newServer(class, rules, config.Calls)
 	}
@@ -70,14 +72,14 @@ func newChannel(config Config, b bounds) *Channel {
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (c *Channel) RegisterService(description *grpc.ServiceDesc, service any) {
-	c.figures.learn(description)
+	c.figures.register(description)
 	for _, server := range c.servers {
 		server.RegisterService(description, service)
 	}
 }
 
-// Serve serves a listener until ctx ends. Then it lets no more connections in, waits for calls for a while, and returns
-// nil. It can be called once.
+// Serve serves a listener until ctx ends. Then it accepts no more connections, waits at most shutdownTime for calls,
+// and returns nil. If the listener fails, it returns an error. It may be called once.
 func (c *Channel) Serve(ctx context.Context, listener net.Listener) error {
 	var (
 		parts  sync.WaitGroup
@@ -85,13 +87,13 @@ func (c *Channel) Serve(ctx context.Context, listener net.Listener) error {
 	)
 	for class, server := range c.servers {
 		parts.Go(func() {
-			if err := server.Serve(c.door.inner[class]); err != nil {
+			if err := server.Serve(c.acceptor.inner[class]); err != nil {
 				failed <- err
 			}
 		})
 	}
 	parts.Go(func() {
-		if err := c.door.accept(listener); err != nil {
+		if err := c.acceptor.accept(listener); err != nil {
 			failed <- err
 		}
 	})
@@ -103,15 +105,15 @@ func (c *Channel) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	c.stop(listener)
 	parts.Wait()
-	c.door.wait()
+	c.acceptor.wait()
 	return err
 }
 
-// stop ends everything, at the latest after shutdownTime.
+// stop ends everything, within shutdownTime.
 func (c *Channel) stop(listener net.Listener) {
-	c.door.close()
+	c.acceptor.close()
 	if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		c.door.log.Warn("listener not closed", "error", err)
+		c.acceptor.log.Warn("listener not closed", "error", err)
 	}
 	if c.closing != nil {
 		c.closing()

@@ -2,15 +2,15 @@ package controlchannel
 
 import "time"
 
-// Bounds are those that tests make small.
+// Bounds are the bounds that tests make small.
 type Bounds struct {
-	Handshake, Stranger                          time.Duration
+	Handshake, Unauthenticated                   time.Duration
 	Openings, Public, PerAddress, PerNode, Calls int
 	Known, PerTunnel, NodeStreams, TunnelCalls   int
 	Fair                                         time.Duration
 }
 
-// NewBounded is New with some bounds that differ; zero: the usual one.
+// NewBounded is New with other bounds; zero: the default.
 func NewBounded(config Config, b Bounds) *Channel {
 	all := defaultBounds()
 	for _, x := range []struct {
@@ -31,7 +31,8 @@ func NewBounded(config Config, b Bounds) *Channel {
 			*x.to = x.from
 		}
 	}
-	if b.TunnelCalls > 0 { // as much slower as the burst is smaller: a busy machine makes fewer calls than are allowed
+	// slower in the same ratio as the burst is smaller: a busy machine makes fewer calls than are allowed
+	if b.TunnelCalls > 0 {
 		all.tunnelCalls.Every *= 20
 	}
 	if b.Handshake > 0 {
@@ -40,21 +41,21 @@ func NewBounded(config Config, b Bounds) *Channel {
 	if b.Fair > 0 {
 		all.fair = b.Fair
 	}
-	if b.Stranger > 0 {
-		all.stranger = b.Stranger
+	if b.Unauthenticated > 0 {
+		all.unauthenticated = b.Unauthenticated
 	}
 	return newChannel(config, all)
 }
 
-// Held is how many connections are counted anywhere.
+// Held returns how many connections are counted anywhere.
 func (c *Channel) Held() int {
-	d := c.door
+	d := c.acceptor
 	held := d.openings.Used() + d.known.Used() + d.trusted.Used()
 	for _, p := range []pools{d.public, d.inside} {
-		held += p.handshakes.Used() + p.strangers.Used()
+		held += p.handshakes.Used() + p.unauthenticated.Used()
 	}
 	return held
 }
 
-// ForgetTunnels has all edges share one group of places, as if there were no tunnels.
-func (c *Channel) ForgetTunnels() { c.door.group = func(*caller) string { return "" } }
+// ForgetTunnels makes all edges share one group of slots, as if there were no tunnels.
+func (c *Channel) ForgetTunnels() { c.acceptor.group = func(*caller) string { return "" } }

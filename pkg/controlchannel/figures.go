@@ -14,17 +14,17 @@ import (
 	"github.com/fairlead/fairlead/internal/metrics"
 )
 
-// figures is what a Channel counts.
+// figures are the metrics of a Channel.
 type figures struct {
 	metrics.Set
 	calls, gone *prometheus.CounterVec
 	connections [classes]atomic.Int64
 
 	mu      sync.RWMutex
-	methods map[string]string // full names of those that there are, and what they are called
+	methods map[string]string // display names of the methods, by full name
 }
 
-var classNames = [classes]string{strangers: "stranger", edges: "edge", insiders: "insider"}
+var classNames = [classes]string{unauthenticated: "stranger", edges: "edge", internal: "insider"}
 
 func newFigures() *figures {
 	f := &figures{methods: map[string]string{}}
@@ -39,18 +39,18 @@ func newFigures() *figures {
 	return f
 }
 
-// Metrics returns what the channel counts.
+// Metrics returns the metrics of the channel.
 func (c *Channel) Metrics() prometheus.Collector {
 	s := &metrics.Set{}
 	s.Look(func(emit metrics.Emit) {
-		emit("fairlead_channel_turned_away_total", float64(c.door.turnedAway.Load()))
+		emit("fairlead_channel_turned_away_total", float64(c.acceptor.rejected.Load()))
 	}, "fairlead_channel_turned_away_total")
 	s.Add(c.figures)
 	return s
 }
 
-// learn notes the methods of a service. Others can be called too, by anybody and by any name, and count as one.
-func (f *figures) learn(description *grpc.ServiceDesc) {
+// register adds the methods of a service. Calls of any other method, with arbitrary names, count as one.
+func (f *figures) register(description *grpc.ServiceDesc) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	service := description.ServiceName[strings.LastIndex(description.ServiceName, ".")+1:]
@@ -62,7 +62,7 @@ func (f *figures) learn(description *grpc.ServiceDesc) {
 	}
 }
 
-// called counts a call that was let through to its service, or was not.
+// called counts a call that was admitted or rejected.
 func (f *figures) called(method string, err error) {
 	f.mu.RLock()
 	name, ok := f.methods[method]
@@ -73,16 +73,16 @@ func (f *figures) called(method string, err error) {
 	f.calls.WithLabelValues(name, status.Code(err).String()).Inc()
 }
 
-// displaced counts a connection that gave way to another.
+// displaced counts a connection that was displaced by another.
 func (f *figures) displaced(why error) {
-	class := strangers
+	class := unauthenticated
 	if errors.Is(why, errTunnels) {
 		class = edges
 	}
 	f.gone.WithLabelValues(classNames[class]).Inc()
 }
 
-// connected counts a connection, and returns what ends that.
+// connected counts a connection, and returns a function that uncounts it.
 func (f *figures) connected(class int) (gone func()) {
 	f.connections[class].Add(1)
 	return func() { f.connections[class].Add(-1) }

@@ -51,8 +51,9 @@ func workload(name string) model.WorkloadCluster {
 	}
 }
 
-// bed is the whole control channel with all of its services, but for Kubernetes: tokens and a signer are in memory.
-type bed struct {
+// testbed is the whole control channel with all of its services, but without Kubernetes: tokens and a signer are in
+// memory.
+type testbed struct {
 	*controlchannel.Channel
 	ca      *certs.CA
 	ads     *xds.Server
@@ -64,20 +65,20 @@ type bed struct {
 	gate   string            // the hash of the gateway token
 }
 
-// token is a bootstrap token on record.
+// token is a recorded bootstrap token.
 type token struct {
 	grant enrol.Grant
-	uses  int // that are left
+	uses  int // remaining
 }
 
-func newBed(t testing.TB, bounds controlchannel.Bounds) *bed {
+func newTestbed(t testing.TB, bounds controlchannel.Bounds) *testbed {
 	t.Helper()
 	ca, err := certs.NewCA("test", time.Now().Add(-240*time.Hour), 480*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	b := &bed{ca: ca, ads: xds.NewServer(inst, log), tokens: map[string]*token{}}
+	b := &testbed{ca: ca, ads: xds.NewServer(inst, log), tokens: map[string]*token{}}
 	b.ads.Ended(map[string]time.Time{workload("gone").ID: time.Now().Add(time.Hour)})
 	b.ads.Replace([]model.WorkloadCluster{c1, c2})
 	hub := report.NewHub(domain, b.ads, log)
@@ -99,7 +100,7 @@ func newBed(t testing.TB, bounds controlchannel.Bounds) *bed {
 	return b
 }
 
-func (b *bed) serve(t testing.TB) {
+func (b *testbed) serve(t testing.TB) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -120,8 +121,8 @@ func (b *bed) serve(t testing.TB) {
 	})
 }
 
-// newToken puts a token on record.
-func (b *bed) newToken(t testing.TB, wc model.WorkloadCluster, uses int) string {
+// newToken records a token.
+func (b *testbed) newToken(t testing.TB, wc model.WorkloadCluster, uses int) string {
 	t.Helper()
 	text, err := enrol.RandomToken()
 	if err != nil {
@@ -134,7 +135,7 @@ func (b *bed) newToken(t testing.TB, wc model.WorkloadCluster, uses int) string 
 }
 
 // EdgeToken implements enrolserver.Tokens.
-func (b *bed) EdgeToken(hash string) (enrol.Grant, error) {
+func (b *testbed) EdgeToken(hash string) (enrol.Grant, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t := b.tokens[hash]; t != nil && t.uses > 0 {
@@ -144,7 +145,7 @@ func (b *bed) EdgeToken(hash string) (enrol.Grant, error) {
 }
 
 // GatewayToken implements enrolserver.Tokens.
-func (b *bed) GatewayToken(hash string) error {
+func (b *testbed) GatewayToken(hash string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.gate == "" || hash != b.gate {
@@ -153,8 +154,8 @@ func (b *bed) GatewayToken(hash string) error {
 	return nil
 }
 
-// Issue implements enrolserver.Issuer: it counts the use of a token and signs what the subject says.
-func (b *bed) Issue(_ context.Context, r enrolserver.IssueRequest) ([]byte, error) {
+// Issue implements enrolserver.Issuer: it counts the use of a token and signs the subject's names.
+func (b *testbed) Issue(_ context.Context, r enrolserver.IssueRequest) ([]byte, error) {
 	key, err := certs.ParseCSR(r.CSR)
 	if err != nil {
 		return nil, err
@@ -176,8 +177,8 @@ func leaf(s model.Subject, left time.Duration) certs.Leaf {
 	return certs.Leaf{CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true, NotBefore: end.Add(-100 * time.Hour), NotAfter: end}
 }
 
-// identity is a leaf that ends after some time, or has ended.
-func (b *bed) identity(t testing.TB, s model.Subject, left time.Duration) certs.Identity {
+// identity returns a leaf that expires after left, or has expired if left is negative.
+func (b *testbed) identity(t testing.TB, s model.Subject, left time.Duration) certs.Identity {
 	t.Helper()
 	key, err := certs.NewKey()
 	if err != nil {
@@ -198,8 +199,8 @@ type fixed struct{ identity certs.Identity }
 
 func (f fixed) Identity() (certs.Identity, error) { return f.identity, nil }
 
-// clientTLS is that of who has an identity; nil: none.
-func (b *bed) clientTLS(t testing.TB, identity *certs.Identity) *tls.Config {
+// clientTLS returns the configuration of a client with an identity; nil: without one.
+func (b *testbed) clientTLS(t testing.TB, identity *certs.Identity) *tls.Config {
 	t.Helper()
 	roots, err := certs.Bundle(b.ca.CertPEM()).Roots()
 	if err != nil {
@@ -213,8 +214,8 @@ func (b *bed) clientTLS(t testing.TB, identity *certs.Identity) *tls.Config {
 	return config
 }
 
-// raw connects, and comes through the public port from an address, if there is one.
-func (b *bed) raw(ctx context.Context, from string) (net.Conn, error) {
+// raw connects. If from is not empty, the connection uses the public port, from that address.
+func (b *testbed) raw(ctx context.Context, from string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.address)
 	if err != nil || from == "" {
 		return conn, err
@@ -229,8 +230,8 @@ func (b *bed) raw(ctx context.Context, from string) (net.Conn, error) {
 	return conn, nil
 }
 
-// dial is a gRPC connection of who has an identity, or not, from an address, or not through the public port.
-func (b *bed) dial(t testing.TB, identity *certs.Identity, from string) *grpc.ClientConn {
+// dial returns a gRPC connection with an identity, or nil for none, through the public port unless from is empty.
+func (b *testbed) dial(t testing.TB, identity *certs.Identity, from string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+b.address, grpc.WithTransportCredentials(credentials.NewTLS(b.clientTLS(t, identity))),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return b.raw(ctx, from) }))
@@ -241,8 +242,8 @@ func (b *bed) dial(t testing.TB, identity *certs.Identity, from string) *grpc.Cl
 	return conn
 }
 
-// alive checks that the control channel still serves: an edge, a gateway and a newcomer.
-func (b *bed) alive(t testing.TB) {
+// alive checks that the control channel still serves an edge, a gateway and a new edge.
+func (b *testbed) alive(t testing.TB) {
 	t.Helper()
 	for _, s := range []model.Subject{edge, gateway} {
 		eventually.True(t, patience, s.Node+" being served", func() error { return fetch(t, b.dial(t, ptr(b.identity(t, s, time.Hour)), ""), s) })

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// occupy opens connections of strangers, with a call that never ends.
-func (b *bed) occupy(t *testing.T, n int, from func(i int) string) {
+// occupy opens unauthenticated connections with a call that never ends.
+func (b *testbed) occupy(t *testing.T, n int, from func(i int) string) {
 	t.Helper()
 	call := openStreams(t, 1)
 	for i := range n {
@@ -28,27 +28,28 @@ func (b *bed) occupy(t *testing.T, n int, from func(i int) string) {
 		conn := tls.Client(raw, b.clientTLS(t, nil))
 		t.Cleanup(func() { _ = conn.Close() })
 		if _, err := conn.Write(call); err != nil {
-			t.Logf("connection %d: %v", i, err) // turned away by now
+			t.Logf("connection %d: %v", i, err) // rejected by now
 		}
 	}
 }
 
-// A flood that takes every place, from many addresses, each with as many connections as it may have.
-func TestAFloodFromManyAddressesLeavesNewcomersAlone(t *testing.T) {
+// The flood takes every slot, from many addresses, each with as many connections as it may have.
+func TestAFloodFromManyAddressesDoesNotAffectNewEdges(t *testing.T) {
 	const places, each = 32, 8
 	fromIPv4 := func(i int) string { return fmt.Sprintf("203.0.113.%d:%d", 1+i/each, 1000+i) }
-	fromIPv6 := func(i int) string { return fmt.Sprintf("[2001:db8:0:%x::1]:%d", i, 1000+i) } // a /64 for each, all of one /48
-	tests := map[string]func(t *testing.T, b *bed){
-		"of handshakes that go on for ever":                 func(t *testing.T, b *bed) { b.silence(t, places, fromIPv4) },
-		"of handshakes that go on for ever, from one /48":   func(t *testing.T, b *bed) { b.silence(t, places, fromIPv6) },
-		"of strangers whose calls never end":                func(t *testing.T, b *bed) { b.occupy(t, places, fromIPv4) },
-		"of strangers whose calls never end, from one /48":  func(t *testing.T, b *bed) { b.occupy(t, places, fromIPv6) },
-		"of handshakes and strangers, as many as both hold": func(t *testing.T, b *bed) { b.occupy(t, places, fromIPv4); b.silence(t, places, fromIPv6) },
+	// a /64 for each, all of one /48
+	fromIPv6 := func(i int) string { return fmt.Sprintf("[2001:db8:0:%x::1]:%d", i, 1000+i) }
+	tests := map[string]func(t *testing.T, b *testbed){
+		"of handshakes that go on for ever":                 func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv4) },
+		"of handshakes that go on for ever, from one /48":   func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv6) },
+		"of strangers whose calls never end":                func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4) },
+		"of strangers whose calls never end, from one /48":  func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv6) },
+		"of handshakes and strangers, as many as both hold": func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4); b.silence(t, places, fromIPv6) },
 	}
 	for name, flood := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, controlchannel.Bounds{Public: places, PerAddress: each, Handshake: patience, Stranger: patience, Fair: patience})
+			b := newTestbed(t, controlchannel.Bounds{Public: places, PerAddress: each, Handshake: patience, Unauthenticated: patience, Fair: patience})
 			token := b.newToken(t, c1, 8)
 			flood(t, b)
 			eventually.True(t, patience, "the flood having all places", func() error {
@@ -57,7 +58,7 @@ func TestAFloodFromManyAddressesLeavesNewcomersAlone(t *testing.T) {
 				}
 				return nil
 			})
-			for i := range 4 { // each at the first try
+			for i := range 4 { // each at the first attempt
 				from := fmt.Sprintf("198.51.100.%d:1", i)
 				newcomer := enrolv1.NewEnrolmentClient(b.dial(t, nil, from))
 				if _, err := newcomer.EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)}); err != nil {
@@ -74,8 +75,8 @@ func TestAFloodFromManyAddressesLeavesNewcomersAlone(t *testing.T) {
 	}
 }
 
-func TestWhoHasALeafTakesNoPlaceOfStrangers(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{Public: 4, PerAddress: 4, PerNode: 32})
+func TestACallerWithALeafTakesNoUnauthenticatedSlot(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{Public: 4, PerAddress: 4, PerNode: 32})
 	for range 16 {
 		if err := fetch(t, b.dial(t, ptr(b.identity(t, edge, time.Hour)), "203.0.113.1:1"), edge); err != nil {
 			t.Fatal(err)
@@ -88,10 +89,10 @@ func TestWhoHasALeafTakesNoPlaceOfStrangers(t *testing.T) {
 	}
 }
 
-func TestOneCertificateDoesNotBeginCallsAllTheTime(t *testing.T) {
+func TestTheCallRateOfOneCertificateIsLimited(t *testing.T) {
 	for name, is := range map[string]model.Subject{"an edge": edge, "a gateway": gateway} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, controlchannel.Bounds{})
+			b := newTestbed(t, controlchannel.Bounds{})
 			identity := ptr(b.identity(t, is, time.Hour))
 			served, begin := 0, time.Now()
 			for i := range 300 {
@@ -107,7 +108,7 @@ func TestOneCertificateDoesNotBeginCallsAllTheTime(t *testing.T) {
 			if most := 101 + int(5*time.Since(begin).Seconds()); served > most || served < 100 {
 				t.Errorf("%d of its calls were served, want 100 to %d", served, most)
 			}
-			other := model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: c2.ID} // of the same name
+			other := model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: c2.ID} // with the same name
 			if err := fetch(t, b.dial(t, ptr(b.identity(t, other, time.Hour)), ""), other); err != nil {
 				t.Errorf("another edge: %v", err)
 			}

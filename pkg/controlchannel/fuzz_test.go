@@ -25,9 +25,9 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// FuzzOpening writes bytes to the listener as it is: a PROXY header and TLS, or anything.
+// FuzzOpening writes bytes to the listener: a PROXY header and TLS, or anything else.
 func FuzzOpening(f *testing.F) {
-	b := newBed(f, controlchannel.Bounds{Handshake: 300 * time.Millisecond})
+	b := newTestbed(f, controlchannel.Bounds{Handshake: 300 * time.Millisecond})
 	hello := clientHello(f)
 	ipv4 := header(0x21, 0x11, []byte{203, 0, 113, 7, 192, 0, 2, 1, 0x30, 0x39, 0x01, 0xbb})
 	for _, seed := range [][]byte{
@@ -47,7 +47,7 @@ func FuzzOpening(f *testing.F) {
 		must(t, conn.SetDeadline(time.Now().Add(patience)))
 		_, _ = conn.Write(in) // it may have been closed by then
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.CloseWrite() // so that nobody waits for more
+			_ = tcp.CloseWrite() // so that the server does not wait for more
 		}
 		if _, err := io.Copy(io.Discard, conn); isTimeout(err) {
 			t.Fatal("the connection is still open")
@@ -55,9 +55,10 @@ func FuzzOpening(f *testing.F) {
 	})
 }
 
-// FuzzFrames writes bytes into TLS, as HTTP/2 or anything.
+// FuzzFrames writes bytes into TLS: HTTP/2 frames or anything else.
 func FuzzFrames(f *testing.F) {
-	b := newBed(f, controlchannel.Bounds{Handshake: patience, Stranger: 300 * time.Millisecond}) // a busy machine needs time for a handshake
+	// a busy machine needs time for a handshake
+	b := newTestbed(f, controlchannel.Bounds{Handshake: patience, Unauthenticated: 300 * time.Millisecond})
 	one := newFrames(f)
 	one.open(f, 1, enrolEdge)
 	for _, seed := range [][]byte{{}, openStreams(f, 3), one.Bytes(), one.Bytes()[:40], []byte("GET / HTTP/1.1\r\n\r\n")} {
@@ -81,7 +82,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// encode is a seed.
+// encode returns a seed.
 func encode(f *testing.F, m proto.Message) []byte {
 	f.Helper()
 	data, err := proto.Marshal(m)
@@ -91,10 +92,10 @@ func encode(f *testing.F, m proto.Message) []byte {
 	return data
 }
 
-// FuzzCalls sends two messages to any method as anybody: whoever may not call it never gets an answer, nobody gets an
-// internal error, and nothing panics, which would end the test.
+// FuzzCalls sends two messages to any method as any caller: a caller without permission never gets an answer, no
+// caller gets an internal error, and nothing panics, which would end the test.
 func FuzzCalls(f *testing.F) {
-	b := newBed(f, controlchannel.Bounds{Calls: 1 << 30}) // else most would be refused before they are read
+	b := newTestbed(f, controlchannel.Bounds{Calls: 1 << 30}) // otherwise most would be rejected before they are read
 	conns := []*grpc.ClientConn{b.dial(f, nil, ""), b.dial(f, nil, "203.0.113.1:1")}
 	for _, s := range []model.Subject{edge, gateway, model.ControllerSubject()} {
 		conns = append(conns, b.dial(f, ptr(b.identity(f, s, time.Hour)), ""))
@@ -125,15 +126,15 @@ func FuzzCalls(f *testing.F) {
 	}
 	for i, method := range methods {
 		second := seeds[method][len(seeds[method])-1]
-		for who := range conns {
-			f.Add(uint8(who), uint8(i), seeds[method][0], second)
+		for client := range conns {
+			f.Add(uint8(client), uint8(i), seeds[method][0], second)
 		}
 		f.Add(uint8(2), uint8(i), []byte{0xff, 0xff}, []byte(nil))
 	}
-	f.Fuzz(func(t *testing.T, who, method uint8, first, second []byte) {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // some go on until their caller ends them
+	f.Fuzz(func(t *testing.T, client, method uint8, first, second []byte) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // some run until their caller ends them
 		defer cancel()
-		err := send(ctx, conns[int(who)%len(conns)], methods[int(method)%len(methods)], first, second)
+		err := send(ctx, conns[int(client)%len(conns)], methods[int(method)%len(methods)], first, second)
 		switch status.Code(err) {
 		case codes.Unknown, codes.Internal, codes.DataLoss:
 			if !isEncoding(err) {
@@ -143,7 +144,8 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
-// isEncoding says whether an error is gRPC's about a message that it can't decode, or about a second one where there is one.
+// isEncoding reports whether an error is gRPC's own about an undecodable message, or about a second message of a unary
+// call.
 func isEncoding(err error) bool {
 	text := strings.ToLower(status.Convert(err).Message())
 	return strings.Contains(text, "unmarshal") || strings.Contains(text, "cardinality violation")

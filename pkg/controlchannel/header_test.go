@@ -10,13 +10,14 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// from is a connection of which only the address counts.
+// from is a connection with only an address.
 type from struct{ net.Conn }
 
 func (from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 9} }
 
-// FuzzHeader shows what a gateway, or anybody who reaches the listener, writes before TLS. Without a header the caller is where it connects
-// from, with one it is where that says, and then it counts as one from outside. What follows the header is left for TLS.
+// FuzzHeader writes bytes that a gateway, or any client of the listener, may send before TLS. Without a header the
+// caller has the address of the connection; with one it has the address in the header, and counts as public. The bytes
+// after the header are left for TLS.
 func FuzzHeader(f *testing.F) {
 	for _, h := range []*proxyproto.Header{
 		proxyproto.HeaderProxyFromAddrs(2, &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}),
@@ -38,7 +39,7 @@ func FuzzHeader(f *testing.F) {
 	f.Add(bytes.Repeat([]byte("PROXY TCP4 "), 100))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		reader := bufio.NewReaderSize(bytes.NewReader(data), readAhead)
-		who, err := readHeader(from{}, reader)
+		client, err := readHeader(from{}, reader)
 		if err != nil {
 			return
 		}
@@ -49,12 +50,12 @@ func FuzzHeader(f *testing.F) {
 		if !bytes.HasSuffix(data, rest) {
 			t.Fatal("what follows the header is not what was sent")
 		}
-		if !who.public && (who.Addr != (from{}).RemoteAddr() && who.String() != (from{}).RemoteAddr().String() || len(rest) != len(data)) {
-			t.Errorf("without a header the caller is %s, and %d of %d bytes are left", who.Addr, len(rest), len(data))
+		if !client.public && (client.Addr != (from{}).RemoteAddr() && client.String() != (from{}).RemoteAddr().String() || len(rest) != len(data)) {
+			t.Errorf("without a header the caller is %s, and %d of %d bytes are left", client.Addr, len(rest), len(data))
 		}
-		if at, ok := who.Addr.(*net.TCPAddr); !ok || at == nil {
-			t.Errorf("the caller is %T %v", who.Addr, who.Addr)
-		} else if who.public && len(rest) == len(data) {
+		if at, ok := client.Addr.(*net.TCPAddr); !ok || at == nil {
+			t.Errorf("the caller is %T %v", client.Addr, client.Addr)
+		} else if client.public && len(rest) == len(data) {
 			t.Error("a header was read, and nothing of it")
 		}
 		if used := len(data) - len(rest); used > 64<<10 {

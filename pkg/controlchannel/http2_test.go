@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 )
 
-// frames writes frames of HTTP/2 as a client that keeps to no limit.
+// frames writes HTTP/2 frames as a client that obeys no limit.
 type frames struct {
 	bytes.Buffer
 	*http2.Framer
@@ -40,7 +40,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// call is the header of a call, with more fields if need be.
+// call returns the header of a call, with additional fields.
 func (f *frames) call(t testing.TB, method string, more ...hpack.HeaderField) []byte {
 	t.Helper()
 	f.headers.Reset()
@@ -57,13 +57,13 @@ func (f *frames) call(t testing.TB, method string, more ...hpack.HeaderField) []
 	return f.headers.Bytes()
 }
 
-// open begins a call that is left open.
+// open begins a call and leaves it open.
 func (f *frames) open(t testing.TB, stream uint32, method string) {
 	t.Helper()
 	must(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.call(t, method), EndHeaders: true}))
 }
 
-// openStreams is a connection with calls that never end.
+// openStreams returns the bytes of a connection with calls that never end.
 func openStreams(t testing.TB, n int) []byte {
 	t.Helper()
 	f := newFrames(t)
@@ -73,8 +73,8 @@ func openStreams(t testing.TB, n int) []byte {
 	return f.Bytes()
 }
 
-// TestAbuseOfHTTP2 sends what breaks careless servers. The connection ends or what is too much is refused, and everybody
-// else is served while it goes on.
+// TestAbuseOfHTTP2 sends known attacks on HTTP/2 servers. The connection ends or the excess is rejected, and all other
+// callers are served meanwhile.
 func TestAbuseOfHTTP2(t *testing.T) {
 	tests := map[string]func(t *testing.T) *frames{
 		"thousands of open streams": func(t *testing.T) *frames {
@@ -145,10 +145,10 @@ func TestAbuseOfHTTP2(t *testing.T) {
 			return f
 		},
 	}
-	b := newBed(t, controlchannel.Bounds{Stranger: 5 * time.Second})
+	b := newTestbed(t, controlchannel.Bounds{Unauthenticated: 5 * time.Second})
 	for name, build := range tests {
-		for who, identity := range map[string]*certs.Identity{"a stranger": nil, "an edge": ptr(b.identity(t, edge, time.Hour))} {
-			t.Run(name+" of "+who, func(t *testing.T) {
+		for client, identity := range map[string]*certs.Identity{"a stranger": nil, "an edge": ptr(b.identity(t, edge, time.Hour))} {
+			t.Run(name+" of "+client, func(t *testing.T) {
 				raw, err := b.raw(t.Context(), "203.0.113.77:7")
 				if err != nil {
 					t.Fatal(err)

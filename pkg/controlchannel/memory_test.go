@@ -29,10 +29,11 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// many is how many control channels the benchmarks of memory open.
+// many is how many control channels the memory benchmarks open.
 const many = 1000
 
-// crowdVariable has the test binary be the edges of a benchmark of memory, which must not count as the server's.
+// crowdVariable makes the test binary run the edges of a memory benchmark in another process, so that their memory
+// does not count as the server's.
 const crowdVariable = "FAIRLEAD_TEST_CROWD"
 
 func TestMain(m *testing.M) {
@@ -46,25 +47,26 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// crowd says how many edges are to follow what.
+// crowd is the input of the crowd's process: the server's address and roots, and the identities of the edges.
 type crowd struct {
 	Address string
 	Roots   []byte
 	Key     []byte
-	Chains  [][]byte // one each
+	Chains  [][]byte // one per edge
 }
 
-// BenchmarkMemory is what a control channel costs the xds-server: an edge with its resources and its report, through the public port.
-// The others are the same connections and streams at a server of gRPC's own that keeps nothing: the least that it costs there.
+// BenchmarkMemory measures the memory of control channels in the xds-server: an edge with its resources and its
+// report, through the public port. The other cases are the same connections and streams at a plain gRPC server that
+// stores nothing, which is the minimum.
 func BenchmarkMemory(b *testing.B) {
 	b.Run("channel", func(b *testing.B) {
-		bed := newBed(b, controlchannel.Bounds{})
+		testbed := newTestbed(b, controlchannel.Bounds{})
 		var all []model.WorkloadCluster
 		for i := range many {
 			all = append(all, workload(fmt.Sprintf("m%d", i)))
 		}
-		bed.ads.Replace(all)
-		measureMemory(b, bed, bed.address)
+		testbed.ads.Replace(all)
+		measureMemory(b, testbed, testbed.address)
 	})
 	for name, options := range map[string][]grpc.ServerOption{
 		"grpc-go": nil,
@@ -74,18 +76,18 @@ func BenchmarkMemory(b *testing.B) {
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
-			bed := newBed(b, controlchannel.Bounds{})
-			measureMemory(b, bed, bare(b, bed, options...))
+			testbed := newTestbed(b, controlchannel.Bounds{})
+			measureMemory(b, testbed, bare(b, testbed, options...))
 		})
 	}
 }
 
-// measureMemory has a crowd come, and reports what each of it costs.
-func measureMemory(b *testing.B, bed *bed, address string) {
+// measureMemory starts a crowd, and reports the memory per edge.
+func measureMemory(b *testing.B, testbed *testbed, address string) {
 	b.Helper()
-	for b.Loop() { // it is about one time
+	for b.Loop() { // one iteration
 		before, beforeRSS := memory(b)
-		end := bed.crowd(b, address, many)
+		end := testbed.crowd(b, address, many)
 		after, afterRSS := memory(b)
 		each := func(a, b uint64) float64 { return (float64(a) - float64(b)) / many / 1e3 }
 		b.ReportMetric(each(after.HeapAlloc, before.HeapAlloc), "heap-KB/edge")
@@ -97,22 +99,22 @@ func measureMemory(b *testing.B, bed *bed, address string) {
 	}
 }
 
-// memory is what is in use when the garbage is gone, and what was resident before.
+// memory returns the statistics after garbage collection, and the resident size before it.
 func memory(b *testing.B) (stats runtime.MemStats, rss int) {
 	b.Helper()
 	data, err := os.ReadFile("/proc/self/statm")
 	must(b, err)
 	pages, err := strconv.Atoi(strings.Fields(string(data))[1])
 	must(b, err)
-	for range 6 { // each halves the stacks that are too large
+	for range 6 { // each run halves stacks that are too large
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&stats)
 	return stats, pages * os.Getpagesize()
 }
 
-// crowd has edges come from another process, and returns what ends them.
-func (b *bed) crowd(t testing.TB, address string, n int) (end func()) {
+// crowd starts edges in another process, and returns a function that ends them.
+func (b *testbed) crowd(t testing.TB, address string, n int) (end func()) {
 	t.Helper()
 	key, err := certs.NewKey()
 	must(t, err)
@@ -149,7 +151,7 @@ func (b *bed) crowd(t testing.TB, address string, n int) (end func()) {
 	}
 }
 
-// follow is the crowd's side: it says so when all have come, and goes when there is no more to read.
+// follow runs in the crowd's process: it reports when all edges have connected, and returns at the end of its input.
 func follow(in io.Reader, out io.Writer) error {
 	decoder := json.NewDecoder(in)
 	var c crowd
@@ -169,7 +171,7 @@ func follow(in io.Reader, out io.Writer) error {
 				return err
 			}
 			source := net.JoinHostPort(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), "1000")
-			reach := (&bed{address: c.Address}).raw
+			reach := (&testbed{address: c.Address}).raw
 			conn, err := grpc.NewClient("passthrough:///"+c.Address,
 				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return reach(ctx, source) }),
 				grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: domain.Control(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})))
@@ -218,11 +220,11 @@ func join(conn *grpc.ClientConn, node string) error {
 	})
 }
 
-// bare is a gRPC server that answers what join asks, and keeps nothing.
-func bare(b *testing.B, bed *bed, options ...grpc.ServerOption) string {
+// bare starts a gRPC server that answers the calls of join, and stores nothing.
+func bare(b *testing.B, testbed *testbed, options ...grpc.ServerOption) string {
 	b.Helper()
-	cert := bed.identity(b, model.ControlSubject(), time.Hour).TLSCertificate()
-	roots, err := certs.Bundle(bed.ca.CertPEM()).Roots()
+	cert := testbed.identity(b, model.ControlSubject(), time.Hour).TLSCertificate()
+	roots, err := certs.Bundle(testbed.ca.CertPEM()).Roots()
 	must(b, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(b, err)
@@ -265,7 +267,7 @@ func (bareServer) Edge(stream grpc.BidiStreamingServer[reportv1.EdgeReport, repo
 	}
 }
 
-// unproxied takes PROXY headers off.
+// unproxied removes PROXY headers.
 type unproxied struct{ net.Listener }
 
 // Accept implements net.Listener.

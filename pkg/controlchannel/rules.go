@@ -20,13 +20,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// rules say which calls a caller may make, and how often, before anything but the call's header is read.
+// rules decide which calls a caller may make, and how often, before anything but the call's header is read.
 type rules struct {
 	anonymous, expired, inside map[string]bool
 
 	rate, tunnelRate limit.Rate
 	calls            *limit.Rates // by certificate, and by tunnel
-	byNode, byTunnel *limit.Slots // calls that go on
+	byNode, byTunnel *limit.Slots // running calls
 
 	figures *figures
 }
@@ -47,7 +47,7 @@ func set(names []string) map[string]bool {
 	return s
 }
 
-// admit implements tap.ServerInHandle.
+// admit implements tap.ServerInHandle. It rejects calls that the caller may not make.
 func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	c, ok := p.Addr.(*caller)
@@ -57,25 +57,26 @@ func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 	err := r.check(c, info.FullMethodName)
 	r.figures.called(info.FullMethodName, err)
 	if retry.Asked(err) > 0 {
-		return context.WithValue(ctx, limitedKey{}, err), nil // gRPC would leave out the details of an error from here
+		// the interceptors return it, because gRPC would omit the details of an error from here
+		return context.WithValue(ctx, limitedKey{}, err), nil
 	}
-	if err != nil && (c.expired || c.refusal != nil) {
-		c.hangUp()
+	if err != nil && (c.expired || c.rejection != nil) {
+		c.disconnect()
 	}
 	return ctx, err
 }
 
 func (r rules) check(c *caller, method string) error {
 	switch {
-	case c.refusal != nil:
-		return c.refusal
+	case c.rejection != nil:
+		return c.rejection
 	case c.public && r.inside[method]:
 		return status.Error(codes.PermissionDenied, "this can't be done through the gateways' public port: use the xds-server's own address")
 	case !c.named && !r.anonymous[method]:
 		return status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error()+": enrol first")
 	case c.expired && !r.expired[method]:
 		return status.Error(codes.Unauthenticated, certs.ErrExpired.Error()+": renew it first")
-	case r.anonymous[method] || r.expired[method]: // enrol/server counts those, relative to the life of a leaf
+	case r.anonymous[method] || r.expired[method]: // enrol/server limits these, relative to the lifetime of a leaf
 		return nil
 	}
 	if wait := r.calls.Take(c.node, r.rate); wait > 0 {
@@ -90,15 +91,15 @@ func (r rules) check(c *caller, method string) error {
 	return nil
 }
 
-// busyTime is when to come again where too many calls go on.
+// busyTime is the retry delay while too many calls are running.
 const busyTime = 2 * time.Second
 
-// begin counts a call that goes on, and returns what ends that.
+// begin counts a running call, and returns a function that uncounts it.
 func (r rules) begin(ctx context.Context) (end func(), err error) {
 	p, _ := peer.FromContext(ctx)
 	c, ok := p.Addr.(*caller)
 	if !ok || c.node == "" {
-		return func() {}, nil // of callers without a certificate the connections are few, and enrol/server counts the calls
+		return func() {}, nil // without a certificate, connections are few, and enrol/server limits the calls
 	}
 	node := r.byNode.Take(c.node)
 	if node == nil {
@@ -115,10 +116,10 @@ func (r rules) begin(ctx context.Context) (end func(), err error) {
 	return func() { node(); tunnel() }, nil
 }
 
-// limitedKey is the key, in the context of a call that is not served, of what its caller is told.
+// limitedKey is the context key of the error with which a call is rejected.
 type limitedKey struct{}
 
-// unary and stream answer calls that are not served, and count those that are.
+// unary and stream reject calls with an error in their context, and count the others while they run.
 func (r rules) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if err, ok := ctx.Value(limitedKey{}).(error); ok {
 		return nil, err
@@ -143,44 +144,44 @@ func (r rules) stream(service any, stream grpc.ServerStream, _ *grpc.StreamServe
 	return handle(service, stream)
 }
 
-// know completes a caller by the certificate that it has shown, and returns its leaf, if that is accepted.
-func (d *door) know(c *caller, state tls.ConnectionState, now time.Time) *x509.Certificate {
+// identify completes a caller from its certificate. It returns the leaf if its chain is accepted, else nil.
+func (d *acceptor) identify(c *caller, state tls.ConnectionState, now time.Time) *x509.Certificate {
 	leaf, err := certs.Peer(state)
 	if err != nil {
-		return nil // shows none
+		return nil // no certificate
 	}
 	if err := d.verify(state); err != nil {
-		c.refusal = refusal(leaf, err, now)
+		c.rejection = rejection(leaf, err, now)
 		return nil
 	}
 	subject, err := d.domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
 	if err != nil {
-		c.refusal = status.Error(codes.PermissionDenied, err.Error())
+		c.rejection = status.Error(codes.PermissionDenied, err.Error())
 		return nil
 	}
 	_, err = certs.VerifyNow(state, now)
 	c.named, c.expired = true, err != nil
-	c.node = subject.Node + " " + subject.ID // an edge's name is its tunnel's affair alone
+	c.node = subject.Node + " " + subject.ID // a node name is unique only within its tunnel
 	switch subject.Role {
 	case model.RoleEdge:
 		c.class, c.id = edges, subject.ID
 	case model.RoleGateway, model.RoleController:
-		c.class = insiders
-		if c.public { // whoever has stolen it is outside
-			c.refusal = status.Errorf(codes.PermissionDenied, "the certificate of a %s is not taken through the gateways' public port: use the xds-server's own address", subject.Role)
+		c.class = internal
+		if c.public { // a stolen certificate may be used from outside
+			c.rejection = status.Errorf(codes.PermissionDenied, "the certificate of a %s is not taken through the gateways' public port: use the xds-server's own address", subject.Role)
 		}
 	default:
-		c.refusal = status.Errorf(codes.PermissionDenied, "a certificate of the role %s opens nothing here", subject.Role)
+		c.rejection = status.Errorf(codes.PermissionDenied, "a certificate of the role %s opens nothing here", subject.Role)
 	}
-	if c.expired || c.refusal != nil {
-		c.class = strangers
+	if c.expired || c.rejection != nil {
+		c.class = unauthenticated
 	}
 	return leaf
 }
 
-// refusal says why a certificate is not accepted, by codes.FailedPrecondition if it never will be again: its holder needs
-// another, by its credential.
-func refusal(leaf *x509.Certificate, err error, now time.Time) error {
+// rejection returns the status for a certificate that is not accepted. Its code is codes.FailedPrecondition if the
+// certificate will never be accepted again, so that its holder must enrol again.
+func rejection(leaf *x509.Certificate, err error, now time.Time) error {
 	var (
 		invalid x509.CertificateInvalidError
 		unknown x509.UnknownAuthorityError

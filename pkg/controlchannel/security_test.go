@@ -25,7 +25,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// subjectOf is what a certificate says, all of it.
+// subjectOf returns the subject of a certificate and its leaf.
 func subjectOf(t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.PrivateKey) (model.Subject, *x509.Certificate) {
 	t.Helper()
 	identity, err := certs.NewIdentity(certificate.GetChain(), key)
@@ -40,7 +40,7 @@ func subjectOf(t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.Privat
 	return subject, leaf
 }
 
-// greedyCSR asks for everything that an X.509 request can ask for.
+// greedyCSR returns a request for everything that an X.509 request can contain.
 func greedyCSR(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	t.Helper()
 	basic, err := asn1.Marshal(struct{ CA bool }{true})
@@ -54,7 +54,7 @@ func greedyCSR(t *testing.T, key *ecdsa.PrivateKey) []byte {
 		EmailAddresses: []string{"root@" + string(domain)},
 		URIs:           []*url.URL{{Scheme: "spiffe", Host: string(domain), Path: "/gateway"}},
 		ExtraExtensions: []pkix.Extension{
-			{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Critical: true, Value: basic}, // it wants to be a CA
+			{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Critical: true, Value: basic}, // it requests to be a CA
 			{Id: asn1.ObjectIdentifier{2, 5, 29, 15}, Critical: true, Value: []byte{3, 2, 1, 6}},
 		},
 	}, key)
@@ -64,8 +64,8 @@ func greedyCSR(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	return der
 }
 
-func TestACSRGetsTheNamesOfItsTokenWhateverItAsksFor(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+func TestACertificateHasTheNamesOfItsTokenWhateverTheCSRRequests(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{})
 	key, err := certs.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,8 @@ func csrOf(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	return der
 }
 
-// checkEdge checks that a certificate is an edge's of c1 and nothing else; node empty: any but a gateway's.
+// checkEdge checks that a certificate is for an edge of c1 and nothing else; if node is empty, any node name but a
+// gateway's.
 func checkEdge(t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.PrivateKey, node string) {
 	t.Helper()
 	subject, leaf := subjectOf(t, certificate, key)
@@ -117,12 +118,12 @@ func checkEdge(t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.Privat
 	}
 }
 
-func TestATokenIsForOneTunnelAndSoManyUses(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+func TestATokenIsForOneTunnelAndALimitedNumberOfUses(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{})
 	token := b.newToken(t, c1, 3)
 	var good, used atomic.Int32
 	var all sync.WaitGroup
-	for range 12 { // at once: the last use is not counted twice
+	for range 12 { // concurrently: the last use is not counted twice
 		service, request := enrolv1.NewEnrolmentClient(b.dial(t, nil, "")), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)}
 		all.Go(func() {
 			switch _, err := service.EnrolEdge(t.Context(), request); status.Code(err) {
@@ -152,8 +153,8 @@ func TestATokenIsForOneTunnelAndSoManyUses(t *testing.T) {
 	}
 }
 
-func TestKeysThatAreNotTaken(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+func TestKeysThatAreRejected(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{})
 	service := enrolv1.NewEnrolmentClient(b.dial(t, nil, ""))
 	weak, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -165,7 +166,7 @@ func TestKeysThatAreNotTaken(t *testing.T) {
 	}
 	good := csr(t)
 	stolen := append([]byte{}, good...)
-	stolen[len(stolen)-1] ^= 1 // no proof that it has the key
+	stolen[len(stolen)-1] ^= 1 // no proof of possession of the key
 	tests := map[string][]byte{"RSA": request(t, weak), "another curve": request(t, other), "no proof": stolen, "more after its end": append(append([]byte{}, good...), 0), "nothing": nil, "9 KiB": make([]byte, 9<<10)}
 	token := b.newToken(t, c1, 1)
 	for name, der := range tests {
@@ -188,7 +189,7 @@ func request(t *testing.T, key any) []byte {
 }
 
 func TestAnEdgesCertificateOpensNothingOfOthers(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+	b := newTestbed(t, controlchannel.Bounds{})
 	mine := b.dial(t, ptr(b.identity(t, edge, time.Hour)), "203.0.113.1:1")
 	for name, claims := range map[string]model.Subject{
 		"another edge's configuration of the same tunnel": {Role: model.RoleEdge, Node: "edge-b", ID: c1.ID},
@@ -204,8 +205,9 @@ func TestAnEdgesCertificateOpensNothingOfOthers(t *testing.T) {
 	}
 }
 
-// TestWhoIsOver asks every service: the same identity is over everywhere, for good, or only for now.
-func TestWhoIsOver(t *testing.T) {
+// TestEndedIdentitiesAreRejected calls every service: an ended identity is rejected everywhere in the same way,
+// permanently or temporarily.
+func TestEndedIdentitiesAreRejected(t *testing.T) {
 	revoked := c2
 	revoked.Revoked = []string{"edge-r"}
 	tests := map[string]struct {
@@ -219,7 +221,7 @@ func TestWhoIsOver(t *testing.T) {
 		"an edge whose leaf expired beyond the grace time":   {is: edge, left: -grace - time.Minute, want: codes.FailedPrecondition},
 		"a gateway whose leaf expired beyond the grace time": {is: gateway, left: -grace - time.Minute, want: codes.FailedPrecondition},
 	}
-	b := newBed(t, controlchannel.Bounds{})
+	b := newTestbed(t, controlchannel.Bounds{})
 	b.ads.Publish(c2.Key, &revoked)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -19,10 +19,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// verbatim is a codec for messages that are bytes already.
+// verbatim is a codec for messages that are already encoded.
 type verbatim struct{}
 
-// Name implements encoding.CodecV2: what the server takes it for.
+// Name implements encoding.CodecV2. The server treats it as protobuf.
 func (verbatim) Name() string { return "proto" }
 
 // Marshal implements encoding.CodecV2.
@@ -38,8 +38,8 @@ func (verbatim) Unmarshal(data mem.BufferSlice, v any) error {
 
 var _ encoding.CodecV2 = verbatim{}
 
-// send calls a method with some messages, whatever they are, and returns how it ended. One that still goes on a while after
-// the last message was taken, and so would have to be ended by its caller, ended with OK.
+// send calls a method with some messages, with any content, and returns its error. A call that is still running some
+// time after the last message was accepted counts as OK.
 func send(ctx context.Context, conn *grpc.ClientConn, method string, messages ...[]byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,7 +49,7 @@ func send(ctx context.Context, conn *grpc.ClientConn, method string, messages ..
 	}
 	for _, m := range messages {
 		if stream.SendMsg(&m) != nil {
-			break // the reason comes by receiving
+			break // receiving returns the reason
 		}
 	}
 	_ = stream.CloseSend()
@@ -64,7 +64,7 @@ func send(ctx context.Context, conn *grpc.ClientConn, method string, messages ..
 	}
 }
 
-// fetch asks for Envoy clusters as the agent of a subject does.
+// fetch requests Envoy clusters as the agent of a subject does.
 func fetch(t testing.TB, conn *grpc.ClientConn, s model.Subject) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -74,7 +74,7 @@ func fetch(t testing.TB, conn *grpc.ClientConn, s model.Subject) error {
 		return err
 	}
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(s), TypeUrl: resourcev3.ClusterType}); err != nil {
-		t.Logf("sending: %v", err) // the reason comes by receiving
+		t.Logf("sending: %v", err) // receiving returns the reason
 	}
 	_, err = stream.Recv()
 	return err

@@ -12,28 +12,28 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// sources are the addresses from which edges have come lately with a valid certificate, and about how many edges
-// each of them has shown. It is bounded: the address that was used least recently is forgotten first. It is safe
+// sources are the addresses from which edges have recently connected with a valid certificate, and estimates of how
+// many edges each of them has presented. It is bounded: the least recently used address is evicted first. It is safe
 // for concurrent use.
 type sources struct {
 	max    int
 	recent time.Duration
-	seed   maphash.Seed // so that nobody can choose names for their hashes
+	seed   maphash.Seed // so that no client can choose names for their hashes
 
 	mu     sync.Mutex
 	all    map[string]*list.Element
-	latest *list.List // of *origin, that which was used last in front
+	latest *list.List // of *origin, most recently used in front
 }
 
-// shownBits is how exact the number of edges is: with 256 bits about 1,000 edges can be told from more.
+// shownBits is the precision of the number of edges: 256 bits can count about 1,000 edges.
 const shownBits = 256
 
 // origin is one address. A bit of shown is set for each edge, in two generations, so that edges that have left are
-// forgotten.
+// removed.
 type origin struct {
 	key           string
-	at            time.Time // when an edge was seen last
-	turned        time.Time // when shown was begun
+	at            time.Time // when an edge was last seen
+	turned        time.Time // when shown was started
 	shown, before [shownBits / 64]uint64
 }
 
@@ -44,8 +44,8 @@ func newSources(most int, recent time.Duration) *sources {
 	}
 }
 
-// show notes that an edge has come from an address with a valid certificate.
-func (s *sources) show(address net.Addr, edge string, now time.Time) {
+// record records that an edge has connected from an address with a valid certificate.
+func (s *sources) record(address net.Addr, edge string, now time.Time) {
 	key, bit := limit.Address(address), maphash.String(s.seed, edge)%shownBits
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *sources) show(address net.Addr, edge string, now time.Time) {
 	o.shown[bit/64] |= 1 << (bit % 64)
 }
 
-// edges is about how many edges an address has shown lately; 0: none.
+// edges returns about how many edges an address has presented recently; 0 if none.
 func (s *sources) edges(address net.Addr, now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *sources) edges(address net.Addr, now time.Time) int {
 	return int(math.Round(shownBits * math.Log(shownBits/float64(zeros))))
 }
 
-// allowance is how many reserved places an address may have.
-func (d *door) allowance(who *caller) int {
-	return min(d.bounds.perShown*d.sources.edges(who.Addr, time.Now()), d.bounds.mostShown)
+// allowance returns how many reserved slots an address may have.
+func (d *acceptor) allowance(client *caller) int {
+	return min(d.bounds.perShown*d.sources.edges(client.Addr, time.Now()), d.bounds.mostShown)
 }

@@ -12,9 +12,9 @@ func TestEdgesOfAnAddress(t *testing.T) {
 	nat := &net.TCPAddr{IP: net.IPv4(203, 0, 113, 1), Port: 1}
 	for _, n := range []int{0, 1, 2, 10, 100, 500} {
 		s := newSources(16, time.Hour)
-		for range 5 { // each comes again and again
+		for range 5 { // each connects repeatedly
 			for i := range n {
-				s.show(nat, fmt.Sprint("edge-", i), now)
+				s.record(nat, fmt.Sprint("edge-", i), now)
 			}
 		}
 		if got := s.edges(nat, now); got < n*3/4 || got > n*5/4 {
@@ -23,17 +23,17 @@ func TestEdgesOfAnAddress(t *testing.T) {
 	}
 }
 
-func TestAddressesAreForgotten(t *testing.T) {
+func TestAddressesAreEvicted(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	address := func(i int) net.Addr { return &net.TCPAddr{IP: net.IPv4(203, 0, byte(i>>8), byte(i)), Port: 1} }
 	s := newSources(16, time.Hour)
-	s.show(address(0), "edge", now)
+	s.record(address(0), "edge", now)
 	if s.edges(address(0), now.Add(59*time.Minute)) == 0 || s.edges(address(0), now.Add(time.Hour)) != 0 {
 		t.Error("an address is not remembered for an hour")
 	}
 	for i := range 100 {
-		s.show(address(i), "edge", now)
-		s.show(address(0), "edge", now)
+		s.record(address(i), "edge", now)
+		s.record(address(0), "edge", now)
 	}
 	if len(s.all) > 16 || s.latest.Len() > 16 {
 		t.Errorf("%d addresses are remembered, want 16", len(s.all))
@@ -42,10 +42,10 @@ func TestAddressesAreForgotten(t *testing.T) {
 		t.Error("another address than the one that was used least recently is forgotten")
 	}
 	for i := range 200 { // edges that have left
-		s.show(address(0), fmt.Sprint(i), now)
+		s.record(address(0), fmt.Sprint(i), now)
 	}
 	for _, after := range []time.Duration{40 * time.Minute, 75 * time.Minute, 110 * time.Minute} {
-		s.show(address(0), "edge", now.Add(after))
+		s.record(address(0), "edge", now.Add(after))
 	}
 	if n := s.edges(address(0), now.Add(110*time.Minute)); n > 3 {
 		t.Errorf("edges that have left still count: %d", n)

@@ -24,9 +24,9 @@ import (
 
 var victim = model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: c2.ID}
 
-// hold opens control connections with several leaves of one tunnel, each with an ADS stream, and keeps those that
-// it gets.
-func (b *bed) hold(t *testing.T, wc model.WorkloadCluster, leaves, each int) (held int) {
+// hold opens control connections with several leaves of one tunnel, each with an ADS stream, and keeps the accepted
+// ones.
+func (b *testbed) hold(t *testing.T, wc model.WorkloadCluster, leaves, each int) (held int) {
 	t.Helper()
 	for i := range leaves {
 		is := model.Subject{Role: model.RoleEdge, Node: fmt.Sprintf("edge-h%d", i), ID: wc.ID}
@@ -49,17 +49,17 @@ func (b *bed) hold(t *testing.T, wc model.WorkloadCluster, leaves, each int) (he
 	return held
 }
 
-// TestATenantThatFillsTheChannelKeepsNoOtherOut has one tenant take all places of edges with several leaves. The
-// edge of another one connects, renews and keeps its connection.
+// TestATenantThatFillsTheChannelKeepsNoOtherOut lets one tenant use all slots of edges with several leaves. The edge
+// of another tenant connects, renews and keeps its connection.
 func TestATenantThatFillsTheChannelKeepsNoOtherOut(t *testing.T) {
 	t.Run("with shares", func(t *testing.T) {
-		b := newBed(t, controlchannel.Bounds{Known: 24, PerNode: 8, PerTunnel: 1000})
+		b := newTestbed(t, controlchannel.Bounds{Known: 24, PerNode: 8, PerTunnel: 1000})
 		if held := b.hold(t, c1, 4, 8); held < 20 {
 			t.Fatalf("the tenant got %d connections only", held)
 		}
 		identity := ptr(b.identity(t, victim, time.Hour))
 		early := b.dial(t, identity, "198.51.100.1:1")
-		for i := range 6 { // each at the first try
+		for i := range 6 { // each at the first attempt
 			if err := fetch(t, b.dial(t, identity, "198.51.100.1:1"), victim); err != nil {
 				t.Errorf("connection %d of the victim: %v", i, err)
 			}
@@ -76,7 +76,7 @@ func TestATenantThatFillsTheChannelKeepsNoOtherOut(t *testing.T) {
 		}
 	})
 	t.Run("without a share of its own for each tunnel", func(t *testing.T) {
-		b := newBed(t, controlchannel.Bounds{Known: 24, PerNode: 8, PerTunnel: 1000})
+		b := newTestbed(t, controlchannel.Bounds{Known: 24, PerNode: 8, PerTunnel: 1000})
 		b.ForgetTunnels()
 		b.hold(t, c1, 4, 8)
 		identity := ptr(b.identity(t, victim, time.Hour))
@@ -87,7 +87,7 @@ func TestATenantThatFillsTheChannelKeepsNoOtherOut(t *testing.T) {
 }
 
 func TestTheConnectionsOfOneTunnelAreBounded(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{PerNode: 8, PerTunnel: 12})
+	b := newTestbed(t, controlchannel.Bounds{PerNode: 8, PerTunnel: 12})
 	if held := b.hold(t, c1, 3, 8); held > 12 || held < 8 {
 		t.Errorf("the edges of one tunnel hold %d connections, want 12", held)
 	}
@@ -96,9 +96,9 @@ func TestTheConnectionsOfOneTunnelAreBounded(t *testing.T) {
 	}
 }
 
-// TestTheCallsOfOneTunnelAreBounded begins calls with as many leaves as it takes.
+// TestTheCallsOfOneTunnelAreBounded begins calls with as many leaves as necessary.
 func TestTheCallsOfOneTunnelAreBounded(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{TunnelCalls: 50, NodeStreams: 3})
+	b := newTestbed(t, controlchannel.Bounds{TunnelCalls: 50, NodeStreams: 3})
 	var served, limited int
 	for i := range 20 {
 		is := model.Subject{Role: model.RoleEdge, Node: fmt.Sprintf("edge-%d", i), ID: c1.ID}
@@ -120,7 +120,7 @@ func TestTheCallsOfOneTunnelAreBounded(t *testing.T) {
 }
 
 func TestTheCallsThatGoOnOfOneCertificateAreBounded(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{NodeStreams: 3})
+	b := newTestbed(t, controlchannel.Bounds{NodeStreams: 3})
 	conn := b.dial(t, ptr(b.identity(t, edge, time.Hour)), "")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -144,15 +144,16 @@ func TestTheCallsThatGoOnOfOneCertificateAreBounded(t *testing.T) {
 	})
 }
 
-// TestAddressesOfEdgesHaveHalfOfThePlaces has strangers of many addresses, more than there are places, hold each
-// place for as long as they like. An edge whose address has shown a certificate comes in at the first try.
+// TestAddressesOfEdgesHaveHalfOfThePlaces opens unauthenticated connections from many addresses, more than there are
+// slots, and keeps them as long as possible. An edge whose address has presented a certificate connects at the first
+// attempt.
 func TestAddressesOfEdgesHaveHalfOfThePlaces(t *testing.T) {
 	const places = 32
-	from := func(i int) string { return fmt.Sprintf("203.0.%d.%d:1", i/200, 1+i%200) } // one connection of each
+	from := func(i int) string { return fmt.Sprintf("203.0.%d.%d:1", i/200, 1+i%200) } // one connection from each
 	for name, known := range map[string]bool{"that it knows": true, "that it does not know": false} {
 		t.Run("an edge of an address "+name, func(t *testing.T) {
-			b := newBed(t, controlchannel.Bounds{
-				Public: places, PerAddress: 8, Handshake: patience, Stranger: patience, Fair: patience,
+			b := newTestbed(t, controlchannel.Bounds{
+				Public: places, PerAddress: 8, Handshake: patience, Unauthenticated: patience, Fair: patience,
 			})
 			identity := ptr(b.identity(t, edge, time.Hour))
 			if known {
@@ -175,8 +176,8 @@ func TestAddressesOfEdgesHaveHalfOfThePlaces(t *testing.T) {
 	}
 }
 
-func TestOneEdgeOpensAFewReservedPlaces(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{Public: 64, PerAddress: 8, Handshake: patience, Stranger: patience, Fair: patience})
+func TestOneEdgeOpensAFewReservedSlots(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{Public: 64, PerAddress: 8, Handshake: patience, Unauthenticated: patience, Fair: patience})
 	from := func(int) string { return "203.0.113.1:1" }
 	if err := fetch(t, b.dial(t, ptr(b.identity(t, edge, time.Hour)), from(0)), edge); err != nil {
 		t.Fatal(err)
@@ -191,10 +192,10 @@ func TestOneEdgeOpensAFewReservedPlaces(t *testing.T) {
 	})
 }
 
-// TestAConnectionThatIsTurnedAwayIsReset: after an ordinary close the gateway's Envoy would keep its side of it
-// until the caller closes too, which a hostile one does not.
-func TestAConnectionThatIsTurnedAwayIsReset(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{Public: 4, PerAddress: 1, Handshake: 2 * time.Second})
+// TestARejectedConnectionIsReset: after an ordinary close the gateway's Envoy would keep its side until the caller
+// closes too, and a hostile caller does not.
+func TestARejectedConnectionIsReset(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{Public: 4, PerAddress: 1, Handshake: 2 * time.Second})
 	hello := clientHello(t)
 	open := func(from string) net.Conn {
 		conn, err := b.raw(t.Context(), from)

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// What edges dial where neither the Tunnel nor its Cluster says so: an apiserver on their own machine, on kubeadm's
-	// port.
+	// The address that edges connect to if neither the Tunnel nor its Cluster sets one: an apiserver on their own
+	// machine, on kubeadm's port.
 	defaultAddress = "127.0.0.1"
 	defaultPort    = 6443
-	// maxAddress is what a Tunnel's spec has room for. A longer address cannot be dialled and gets a condition.
+	// maxAddress is the maximum length in a Tunnel's spec. A longer address cannot be dialled and gets a condition.
 	maxAddress = 253
 )
 
-// FillAPIServer fills what a Tunnel's spec leaves open with what its Cluster says, as the comments of
-// v1alpha1.APIServerSpec promise. While the Cluster has no endpoint it changes nothing.
+// FillAPIServer fills empty fields of a Tunnel's apiServer from its Cluster, as documented at v1alpha1.APIServerSpec.
+// While the Cluster has no valid endpoint, it changes nothing.
 func FillAPIServer(spec *v1alpha1.APIServerSpec, cluster *clusterv1.Cluster) {
 	endpoint := cluster.Spec.ControlPlaneEndpoint
 	if !endpoint.IsValid() || len(endpoint.Host) > maxAddress {
@@ -28,8 +28,9 @@ func FillAPIServer(spec *v1alpha1.APIServerSpec, cluster *clusterv1.Cluster) {
 	}
 	onControlPlane := cluster.Annotations[v1alpha1.EdgesAnnotation] == v1alpha1.EdgesOnControlPlane
 	if onControlPlane && spec.Address == "" && spec.Port == 0 && len(spec.Others) == 0 {
-		// Edges on control-plane machines dial the apiserver of their own machine, and the endpoint while that is not
-		// healthy. A machine's apiserver listens where Cluster API's providers have it, whatever the port of the endpoint.
+		// Edges on control-plane machines connect to the apiserver of their own machine, and to the endpoint while
+		// that is unhealthy. A machine's apiserver listens on the port that Cluster API's providers use, which may
+		// differ from that of the endpoint.
 		*spec = v1alpha1.APIServerSpec{
 			Address: defaultAddress, Port: cmp.Or(cluster.Spec.ClusterNetwork.APIServerPort, defaultPort),
 			Others: []v1alpha1.APIServerAddress{{Address: endpoint.Host, Port: endpoint.Port}},
@@ -38,8 +39,8 @@ func FillAPIServer(spec *v1alpha1.APIServerSpec, cluster *clusterv1.Cluster) {
 	spec.Address, spec.Port = cmp.Or(spec.Address, endpoint.Host), cmp.Or(spec.Port, endpoint.Port)
 }
 
-// apiServers are what the edges of a Tunnel dial: the first apiserver and the further ones, by default on the port of
-// the first.
+// apiServers returns the addresses that the edges of a Tunnel connect to: the first apiserver and the others, by
+// default on the port of the first.
 func apiServers(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (first model.Endpoint, others []model.Endpoint) {
 	spec, endpoint := *tunnel.Spec.APIServer.DeepCopy(), cluster.Spec.ControlPlaneEndpoint
 	FillAPIServer(&spec, cluster)
@@ -53,6 +54,6 @@ func apiServers(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (first mode
 	return first, others
 }
 
-// canonical is the one form of an address that all programs use. Clouds write names as DNS would take them, in upper
-// case and with the dot of the root.
+// canonical returns an address in the form that all programs use: lower case and without the trailing dot. Clouds write
+// names in upper case or with a trailing dot, both of which DNS accepts.
 func canonical(address string) string { return strings.ToLower(strings.TrimSuffix(address, ".")) }

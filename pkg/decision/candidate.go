@@ -10,10 +10,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// CandidateOf returns what a Cluster and the Tunnel of the same name say together. It returns false if there is nothing
-// to serve: if one of the two is nil, if the Tunnel has no id yet, if its kubeconfig leads through a network of the
-// user's own, or if it is not this Cluster's but that of an earlier one with the same name. Pausing or deleting either
-// changes nothing until it is gone.
+// CandidateOf combines a Cluster and the Tunnel of the same name. It returns false if there is nothing to serve: if
+// either is nil, if the Tunnel has no id yet, if its mode does not lead through the gateways, or if it belongs to an
+// earlier Cluster of the same name. Pausing or deleting either object changes nothing until the object is gone.
 func CandidateOf(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Candidate, bool) {
 	if cluster == nil || tunnel == nil || tunnel.ClaimedID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() ||
 		!metav1.IsControlledBy(tunnel, cluster) {
@@ -35,19 +34,19 @@ func CandidateOf(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Candidate
 	}, true
 }
 
-// limits are those of a Tunnel, which may be no valid ones: the model says so.
+// limits converts the limits of a Tunnel. They may be invalid: the model validates them.
 func limits(spec v1alpha1.LimitsSpec) model.Limits {
 	l := model.Limits{Connections: int64(spec.Connections), Pending: int64(spec.PendingConnections)}
 	if spec.Bandwidth != nil {
 		l.Bandwidth = spec.Bandwidth.Value()
 		if l.Bandwidth == 0 {
-			l.Bandwidth = -1 // a limit of nothing is not the same as none
+			l.Bandwidth = -1 // a limit of zero bytes is not the same as no limit
 		}
 	}
 	return l
 }
 
-// onRecord are the names and the id that the controller has recorded as this Tunnel's.
+// onRecord returns the names and the id that are recorded in the status.
 func onRecord(status v1alpha1.TunnelStatus) []string {
 	if status.ID == "" {
 		return status.Names
@@ -55,13 +54,13 @@ func onRecord(status v1alpha1.TunnelStatus) []string {
 	return append(slices.Clone(status.Names), status.ID)
 }
 
-// Build resolves several candidates together, so that the result does not depend on their order: resolution i is that
-// of candidate i. The names stay claimed.
+// Build resolves several candidates together, so that the result does not depend on their order. Resolution i is the
+// result for candidate i. The names stay claimed.
 func Build(d model.TunnelDomain, names *Names, candidates []Candidate) []Resolution {
 	for _, c := range candidates {
 		names.Resolve(d, c)
 	}
-	// Only now does everyone know everyone.
+	// Resolve again: only now are the claims of all candidates known.
 	resolutions := make([]Resolution, len(candidates))
 	for i, c := range candidates {
 		resolutions[i] = names.Resolve(d, c)

@@ -19,10 +19,10 @@ import (
 
 const domain = model.TunnelDomain("tunnels.example.com")
 
-// id is a good id that begins with some characters.
+// id returns a valid id that begins with some characters.
 func id(begin string) string { return begin + strings.Repeat("0", 20-len(begin)) }
 
-// newCluster and newTunnel are a pair that is served.
+// newCluster and newTunnel return a pair that is served.
 func newCluster(name string, uid types.UID) *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: uid}}
 }
@@ -130,7 +130,7 @@ func TestCandidate(t *testing.T) {
 	}
 }
 
-func TestACandidateHoldsWhatIsOnRecord(t *testing.T) {
+func TestACandidateHoldsItsRecordedNames(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	tunnel.Status.Names = []string{"c1.prod.tunnels.example.com", "api.example.com"}
 	tunnel.Status.ID = id("a")
@@ -156,7 +156,7 @@ func TestACandidateHasAllAPIServersAndRevokedEdges(t *testing.T) {
 	}
 }
 
-func TestTwoDotsAreNoAddress(t *testing.T) {
+func TestTwoDotsAreNotAnAddress(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	for _, address := range []string{"api.example.com..", ".", "a b"} {
 		tunnel.Spec.APIServer.Address = address
@@ -180,7 +180,7 @@ func TestBuild(t *testing.T) {
 	}
 	tests := map[string]struct {
 		in   []decision.Candidate
-		want map[string][]string // by name: what is served; those left out are not there
+		want map[string][]string // the served names; absent keys are not served
 	}{
 		"nothing": {want: map[string][]string{}},
 		"an extra name that two claim is the older one's": {

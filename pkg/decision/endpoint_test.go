@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/decision"
 )
 
-func TestTheEndpointsNameIsServedIfNobodyElseHasIt(t *testing.T) {
+func TestTheEndpointNameIsServedIfNoOtherTunnelHasIt(t *testing.T) {
 	const name = "api.example.com"
 	withEndpoint := func(c decision.Candidate, endpoint string) decision.Candidate {
 		c.EndpointName = endpoint

@@ -9,35 +9,37 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Names resolves which of several workload clusters has a name: the one on record for it, so that editing an object takes
-// no name that is served. A name on record that its holder no longer claims stays reserved until it is removed from the
-// record: records and specs are written at different times, and a holder that claims the name again must not find
-// another one on record. Among several holders, or without one, the oldest claimant has the name, and of two of the same
-// age the first in the order of namespace/name. A claimant without a right to its own hostname or id has no extra name.
+// Names decides which of several claimants, one per workload cluster, holds a name. The claimant on record for the
+// name holds it, so that editing an object never takes away a name that is served. A name that is on record but no
+// longer claimed by its holder stays reserved until it is removed from the record: records and specs are written at
+// different times, and a holder that claims the name again must not find another claimant on record. Among several
+// holders, or without a holder, the oldest claimant has the name, and among claimants of the same age the first in the
+// order of namespace/name. A claimant that does not hold its own hostname and id holds no extra name.
 //
-// The result of Resolve does not depend on the order in which objects are seen. Decide grants names in the order of its
-// calls: a name that it granted counts as recorded. The zero value is ready for use. It is not safe for concurrent use.
+// The result of Resolve does not depend on the order in which objects are observed. Decide grants names in the order
+// of its calls: a name that it granted counts as recorded. The zero value is ready for use. Names is not safe for
+// concurrent use.
 type Names struct {
 	claims    map[string][]model.Key // by name, best right first
-	claimants map[model.Key]claimant // those that claim something
+	claimants map[model.Key]claimant // claimants with at least one claim or reserved name
 }
 
-// claimant is one workload cluster and what it claims. An extra name of one is never a base name of another: base names
-// lie below the tunnel domain, extra names don't.
+// claimant is one workload cluster and its claims. An extra name of one claimant is never a base name of another: base
+// names are below the tunnel domain, extra names are not.
 type claimant struct {
 	key     model.Key
 	created time.Time
-	base    []string        // hostname and id: without any of them it is not served
+	base    []string        // hostname and id: without both it is not served
 	extra   []string        // further names
 	kept    []string        // on record and no longer claimed: reserved, and served to no claimant
-	held    map[string]bool // those that it is on record for
-	granted map[string]bool // those that Decide gave it, whether or not they are on record yet
+	held    map[string]bool // the names that it is on record for
+	granted map[string]bool // the names that Decide granted, whether or not they are on record yet
 }
 
-// has says whether a name is this claimant's by a record or by a decision.
+// has reports whether a name is this claimant's by a record or by a decision.
 func (c claimant) has(name string) bool { return c.held[name] || c.granted[name] }
 
-// right is how good a claimant's right to a name is: best if it has and claims it, then if it keeps it.
+// right ranks the claimant's right to a name: 2 if it holds and claims the name, 1 if it only keeps it, else 0.
 func (c claimant) right(name string) int {
 	switch {
 	case c.keeps(name):
@@ -48,26 +50,27 @@ func (c claimant) right(name string) int {
 	return 0
 }
 
-// keeps says whether a name is on record for this claimant and claimed no more.
+// keeps reports whether a name is on record for this claimant but no longer claimed.
 func (c claimant) keeps(name string) bool { return slices.Contains(c.kept, name) }
 
-// names are all that it claims or keeps.
+// names returns all names that the claimant claims or keeps.
 func (c claimant) names() []string { return slices.Concat(c.base, c.extra, c.kept) }
 
-// equal says whether the other claims the same with the same right.
+// equal reports whether both claim the same names with the same right.
 func (c claimant) equal(other claimant) bool {
 	return c.created.Equal(other.created) && slices.Equal(c.base, other.base) && slices.Equal(c.extra, other.extra) &&
 		maps.Equal(c.held, other.held)
 }
 
-// Release gives up every name that a workload cluster claims, and returns the others whose rights may have changed by
-// it.
+// Release gives up every name that a workload cluster claims. It returns the other claimants whose rights may have
+// changed.
 func (n *Names) Release(key model.Key) (affected []model.Key) {
 	_, affected = n.claim(claimant{key: key})
 	return affected
 }
 
-// Holder returns which claimant has or keeps a name that is no base name, if any does.
+// Holder returns the claimant that holds or keeps an extra name, if there is one. It must not be called for a base
+// name.
 func (n *Names) Holder(name string) (holder model.Key, held bool) {
 	i := slices.IndexFunc(n.claims[name], func(key model.Key) bool { return n.claimants[key].keeps(name) || n.served(key) })
 	if i < 0 {
@@ -76,14 +79,15 @@ func (n *Names) Holder(name string) (holder model.Key, held bool) {
 	return n.claims[name][i], true
 }
 
-// Reserve has a claimant that claims nothing keep what is on record for it. Without a record it is Release.
+// Reserve keeps the recorded names of a claimant that claims nothing. Without a record it is equivalent to Release.
 func (n *Names) Reserve(d model.TunnelDomain, c Candidate) (affected []model.Key) {
 	_, affected = n.claim(claimant{key: c.Key, created: c.Created, held: held(d, c)})
 	return affected
 }
 
-// claim replaces what a claimant claims. It returns the owner of each claimed name, and everybody else whose rights may
-// have changed; nobody where nothing has changed, or two that claim one name would call each other for ever.
+// claim replaces the claims of a claimant. It returns the owner of each claimed name, and all other claimants whose
+// rights may have changed. affected is empty if nothing has changed; otherwise two claimants of one name would enqueue
+// each other for ever.
 func (n *Names) claim(c claimant) (owner map[string]model.Key, affected []model.Key) {
 	if n.claims == nil {
 		n.claims, n.claimants = map[string][]model.Key{}, map[model.Key]claimant{}
@@ -102,17 +106,18 @@ func (n *Names) claim(c claimant) (owner map[string]model.Key, affected []model.
 		return n.owners(c), nil
 	}
 	others := map[model.Key]bool{}
-	n.note(others, was)
+	n.addAffected(others, was)
 	n.drop(was)
 	n.insert(c)
-	n.note(others, c)
+	n.addAffected(others, c)
 	delete(others, c.key)
 	affected = slices.SortedFunc(maps.Keys(others), func(a, b model.Key) int { return cmp.Compare(a.String(), b.String()) })
 	return n.owners(c), affected
 }
 
-// grant notes that the names which a claimant keeps now are its own, before the caller has recorded that. Else another one, older
-// but not on record, could be given a name between a decision and its record. It changes the rights of no other claimant.
+// grant marks the names that a claimant holds now as its own, before the caller has recorded them. Otherwise an older
+// claimant that is not on record could be given a name between a decision and its record. It changes the rights of no
+// other claimant.
 func (n *Names) grant(key model.Key) {
 	c, ok := n.claimants[key]
 	if !ok {
@@ -130,7 +135,7 @@ func (n *Names) grant(key model.Key) {
 	}
 }
 
-// owners returns who keeps each of the names of a claimant. An extra name that nobody may keep has no owner.
+// owners returns the owner of each name of a claimant. An extra name that no claimant may have has no owner.
 func (n *Names) owners(c claimant) map[string]model.Key {
 	owner := make(map[string]model.Key, len(c.base)+len(c.extra))
 	for _, name := range c.base {
@@ -144,14 +149,14 @@ func (n *Names) owners(c claimant) map[string]model.Key {
 	return owner
 }
 
-// served says whether a claimant has a right to each of its base names.
+// served reports whether a claimant has a right to each of its base names.
 func (n *Names) served(key model.Key) bool {
 	return !slices.ContainsFunc(n.claimants[key].base, func(name string) bool { return n.claims[name][0] != key })
 }
 
-// note adds to a set whose rights may change with a claimant: all that claim a name of it, and, because another of the
-// same hostname or id is served or not by this one, all that claim an extra name of that other.
-func (n *Names) note(set map[model.Key]bool, c claimant) {
+// addAffected adds to set the claimants whose rights may change with c: all that claim one of its names, and all that
+// claim an extra name of a claimant with the same hostname or id, because c decides whether that claimant is served.
+func (n *Names) addAffected(set map[model.Key]bool, c claimant) {
 	for _, name := range c.names() {
 		for _, key := range n.claims[name] {
 			set[key] = true
@@ -179,7 +184,7 @@ func (n *Names) drop(c claimant) {
 	}
 }
 
-// insert adds all claims of a claimant that has none, each at its place.
+// insert adds all claims of a claimant that has none, in order of right.
 func (n *Names) insert(c claimant) {
 	if len(c.names()) == 0 {
 		return
@@ -191,7 +196,7 @@ func (n *Names) insert(c claimant) {
 	}
 }
 
-// compare puts the claimant with the better right to a name first.
+// compare orders claimants by their right to a name, best right first.
 func compare(name string, a, b claimant) int {
 	return cmp.Or(cmp.Compare(b.right(name), a.right(name)), a.created.Compare(b.created), cmp.Compare(a.key.String(), b.key.String()))
 }

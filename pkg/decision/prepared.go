@@ -10,21 +10,21 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// PreparedCandidate is what a Tunnel claims that waits for its Cluster: its hostname and its id, and nothing that
-// others might have.
+// PreparedCandidate returns the claims of a Tunnel that waits for its Cluster: its hostname and its id, and no name
+// that another claimant could have.
 func PreparedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 	return Candidate{
 		Key:       model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
 		Created:   tunnel.CreationTimestamp.Time,
 		ID:        tunnel.ClaimedID(),
-		APIServer: model.Endpoint{Host: defaultAddress, Port: defaultPort}, // nobody dials it
+		APIServer: model.Endpoint{Host: defaultAddress, Port: defaultPort}, // never dialled
 		Revoked:   tunnel.Spec.RevokedEdges,
 		Held:      onRecord(tunnel.Status),
 		Prepared:  true,
 	}
 }
 
-// RecordedCandidate is what is on record for a Tunnel that claims nothing.
+// RecordedCandidate returns the record of a Tunnel that claims nothing.
 func RecordedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 	return Candidate{
 		Key: model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, Created: tunnel.CreationTimestamp.Time,
@@ -32,7 +32,8 @@ func RecordedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 	}
 }
 
-// Claimant is CandidateOf, or what a Tunnel claims that waits for its Cluster or makes no tunnel.
+// Claimant returns the result of CandidateOf, or else the claims of a Tunnel that waits for its Cluster or that has an
+// untunnelled mode. It returns false if the Tunnel claims nothing.
 func Claimant(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (Candidate, bool) {
 	if c, ok := CandidateOf(cluster, tunnel); ok {
 		return c, ok
@@ -43,8 +44,8 @@ func Claimant(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time
 	return UnservedCandidate(cluster, tunnel)
 }
 
-// UnservedCandidate is what a Tunnel of a Cluster claims whose kubeconfig leads through a network of the user's own:
-// its id, so that no other Tunnel gets it meanwhile, and nothing else.
+// UnservedCandidate returns the claims of a Cluster's Tunnel with an untunnelled mode: only its id, so that no other
+// Tunnel can take it meanwhile. It returns false for any other Tunnel.
 func UnservedCandidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Candidate, bool) {
 	if cluster == nil || tunnel == nil || tunnel.ClaimedID() == "" || tunnel.Spec.Kubeconfig.Mode.Tunnelled() ||
 		!metav1.IsControlledBy(tunnel, cluster) {

@@ -17,7 +17,7 @@ func prepared(until string) *v1alpha1.Tunnel {
 	}
 }
 
-func TestWhoIsPrepared(t *testing.T) {
+func TestPreparedTunnels(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	later := now.Add(time.Minute).Format(time.RFC3339)
 	cluster := newCluster("c1", "u1")

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Record writes a decision into a status: the id that the Tunnel has, the names that are served and what they lead to.
-// A Tunnel keeps what is on record: see Names.
+// Record writes a decision into a status: the id that the Tunnel holds, the names that are served, and the
+// configuration of edges and gateways. What is on record is kept in later decisions: see Names.
 func Record(status *v1alpha1.TunnelStatus, r Resolution) {
 	RecordNothing(status)
 	if r.HoldsID {
@@ -35,8 +35,8 @@ func RecordNothing(status *v1alpha1.TunnelStatus) {
 	status.Hostname, status.Names, status.ID, status.Served = "", nil, "", nil
 }
 
-// TokenRevoked says whether an edge that enrolled by this token is revoked. The record of the token is removed a moment
-// later, and the revoked edge must not enrol by it again in between.
+// TokenRevoked reports whether an edge that enrolled with this token is revoked. The record of the token is removed a
+// moment later, and the revoked edge must not enrol with it in between.
 func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
 	return slices.ContainsFunc(tunnel.Status.Edges, func(e v1alpha1.EdgeStatus) bool {
 		node, _ := model.ParseNodeID(e.NodeID)

@@ -58,7 +58,7 @@ func TestRecord(t *testing.T) {
 			if tc.in != nil {
 				tc.in(&c)
 			}
-			// What was on record before is replaced as a whole, and nothing else is touched.
+			// The previous record is replaced as a whole, and nothing else changes.
 			status := v1alpha1.TunnelStatus{
 				ID: "old", Hostname: "old", Names: []string{"old"}, Served: &v1alpha1.ServedStatus{APIServers: []string{"old:1"}}, Tunnels: 3,
 			}

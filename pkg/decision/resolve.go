@@ -10,37 +10,38 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Candidate is what the objects of one workload cluster say, before anything is checked.
+// Candidate is the unvalidated input from the objects of one workload cluster.
 type Candidate struct {
 	Key        model.Key
-	ClusterUID types.UID // of the Cluster; empty: there is none
-	Created    time.Time // of the Tunnel
+	ClusterUID types.UID // of the Cluster; empty if there is none
+	Created    time.Time // creation time of the Tunnel
 	ID         string
 	ExtraNames []string
-	// EndpointName is the DNS name of the Cluster's endpoint, to be served like an extra name if nobody else has it; usually empty.
+	// EndpointName is the DNS name of the Cluster's endpoint, to be served like an extra name if no other Tunnel has
+	// it. Usually empty.
 	EndpointName string
 	APIServer    model.Endpoint
 	Others       []model.Endpoint
 	Limits       model.Limits
 	Revoked      []string
-	Held         []string // the DNS names and the id that are on record as served by it; those it no longer claims don't count
-	Prepared     bool     // it waits for its Cluster
-	Unserved     bool     // it claims its id alone, and is not to be served
+	Held         []string // recorded DNS names and id; unclaimed ones are only reserved
+	Prepared     bool     // waits for its Cluster
+	Unserved     bool     // claims only its id, and must not be served
 }
 
-// Resolution is what becomes of a Candidate.
+// Resolution is the decision about a Candidate.
 type Resolution struct {
 	ClusterUID types.UID             // of the Candidate
-	HoldsID    bool                  // the id is its own, whether or not anything is served
-	Cluster    model.WorkloadCluster // to be served, if Fatal is nil: only with the names that it has a right to; else it is withheld
+	HoldsID    bool                  // the candidate holds its id, whether or not anything is served
+	Cluster    model.WorkloadCluster // what to serve, with only the names that it holds; withheld if Fatal is set
 	Fatal      *model.FieldError     // why nothing can be served
-	Refused    []*model.FieldError   // what is left out: extra names, further apiservers, revoked edges
-	Affected   []model.Key           // other candidates whose own Resolution may have changed by this one, in order
+	Refused    []*model.FieldError   // what is left out: extra names, further apiservers, revoked edges, limits
+	Affected   []model.Key           // other candidates whose Resolution may have changed, in order
 }
 
-// Resolve checks a candidate, records the names that it claims in place of those that it claimed before, and returns
-// what is to be served. A candidate that has no right to its hostname or its id is not served; one that has no right
-// to an extra name is served without it, and so is one with a further apiserver or a revoked edge that can be none.
+// Resolve validates a candidate, replaces its earlier claims by its current ones, and returns what to serve. A
+// candidate that does not hold its hostname and its id is not served. An extra name that it does not hold is left out,
+// and so is an invalid limit, further apiserver or revoked edge.
 func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 	w := model.WorkloadCluster{Key: c.Key, ID: c.ID, APIServer: c.APIServer, Prepared: c.Prepared}
 	var badOthers, badRevoked, badLimits []*model.FieldError
@@ -64,7 +65,7 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 		claimed = append(slices.Clone(good), c.EndpointName)
 	}
 	id := d.TunnelID(c.ID)
-	base := slices.Compact([]string{hostname, id}) // in a namespace of the name id they may be one
+	base := slices.Compact([]string{hostname, id}) // in a namespace named "id" they may be equal
 	owner, affected := n.claim(claimant{key: c.Key, created: c.Created, base: base, extra: claimed, held: held(d, c)})
 	r := Resolution{
 		ClusterUID: c.ClusterUID, Cluster: w, HoldsID: owner[id] == c.Key, Affected: affected,
@@ -89,22 +90,24 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 			r.Refused = append(r.Refused, taken(model.ExtraNameField(i), name, "", holder, "remove it from one of the two"))
 		}
 	}
-	// Nobody has asked for this one by name, so it is not refused: without it another mode is chosen.
+	// The user did not ask for this name, so it is not reported as rejected: without it mode auto chooses another
+	// mode.
 	if len(claimed) > len(good) && owner[c.EndpointName] == c.Key {
 		r.Cluster.ExtraNames = append(r.Cluster.ExtraNames, c.EndpointName)
 	}
 	return r
 }
 
-// Decide is Resolve for a caller that is going to record the result: the names that the candidate keeps are held by it from now on.
+// Decide is like Resolve, for a caller that records the result: from now on the candidate holds the names that it
+// owns.
 func (n *Names) Decide(d model.TunnelDomain, c Candidate) Resolution {
 	r := n.Resolve(d, c)
 	n.grant(c.Key)
 	return r
 }
 
-// withhold completes the resolution of a candidate of which nothing is served. It keeps its id all the same: edges have certificates for
-// it, and a mistake in another field does not give the id to another Tunnel.
+// withhold completes the resolution of a candidate that is not served. The candidate keeps its id: edges have
+// certificates for it, and an error in another field must not give the id to another Tunnel.
 func (n *Names) withhold(d model.TunnelDomain, c Candidate, r Resolution) Resolution {
 	r.Cluster = withheld(r.Cluster)
 	if model.ValidateID(c.ID) != nil {
@@ -117,18 +120,18 @@ func (n *Names) withhold(d model.TunnelDomain, c Candidate, r Resolution) Resolu
 	return r
 }
 
-// withheld is a workload cluster that is not served. What it revokes stays revoked: a stolen certificate does not become
-// good again by a mistake in another field.
+// withheld returns w marked as not served. Its revoked edges stay revoked: an error in another field must not make a
+// stolen certificate valid again.
 func withheld(w model.WorkloadCluster) model.WorkloadCluster {
 	w.Withheld, w.Prepared = true, false
 	return w
 }
 
-// held are the names, as they are claimed, that a candidate is on record for.
+// held returns the names, in the form of claims, that a candidate is on record for.
 func held(d model.TunnelDomain, c Candidate) map[string]bool {
 	all := make(map[string]bool, len(c.Held))
 	for _, name := range c.Held {
-		if name == c.ID { // a DNS name has a dot, and an id has none
+		if name == c.ID { // a DNS name contains a dot, an id does not
 			name = d.TunnelID(c.ID)
 		}
 		all[name] = true
@@ -146,7 +149,7 @@ func taken(field, value, what string, by model.Key, cure string) *model.FieldErr
 	return &model.FieldError{Field: field, Value: value, Problem: problem, Cure: cure, Taken: true}
 }
 
-// asFieldError unwraps the errors of this package, which all are of that type where a field is at fault.
+// asFieldError converts an error of this package. Every error about a field is a *model.FieldError already.
 func asFieldError(err error) *model.FieldError {
 	if fe, ok := err.(*model.FieldError); ok { //nolint:errorlint // built in this package, never wrapped
 		return fe

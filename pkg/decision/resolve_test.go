@@ -17,14 +17,14 @@ var (
 	younger = older.Add(time.Hour)
 )
 
-// holding is a candidate on record for all that it claims.
+// holding returns a candidate that is on record for all that it claims.
 func holding(c decision.Candidate) decision.Candidate {
 	hostname, _ := domain.Hostname(c.Key)
 	c.Held = append([]string{hostname, c.ID}, c.ExtraNames...)
 	return c
 }
 
-// candidate is a good one; id is filled up to a valid length.
+// candidate returns a valid candidate; id is padded to a valid length.
 func candidate(name, id string, created time.Time, extra ...string) decision.Candidate {
 	return decision.Candidate{
 		Key: model.Key{Namespace: "prod", Name: name}, Created: created,
@@ -147,7 +147,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotServedStillRevokes(t *testing.T) {
+func TestAnUnservedCandidateStillRevokesItsEdges(t *testing.T) {
 	bad := map[string]func(c *decision.Candidate){
 		"its hostname is none":        func(c *decision.Candidate) { c.Key.Name = strings.Repeat("c", 64) },
 		"its apiserver is no address": func(c *decision.Candidate) { c.APIServer.Host = "a b" },
@@ -175,7 +175,7 @@ func TestWhatIsNotServedStillRevokes(t *testing.T) {
 	}
 }
 
-func TestABadAddressOrNodeNameCostsNothingElse(t *testing.T) {
+func TestABadAddressOrNodeNameAffectsNothingElse(t *testing.T) {
 	var names decision.Names
 	c := candidate("c1", "a", older, "192.0.2.1")
 	good := model.Endpoint{Host: "10.0.0.2", Port: 6443}
@@ -201,7 +201,7 @@ func TestABadAddressOrNodeNameCostsNothingElse(t *testing.T) {
 	}
 }
 
-func TestResolveTellsWhoElseIsAffected(t *testing.T) {
+func TestResolveReturnsTheAffectedCandidates(t *testing.T) {
 	var names decision.Names
 	first, second := candidate("c1", "a", older, "api.example.com"), candidate("c2", "b", younger, "api.example.com")
 	names.Resolve(domain, first)
@@ -220,7 +220,7 @@ func TestResolveTellsWhoElseIsAffected(t *testing.T) {
 	}
 }
 
-func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
+func TestTwoClaimantsOfANameDoNotEnqueueEachOtherForever(t *testing.T) {
 	var names decision.Names
 	first, second := candidate("c1", "a", older, "api.example.com"), candidate("c2", "b", younger, "api.example.com")
 	names.Resolve(domain, first)
@@ -239,7 +239,7 @@ func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
 		t.Errorf("being on record affects %v, want the second", got)
 	}
 	first.Held = append([]string{"gone.example.com"}, first.Held...)
-	names.Resolve(domain, first) // it keeps a name more
+	names.Resolve(domain, first) // it keeps one more name
 	for _, c := range []decision.Candidate{second, first, second} {
 		if got := names.Resolve(domain, c).Affected; got != nil {
 			t.Errorf("%s has changed nothing, but affects %v", c.Key, got)
@@ -247,7 +247,7 @@ func TestTwoClaimantsOfOneNameDoNotCallEachOtherForEver(t *testing.T) {
 	}
 }
 
-func TestAHolderThatGivesANameUpHoldsItNoLonger(t *testing.T) {
+func TestAHolderThatGivesUpANameNoLongerHoldsIt(t *testing.T) {
 	var names decision.Names
 	holder, other := holding(candidate("c1", "a", younger, "api.example.com")), candidate("c2", "b", older, "api.example.com")
 	names.Resolve(domain, holder)
@@ -257,7 +257,7 @@ func TestAHolderThatGivesANameUpHoldsItNoLonger(t *testing.T) {
 	if r := names.Resolve(domain, other); len(r.Cluster.ExtraNames) != 0 || len(r.Refused) != 1 {
 		t.Errorf("the name is on record for another one still, and is given away: %+v", r)
 	}
-	holder.Held = nil // the record is written
+	holder.Held = nil // the record has been written
 	if got := names.Resolve(domain, holder).Affected; !slices.Equal(got, []model.Key{other.Key}) {
 		t.Errorf("giving up a name affects %v, want the other", got)
 	}
@@ -266,9 +266,9 @@ func TestAHolderThatGivesANameUpHoldsItNoLonger(t *testing.T) {
 	}
 }
 
-func TestWhoIsServedNoLongerGivesUpItsExtraNames(t *testing.T) {
+func TestACandidateThatIsNoLongerServedGivesUpItsExtraNames(t *testing.T) {
 	var names decision.Names
-	// Both are of one id; the second is not served, and so the third has the name.
+	// The first two claim one id; the second is not served, and so the third holds the name.
 	first, second, third := candidate("c1", "a", older), candidate("c2", "a", younger, "api.example.com"), candidate("c3", "c", younger.Add(1), "api.example.com")
 	for _, c := range []decision.Candidate{third, second, first} {
 		names.Resolve(domain, c)
@@ -293,8 +293,9 @@ func TestWhoIsServedNoLongerGivesUpItsExtraNames(t *testing.T) {
 	}
 }
 
-// TestWhatIsDecidedIsHeldBeforeItIsOnRecord: the record is written after the decision, and a claim in between must not undo it.
-func TestWhatIsDecidedIsHeldBeforeItIsOnRecord(t *testing.T) {
+// TestADecisionIsHeldBeforeItIsRecorded: the record is written after the decision, and a claim in between must not
+// undo it.
+func TestADecisionIsHeldBeforeItIsRecorded(t *testing.T) {
 	var n decision.Names
 	now := time.Now()
 	first, second := candidate("b", "id", now, "api.shop.example"), candidate("a", "id", now.Add(-time.Hour), "api.shop.example")
@@ -316,9 +317,9 @@ func TestWhatIsDecidedIsHeldBeforeItIsOnRecord(t *testing.T) {
 	}
 }
 
-// TestANameOnRecordIsGivenToNoOther: a user of one namespace could otherwise pause a Cluster, drop a name, wait until another
-// Tunnel has it on record, and claim it again with an older record.
-func TestANameOnRecordIsGivenToNoOther(t *testing.T) {
+// TestARecordedNameIsGivenToNoOtherTunnel: otherwise a user of one namespace could pause a Cluster, drop a name, wait
+// until another Tunnel has it on record, and claim it again with an older record.
+func TestARecordedNameIsGivenToNoOtherTunnel(t *testing.T) {
 	const name = "api.shop.example"
 	hostile, victim := holding(candidate("c1", "a", older, name)), candidate("c2", "b", younger, name)
 	given := hostile

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// BenchmarkForward compares connections by the forwarder with direct ones.
+// BenchmarkForward compares forwarded connections with direct ones.
 func BenchmarkForward(b *testing.B) {
 	to := answering(b, "127.0.0.1:0", serveBenchmark)
 	forwarded, _, _ := forwarding(b, direct(to))
@@ -64,15 +64,15 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
-// serveBenchmark sends, takes or echoes, as the first byte wants it.
+// serveBenchmark sends, receives or echoes, depending on the first byte.
 func serveBenchmark(conn net.Conn) {
 	kind := make([]byte, 1)
 	_, _ = conn.Read(kind)
-	if kind[0] == 'd' { // sends
+	if kind[0] == 'd' { // send
 		_, _ = io.Copy(conn, endless{})
 		return
 	}
-	if kind[0] == 'u' { // takes
+	if kind[0] == 'u' { // receive
 		_, _ = io.Copy(io.Discard, conn)
 		return
 	}

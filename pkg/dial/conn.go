@@ -18,26 +18,27 @@ import (
 )
 
 const (
-	// connectTime is how long gRPC lets one attempt take: dial, handshake and the first bytes.
+	// connectTime bounds one attempt of gRPC: dial, handshake and the first bytes.
 	connectTime = dialTime + handshakeTime + 2*time.Second
-	// redialMin and redialMax bound the wait between attempts. After an outage, however long, a connection is back within
-	// seconds, and a thousand machines are spread over them.
+	// redialMin and redialMax bound the wait between attempts. After an outage, however long, a connection is back
+	// within seconds, and a thousand machines are spread over these seconds.
 	redialMin, redialMax = 300 * time.Millisecond, 2500 * time.Millisecond
-	// pingTime is the least that gRPC allows, and more than the xds-server does: a connection that a NAT forgot is found
-	// in 14 s. pingTimeout is longer than a slow uplink full of data delays an answer.
+	// pingTime is the minimum that gRPC allows, and more than the minimum that the xds-server enforces: a connection
+	// that a NAT has dropped is detected within 14 s. pingTimeout is longer than the delay of an answer on a slow,
+	// congested uplink.
 	pingTime, pingTimeout = 10 * time.Second, 4 * time.Second
-	// maxMessage is room for what a gateway gets at once: 60,000 Envoy clusters of about 2 KB.
+	// maxMessage leaves room for the largest configuration of a gateway: 60,000 Envoy clusters of about 2 KB.
 	maxMessage = 128 << 20
 )
 
-// Conn prepares a gRPC connection to the xds-server at the end of a way; it connects with the first call. Whom to take for
-// the xds-server is read from trust at each handshake, whom to be from identity; nil: nobody, for enrolment. A call that
-// fails because there is no connection says in its error what is in the way. So does one that waits for a connection
-// until its deadline.
+// Conn prepares a gRPC connection to the xds-server at the end of a way; it connects with the first call. Each
+// handshake reads the CAs of the xds-server from trust and the client certificate from identity. A nil identity
+// presents no certificate, for enrolment. If there is no connection, the error of a call contains the reason. This
+// includes a call that waits for a connection until its deadline.
 func Conn(w *Way, domain model.TunnelDomain, trust certs.TrustSource, identity certs.Source) (*grpc.ClientConn, error) {
 	l := &link{way: w, domain: domain, trust: trust, identity: identity}
 	redial := backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.3, MaxDelay: redialMax}
-	// passthrough: names are looked up by the way, at each attempt, and the proxy is the way's, not gRPC's.
+	// passthrough: the way resolves names at each attempt, and connects through its own proxy instead of gRPC's.
 	conn, err := grpc.NewClient("passthrough:///"+domain.Control(),
 		grpc.WithNoProxy(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.dial(ctx) }),
@@ -54,7 +55,7 @@ func Conn(w *Way, domain model.TunnelDomain, trust certs.TrustSource, identity c
 	return conn, nil
 }
 
-// link is what a gRPC connection has beside gRPC: gRPC itself keeps no more of an error than its text.
+// link is the state of a gRPC connection that gRPC does not keep: gRPC keeps only the text of an error.
 type link struct {
 	way      *Way
 	domain   model.TunnelDomain
@@ -62,9 +63,9 @@ type link struct {
 	identity certs.Source
 
 	mu     sync.Mutex
-	conn   net.Conn // that was dialled last
+	conn   net.Conn // the connection that was dialled last
 	target target   // of conn
-	err    error    // why there is no connection; nil: there is one, or the first attempt has not ended
+	err    error    // why there is no connection; nil while there is one, or before the first attempt has ended
 }
 
 func (l *link) dial(ctx context.Context) (net.Conn, error) {
@@ -79,32 +80,32 @@ func (l *link) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// end returns the target of a connection that dial has returned.
-func (l *link) end(conn net.Conn) target {
+// takeTarget returns the target of a connection that dial has returned, once.
+func (l *link) takeTarget(conn net.Conn) target {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != conn {
-		return target{} // gRPC dialled again in the meantime
+		return target{} // gRPC has dialled again in the meantime
 	}
 	l.conn = nil
 	return l.target
 }
 
 func (l *link) failed(t target, err error) {
-	l.way.useless(t)
+	l.way.markUnusable(t)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = err
 }
 
 func (l *link) worked(t target) {
-	l.way.worked(t)
+	l.way.markWorked(t)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = nil
 }
 
-// explain puts the reason why there is no connection in the place of gRPC's error, which has it in quotes or not at all.
+// explain replaces gRPC's error by the reason why there is no connection, which gRPC quotes or omits.
 func (l *link) explain(err error) error {
 	code := status.Code(err)
 	if code != codes.Unavailable && code != codes.DeadlineExceeded {

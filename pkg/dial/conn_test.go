@@ -20,18 +20,18 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// fixed is an identity that is never replaced.
+// fixed is an identity that never changes.
 type fixed struct{ identity certs.Identity }
 
 func (f fixed) Identity() (certs.Identity, error) { return f.identity, nil }
 
-// xdsServer has a good certificate and lets in whoever is of the authority's CAs.
+// xdsServer starts a server with a valid certificate that accepts clients of the authority's CAs.
 func xdsServer(t testing.TB, a *authority, listen string) *control {
 	t.Helper()
 	return serve(t, listen, fixed{issue(t, a.ca, model.ControlSubject(), -time.Hour, 2*time.Hour)}, trust{a})
 }
 
-// connect makes a connection with what an authority has.
+// connect returns a connection with the trust and the identity of an authority.
 func connect(t testing.TB, a *authority, addresses ...model.Endpoint) *grpc.ClientConn {
 	t.Helper()
 	return prepare(t, &dial.Way{Addresses: addresses}, trust{a}, source{a})
@@ -55,7 +55,7 @@ func TestConnReadsTrustAndIdentityAtEachHandshake(t *testing.T) {
 	if err := call(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	// The CA is replaced: the next server shows and takes only what is of the new one.
+	// The CA is replaced: the next server presents and accepts only certificates of the new one.
 	a.set(func() {
 		a.ca = newCA(t)
 		a.bundle, a.identity = a.ca.CertPEM(), issue(t, a.ca, edge(), -time.Minute, time.Hour)
@@ -71,14 +71,14 @@ func TestConnReadsTrustAndIdentityAtEachHandshake(t *testing.T) {
 	}
 }
 
-func TestConnIsNobodyForEnrolment(t *testing.T) {
+func TestConnPresentsNoCertificateForEnrolment(t *testing.T) {
 	a := newAuthority(t)
 	if err := call(t.Context(), prepare(t, &dial.Way{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}, trust{a}, nil)); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestConnWantsACAToTrust(t *testing.T) {
+func TestConnRequiresACA(t *testing.T) {
 	a := newAuthority(t)
 	w := &dial.Way{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}
 	for name, roots := range map[string]certs.TrustSource{"none at all": nil, "an empty bundle": certs.Bundle(nil), "an empty pool": emptyPool{}} {
@@ -91,7 +91,7 @@ func TestConnWantsACAToTrust(t *testing.T) {
 	}
 }
 
-func TestConnWithoutIdentitySaysSo(t *testing.T) {
+func TestConnWithoutIdentityReturnsAnError(t *testing.T) {
 	a := newAuthority(t)
 	a.set(func() { a.err = certs.ErrNoIdentity })
 	err := call(t.Context(), connect(t, a, xdsServer(t, a, "127.0.0.1:0").address))
@@ -100,7 +100,7 @@ func TestConnWithoutIdentitySaysSo(t *testing.T) {
 	}
 }
 
-func TestConnPassesByAddressesThatTakeConnectionsAndAreOfNoUse(t *testing.T) {
+func TestConnSkipsAddressesThatAcceptConnectionsAndAreUnusable(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	good := xdsServer(t, a, "127.0.0.1:0")
@@ -117,7 +117,7 @@ func TestConnPassesByAddressesThatTakeConnectionsAndAreOfNoUse(t *testing.T) {
 	}
 }
 
-// hold reads until the other side gives up.
+// hold reads until the other side closes.
 func hold(conn net.Conn) {
 	for buffer := make([]byte, 1024); ; {
 		if _, err := conn.Read(buffer); err != nil {
@@ -126,8 +126,8 @@ func hold(conn net.Conn) {
 	}
 }
 
-// TestConnIsBackSoonAfterAnOutage has an outage that is long enough for gRPC's waits to grow as far as they do. Each of them
-// may be what remains when it is over.
+// TestConnIsBackSoonAfterAnOutage has an outage that is long enough for gRPC's backoff to reach its maximum. The rest
+// of a wait may still be due when the outage is over.
 func TestConnIsBackSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	const outage, within = 20 * time.Second, 4 * time.Second
@@ -168,13 +168,13 @@ func TestConnIsBackSoonAfterAnOutage(t *testing.T) {
 	t.Logf("the longest wait was %s, and the connection is back after %s", longest.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 }
 
-// TestConnFindsThatItsConnectionIsGone has a NAT on the way that forgets connections without a word.
-func TestConnFindsThatItsConnectionIsGone(t *testing.T) {
+// TestConnDetectsALostConnection has a NAT between client and server that silently drops connections.
+func TestConnDetectsALostConnection(t *testing.T) {
 	t.Parallel()
-	const within = 17 * time.Second // pings find it in 14 s
+	const within = 17 * time.Second // pings detect it within 14 s
 	a := newAuthority(t)
 	server := xdsServer(t, a, "127.0.0.1:0")
-	nat := &forgetful{}
+	nat := &lossyNAT{}
 	conn := connect(t, a, answering(t, "127.0.0.1:0", func(conn net.Conn) { nat.join(conn, server.address) }))
 	stream, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	if err != nil {
@@ -183,7 +183,7 @@ func TestConnFindsThatItsConnectionIsGone(t *testing.T) {
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	nat.forget()
+	nat.drop()
 	begin := time.Now()
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the stream ends with %v", err)
@@ -198,25 +198,25 @@ func TestConnFindsThatItsConnectionIsGone(t *testing.T) {
 	}
 }
 
-// forgetful joins connections, until it is told to forget those that it has.
-type forgetful struct {
+// lossyNAT joins connections, until it is made to drop them.
+type lossyNAT struct {
 	mu  sync.Mutex
 	age int
 }
 
-func (f *forgetful) now() int {
+func (f *lossyNAT) now() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.age
 }
 
-func (f *forgetful) forget() {
+func (f *lossyNAT) drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.age++
 }
 
-func (f *forgetful) join(down net.Conn, to model.Endpoint) {
+func (f *lossyNAT) join(down net.Conn, to model.Endpoint) {
 	up, err := net.Dial("tcp", to.String())
 	if err != nil {
 		return
@@ -239,7 +239,7 @@ func (f *forgetful) join(down net.Conn, to model.Endpoint) {
 	carry(up, down)
 }
 
-func TestCallsThatWaitSayWhatTheyWaitFor(t *testing.T) {
+func TestWaitingCallsReportWhatTheyWaitFor(t *testing.T) {
 	a := newAuthority(t)
 	address := dead(t, "127.0.0.1")
 	conn := connect(t, a, address)
@@ -255,7 +255,7 @@ func TestCallsThatWaitSayWhatTheyWaitFor(t *testing.T) {
 	}
 }
 
-func TestErrorsOfTheServerArriveAsTheyAre(t *testing.T) {
+func TestErrorsOfTheServerAreReturnedUnchanged(t *testing.T) {
 	a := newAuthority(t)
 	conn := connect(t, a, xdsServer(t, a, "127.0.0.1:0").address)
 	_, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "no such thing"})

@@ -19,15 +19,16 @@ import (
 )
 
 const (
-	// proxiedTime bounds the attempt at one address by the proxy, which has to look up a name and dial before it answers.
+	// proxiedTime bounds the attempt at one address through the proxy, which must resolve a name and dial before it
+	// answers.
 	proxiedTime = 8 * time.Second
-	// maxAnswer bounds the head of a proxy's answer.
+	// maxAnswer bounds the head of a proxy's response.
 	maxAnswer = 16 << 10
-	// maxBody bounds what is read of the page that comes with a refusal, of which one line is shown.
+	// maxBody bounds how much of the body of a rejection is read. One line of it is reported.
 	maxBody = 2 << 10
-	// bodyTime is how long that page is waited for.
+	// bodyTime bounds the wait for that body.
 	bodyTime = 500 * time.Millisecond
-	// maxQuote bounds what is quoted of strangers.
+	// maxQuote bounds quoted text from unknown sources.
 	maxQuote = 200
 )
 
@@ -35,12 +36,12 @@ func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// open asks the proxy at the end of a connection to go on to an address. What it returns is the connection itself where it
-// can be, so that the kernel can copy from it.
+// open sends CONNECT to the proxy on raw and returns a connection to an address. If possible it returns raw itself, so
+// that the kernel can copy from it.
 func (p Proxy) open(ctx context.Context, raw net.Conn, to model.Endpoint) (net.Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
-	conn, err := p.ask(ctx, raw, to)
-	if !stop() && err == nil { // the deadline is set, or about to be
+	conn, err := p.connectThrough(ctx, raw, to)
+	if !stop() && err == nil { // the deadline is set, or is being set
 		err = ctx.Err()
 	}
 	if err != nil && ctx.Err() != nil {
@@ -49,7 +50,7 @@ func (p Proxy) open(ctx context.Context, raw net.Conn, to model.Endpoint) (net.C
 	return conn, err
 }
 
-func (p Proxy) ask(ctx context.Context, raw net.Conn, to model.Endpoint) (net.Conn, error) {
+func (p Proxy) connectThrough(ctx context.Context, raw net.Conn, to model.Endpoint) (net.Conn, error) {
 	authorization, err := p.authorization()
 	if err != nil {
 		return nil, err
@@ -74,14 +75,15 @@ func (p Proxy) ask(ctx context.Context, raw net.Conn, to model.Endpoint) (net.Co
 		return nil, fmt.Errorf("what answers is no HTTP proxy: %s", printable(firstLine(head)))
 	}
 	if response.StatusCode/100 == 2 {
-		return conn, nil // the reader above has not gone beyond the head: CONNECT's answers have no body (RFC 9110, section 9.3.6)
+		// the reader has not read beyond the head: responses to CONNECT have no body (RFC 9110, section 9.3.6)
+		return conn, nil
 	}
 	_ = raw.SetReadDeadline(time.Now().Add(bodyTime))
-	return nil, refusal(response, authorization != "")
+	return nil, rejection(response, authorization != "")
 }
 
-// readHead reads up to the end of the answer's head and not a byte more, because what follows is of another protocol.
-// One byte a call is no matter: this happens once a connection.
+// readHead reads exactly the head of the response, because the bytes after it belong to another protocol. Reading one
+// byte per call is acceptable: it happens once per connection.
 func readHead(conn net.Conn) ([]byte, error) {
 	var head []byte
 	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\n\r\n")) && !bytes.HasSuffix(head, []byte("\n\n")); {
@@ -101,7 +103,7 @@ func readHead(conn net.Conn) ([]byte, error) {
 	return head, nil
 }
 
-// notHTTP says what answers instead of a proxy, by its first bytes and what comes at once behind them.
+// notHTTP describes a response that is not HTTP, by its first bytes and the bytes that follow immediately.
 func notHTTP(conn net.Conn, head []byte) error {
 	if head[0] == 0x15 || head[0] == 0x16 { // TLS records: alert, handshake
 		return errors.New("what answers is no HTTP proxy: it speaks TLS; if it is a proxy, its URL begins with https://")
@@ -112,12 +114,12 @@ func notHTTP(conn net.Conn, head []byte) error {
 	return fmt.Errorf("what answers is no HTTP proxy: it begins with %s", printable(firstLine(append(head, more[:n]...))))
 }
 
-// refusal says what an answer other than 2xx means.
-func refusal(response *http.Response, authorized bool) error {
+// rejection explains a response other than 2xx.
+func rejection(response *http.Response, authorized bool) error {
 	answer := "the proxy answers " + printable(response.Status)
 	switch response.StatusCode {
 	case http.StatusProxyAuthRequired, http.StatusUnauthorized:
-		return errors.New(answer + ": " + credentialsRefused(response, authorized))
+		return errors.New(answer + ": " + credentialsRejected(response, authorized))
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return fmt.Errorf("%s, to %s: it is no proxy, or the network wants a person to log in first", answer, printable(response.Header.Get("Location")))
 	case http.StatusForbidden:
@@ -127,21 +129,21 @@ func refusal(response *http.Response, authorized bool) error {
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		answer += ": it does no CONNECT"
 	}
-	var said []string
+	var details []string
 	if reason := response.Header.Get("X-Squid-Error"); reason != "" {
-		said = append(said, printable(reason))
+		details = append(details, printable(reason))
 	}
-	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // as much as came
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // as much as has arrived
 	if line := firstLine(body); line != "" && !strings.HasPrefix(line, "<") {
-		said = append(said, printable(line))
+		details = append(details, printable(line))
 	}
-	if len(said) > 0 {
-		answer += "; it says " + strings.Join(said, ", ")
+	if len(details) > 0 {
+		answer += "; it says " + strings.Join(details, ", ")
 	}
 	return errors.New(answer)
 }
 
-func credentialsRefused(response *http.Response, authorized bool) string {
+func credentialsRejected(response *http.Response, authorized bool) string {
 	offers := append(response.Header.Values("Proxy-Authenticate"), response.Header.Values("WWW-Authenticate")...)
 	offersBasic := len(offers) == 0
 	for n, offer := range offers {
@@ -157,7 +159,7 @@ func credentialsRefused(response *http.Response, authorized bool) string {
 	return "it wants a user and a password, and there are none"
 }
 
-// firstLine is the first line with something in it.
+// firstLine returns the first line that is not empty.
 func firstLine(text []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	return strings.TrimSpace(line)

@@ -1,6 +1,6 @@
-// Package dial reaches the control channel and the gateways from wherever a machine stands: by several addresses, by DNS
-// that changes, by an HTTP proxy, and says what is in the way when it can't. In go addresses, a proxy and an identity,
-// out come connections. It knows nothing of what is said over them.
+// Package dial connects to the control channel and to the gateways: through several addresses, with changing DNS,
+// through an HTTP proxy. If it cannot connect, it reports the cause. The input is addresses, a proxy and an identity;
+// the output is connections. The package does not know the protocols on these connections.
 package dial
 
 import (
@@ -18,41 +18,42 @@ import (
 )
 
 const (
-	// dialTime bounds one dial over all addresses. It is longer than a SYN that was lost twice takes (1 s and 2 s later the
-	// kernel sends another), and short enough that a network that comes back is noticed.
+	// dialTime bounds one dial over all addresses. It is long enough for a SYN that is lost twice (the kernel repeats
+	// it after 1 s and after 2 s more), and short enough to notice soon that a network is back.
 	dialTime = 10 * time.Second
-	// attemptTime bounds the attempt at one address. A black hole does not cost that much: see pace.
+	// attemptTime bounds the attempt at one address. A black hole delays a dial much less: see pace.
 	attemptTime = 5 * time.Second
-	// keepaliveIdle, keepaliveInterval and keepaliveCount are those of Envoy's tunnels: who went away without a word is
-	// found within 11 s.
+	// keepaliveIdle, keepaliveInterval and keepaliveCount are the same as for Envoy's reverse tunnels: a peer that
+	// disappears silently is detected within 11 s.
 	keepaliveIdle, keepaliveInterval, keepaliveCount = 5 * time.Second, 2 * time.Second, 3
-	// maxFailed bounds what is remembered of addresses that did not work.
+	// maxFailed bounds the list of failed targets.
 	maxFailed = 64
 )
 
-// Way is how to reach one service: the gateways' public port for an edge, the xds-server for a gateway. It never changes and
-// is safe for concurrent use, but must not be copied: it remembers which address worked.
+// Way describes how to reach one service: the gateways' public port for an edge, the xds-server for a gateway. Its
+// exported fields must not change after first use. It is safe for concurrent use, but must not be copied, because it
+// records which address worked.
 type Way struct {
-	Addresses []model.Endpoint // at least one; all are tried, those that worked last first
+	Addresses []model.Endpoint // at least one; all are tried, the one that worked last first
 	Proxy     Proxy            // zero: none
 
 	resolver *net.Resolver // nil: the machine's
 
 	mu     sync.Mutex
 	trip   time.Duration           // see RoundTrip
-	last   target                  // what worked last; zero: nothing yet
-	failed []target                // what connected and was of no use, the latest last
-	known  map[string][]netip.Addr // the last answer of DNS for each name
+	last   target                  // the target that worked last; zero: none yet
+	failed []target                // targets that connected but were unusable, the latest last
+	known  map[string][]netip.Addr // the last DNS answer for each name
 }
 
-// target is a TCP connection that leads to one of the addresses.
+// target is a TCP connection to one of the addresses.
 type target struct {
-	endpoint model.Endpoint // where to
-	hop      netip.AddrPort // who is dialled: an address of the endpoint, or of the proxy
+	endpoint model.Endpoint // the destination
+	hop      netip.AddrPort // the address that is dialled: of the endpoint, or of the proxy
 	proxied  bool
 }
 
-// String is what a person has to know of a target.
+// String returns the description of a target for error messages.
 func (t target) String() string {
 	hop := t.hop.Addr().String()
 	switch {
@@ -64,10 +65,10 @@ func (t target) String() string {
 	return fmt.Sprintf("%s (%s)", t.endpoint, hop)
 }
 
-// DialContext connects to the first address that answers, through the proxy where there is one and its exceptions don't
-// name the address. Each name is looked up anew; all its addresses are tried, one begun shortly after the other, so that
-// one that swallows what it gets costs a moment. The error tells of each address what happened, a line each, and
-// what that means where it is known. A dial ends after 10 s at the latest.
+// DialContext connects to the first address that answers, through the proxy if there is one, unless the proxy's
+// exceptions contain the address. Each name is resolved again. All its addresses are tried, each a short time after
+// the previous one, so that a black hole costs only a moment. The error has one line for each address, with a known
+// cause explained. DialContext returns after 10 s at the latest.
 func (w *Way) DialContext(ctx context.Context) (net.Conn, error) {
 	conn, _, err := w.dial(ctx)
 	return conn, err
@@ -88,15 +89,15 @@ func (w *Way) dial(ctx context.Context) (net.Conn, target, error) {
 	return conn, t, nil
 }
 
-// RoundTrip is how long the kernel waited for the answer when the latest connection was opened; 0: not known, as where a proxy is
-// in between.
+// RoundTrip returns how long the kernel waited for the answer when the latest connection was opened; 0 if this is
+// unknown, for example because of a proxy.
 func (w *Way) RoundTrip() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.trip
 }
 
-// RoundTrip is the shortest round trip that the kernel has seen on a TCP connection; 0: not known.
+// RoundTrip returns the shortest round trip that the kernel has measured on a TCP connection; 0 if it is unknown.
 func RoundTrip(conn net.Conn) (trip time.Duration) {
 	tcp := tcpOf(conn)
 	if tcp == nil {
@@ -107,7 +108,7 @@ func RoundTrip(conn net.Conn) (trip time.Duration) {
 		return 0
 	}
 	_ = raw.Control(func(fd uintptr) {
-		const none = 1<<32 - 1 // what the kernel says as long as it has seen none
+		const none = 1<<32 - 1 // the kernel's value before it has measured any
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.Min_rtt != none {
 			trip = time.Duration(info.Min_rtt) * time.Microsecond
 		}
@@ -115,38 +116,38 @@ func RoundTrip(conn net.Conn) (trip time.Duration) {
 	return trip
 }
 
-// Proxied says whether the proxy leads to at least one of the addresses.
+// Proxied reports whether at least one of the addresses is dialled through the proxy.
 func (w *Way) Proxied() bool {
 	return slices.ContainsFunc(w.Addresses, w.Proxy.leadsTo)
 }
 
-// worked remembers that somebody useful was at the end of a connection.
-func (w *Way) worked(t target) {
+// markWorked records that the expected server answered on a connection.
+func (w *Way) markWorked(t target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = t
-	w.forgive(t)
+	w.clearFailed(t)
 }
 
-// useless remembers that a connection was made, but that it was no use: such a target is tried after all others.
-func (w *Way) useless(t target) {
+// markUnusable records that a connection was established but unusable: such a target is tried after all others.
+func (w *Way) markUnusable(t target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.last == t {
 		w.last = target{}
 	}
-	w.forgive(t)
+	w.clearFailed(t)
 	if len(w.failed) == maxFailed {
 		w.failed = w.failed[1:]
 	}
 	w.failed = append(w.failed, t)
 }
 
-func (w *Way) forgive(t target) {
+func (w *Way) clearFailed(t target) {
 	w.failed = slices.DeleteFunc(w.failed, func(f target) bool { return f == t })
 }
 
-// rank puts what worked last first, and what was of no use last.
+// rank orders targets: the one that worked last first, unusable ones last.
 func (w *Way) rank(t target) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,7 +157,7 @@ func (w *Way) rank(t target) int {
 	return 1 + slices.Index(w.failed, t)
 }
 
-// connect opens the TCP connection of a target, and asks the proxy to go on if there is one.
+// connect opens the TCP connection of a target, through the proxy if the target is proxied.
 func (w *Way) connect(ctx context.Context, t target) (net.Conn, error) {
 	limit := attemptTime
 	if t.proxied {

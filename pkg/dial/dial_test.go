@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// reach dials and returns which address it came to, and how long it took.
+// reach dials and returns the endpoint that answered, and how long it took.
 func reach(t *testing.T, w *dial.Way) (model.Endpoint, time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -53,7 +53,7 @@ func TestDialContextFindsTheAddressThatAnswers(t *testing.T) {
 	}
 }
 
-func TestDialContextLooksNamesUpAnew(t *testing.T) {
+func TestDialContextResolvesNamesAgain(t *testing.T) {
 	t.Parallel()
 	first, second := answering(t, "127.0.0.1:0", echo), ""
 	answering(t, net.JoinHostPort("127.0.0.2", strconv.Itoa(int(first.Port))), echo)
@@ -91,7 +91,7 @@ func TestDialContextTriesBothFamilies(t *testing.T) {
 	}
 }
 
-func TestDialContextStaysWithWhatWorked(t *testing.T) {
+func TestDialContextPrefersTheAddressThatWorked(t *testing.T) {
 	first := listenOn(t, "127.0.0.1:0")
 	gone := endpoint(first)
 	second := answering(t, "127.0.0.1:0", echo)
@@ -109,12 +109,12 @@ func TestDialContextStaysWithWhatWorked(t *testing.T) {
 	}
 }
 
-func TestErrorsOfDialContextSayWhatIsInTheWay(t *testing.T) {
+func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 	t.Parallel()
 	refused, hole := dead(t, "127.0.0.1"), blackHole(t)
 	for name, test := range map[string]struct {
 		in   []model.Endpoint
-		want []string // in the lines of the error
+		want []string // substrings of the lines of the error
 	}{
 		"no address":      {nil, []string{"there is no address to dial"}},
 		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall refuses: "}},
@@ -151,7 +151,7 @@ func TestErrorsOfDialContextSayWhatIsInTheWay(t *testing.T) {
 	}
 }
 
-func TestDialContextSaysThatDNSIsSilent(t *testing.T) {
+func TestDialContextReportsThatDNSDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	dns := newNames(t)
 	dns.silence(true)
@@ -180,7 +180,7 @@ func TestDialContextEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestTheRoundTripIsKnownOnceThereWasAConnection(t *testing.T) {
+func TestTheRoundTripIsKnownAfterAConnection(t *testing.T) {
 	w := &dial.Way{Addresses: []model.Endpoint{answering(t, "127.0.0.1:0", echo)}}
 	if got := w.RoundTrip(); got != 0 {
 		t.Errorf("before the first connection the round trip is %s, want 0", got)

@@ -1,7 +1,7 @@
 package dial_test
 
 import (
-	"crypto/sha1" // the form in which Envoy wants passwords
+	"crypto/sha1" // Envoy requires passwords in this form
 	"encoding/base64"
 	"fmt"
 	"net"
@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// forwardProxy is a real one: Envoy that does CONNECT to names which it alone can look up, for who has user and password.
+// forwardProxy is a real Envoy that accepts CONNECT with user and password, to names that only Envoy can resolve.
 const forwardProxy = `
 admin: {address: {pipe: {path: admin.sock}}}
 static_resources:
@@ -83,7 +83,7 @@ func startProxy(t testing.TB, dns *names) string {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-func TestARealProxyOnTheWay(t *testing.T) {
+func TestThroughARealProxy(t *testing.T) {
 	dns := newNames(t)
 	dns.set("gateway.example.com", "127.0.0.1")
 	proxy := startProxy(t, dns)
@@ -92,9 +92,9 @@ func TestARealProxyOnTheWay(t *testing.T) {
 	gateway := model.Endpoint{Host: "gateway.example.com", Port: server.address.Port}
 	port := func(e model.Endpoint) model.Endpoint { return model.Endpoint{Host: gateway.Host, Port: e.Port} }
 	for name, test := range map[string]struct {
-		url, file string // file: what is in the file of credentials; empty: there is none
+		url, file string // file: the content of the credentials file; empty: no file
 		to        []model.Endpoint
-		want      string // in the error; empty: none
+		want      string // in the error; empty: no error
 	}{
 		"user and password are in the URL": {"http://alice:open%20sesame@" + proxy, "", []model.Endpoint{gateway}, ""},
 		"they are in a file":               {proxy, "alice:open sesame\n", []model.Endpoint{gateway}, ""},
@@ -112,7 +112,7 @@ func TestARealProxyOnTheWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			w := &dial.Way{Addresses: test.to, Proxy: p}
-			dial.SetResolver(w, &net.Resolver{PreferGo: true, Dial: nobody})
+			dial.SetResolver(w, &net.Resolver{PreferGo: true, Dial: failDial})
 			err = call(t.Context(), prepare(t, w, trust{a}, source{a}))
 			switch {
 			case test.want == "" && err != nil:
@@ -126,7 +126,7 @@ func TestARealProxyOnTheWay(t *testing.T) {
 	}
 }
 
-// inFile are credentials that stand in a file with one line; an empty line: none.
+// inFile returns credentials from a file with one line, or nil if line is empty.
 func inFile(t testing.TB, line string) func() (string, string, error) {
 	t.Helper()
 	if line == "" {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// explained is an error with what it means before it.
+// explained is an error with an explanation before it.
 type explained struct {
 	meaning string
 	err     error
@@ -24,10 +24,10 @@ type explained struct {
 // Error implements error.
 func (e *explained) Error() string { return e.meaning + ": " + e.err.Error() }
 
-// Unwrap gives the error itself.
+// Unwrap returns the error without the explanation.
 func (e *explained) Unwrap() error { return e.err }
 
-// explainDial says what the error of a lookup or of a TCP connection means.
+// explainDial explains the error of a DNS lookup or of a TCP connection.
 func explainDial(err error) error {
 	meaning := ""
 	var dns *net.DNSError
@@ -57,20 +57,20 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// meeting is what is known when a handshake ends with an error.
-type meeting struct {
-	name    string            // who was asked for
-	where   string            // what was dialled
-	now     time.Time         // by this machine's clock
-	answer  []byte            // the first bytes that came
-	leaf    *x509.Certificate // that was to be shown; nil: none
-	greeted bool              // the handshake itself was over
+// handshakeState is what is known when a handshake fails.
+type handshakeState struct {
+	name      string            // requested server name
+	where     string            // dialled address
+	now       time.Time         // by this machine's clock
+	answer    []byte            // first received bytes
+	leaf      *x509.Certificate // client certificate; nil: none
+	completed bool              // the handshake itself was finished
 }
 
-// explain says what the error of a handshake means.
-func (m meeting) explain(err error) error {
+// explain explains the error of a handshake.
+func (m handshakeState) explain(err error) error {
 	var verification *tls.CertificateVerificationError
-	var alien tls.RecordHeaderError
+	var notTLS tls.RecordHeaderError
 	var remote *net.OpError
 	meaning := ""
 	switch {
@@ -79,15 +79,15 @@ func (m meeting) explain(err error) error {
 	case strings.HasPrefix(string(m.answer), "HTTP/"):
 		meaning = "something on the way answers with HTTP where TLS was to begin: a captive portal that wants a person to log in, or a proxy; it begins with " +
 			printable(firstLine(m.answer))
-	case errors.As(err, &alien):
+	case errors.As(err, &notTLS):
 		meaning = "what answers is no TLS; it begins with " + printable(string(m.answer))
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		meaning = m.explainAlert(remote.Err)
 	case isTimeout(err) || errors.Is(err, os.ErrDeadlineExceeded):
 		meaning = "the connection is taken, but nobody goes on with TLS: what is behind it is down, or something on the way swallows what is sent"
-	case !m.greeted && len(m.answer) == 0 && isCut(err):
+	case !m.completed && len(m.answer) == 0 && isCut(err):
 		meaning = fmt.Sprintf("the connection was cut as soon as %s was asked for: a firewall on the way forbids this name, or whoever listens there is no gateway of this installation", m.name)
-	case m.greeted && isCut(err):
+	case m.completed && isCut(err):
 		meaning = "the connection was cut right after the handshake"
 	case isCut(err):
 		meaning = "the connection was cut within the handshake"
@@ -101,8 +101,8 @@ func isCut(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// explainCertificate says what is wrong with the certificate that answered.
-func (m meeting) explainCertificate(cert *x509.Certificate, err error) string {
+// explainCertificate explains why the certificate of the server is invalid.
+func (m handshakeState) explainCertificate(cert *x509.Certificate, err error) string {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
@@ -121,7 +121,7 @@ func (m meeting) explainCertificate(cert *x509.Certificate, err error) string {
 	return fmt.Sprintf("the certificate that answered for %s, issued by %s, is not good", m.name, issuer)
 }
 
-// Alerts of TLS (RFC 8446, section 6.2) by which a server refuses a certificate, or does not know a name.
+// Alerts of TLS (RFC 8446, section 6.2) with which a server rejects a certificate or a server name.
 const (
 	alertBadCertificate   = 42
 	alertUnknownCA        = 48
@@ -130,10 +130,10 @@ const (
 	alertUnrecognizedName = 112
 )
 
-// explainAlert says what a server means that ends the handshake with an alert.
-func (m meeting) explainAlert(alert error) string {
+// explainAlert explains the alert with which a server ends the handshake.
+func (m handshakeState) explainAlert(alert error) string {
 	code := uint64(0)
-	if v := reflect.ValueOf(alert); v.Kind() == reflect.Uint8 { // crypto/tls keeps the type to itself
+	if v := reflect.ValueOf(alert); v.Kind() == reflect.Uint8 { // crypto/tls does not export the type
 		code = v.Uint()
 	}
 	switch {

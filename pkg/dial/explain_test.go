@@ -21,8 +21,9 @@ type emptyPool struct{}
 
 func (emptyPool) Roots() (*x509.CertPool, error) { return x509.NewCertPool(), nil }
 
-// speaks is a middlebox that does TLS with a certificate for the control channel, of a CA and a time.
-func speaks(t *testing.T, ca *certs.CA, s model.Subject, begin, life time.Duration) func(net.Conn) {
+// tlsMiddlebox is a middlebox that terminates TLS with a certificate for the control channel, of the given CA and
+// validity.
+func tlsMiddlebox(t *testing.T, ca *certs.CA, s model.Subject, begin, life time.Duration) func(net.Conn) {
 	t.Helper()
 	certificate := issue(t, ca, s, begin, life).TLSCertificate()
 	return func(conn net.Conn) {
@@ -32,7 +33,7 @@ func speaks(t *testing.T, ca *certs.CA, s model.Subject, begin, life time.Durati
 	}
 }
 
-// middlebox is something on the way, and what the error says of it.
+// middlebox is a device between client and server, and what the error reports about it.
 type middlebox struct {
 	answer func(net.Conn)
 	want   []string
@@ -46,7 +47,7 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 	}
 	return map[string]middlebox{
 		"a middlebox inspects TLS": {
-			speaks(t, interceptor, model.ControlSubject(), -time.Minute, time.Hour),
+			tlsMiddlebox(t, interceptor, model.ControlSubject(), -time.Minute, time.Hour),
 			[]string{"the certificate that answered for control.tunnels.example.com was issued by \"CN=Corporate Web Inspection\", not by this installation", "exempt 127.0.0.1:"},
 		},
 		"a captive portal redirects": {
@@ -61,11 +62,11 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 			[]string{"what answers is no TLS; it begins with \"SSH-2.0-OpenSSH_9.9"},
 		},
 		"a firewall resets connections for their SNI": {
-			func(conn net.Conn) { hear(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
+			func(conn net.Conn) { readOnce(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
 			[]string{"the connection was cut as soon as control.tunnels.example.com was asked for"},
 		},
 		"a firewall ends connections for their SNI": {
-			hear,
+			readOnce,
 			[]string{"the connection was cut as soon as control.tunnels.example.com was asked for"},
 		},
 		"nobody goes on": {
@@ -73,15 +74,15 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 			[]string{"the connection is taken, but nobody goes on with TLS"},
 		},
 		"another service of the installation": {
-			speaks(t, a.ca, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, -time.Minute, time.Hour),
+			tlsMiddlebox(t, a.ca, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, -time.Minute, time.Hour),
 			[]string{"the certificate that answered is not for control.tunnels.example.com but for \"gateway-0.tunnels.example.com, gateway.tunnels.example.com\""},
 		},
 		"a certificate that ended": {
-			speaks(t, a.ca, model.ControlSubject(), -2*time.Hour, time.Hour),
+			tlsMiddlebox(t, a.ca, model.ControlSubject(), -2*time.Hour, time.Hour),
 			[]string{"is valid from ", "and the clock of this machine says " + time.Now().UTC().Format("2006-01-02T15:")},
 		},
 		"a certificate that is not yet valid": {
-			speaks(t, a.ca, model.ControlSubject(), time.Hour, time.Hour),
+			tlsMiddlebox(t, a.ca, model.ControlSubject(), time.Hour, time.Hour),
 			[]string{"is valid from ", "this clock is wrong"},
 		},
 		"a server that knows no TLS 1.3": {
@@ -89,15 +90,14 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 			[]string{"refuses the handshake"},
 		},
 		"a server that doesn't know the name": {
-			func(conn net.Conn) { hear(conn); _, _ = conn.Write([]byte{21, 3, 3, 0, 2, 2, 112}); hold(conn) },
+			func(conn net.Conn) { readOnce(conn); _, _ = conn.Write([]byte{21, 3, 3, 0, 2, 2, 112}); hold(conn) },
 			[]string{"whoever listens there does not know control.tunnels.example.com"},
 		},
 	}
 }
 
-// TestErrorsOfConnSayWhatIsInTheWay has the real thing on both ends of a connection, and what stands between them on bad
-// networks.
-func TestErrorsOfConnSayWhatIsInTheWay(t *testing.T) {
+// TestErrorsOfConnExplainTheCause uses real client and server code, and devices of bad networks between them.
+func TestErrorsOfConnExplainTheCause(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	for name, test := range middleboxes(t, a) {
@@ -117,8 +117,8 @@ func TestErrorsOfConnSayWhatIsInTheWay(t *testing.T) {
 	}
 }
 
-// hear reads the first thing that is said.
-func hear(conn net.Conn) { _, _ = conn.Read(make([]byte, 4096)) }
+// readOnce reads once and discards the data.
+func readOnce(conn net.Conn) { _, _ = conn.Read(make([]byte, 4096)) }
 
 func old(t *testing.T, a *authority) *tls.Config {
 	t.Helper()
@@ -126,8 +126,8 @@ func old(t *testing.T, a *authority) *tls.Config {
 	return &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}}
 }
 
-// TestARefusedCertificateIsExplained has a server that takes no expired certificates at all.
-func TestARefusedCertificateIsExplained(t *testing.T) {
+// TestARejectedCertificateIsExplained has a server that accepts no expired certificates.
+func TestARejectedCertificateIsExplained(t *testing.T) {
 	a := newAuthority(t)
 	server := xdsServer(t, a, "127.0.0.1:0")
 	for name, test := range map[string]struct {

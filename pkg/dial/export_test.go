@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// SetResolver makes a way look names up elsewhere than the machine does.
+// SetResolver makes a way resolve names with r instead of the machine's resolver.
 func SetResolver(w *Way, r *net.Resolver) { w.resolver = r }
 
-// SetRoots says whom to take for a proxy with TLS.
+// SetRoots sets the CAs of a proxy with TLS.
 func SetRoots(p *Proxy, roots *x509.CertPool) { p.roots = roots }

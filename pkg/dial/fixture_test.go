@@ -27,7 +27,7 @@ const (
 	patience                    = 20 * time.Second
 )
 
-// authority is a CA of which everything can be replaced while it is in use.
+// authority is a CA and its identities, which can be replaced while in use.
 type authority struct {
 	mu       sync.Mutex
 	ca       *certs.CA
@@ -45,7 +45,7 @@ func newCA(t testing.TB) *certs.CA {
 	return ca
 }
 
-// issue makes an identity that begins some time from now, or ago.
+// issue returns an identity that becomes valid at now + begin, for life.
 func issue(t testing.TB, ca *certs.CA, s model.Subject, begin, life time.Duration) certs.Identity {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -66,7 +66,7 @@ func issue(t testing.TB, ca *certs.CA, s model.Subject, begin, life time.Duratio
 	return identity
 }
 
-// newAuthority has a CA and the identity of an edge.
+// newAuthority returns an authority with a CA and the identity of an edge.
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
 	a := &authority{ca: newCA(t)}
@@ -78,7 +78,7 @@ func edge() model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: "aaaaaaaaaaaaaaaaaaaaaaaa"}
 }
 
-// source reads what an authority has at each use, as an identity or as whom to trust.
+// source returns the current identity of an authority; trust returns its current roots.
 type source struct{ *authority }
 
 func (s source) Identity() (certs.Identity, error) {
@@ -95,20 +95,20 @@ func (s trust) Roots() (*x509.CertPool, error) {
 	return s.bundle.Roots()
 }
 
-// set changes an authority.
+// set changes an authority under its lock.
 func (a *authority) set(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change()
 }
 
-// control is an xds-server, as far as a connection goes. It answers with who called.
+// control is a minimal xds-server. It answers with the identity of the client.
 type control struct {
 	address model.Endpoint
 	server  *grpc.Server
 }
 
-// serve starts one on an address.
+// serve starts a control on an address.
 func serve(t testing.TB, listen string, identity certs.Source, roots certs.TrustSource) *control {
 	t.Helper()
 	listener := listenOn(t, listen)
@@ -119,7 +119,7 @@ func serve(t testing.TB, listen string, identity certs.Source, roots certs.Trust
 	return &control{address: endpoint(listener), server: server}
 }
 
-// call asks the server at the end of a connection for something.
+// call sends a request on a connection.
 func call(ctx context.Context, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -142,7 +142,7 @@ func endpoint(listener net.Listener) model.Endpoint {
 	return model.Endpoint{Host: addr.Addr().String(), Port: addr.Port()}
 }
 
-// answering listens and does the same with every connection.
+// answering listens and runs answer for every connection.
 func answering(t testing.TB, address string, answer func(net.Conn)) model.Endpoint {
 	t.Helper()
 	listener := listenOn(t, address)
@@ -161,10 +161,10 @@ func answering(t testing.TB, address string, answer func(net.Conn)) model.Endpoi
 	return endpoint(listener)
 }
 
-// echo sends back what comes, until the other side has nothing more to say.
+// echo sends back all data until the other side closes for writing.
 func echo(conn net.Conn) { _, _ = io.Copy(conn, conn) }
 
-// dead is an address at which nothing listens.
+// dead returns an address without a listener.
 func dead(t testing.TB, host string) model.Endpoint {
 	t.Helper()
 	listener := listenOn(t, net.JoinHostPort(host, "0"))
@@ -172,7 +172,7 @@ func dead(t testing.TB, host string) model.Endpoint {
 	return endpoint(listener)
 }
 
-// blackHole is an address that swallows what it gets: a listening socket whose queue is full, for which Linux drops SYNs.
+// blackHole returns an address that drops SYNs: a listening socket whose queue is full.
 func blackHole(t testing.TB) model.Endpoint {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -209,7 +209,7 @@ type names struct {
 	mu      sync.Mutex
 	records map[string][]netip.Addr
 	silent  bool
-	asked   int
+	queries int
 }
 
 func newNames(t testing.TB) *names {
@@ -224,7 +224,7 @@ func newNames(t testing.TB) *names {
 	return n
 }
 
-// resolver asks this server alone.
+// resolver returns a resolver that queries only this server.
 func (n *names) resolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "udp", n.conn.LocalAddr().String())
@@ -266,7 +266,7 @@ func (n *names) answer(query []byte) []byte {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked++
+	n.queries++
 	addrs, known := n.records[m.Questions[0].Name.String()]
 	m.Response, m.Authoritative, m.RecursionAvailable, m.Additionals = true, true, true, nil
 	if !known {
@@ -288,7 +288,7 @@ func (n *names) answer(query []byte) []byte {
 	return answer
 }
 
-// nobody is the dialer of a resolver that must not be asked.
-func nobody(context.Context, string, string) (net.Conn, error) {
+// failDial is the dialer of a resolver that must not be used.
+func failDial(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.New("no name is to be looked up on this side of the proxy")
 }

@@ -16,23 +16,26 @@ import (
 )
 
 const (
-	// maxForwarded is room for 8 enrolments with 4 tunnels to each of 16 gateways, and as many that are just being replaced.
+	// maxForwarded leaves room for 8 enrolments with 4 reverse tunnels to each of 16 gateways, and as many
+	// replacements.
 	maxForwarded = 1024
-	// forwardBuffer is what waits in here on its way out. A slow uplink would else fill megabytes of buffers with downloads,
-	// behind which every other request waits (as Envoy's own settings for tunnels have it).
+	// forwardBuffer bounds the data that waits here to be sent. Otherwise downloads would fill megabytes of buffers on
+	// a slow uplink, and every other request would wait behind them. Envoy's settings for reverse tunnels have the
+	// same purpose.
 	forwardBuffer = 64 << 10
-	// notSent is how much of it may be in the kernel beyond what is on the wire.
+	// notSent bounds the unsent data in the kernel.
 	notSent = 16 << 10
-	// farewellTime is how long the other end may take to acknowledge the last that Envoy said. For a connection in which
-	// nothing waits to be acknowledged there is TCP's keepalive.
-	farewellTime = 15 * time.Second
-	// acceptPause is how long no connection is accepted after an error that passes by.
+	// lastAckTime bounds the time until the other end acknowledges the last data from Envoy. TCP's keepalive covers
+	// connections without unacknowledged data.
+	lastAckTime = 15 * time.Second
+	// acceptPause is the wait after a temporary error of accept.
 	acceptPause = 100 * time.Millisecond
 )
 
-// Forward accepts connections on a loopback listener, for an Envoy that can't speak to the proxy itself, and joins each with
-// one to the way's end, until ctx ends. Then all are closed, and it returns nil. It logs each reason why one could not be
-// joined once.
+// Forward accepts connections on a loopback listener and joins each with a new connection to the way's end, until ctx
+// ends. It is for an Envoy that cannot use the proxy itself. When ctx ends it closes all connections and returns nil.
+// It logs each distinct reason for which a connection could not be joined, once. It returns an error if the listener
+// is not on loopback or fails permanently.
 func (w *Way) Forward(ctx context.Context, listener net.Listener, log *slog.Logger) error {
 	if !isLoopback(listener.Addr()) {
 		return fmt.Errorf("forwarding from %s: it is not this machine's loopback, so others could use it", listener.Addr())
@@ -60,7 +63,7 @@ func (w *Way) Forward(ctx context.Context, listener net.Listener, log *slog.Logg
 	}
 }
 
-// forwarder is one run of Forward.
+// forwarder is the state of one call of Forward.
 type forwarder struct {
 	way     *Way
 	log     *slog.Logger
@@ -71,7 +74,7 @@ type forwarder struct {
 	reasons retry.Reasons
 }
 
-// pause waits a moment after an error of accept that passes by, such as too many open files, and returns any other.
+// pause waits after a temporary error of accept, such as too many open files, and returns any other error.
 func (f *forwarder) pause(ctx context.Context, err error) error {
 	for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED} {
 		if errors.Is(err, passing) {
@@ -105,7 +108,7 @@ func (f *forwarder) accept(ctx context.Context, conn net.Conn) {
 	})
 }
 
-// report logs a reason that is new.
+// report logs a new reason.
 func (f *forwarder) report(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,7 +117,7 @@ func (f *forwarder) report(err error) {
 	}
 }
 
-// join dials for a client, and returns when both have ended.
+// join dials for a client, and returns when both connections have ended.
 func (f *forwarder) join(ctx context.Context, client *net.TCPConn) error {
 	_ = client.SetReadBuffer(forwardBuffer)
 	up, end, err := f.way.dial(ctx)
@@ -131,20 +134,20 @@ func (f *forwarder) join(ctx context.Context, client *net.TCPConn) error {
 	var halves sync.WaitGroup
 	halves.Go(func() {
 		sent = pipe(up, client)
-		setOption(up, unix.TCP_USER_TIMEOUT, int(farewellTime.Milliseconds()))
+		setOption(up, unix.TCP_USER_TIMEOUT, int(lastAckTime.Milliseconds()))
 	})
 	halves.Go(func() { received = pipe(client, up) })
 	halves.Wait()
 	_ = client.Close()
 	_ = up.Close()
 	if sent > 0 && received == 0 && ctx.Err() == nil {
-		f.way.useless(end)
+		f.way.markUnusable(end)
 	}
 	return nil
 }
 
-// pipe copies until the source ends, and hands the end on: one side may still be read when the other has nothing more to
-// say. An error ends both. Between two TCP connections the kernel copies.
+// pipe copies until the source ends, and then closes the destination for writing: the other direction may continue. An
+// error resets both connections. Between two TCP connections the kernel copies.
 func pipe(to, from net.Conn) int64 {
 	n, err := io.Copy(to, from)
 	closer, ok := to.(interface{ CloseWrite() error })
@@ -155,7 +158,7 @@ func pipe(to, from net.Conn) int64 {
 	return n
 }
 
-// reset closes a connection so that the other end knows that it was cut.
+// reset closes a connection with RST, so that the other end notices the error.
 func reset(conn net.Conn) {
 	if tcp := tcpOf(conn); tcp != nil {
 		_ = tcp.SetLinger(0)
@@ -164,7 +167,7 @@ func reset(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// tcpOf is the TCP connection below TLS with a proxy, or the connection itself.
+// tcpOf returns the TCP connection below the TLS connection to a proxy, or conn itself, or nil if it is neither.
 func tcpOf(conn net.Conn) *net.TCPConn {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secure.NetConn()
@@ -173,7 +176,7 @@ func tcpOf(conn net.Conn) *net.TCPConn {
 	return tcp
 }
 
-// setOption sets an option of TCP. Without it a connection works too, so errors are of no interest.
+// setOption sets an option of TCP. It ignores errors, because the connection also works without the option.
 func setOption(conn net.Conn, option, value int) {
 	tcp := tcpOf(conn)
 	if tcp == nil {

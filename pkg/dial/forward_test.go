@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// forwarding runs a forwarder to a way's end. What it returns is its address, what it logged, and how to end it.
+// forwarding starts a forwarder. It returns its address, its log, and a function that stops it.
 func forwarding(t testing.TB, w *dial.Way) (address string, log *lines, end func() error) {
 	t.Helper()
 	listener := listenOn(t, "127.0.0.1:0")
@@ -82,7 +82,7 @@ func TestForwardCarriesBothWaysAndHalfCloses(t *testing.T) {
 	conn := dialTCP(t, address)
 	go func() {
 		_, _ = conn.Write(sent)
-		_ = conn.CloseWrite() // the other end answers on
+		_ = conn.CloseWrite() // the other end still answers
 	}()
 	got, err := io.ReadAll(conn)
 	if err != nil || !bytes.Equal(got, sent) {
@@ -90,11 +90,11 @@ func TestForwardCarriesBothWaysAndHalfCloses(t *testing.T) {
 	}
 }
 
-func TestForwardHandsResetsOn(t *testing.T) {
+func TestForwardPropagatesResets(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn){
-		"the other end resets":  func(conn net.Conn) { hear(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
+		"the other end resets":  func(conn net.Conn) { readOnce(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
 		"nobody is at the end":  nil,
-		"the other end is gone": hear,
+		"the other end is gone": readOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := dead(t, "127.0.0.1")
@@ -104,7 +104,7 @@ func TestForwardHandsResetsOn(t *testing.T) {
 			address, _, _ := forwarding(t, direct(to))
 			conn, err := net.Dial("tcp", address)
 			if err != nil {
-				return // the end can arrive that soon
+				return // the end can arrive this early
 			}
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(patience))
@@ -116,7 +116,7 @@ func TestForwardHandsResetsOn(t *testing.T) {
 	}
 }
 
-func TestForwardEndsEverythingWithItsContext(t *testing.T) {
+func TestForwardClosesEverythingWithItsContext(t *testing.T) {
 	address, _, end := forwarding(t, direct(answering(t, "127.0.0.1:0", echo)))
 	conn := dialTCP(t, address)
 	_, _ = conn.Write([]byte("x"))
@@ -144,7 +144,7 @@ func TestForwardIsForThisMachineOnly(t *testing.T) {
 
 func TestForwardLogsEachReasonOnceAndNoSecret(t *testing.T) {
 	proxy := answering(t, "127.0.0.1:0", func(conn net.Conn) {
-		hear(conn)
+		readOnce(conn)
 		_, _ = io.WriteString(conn, "HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
 	})
 	p, err := dial.ParseProxy("http://alice:"+url.QueryEscape("open-sesame")+"@"+proxy.String(), "", nil)
@@ -155,7 +155,7 @@ func TestForwardLogsEachReasonOnceAndNoSecret(t *testing.T) {
 	for range 5 {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
-			continue // it was cut that soon
+			continue // it was reset this early
 		}
 		_, _ = conn.Write([]byte("payload"))
 		_, _ = conn.Read(make([]byte, 1))
@@ -178,9 +178,9 @@ func TestForwardLogsEachReasonOnceAndNoSecret(t *testing.T) {
 	}
 }
 
-// TestForwardHoldsLittle has an other end that reads fast, and then nothing more, as an uplink that becomes slow: what waits
-// in between delays everything behind it. The kernel's buffers have grown until then.
-func TestForwardHoldsLittle(t *testing.T) {
+// TestForwardBuffersLittle has an other end that reads fast, and then stops reading, like an uplink that becomes slow.
+// Data that waits in between delays everything behind it. By then the kernel's buffers have grown.
+func TestForwardBuffersLittle(t *testing.T) {
 	const fast, most = 256 << 20, 700 << 10
 	release := make(chan struct{})
 	defer close(release)

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// handshakeTime bounds a handshake: one round trip and a few milliseconds, where somebody answers at all. If nobody does,
-	// the next attempt goes to another address.
+	// handshakeTime bounds a handshake: one round trip and a few milliseconds, if the server answers at all. Otherwise
+	// the next attempt uses another address.
 	handshakeTime = 4 * time.Second
-	// maxHeard is what is kept of an answer, in case that it is no TLS.
-	maxHeard = 256
+	// maxRecorded bounds how much of an answer is kept, in case it is not TLS.
+	maxRecorded = 256
 )
 
-// ErrNoTrust is wrapped by the error of a call when there is no CA by which to know the xds-server.
+// ErrNoTrust is wrapped by the error of a call if there is no CA to verify the xds-server with.
 var ErrNoTrust = errors.New("there is no CA by which to know the xds-server: the bootstrap file has none, or none was stored")
 
-// credential makes TLS of a link's connections.
+// credential does the TLS handshakes of a link's connections.
 type credential struct{ link *link }
 
 // Info implements credentials.TransportCredentials.
@@ -32,41 +32,42 @@ func (c credential) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
-// Clone implements credentials.TransportCredentials. There is nothing that a copy could change.
+// Clone implements credentials.TransportCredentials. It returns c, which is immutable.
 func (c credential) Clone() credentials.TransportCredentials { return c }
 
-// OverrideServerName implements credentials.TransportCredentials. The name is the domain's, always.
+// OverrideServerName implements credentials.TransportCredentials. It does nothing: the server name is always the
+// domain's.
 func (c credential) OverrideServerName(string) error { return nil }
 
-// ServerHandshake implements credentials.TransportCredentials.
+// ServerHandshake implements credentials.TransportCredentials. It always returns an error.
 func (c credential) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("these credentials are a client's")
 }
 
-// ClientHandshake implements credentials.TransportCredentials. Trust bundle and identity are those of this moment.
+// ClientHandshake implements credentials.TransportCredentials. It reads the trust bundle and the identity each time.
 func (c credential) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
-	end := c.link.end(raw)
-	m := meeting{name: c.link.domain.Control(), where: end.String()}
+	end := c.link.takeTarget(raw)
+	m := handshakeState{name: c.link.domain.Control(), where: end.String()}
 	config, err := c.config(&m)
 	if err != nil {
 		c.link.failed(end, err)
 		return nil, nil, err
 	}
-	heard := &recorder{Conn: raw}
-	conn, info, err := credentials.NewTLS(config).ClientHandshake(ctx, m.name, heard)
+	received := &recorder{Conn: raw}
+	conn, info, err := credentials.NewTLS(config).ClientHandshake(ctx, m.name, received)
 	if err != nil {
-		m.now, m.answer = time.Now(), heard.first()
+		m.now, m.answer = time.Now(), received.first()
 		err = m.explain(err)
 		c.link.failed(end, err)
 		return nil, nil, err
 	}
-	return &opening{Conn: conn, link: c.link, target: end, meeting: m}, info, nil
+	return &opening{Conn: conn, link: c.link, target: end, handshakeState: m}, info, nil
 }
 
-// config is the TLS of one handshake.
-func (c credential) config(m *meeting) (*tls.Config, error) {
+// config returns the TLS configuration of one handshake.
+func (c credential) config(m *handshakeState) (*tls.Config, error) {
 	if c.link.trust == nil {
 		return nil, ErrNoTrust
 	}
@@ -75,7 +76,7 @@ func (c credential) config(m *meeting) (*tls.Config, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoTrust, err)
 	}
 	if roots == nil || roots.Equal(x509.NewCertPool()) {
-		return nil, ErrNoTrust // crypto/tls would take the machine's roots for none
+		return nil, ErrNoTrust // with nil roots, crypto/tls would use the machine's roots
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}
 	if c.link.identity == nil {
@@ -87,42 +88,42 @@ func (c credential) config(m *meeting) (*tls.Config, error) {
 	}
 	m.leaf = identity.Leaf()
 	certificate := identity.TLSCertificate()
-	// Not Certificates: crypto/tls would hold back one that the server's list of CAs seems not to fit.
+	// Not Certificates: crypto/tls would not send a certificate that does not match the server's list of CAs.
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil }
 	return config, nil
 }
 
-// recorder keeps the first bytes that come.
+// recorder keeps the first received bytes.
 type recorder struct {
 	net.Conn
-	heard atomic.Pointer[[]byte] // handshakes that end by a deadline may still read
+	received atomic.Pointer[[]byte] // handshakes that end by a deadline may still read
 }
 
 // Read implements net.Conn.
 func (r *recorder) Read(b []byte) (int, error) {
 	n, err := r.Conn.Read(b)
-	if before := r.first(); n > 0 && len(before) < maxHeard {
-		after := append(before[:len(before):len(before)], b[:min(n, maxHeard-len(before))]...)
-		r.heard.Store(&after)
+	if before := r.first(); n > 0 && len(before) < maxRecorded {
+		after := append(before[:len(before):len(before)], b[:min(n, maxRecorded-len(before))]...)
+		r.received.Store(&after)
 	}
 	return n, err
 }
 
 func (r *recorder) first() []byte {
-	if heard := r.heard.Load(); heard != nil {
-		return *heard
+	if received := r.received.Load(); received != nil {
+		return *received
 	}
 	return nil
 }
 
-// opening is a connection until its first bytes: in TLS 1.3 a client learns only by them whether the server took its
+// opening is a connection until its first bytes: with TLS 1.3, only they show the client that the server accepted its
 // certificate.
 type opening struct {
 	net.Conn
-	link    *link
-	target  target
-	meeting meeting
-	opened  atomic.Bool
+	link           *link
+	target         target
+	handshakeState handshakeState
+	opened         atomic.Bool
 }
 
 // Read implements net.Conn.
@@ -135,9 +136,9 @@ func (o *opening) Read(b []byte) (int, error) {
 	case n > 0:
 		o.opened.Store(true)
 		o.link.worked(o.target)
-	case err != nil && !errors.Is(err, net.ErrClosed): // closed: by gRPC itself
-		m := o.meeting
-		m.now, m.greeted = time.Now(), true
+	case err != nil && !errors.Is(err, net.ErrClosed): // closed by gRPC itself
+		m := o.handshakeState
+		m.now, m.completed = time.Now(), true
 		err = m.explain(err)
 		o.link.failed(o.target, err)
 	}

@@ -19,29 +19,30 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxCredentials is far more than a user's name and a password have.
+// maxCredentials is far above the size of a user name and a password.
 const maxCredentials = 4 << 10
 
-// Proxy is an HTTP proxy that does CONNECT. Its zero value is none. It holds no password that printing it could show.
+// Proxy is an HTTP proxy that supports CONNECT. The zero value is no proxy. Printing a Proxy never shows a password.
 type Proxy struct {
 	address     model.Endpoint
-	secure      bool                                      // TLS on the way to the proxy
-	roots       *x509.CertPool                            // whom to take for a secure one; nil: the machine's
-	find        func(*url.URL) (*url.URL, error)          // whether an address is no exception; nil: no proxy
+	secure      bool                                      // TLS to the proxy
+	roots       *x509.CertPool                            // CAs of a proxy with TLS; nil: the machine's
+	find        func(*url.URL) (*url.URL, error)          // returns nil for an exception; nil: no proxy
 	credentials func() (user, password string, err error) // nil: none
 }
 
-// ParseProxy reads the URL of a proxy: http://host:port or https://host:port, with user:password@ before the host if it
-// wants them; "" is none. The exceptions are as in NO_PROXY: names, domains, addresses and networks, separated by commas. Addresses of
-// this machine's loopback are always exceptions. The credentials are asked at each use, and go before those of the URL;
-// nil: only the URL's. No error holds any part of a password.
+// ParseProxy parses the URL of a proxy: http://host:port or https://host:port, with an optional user:password@ before
+// the host. An empty URL is no proxy. noProxy lists exceptions as NO_PROXY does: names, domains, addresses and
+// networks, separated by commas. Loopback addresses are always exceptions. credentials is called at each use and takes
+// precedence over the URL; if it is nil, only the URL's credentials are used. No error contains any part of a
+// password.
 func ParseProxy(proxyURL, noProxy string, credentials func() (user, password string, err error)) (Proxy, error) {
 	if proxyURL == "" {
 		return Proxy{}, nil
 	}
 	u, err := url.Parse(proxyURL)
 	if err != nil || u.Host == "" {
-		u, err = url.Parse("http://" + proxyURL) // host:port alone is usual in the environment
+		u, err = url.Parse("http://" + proxyURL) // host:port alone is common in the environment
 	}
 	if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		// Without the cause, which would quote the password.
@@ -70,14 +71,15 @@ func ParseProxy(proxyURL, noProxy string, credentials func() (user, password str
 	return Proxy{address: address, secure: u.Scheme == "https", find: config.ProxyFunc(), credentials: credentials}, nil
 }
 
-// ProxyFromEnvironment is ParseProxy with HTTPS_PROXY and NO_PROXY of the environment, or their lower-case forms, which
-// go before. The credentials are as for ParseProxy.
+// ProxyFromEnvironment is ParseProxy with HTTPS_PROXY and NO_PROXY from the environment. Their lower-case forms take
+// precedence. For credentials, see ParseProxy.
 func ProxyFromEnvironment(credentials func() (user, password string, err error)) (Proxy, error) {
 	environment := httpproxy.FromEnvironment()
 	return ParseProxy(environment.HTTPSProxy, environment.NoProxy, credentials)
 }
 
-// CredentialsFile returns credentials that are read from a file at each use: one line, user:password.
+// CredentialsFile returns credentials that are read from a file at each use. The file contains one line,
+// user:password.
 func CredentialsFile(path string) func() (user, password string, err error) {
 	return func() (string, string, error) {
 		file, err := os.Open(path)
@@ -98,7 +100,7 @@ func CredentialsFile(path string) func() (user, password string, err error) {
 	}
 }
 
-// String is the proxy's URL without credentials, and empty for none.
+// String returns the proxy's URL without credentials, or "" for no proxy.
 func (p Proxy) String() string {
 	switch {
 	case p.find == nil:
@@ -109,7 +111,7 @@ func (p Proxy) String() string {
 	return "http://" + p.address.String()
 }
 
-// leadsTo says whether an address is to be dialled by the proxy.
+// leadsTo reports whether an address must be dialled through the proxy.
 func (p Proxy) leadsTo(e model.Endpoint) bool {
 	if p.find == nil {
 		return false
@@ -118,7 +120,7 @@ func (p Proxy) leadsTo(e model.Endpoint) bool {
 	return err == nil && by != nil
 }
 
-// authorization is the user and the password as HTTP wants them (RFC 7617), empty without credentials.
+// authorization returns user and password in the form of RFC 7617, or "" without credentials.
 func (p Proxy) authorization() (string, error) {
 	if p.credentials == nil {
 		return "", nil
@@ -133,7 +135,7 @@ func (p Proxy) authorization() (string, error) {
 	return basic(user, password), nil
 }
 
-// wrap begins TLS with the proxy itself where its URL says so. What is in it is the TLS of the connection's own end.
+// wrap starts TLS with the proxy if its URL is https. The TLS connection to the final server is inside of it.
 func (p Proxy) wrap(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	if !p.secure {
 		return conn, nil
@@ -145,7 +147,7 @@ func (p Proxy) wrap(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	return secure, nil
 }
 
-// printable makes text of strangers fit for a log line: bounded, in quotes, without control characters.
+// printable makes text from unknown sources safe for a log line: bounded, quoted, without control characters.
 func printable(text string) string {
 	if len(text) > maxQuote {
 		text = text[:maxQuote] + "…"

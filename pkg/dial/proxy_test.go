@@ -123,7 +123,7 @@ func TestCredentialsFile(t *testing.T) {
 			if err := os.WriteFile(path, []byte(test.in), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			user, password, err := read() // the same as for the cases before
+			user, password, err := read() // the same function as for the cases before
 			if user != test.user || password != test.password {
 				t.Errorf("got %q and %q", user, password)
 			}
@@ -137,7 +137,7 @@ func TestCredentialsFile(t *testing.T) {
 	}
 }
 
-// throughProxy dials an address that must be dialled by the proxy at another.
+// throughProxy dials an address that must be dialled through the proxy at another address.
 func throughProxy(t testing.TB, proxy model.Endpoint) (net.Conn, error) {
 	t.Helper()
 	p, err := dial.ParseProxy("http://"+proxy.String(), "", nil)
@@ -172,7 +172,7 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := answering(t, "127.0.0.1:0", func(conn net.Conn) {
-				hear(conn)
+				readOnce(conn)
 				_, _ = conn.Write([]byte(test.answer))
 				if test.answer == "" {
 					hold(conn)
@@ -197,17 +197,17 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 		}
 	})
 	t.Run("a cut", func(t *testing.T) {
-		proxy := answering(t, "127.0.0.1:0", hear)
+		proxy := answering(t, "127.0.0.1:0", readOnce)
 		if _, err := throughProxy(t, proxy); err == nil || !strings.Contains(err.Error(), "has cut the connection without an answer") {
 			t.Error(err)
 		}
 	})
 }
 
-// TestWhatComesBehindTheAnswerIsNotLost has a proxy that sends the first bytes of the other end together with its answer.
-func TestWhatComesBehindTheAnswerIsNotLost(t *testing.T) {
+// TestBytesAfterTheAnswerAreNotLost has a proxy that sends the first bytes of the server together with its answer.
+func TestBytesAfterTheAnswerAreNotLost(t *testing.T) {
 	proxy := answering(t, "127.0.0.1:0", func(conn net.Conn) {
-		hear(conn)
+		readOnce(conn)
 		_, _ = conn.Write([]byte("HTTP/1.1 200 Connection established\r\nX: y\r\n\r\nhello"))
 	})
 	conn, err := throughProxy(t, proxy)
@@ -223,8 +223,8 @@ func TestWhatComesBehindTheAnswerIsNotLost(t *testing.T) {
 	}
 }
 
-// TestAProxyWithTLSOfItsOwn has a proxy whose URL is https://.
-func TestAProxyWithTLSOfItsOwn(t *testing.T) {
+// TestAProxyWithTLS has a proxy whose URL is https://.
+func TestAProxyWithTLS(t *testing.T) {
 	target := answering(t, "127.0.0.1:0", echo)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()

@@ -14,29 +14,30 @@ import (
 )
 
 const (
-	// pace is how long after an attempt the next begins while there is no answer (RFC 8305, section 5).
+	// pace is how long after an attempt the next one begins if there is no answer (RFC 8305, section 5).
 	pace = 250 * time.Millisecond
-	// proxiedPace is longer: the proxy itself has to dial before it answers.
+	// proxiedPace is longer, because the proxy must dial before it answers.
 	proxiedPace = time.Second
-	// lookupHead is how long addresses that are known wait for names that are being looked up and stand before them.
+	// lookupHead is how long known addresses wait for lookups of names that precede them.
 	lookupHead = 100 * time.Millisecond
-	// lookupTime bounds a lookup. Then the last known answer has to do, so that edges stay connected while DNS is down.
+	// lookupTime bounds a lookup. After that the last known answer is used, so that edges stay connected while DNS is
+	// down.
 	lookupTime = 3 * time.Second
-	// maxAnswers bounds what is tried of one name.
+	// maxAnswers bounds how many addresses of one name are tried.
 	maxAnswers = 16
 )
 
-// errNoAddress is the error of a Way that leads nowhere.
+// errNoAddress is the error of a Way without addresses.
 var errNoAddress = errors.New("there is no address to dial")
 
-// race is one dial: lookups and attempts that run at the same time.
+// race is one dial: concurrent lookups and attempts.
 type race struct {
 	way      *Way
 	resolved chan lookup
 	ended    chan attempt
-	over     chan struct{} // closed when nobody waits for attempts any more
+	over     chan struct{} // closed when no further results are received
 
-	lookups, attempts int // that are under way
+	lookups, attempts int // in progress
 	waiting           []candidate
 	errs              []error
 }
@@ -53,10 +54,10 @@ type attempt struct {
 	err    error
 }
 
-// candidate is a target and its place in the order.
+// candidate is a target and its rank.
 type candidate struct {
 	target
-	depth, place int // the number of the address in its name's answer, and of the endpoint in Way.Addresses
+	depth, place int // index of the address in the answer for its name, and of the endpoint in Way.Addresses
 }
 
 func (w *Way) race(ctx context.Context) (net.Conn, target, error) {
@@ -65,7 +66,7 @@ func (w *Way) race(ctx context.Context) (net.Conn, target, error) {
 	r := &race{way: w, resolved: make(chan lookup), ended: make(chan attempt), over: make(chan struct{})}
 	defer close(r.over)
 	r.lookUp(ctx)
-	due := false // whether the next attempt may begin although others are under way
+	due := false // whether the next attempt may begin although others are in progress
 	clock := time.NewTimer(lookupHead)
 	defer clock.Stop()
 	for {
@@ -93,7 +94,7 @@ func (w *Way) race(ctx context.Context) (net.Conn, target, error) {
 	}
 }
 
-// err joins what happened. Each line is of one address.
+// err joins the errors, one line per address.
 func (r *race) err(ctx context.Context) error {
 	if len(r.errs) == 0 {
 		return errNoAddress
@@ -104,7 +105,7 @@ func (r *race) err(ctx context.Context) error {
 	return errors.Join(r.errs...)
 }
 
-// begin starts the best attempt, and returns how long the next has to wait for it.
+// begin starts the best attempt, and returns how long the next one waits for it.
 func (r *race) begin(ctx context.Context) time.Duration {
 	best := slices.MinFunc(r.waiting, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(r.way.rank(a.target), r.way.rank(b.target)), cmp.Compare(a.depth, b.depth), cmp.Compare(a.place, b.place))
@@ -127,7 +128,7 @@ func (r *race) begin(ctx context.Context) time.Duration {
 	return pace
 }
 
-// lookUp begins to look up every name that is to be dialled, once each.
+// lookUp starts a lookup of every name that will be dialled, once each.
 func (r *race) lookUp(ctx context.Context) {
 	var hosts []string
 	for _, e := range r.way.Addresses {
@@ -147,7 +148,7 @@ func (r *race) lookUp(ctx context.Context) {
 	}
 }
 
-// add makes candidates of an answer.
+// add adds candidates for the addresses of an answer.
 func (r *race) add(l lookup) {
 	if l.err != nil {
 		r.errs = append(r.errs, l.err)
@@ -164,7 +165,7 @@ func (r *race) add(l lookup) {
 	}
 }
 
-// hop is whom to dial for an endpoint: itself or the proxy.
+// hop returns the endpoint to dial for e: e itself, or the proxy.
 func (w *Way) hop(e model.Endpoint) model.Endpoint {
 	if w.Proxy.leadsTo(e) {
 		return w.Proxy.address
@@ -172,8 +173,8 @@ func (w *Way) hop(e model.Endpoint) model.Endpoint {
 	return e
 }
 
-// lookUp returns the addresses of a host, families in turn. If the lookup fails it returns those of the last one that did
-// not, beside the error.
+// lookUp returns the addresses of a host, alternating between families. If the lookup fails, it returns the last known
+// addresses and the error.
 func (w *Way) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr.Unmap()}, nil
@@ -190,7 +191,7 @@ func (w *Way) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if err != nil {
 		return w.known[host], fmt.Errorf("%s: %w", host, explainDial(err))
 	}
-	addrs = inTurn(addrs)
+	addrs = interleave(addrs)
 	if w.known == nil {
 		w.known = map[string][]netip.Addr{}
 	}
@@ -198,8 +199,8 @@ func (w *Way) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// inTurn puts an address of the other family behind each of the family that the resolver prefers (RFC 8305, section 4).
-func inTurn(addrs []netip.Addr) []netip.Addr {
+// interleave alternates between the family that the resolver prefers and the other one (RFC 8305, section 4).
+func interleave(addrs []netip.Addr) []netip.Addr {
 	var first, second []netip.Addr
 	for _, addr := range addrs {
 		addr = addr.Unmap()

@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// ServerDeadline is how long the server takes at most. It is longer than an Issuer waits for its signer, so that the client
-	// hears the reason.
+	// ServerDeadline bounds how long the server takes. It is longer than an Issuer waits for its signer, so that the
+	// client receives the reason.
 	ServerDeadline = 20 * time.Second
-	// NotRenewable is what the control channel says of an identity that is over for good, and of nothing else: an agent then
-	// enrols anew, as another node, and so cuts its tunnels and uses up its token. After any other code it goes on asking.
+	// NotRenewable is the status code for an identity that can never be renewed again. The control channel uses it for
+	// nothing else: an agent then enrols as a new node, which closes its reverse tunnels and uses up its token. After
+	// any other code it retries the renewal.
 	NotRenewable = codes.FailedPrecondition
-	// MaxHost is the longest DNS name.
+	// MaxHost is the maximum length of a host name: that of a DNS name.
 	MaxHost = 253
 )
 
-// ValidHost says whether a label from a machine can go into an object and a log as it is.
+// ValidHost reports whether a host name from a machine can be written unchanged into an object and a log.
 func ValidHost(s string) bool {
 	return len(s) <= MaxHost && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }

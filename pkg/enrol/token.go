@@ -1,6 +1,7 @@
-// Package enrol is what both ends of enrolment agree on: the tokens that a machine enrols and reports with, and what the two
-// say to each other beside the messages of enrol/v1. The ends are enrol/client, which a machine runs, and enrol/server, which
-// an xds-server runs; enrol/csr has the certificates signed. It knows neither the network nor Kubernetes.
+// Package enrol is the protocol that both ends of enrolment share, in addition to the messages of enrol/v1: the tokens
+// with which a machine enrols and reports, and the meaning of status codes. The ends are enrol/client, which runs on a
+// machine, and enrol/server, which runs in an xds-server; enrol/csr gets certificates signed. The package knows
+// neither the network nor Kubernetes.
 package enrol
 
 import (
@@ -15,20 +16,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// tokenPrefix tells people and secret scanners what a token is for.
+// tokenPrefix lets people and secret scanners recognise a token.
 const tokenPrefix = "fl1."
 
-// reportPrefix begins tokens for boot reports. It is another one than that of bootstrap tokens, so that neither is ever looked up
-// among the others.
+// reportPrefix begins tokens for boot reports. It differs from that of bootstrap tokens, so that a token of one kind
+// is never looked up among tokens of the other.
 const reportPrefix = "flr1."
 
-// maxToken is the size in bytes up to which a token is looked at. Ours have 56.
+// maxToken is the maximum size of an accepted token in bytes. Ours have 56.
 const maxToken = 128
 
-// ErrUnknownToken is the error for a token that is not there, has expired or is used up.
+// ErrUnknownToken is the error for a token that does not exist, has expired or is used up.
 var ErrUnknownToken = errors.New("the token is unknown, has expired or is used up: take the newest one")
 
-// Grant is what a token entitles to: a leaf for one tunnel, or reports about machines of its Cluster.
+// Grant is what a token authorises: a leaf for one tunnel, or boot reports about machines of its Cluster.
 type Grant struct {
 	Tunnel model.Key
 	ID     string // Tunnel.spec.id
@@ -37,15 +38,15 @@ type Grant struct {
 // RandomToken returns a new bootstrap token: 256 random bits in base32.
 func RandomToken() (string, error) { return randomToken(tokenPrefix) }
 
-// RandomReportToken returns a new token for boot reports, as random.
+// RandomReportToken returns a new token for boot reports, with the same randomness as RandomToken.
 func RandomReportToken() (string, error) { return randomToken(reportPrefix) }
 
-// IsToken says whether a text may be a bootstrap token, so that it is worth looking up.
+// IsToken reports whether a text has the form of a bootstrap token, so that looking it up is worthwhile.
 func IsToken(token string) bool {
 	return len(token) <= maxToken && strings.HasPrefix(token, tokenPrefix)
 }
 
-// IsReportToken says whether a text may be a token for boot reports.
+// IsReportToken reports whether a text has the form of a token for boot reports.
 func IsReportToken(token string) bool {
 	return len(token) <= maxToken && strings.HasPrefix(token, reportPrefix)
 }
@@ -58,8 +59,8 @@ func randomToken(prefix string) (string, error) {
 	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b)), nil
 }
 
-// HashToken is what is kept of a token: its SHA-256 in hexadecimal. A token is random, so no slow hash is needed; and
-// whoever knows the hash can't enrol with it.
+// HashToken returns the stored form of a token: its SHA-256 in hexadecimal. A token is random, so no slow hash is
+// needed, and the hash cannot be used to enrol.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])

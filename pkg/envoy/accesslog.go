@@ -9,8 +9,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// accessLog writes a line of JSON to Envoy's output when a connection through a tunnel has ended; nil: none is written. A gateway and an edge
-// write about the same connection what each knows. There is nothing in it of what was sent: neither Envoy can read that.
+// accessLog writes a line of JSON to Envoy's output when a connection through a reverse tunnel has ended. It returns
+// nil if which selects no connections. A gateway and an edge log the same connection, each with its own data. The line
+// contains no payload: neither Envoy can read it.
 func accessLog(which model.AccessLog, listener string, version Version) []*accesslogv3.AccessLog {
 	if which != model.AccessLogFailed && which != model.AccessLogAll {
 		return nil
@@ -19,7 +20,7 @@ func accessLog(which model.AccessLog, listener string, version Version) []*acces
 	for name, value := range map[string]string{
 		"log": "access", "listener": listener, "time": "%START_TIME%", "duration_ms": "%DURATION%",
 		"client": "%DOWNSTREAM_REMOTE_ADDRESS%", "sni": "%REQUESTED_SERVER_NAME%", "authority": "%REQ(:AUTHORITY)%",
-		// The Envoy cluster is the tunnel hostname, the peer in the tunnel an edge's node id.
+		// The Envoy cluster is the tunnel hostname, the peer in the reverse tunnel an edge's node id.
 		"tunnel": "%UPSTREAM_CLUSTER%", "edge": "%UPSTREAM_PEER_SUBJECT%", "gateway": "%DOWNSTREAM_PEER_SUBJECT%", "upstream": "%UPSTREAM_HOST%",
 		"bytes_in": "%BYTES_RECEIVED%", "bytes_out": "%BYTES_SENT%", "code": "%RESPONSE_CODE%", "flags": "%RESPONSE_FLAGS%",
 		"details": "%RESPONSE_CODE_DETAILS%", "ended": "%CONNECTION_TERMINATION_DETAILS%",
@@ -41,7 +42,8 @@ func accessLog(which model.AccessLog, listener string, version Version) []*acces
 	}
 	if which == model.AccessLogFailed {
 		log.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-			// What our side or the tunnel did wrong. A client that goes away, or an apiserver that closes, is no failure.
+			// Failures on our side or in the reverse tunnel. A client that disconnects, or an apiserver that closes,
+			// is not a failure.
 			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UH", "UF", "UO", "NR", "NC", "URX", "LR", "UR", "UC", "UT", "LH", "DPE", "UPE", "UMSDR", "OM"}},
 		}}
 	}

@@ -18,20 +18,20 @@ import (
 const (
 	// PublicListener is the listener to which AddAdmission applies.
 	PublicListener = publicListener
-	// AdmissionForm names what AddAdmission makes. It changes with every change of that, so that an Envoy that an agent takes
-	// over gets the listener anew.
+	// AdmissionForm identifies the form of AddAdmission's result. It changes whenever that changes, so that an agent
+	// that takes over a running Envoy replaces the listener.
 	AdmissionForm = "admission-1"
 	// AdmissionSource is the key of the descriptor with the source address of a connection.
 	AdmissionSource = "source"
-	// AdmissionRelayed is the key of the descriptor of a connection that is passed on.
+	// AdmissionRelayed is the key of the descriptor of a relayed connection.
 	AdmissionRelayed = "relayed"
 
-	// admissionTimeout is how long a connection waits for the agent's answer before it is admitted without one. An answer takes
-	// 0.2 ms. On a machine without a free core it takes longer, and a flood must not be admitted for that.
+	// admissionTimeout is how long a connection waits for the agent's answer before it is admitted without one. An
+	// answer takes 0.2 ms. On a machine without a free core it takes longer, and that must not admit a flood.
 	admissionTimeout = 200 * time.Millisecond
-	// backstop is how many times the rate of new tunnels a filter chain takes in connections, before the agent is asked. All
-	// sources share this bucket, so it must not be used up before a worker is: a refused connection costs Envoy 0.4 ms, and
-	// with backstopFloor a low rate of tunnels does not make a flood out of fewer connections.
+	// backstop is how many connections a filter chain accepts before it calls the agent, as a multiple of the rate of
+	// new reverse tunnels. All sources share this bucket, so it must not be exhausted before a worker is: a rejected
+	// connection costs Envoy 0.4 ms. backstopFloor keeps the bucket large if the rate of reverse tunnels is low.
 	backstop      = 4
 	backstopFloor = backstop * handshakeRate
 
@@ -39,14 +39,14 @@ const (
 	localLimitFilter    = "envoy.filters.network.local_ratelimit"
 )
 
-// AddAdmission returns a gateway's public listener with the filters that ask its agent: in every filter chain, before TLS, whether
-// the source may connect; in that of the tunnels, after TLS, whether the edge may open one more. The rate is how many
-// tunnels may be opened in a second. The bucket for that, which all clients share, comes behind the agent's answer, so that it holds
-// for what is admitted without one. In front is another one, for connections that are refused too. ok is false for a
-// resource that is no public listener.
+// AddAdmission returns a gateway's public listener with the filters that call its agent: in every filter chain, before
+// TLS, for the source of the connection; in the filter chain of reverse tunnels, after TLS, for the edge. rate is how
+// many reverse tunnels may be opened per second. The bucket for this rate, which all clients share, comes after the
+// agent's answer, so that it limits connections that are admitted without one. Another bucket, before the call, also
+// limits connections that will be rejected. ok is false for a resource that is not a public listener.
 //
-// The agent adds these filters and not the xds-server: it is the agent's service that they ask, the policy needs no rule for them,
-// and no xds-server can remove them.
+// The agent adds these filters instead of the xds-server, because they call the agent's own service: the policy needs
+// no rule for them, and no xds-server can remove them.
 func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 	l := &listenerv3.Listener{}
 	if resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
@@ -62,17 +62,17 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 				continue
 			case reverseTunnelFilter:
 				relayed = false
-				filters = append(filters, askAboutTunnel())
+				filters = append(filters, callForTunnel())
 			}
 			filters = append(filters, f)
 		}
 		chain.Filters = slices.Insert(filters, 0,
-			connectionLimit("backstop", max(backstop*rate, backstopFloor)), askAboutConnection(relayed), connectionLimit("handshakes", rate))
+			connectionLimit("backstop", max(backstop*rate, backstopFloor)), callForConnection(relayed), connectionLimit("handshakes", rate))
 	}
 	return pack(l), rate, true
 }
 
-// tunnelRate is how many tunnels a second an xds-server allows.
+// tunnelRate returns how many reverse tunnels per second the xds-server allows.
 func tunnelRate(l *listenerv3.Listener) int {
 	for _, chain := range l.GetFilterChains() {
 		for _, f := range chain.GetFilters() {
@@ -85,8 +85,9 @@ func tunnelRate(l *listenerv3.Listener) int {
 	return handshakeRate
 }
 
-// askAboutConnection asks the agent when a connection is accepted. Envoy 1.40 begins TLS while it waits for the answer.
-func askAboutConnection(relayed bool) *listenerv3.Filter {
+// callForConnection calls the agent when a connection is accepted. Envoy 1.40 begins TLS while it waits for the
+// answer.
+func callForConnection(relayed bool) *listenerv3.Filter {
 	entries := []*ratelimitcommonv3.RateLimitDescriptor_Entry{{Key: AdmissionSource, Value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}}
 	if relayed {
 		entries = append(entries, &ratelimitcommonv3.RateLimitDescriptor_Entry{Key: AdmissionRelayed, Value: "true"})
@@ -98,8 +99,8 @@ func askAboutConnection(relayed bool) *listenerv3.Filter {
 	})
 }
 
-// askAboutTunnel asks the agent when the first data of an edge has come, which is after TLS.
-func askAboutTunnel() *listenerv3.Filter {
+// callForTunnel calls the agent when the first data of an edge has arrived, which is after TLS.
+func callForTunnel() *listenerv3.Filter {
 	service := agentCall()
 	service.Timeout = durationpb.New(admissionTimeout)
 	return filter("envoy.filters.network.ext_authz", &extauthzv3.ExtAuthz{

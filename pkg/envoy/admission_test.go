@@ -21,7 +21,7 @@ var admissionBind = envoy.GatewayBind{
 	Connect:   model.Endpoint{Host: "127.0.0.1", Port: 3},
 }
 
-// admitted is the public listener of a gateway with two peers, as its agent gives it to Envoy.
+// admitted returns the public listener of a gateway with two peers, as its agent sends it to Envoy.
 func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *anypb.Any) {
 	t.Helper()
 	peer := model.Endpoint{Host: "192.0.2.1", Port: 1}
@@ -54,7 +54,7 @@ func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *a
 	return all, bare, with
 }
 
-func TestEveryFilterChainAsksTheAgent(t *testing.T) {
+func TestEveryFilterChainCallsTheAgent(t *testing.T) {
 	all, _, _ := admitted(t, 50)
 	const ask, authorize, bucket = "envoy.filters.network.ratelimit", "envoy.filters.network.ext_authz", "envoy.filters.network.local_ratelimit"
 	for _, chain := range all[0].GetFilterChains() {
@@ -75,8 +75,8 @@ func TestEveryFilterChainAsksTheAgent(t *testing.T) {
 	}
 }
 
-// TestAnXDSServerCannotAskTheAgent shows that only an agent adds these filters: it accepts none from an xds-server.
-func TestAnXDSServerCannotAskTheAgent(t *testing.T) {
+// TestAnXDSServerCannotCallTheAgent shows that only an agent adds these filters: it accepts none from an xds-server.
+func TestAnXDSServerCannotCallTheAgent(t *testing.T) {
 	_, bare, with := admitted(t, 0)
 	allowed := policy.Of(policy.Scope{Domain: domain, Subject: model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, Listens: admissionBind})
 	if err := allowed.Check(bare); err != nil {
@@ -87,7 +87,7 @@ func TestAnXDSServerCannotAskTheAgent(t *testing.T) {
 	}
 }
 
-func TestEnvoyTakesTheFiltersOfAdmission(t *testing.T) {
+func TestEnvoyAcceptsTheFiltersOfAdmission(t *testing.T) {
 	all, _, _ := admitted(t, 0)
 	inst := model.Installation{Domain: domain, Control: model.Endpoint{Host: "192.0.2.1", Port: 1}}
 	for i := range 3 {

@@ -22,22 +22,22 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// agent plays an agent: it gives one Envoy its certificates and its configuration.
+// agent is a fake agent: it sends one Envoy its certificates and its configuration.
 type agent struct {
-	*doorbell
+	*countingListener
 	resources cachev3.SnapshotCache
 	clusters  []types.Resource
 	version   atomic.Int64
 }
 
-// anyNode is one Envoy whatever it calls itself.
+// anyNode maps every node to the same id.
 type anyNode struct{}
 
 // ID implements cachev3.NodeHash.
 func (anyNode) ID(*corev3.Node) string { return "" }
 
-// serveAgent serves the Envoy of a folder: the identities of some subjects and trust bundles, and Envoy clusters once listen
-// is called.
+// serveAgent serves the Envoy of a directory: the identities of some subjects and trust bundles, and Envoy clusters
+// once listen is called.
 func (in *installation) serveAgent(t *testing.T, dir string, clusters []*clusterv3.Cluster, subjects ...model.Subject) *agent {
 	t.Helper()
 	secrets := map[string]types.Resource{}
@@ -52,8 +52,8 @@ func (in *installation) serveAgent(t *testing.T, dir string, clusters []*cluster
 		secrets[trust] = envoy.TrustSecret(trust, in.ca.ca.CertPEM())
 	}
 	a := &agent{
-		doorbell:  newDoorbell(t, "unix", filepath.Join(dir, envoy.AgentSocket), nil),
-		resources: cachev3.NewSnapshotCache(true, anyNode{}, nil),
+		countingListener: newCountingListener(t, "unix", filepath.Join(dir, envoy.AgentSocket), nil),
+		resources:        cachev3.NewSnapshotCache(true, anyNode{}, nil),
 	}
 	for _, c := range clusters {
 		a.clusters = append(a.clusters, c)
@@ -63,7 +63,7 @@ func (in *installation) serveAgent(t *testing.T, dir string, clusters []*cluster
 	server := grpc.NewServer()
 	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(secrets)), nil))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(ctx, a.resources, nil))
-	go func() { _ = server.Serve(a.doorbell) }()
+	go func() { _ = server.Serve(a.countingListener) }()
 	t.Cleanup(server.Stop)
 	return a
 }

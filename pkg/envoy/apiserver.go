@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// APIServers are the apiservers that an Envoy cluster of an edge dials, in the order in which it prefers them; nil for every
+// APIServers returns the apiservers that an Envoy cluster of an edge dials, in order of preference, or nil for any
 // other resource.
 func APIServers(resource *anypb.Any) []model.Endpoint {
 	c := &clusterv3.Cluster{}
@@ -41,23 +41,23 @@ func APIServers(resource *anypb.Any) []model.Endpoint {
 	return found
 }
 
-// apiserverRoute passes every CONNECT in a tunnel to the apiservers.
+// apiserverRoute routes every CONNECT in a reverse tunnel to the apiservers.
 func apiserverRoute(cluster string) *routev3.Route {
 	return &routev3.Route{Match: connectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-		Timeout:          durationpb.New(0), // a connection lasts as long as its two ends want
+		Timeout:          durationpb.New(0), // a connection lasts until one of its ends closes
 		UpgradeConfigs: []*routev3.RouteAction_UpgradeConfig{{
 			UpgradeType:   "CONNECT",
 			ConnectConfig: &routev3.RouteAction_UpgradeConfig_ConnectConfig{},
 		}},
-		RetryPolicy: tryAnother(),
+		RetryPolicy: retryAnother(),
 	}}}
 }
 
-// tryAnother takes the next apiserver if one can't be connected to: another address of the same name, or another priority.
-// Where there is no other it tries the same again. Nothing of the client has been sent by then, because a gateway waits for
-// the answer to its CONNECT.
-func tryAnother() *routev3.RetryPolicy {
+// retryAnother retries with the next apiserver if a connection fails: another address of the same name, or another
+// priority. If there is no other, it retries the same one. No data of the client has been sent by then, because a
+// gateway waits for the answer to its CONNECT.
+func retryAnother() *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:    "connect-failure",
 		NumRetries: wrapperspb.UInt32(apiserverAttempts - 1),
@@ -80,8 +80,9 @@ func tryAnother() *routev3.RetryPolicy {
 	}
 }
 
-// edgeAPIServer dials apiservers, the first that is well: one connection for each stream of each tunnel. Where there is but
-// one address nothing is to be chosen, so nothing is asked of it, and it can't be thought dead.
+// edgeAPIServer returns the Envoy cluster that dials apiservers, the first healthy one: one connection for each stream
+// of each reverse tunnel. If there is only one address, it has no health check, because there is no alternative, and
+// so it cannot be considered unhealthy.
 func edgeAPIServer(name string, at []model.Endpoint, buffer uint32) *clusterv3.Cluster {
 	var groups [][]*endpointv3.LbEndpoint
 	for _, e := range at {
@@ -99,22 +100,23 @@ func edgeAPIServer(name string, at []model.Endpoint, buffer uint32) *clusterv3.C
 	if len(at) > 1 || slices.ContainsFunc(at, isName) { // a name may have several addresses
 		c.HealthChecks = []*corev3.HealthCheck{readyz()}
 		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{forHealthChecks()}
-		// Who is not in DNS any more gets no new connections, however well it is.
+		// An address that is removed from DNS gets no new connections, even if it is healthy.
 		c.IgnoreHealthOnHostRemoval = true
-		// Those that are not well are tried only when none is; by default they would be as soon as half of them are not.
+		// Unhealthy apiservers are used only if none is healthy. By default Envoy uses them as soon as half of them
+		// are unhealthy.
 		c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 1}}
 	}
 	return c
 }
 
-// unlimited lets tunnels alone bound what goes through them.
+// unlimited disables Envoy's own limits: only the limits of the reverse tunnels apply.
 func unlimited() *clusterv3.CircuitBreakers_Thresholds {
 	most := func() *wrapperspb.UInt32Value { return wrapperspb.UInt32(apiserverConnections) }
 	return &clusterv3.CircuitBreakers_Thresholds{MaxConnections: most(), MaxPendingRequests: most(), MaxRequests: most(), MaxRetries: most()}
 }
 
-// readyz asks an apiserver how it is, as a stranger. Any answer shows that it serves, even one that refuses strangers, but
-// those by which a server says that it can't.
+// readyz checks an apiserver without authentication. Any response shows that it serves, including a rejection of
+// unauthenticated requests, except server errors.
 func readyz() *corev3.HealthCheck {
 	return &corev3.HealthCheck{
 		Timeout:            durationpb.New(healthTimeout),
@@ -131,18 +133,18 @@ func readyz() *corev3.HealthCheck {
 	}
 }
 
-// forHealthChecks is TLS for health checks alone: no endpoint has metadata that match, so connections of clients stay bytes.
-// Nobody is verified, because nothing is said and nobody believed but "I serve"; who can forge that can as well stop the
-// clients' connections, and can do no more with them either way.
+// forHealthChecks is TLS only for health checks: no endpoint has matching metadata, so connections of clients stay
+// plain bytes. The apiserver is not verified, because the check sends no secret and only believes that the apiserver
+// serves. An attacker who can forge this answer can also cut the clients' connections, and gains nothing more by it.
 func forHealthChecks() *clusterv3.Cluster_TransportSocketMatch {
 	return &clusterv3.Cluster_TransportSocketMatch{
 		Name:  "health_check",
 		Match: healthCheckOnly(),
 		TransportSocket: tlsSocket(&tlsv3.UpstreamTlsContext{
-			AutoHostSni: true, // the DNS name, where there is one: some front ends know apiservers by it
+			AutoHostSni: true, // the DNS name, if there is one: some load balancers route by it
 			CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
 				TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
-				TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, // as a client Envoy would stop at 1.2
+				TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, // Envoy's default maximum for clients is 1.2
 			}},
 		}),
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestOneOfThreeAPIServers has a workload cluster with three apiservers, and clients that connect all the time while the first
-// of them dies and comes back.
+// TestOneOfThreeAPIServers has a workload cluster with three apiservers, and clients that connect all the time while
+// the first of them fails and recovers.
 func TestOneOfThreeAPIServers(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
-	var apis []*standIn
+	var apis []*fakeAPIServer
 	for i := range 3 {
-		apis = append(apis, newStandIn(t, fmt.Sprint("api-", i), workload, hostname))
+		apis = append(apis, newFakeAPIServer(t, fmt.Sprint("api-", i), workload, hostname))
 	}
 	c1 := cluster(t, "c1", apis[1].at)
 	c1.Others = []model.Endpoint{apis[2].at, apis[0].at}
@@ -35,14 +35,14 @@ func TestOneOfThreeAPIServers(t *testing.T) {
 
 	tests := []struct {
 		name    string
-		die     func(s *standIn)
-		mayFail int // of those that begin before it can be known
+		die     func(s *fakeAPIServer)
+		mayFail int // of the requests that begin before the failure can be detected
 	}{
-		{"refuses connections", func(s *standIn) { s.cut() }, 0},
-		{"is gone without a word", func(s *standIn) { s.vanish(t) }, 0},
-		{"says that it is not ready", func(s *standIn) { s.ready.Store(http.StatusInternalServerError) }, 0},
-		// Only a health check can find this; nobody else could but by reading what is not for him.
-		{"accepts and says nothing", func(s *standIn) { s.silent.Store(true) }, 100},
+		{"refuses connections", func(s *fakeAPIServer) { s.cut() }, 0},
+		{"is gone without a word", func(s *fakeAPIServer) { s.vanish(t) }, 0},
+		{"says that it is not ready", func(s *fakeAPIServer) { s.ready.Store(http.StatusInternalServerError) }, 0},
+		// Only a health check can detect this, because the edge cannot read the clients' TLS.
+		{"accepts and says nothing", func(s *fakeAPIServer) { s.silent.Store(true) }, 100},
 	}
 	for _, tc := range tests {
 		t.Run("the first "+tc.name, func(t *testing.T) {
@@ -76,8 +76,8 @@ func TestOneOfThreeAPIServers(t *testing.T) {
 	})
 }
 
-// checkOrder takes one apiserver after the other away.
-func checkOrder(t *testing.T, in *installation, hostname string, apis []*standIn) {
+// checkOrder stops one apiserver after the other.
+func checkOrder(t *testing.T, in *installation, hostname string, apis []*fakeAPIServer) {
 	t.Helper()
 	l := in.load(t, hostname)
 	for i, s := range apis[:2] {
@@ -98,7 +98,7 @@ func checkOrder(t *testing.T, in *installation, hostname string, apis []*standIn
 	}
 }
 
-// retries is how often an edge has tried another apiserver.
+// retries returns how often an edge has tried another apiserver.
 func retries(t *testing.T, edge *envoytest.Envoy) (n int) {
 	t.Helper()
 	stats, err := edge.Admin(t.Context(), http.MethodGet, `/stats?filter=^cluster.apiserver_.*\.upstream_rq_retry$`)
@@ -113,11 +113,12 @@ func retries(t *testing.T, edge *envoytest.Envoy) (n int) {
 }
 
 const (
-	// every is between two requests of a load.
+	// every is the interval between requests of a load.
 	every = 50 * time.Millisecond
-	// slow is what a client would notice. It is counted and told, but no reason to fail: the machine may be busy.
+	// slow is noticeable for a client. Slow requests are counted and logged, but do not fail the test: the machine may
+	// be busy.
 	slow = 500 * time.Millisecond
-	// patience is for how long client-go waits for a TLS handshake. What takes longer has failed.
+	// patience is client-go's timeout of a TLS handshake. A request that takes longer has failed.
 	patience = 10 * time.Second
 )
 
@@ -128,7 +129,7 @@ type answer struct {
 	err   error
 }
 
-// load is a stream of requests, each on a connection of its own.
+// load is a stream of requests, each on its own connection.
 type load struct {
 	mu      sync.Mutex
 	answers []answer
@@ -168,7 +169,7 @@ func (in *installation) load(t *testing.T, hostname string) *load {
 	return l
 }
 
-// until waits for ten answers in a row of one apiserver.
+// until waits for ten consecutive answers of one apiserver.
 func (l *load) until(t *testing.T, from string) {
 	t.Helper()
 	begin := time.Now()
@@ -201,7 +202,7 @@ func (l *load) stop() {
 	<-l.done
 }
 
-// from are those that answered requests which began in a time, in order.
+// from returns the apiservers that answered requests which began between begin and end, in order.
 func (l *load) from(begin, end time.Time) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,15 +218,15 @@ func (l *load) from(begin, end time.Time) []string {
 
 type tally struct {
 	all, failed, slow int
-	longest           time.Duration // of those that did not fail
+	longest           time.Duration // of the requests that did not fail
 }
 
-// String names the figures.
+// String returns the numbers as text.
 func (t tally) String() string {
 	return fmt.Sprintf("%d requests, %d failed, %d slow, the longest took %s", t.all, t.failed, t.slow, t.longest.Round(time.Millisecond))
 }
 
-// count looks at those that began in a time.
+// count summarises the requests that began between from and to.
 func (l *load) count(from, to time.Time) tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()

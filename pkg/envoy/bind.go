@@ -11,24 +11,25 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// metadataKey is the field of an Envoy node's metadata that is Fairlead's.
+// metadataKey is Fairlead's field in the metadata of an Envoy node.
 const metadataKey = "fairlead"
 
-// GatewayBind is where the three listeners of one gateway listen, and its version. Every host must be an IP address.
+// GatewayBind contains the addresses of the three listeners of one gateway, and its version. Every host must be an IP
+// address.
 type GatewayBind struct {
 	Public    model.Endpoint // for edges
 	APIServer model.Endpoint // for clients, by SNI
 	Connect   model.Endpoint // for clients, by CONNECT
-	Version   Version        // what its listeners are rendered for
+	Version   Version        // for which its listeners are rendered
 }
 
-// Metadata writes the addresses into the metadata of the gateway's Envoy node, which brings them to the xds-server.
+// Metadata returns the metadata of the gateway's Envoy node with the addresses, which sends them to the xds-server.
 func (b GatewayBind) Metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{}
 	for _, l := range b.listeners() {
 		fields[l.name] = structpb.NewStringValue(l.at.String())
 	}
-	b.Version.say(fields)
+	b.Version.addTo(fields)
 	return ownMetadata(fields)
 }
 
@@ -38,8 +39,8 @@ func ownMetadata(fields map[string]*structpb.Value) *structpb.Struct {
 	}}
 }
 
-// ParseGatewayBind is the inverse of Metadata. The error names the address that is missing or malformed; the node may be
-// nil.
+// ParseGatewayBind is the inverse of Metadata. The error names the missing or malformed address. node may be nil,
+// which is an error.
 func ParseGatewayBind(node *corev3.Node) (GatewayBind, error) {
 	var b GatewayBind
 	fields := node.GetMetadata().GetFields()[metadataKey].GetStructValue().GetFields()
@@ -67,7 +68,7 @@ func (b GatewayBind) Validate() error {
 	return nil
 }
 
-// Edges is the address at which edges are accepted. It is invalid for a host that Validate refuses.
+// Edges returns the address for edges. It is invalid if Validate rejects the host.
 func (b GatewayBind) Edges() netip.AddrPort {
 	ip, err := netip.ParseAddr(b.Public.Host)
 	if err != nil {
@@ -76,7 +77,7 @@ func (b GatewayBind) Edges() netip.AddrPort {
 	return netip.AddrPortFrom(ip, b.Public.Port)
 }
 
-// Clients are the addresses at which clients are accepted.
+// Clients returns the addresses for clients.
 func (b GatewayBind) Clients() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, at := range []model.Endpoint{b.APIServer, b.Connect} {
@@ -87,7 +88,7 @@ func (b GatewayBind) Clients() []netip.AddrPort {
 	return all
 }
 
-// PublicAddress is the address at which edges are accepted; not valid if it is no IP address.
+// PublicAddress returns the address for edges. It is invalid if the host is not an IP address.
 func (b GatewayBind) PublicAddress() netip.AddrPort {
 	ip, err := netip.ParseAddr(b.Public.Host)
 	if err != nil {

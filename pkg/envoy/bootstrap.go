@@ -19,15 +19,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// BootstrapConfig is what differs between the bootstraps of two Envoys of one role. Its zero value is usable.
+// BootstrapConfig configures the bootstrap of an Envoy. The zero value selects defaults.
 type BootstrapConfig struct {
-	MaxHeap        uint64 // bytes of memory that Envoy keeps below; 0: a default that depends on the role
-	MaxConnections uint64 // of clients and edges to it; 0: a default
-	// ClusterStatistics lets a gateway count for each Envoy cluster, and so for each workload cluster, what 12 KB of memory hold, and more while it has traffic.
+	MaxHeap        uint64 // limit of Envoy's heap in bytes; 0: a default that depends on the role
+	MaxConnections uint64 // limit of downstream connections, of clients and edges; 0: a default
+	// ClusterStatistics enables a gateway's statistics for each Envoy cluster, and so for each workload cluster. They
+	// use 12 KB of memory each, and more while there is traffic.
 	ClusterStatistics bool
 }
 
-// GatewayBootstrap is what the Envoy of a gateway starts with. All else comes from its agent.
+// GatewayBootstrap returns the bootstrap of a gateway's Envoy. Its agent sends everything else.
 func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	b := bootstrap(model.RoleGateway, &corev3.TypedExtensionConfig{
 		Name: "envoy.bootstrap.reverse_tunnel.upstream_socket_interface",
@@ -38,7 +39,7 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	})
 	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c), limitsLayer()}}
 	b.OverloadManager = gatewayOverload(c)
-	// Most workload clusters are idle most of the time: what counts their traffic is made when there is some.
+	// Most workload clusters are idle most of the time: their traffic counters are created on first use.
 	b.DeferredStatOptions = &bootstrapv3.Bootstrap_DeferredStatOptions{EnableDeferredCreationStats: true}
 	b.MemoryAllocatorManager = releaseMemory()
 	if !c.ClusterStatistics {
@@ -47,14 +48,15 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	return b
 }
 
-// releaseMemory gives memory back to the system, some in each second, that was used while thousands of Envoy clusters were read or of tunnels
-// opened. By itself Envoy keeps up to 100 MB of it.
+// releaseMemory returns unused memory to the kernel every second, which Envoy used while it read thousands of Envoy
+// clusters or opened as many reverse tunnels. By default Envoy keeps up to 100 MB of it.
 func releaseMemory() *bootstrapv3.MemoryAllocatorManager {
 	return &bootstrapv3.MemoryAllocatorManager{BytesToRelease: 16 << 20, MemoryReleaseInterval: durationpb.New(time.Second)}
 }
 
-// noClusterStatistics leaves out the statistics of all Envoy clusters, those of workload clusters and the few others: Envoy is fast
-// with a prefix, and would have to look at each name for anything finer. Nobody acts on them.
+// noClusterStatistics excludes the statistics of all Envoy clusters, including the few that are not for workload
+// clusters. Envoy matches a prefix quickly, and would have to match each name for anything finer. Nothing depends on
+// these statistics.
 func noClusterStatistics() *metricsv3.StatsConfig {
 	return &metricsv3.StatsConfig{StatsMatcher: &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_ExclusionList{
 		ExclusionList: &matcherv3.ListStringMatcher{Patterns: []*matcherv3.StringMatcher{{
@@ -63,8 +65,8 @@ func noClusterStatistics() *metricsv3.StatsConfig {
 	}}}
 }
 
-// keepLastBytes has clients of a gateway read what it still holds for them when a stream in a tunnel is reset. Envoy 1.40
-// would reset their connections too, and the kernel then discards what it has not delivered:
+// keepLastBytes lets clients of a gateway read the data that it still holds for them when a stream in a reverse tunnel
+// is reset. By default Envoy 1.40 also resets their connections, and the kernel then drops undelivered data: see
 // docs/decisions/0025-last-bytes.md.
 func keepLastBytes() *bootstrapv3.RuntimeLayer {
 	off := structpb.NewBoolValue(false)
@@ -74,7 +76,7 @@ func keepLastBytes() *bootstrapv3.RuntimeLayer {
 	})
 }
 
-// limitsLayer is where the agent sets limits of workload clusters: see Tunnel.
+// limitsLayer is where the agent sets the limits of workload clusters: see Tunnel.
 func limitsLayer() *bootstrapv3.RuntimeLayer {
 	return &bootstrapv3.RuntimeLayer{Name: "limits", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}}}
 }
@@ -86,7 +88,7 @@ func staticLayer(name string, fields map[string]*structpb.Value) *bootstrapv3.Ru
 	}
 }
 
-// EdgeBootstrap is what the Envoy of an edge starts with. All else comes from its agent.
+// EdgeBootstrap returns the bootstrap of an edge's Envoy. Its agent sends everything else.
 func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	b := bootstrap(model.RoleEdge, &corev3.TypedExtensionConfig{
 		Name: "envoy.bootstrap.reverse_tunnel.downstream_socket_interface",
@@ -100,7 +102,7 @@ func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	return b
 }
 
-// Static returns a copy of a bootstrap that has the resources in itself and asks its agent for secrets alone.
+// Static returns a copy of a bootstrap that contains the resources, and requests only secrets from its agent.
 func Static(b *bootstrapv3.Bootstrap, listeners []*listenerv3.Listener, clusters []*clusterv3.Cluster) *bootstrapv3.Bootstrap {
 	b = proto.CloneOf(b)
 	b.DynamicResources = nil
@@ -109,7 +111,7 @@ func Static(b *bootstrapv3.Bootstrap, listeners []*listenerv3.Listener, clusters
 	return b
 }
 
-// bootstrap knows nothing of the installation. The node is whom Envoy's own agent serves, and that serves nobody else.
+// bootstrap does not depend on the installation. The node is the role: each agent serves only its own Envoy.
 func bootstrap(role model.Role, extension *corev3.TypedExtensionConfig) *bootstrapv3.Bootstrap {
 	return &bootstrapv3.Bootstrap{
 		Node: &corev3.Node{Id: string(role), Cluster: string(role)},
@@ -134,7 +136,7 @@ func bootstrap(role model.Role, extension *corev3.TypedExtensionConfig) *bootstr
 	}
 }
 
-// overADS waits for the first answer as long as it takes: an Envoy that calls itself ready has its configuration.
+// overADS waits without a limit for the first response: an Envoy that reports ready has its configuration.
 func overADS() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
@@ -143,7 +145,7 @@ func overADS() *corev3.ConfigSource {
 	}
 }
 
-// agentService is the agent's gRPC, which is dialled again soon after it went away.
+// agentService is the agent's gRPC service, with a short reconnect backoff.
 func agentService() *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
 		ClusterName: agentCluster,

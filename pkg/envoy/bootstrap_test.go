@@ -29,7 +29,7 @@ func TestGatewayBindGoesThroughTheNode(t *testing.T) {
 	}
 }
 
-func TestParseGatewayBindRefuses(t *testing.T) {
+func TestParseGatewayBindRejects(t *testing.T) {
 	with := func(key string, value any) *corev3.Node {
 		fields := map[string]any{"public": "0.0.0.0:443", "apiserver": "0.0.0.0:6443", "connect": "0.0.0.0:3128"}
 		fields[key] = value
@@ -58,7 +58,7 @@ func TestParseGatewayBindRefuses(t *testing.T) {
 	}
 }
 
-func TestAListenerOnAllIPv6AddressesTakesIPv4(t *testing.T) {
+func TestAListenerOnAllIPv6AddressesAcceptsIPv4(t *testing.T) {
 	for i, want := range []bool{false, true, false} {
 		l := envoy.GatewayListeners(model.Installation{Domain: domain}, "gateway-0", allBound, model.Denied{})[i]
 		if got := l.GetAddress().GetSocketAddress().GetIpv4Compat(); got != want {
@@ -84,7 +84,7 @@ func TestOnlyTunnelsHaveNamesThatClientsCanSend(t *testing.T) {
 	}
 }
 
-func TestSecretsHoldWhatTheyAreGiven(t *testing.T) {
+func TestSecretsContainTheirInput(t *testing.T) {
 	identity, trust := envoy.IdentitySecret("a", []byte("chain"), []byte("key")), envoy.TrustSecret("b", []byte("bundle"))
 	got := []string{
 		identity.GetName(), string(identity.GetTlsCertificate().GetCertificateChain().GetInlineBytes()),

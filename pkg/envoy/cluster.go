@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// dialledCluster dials one address over TCP. Of the addresses of a DNS name it uses any that answers, of either family.
+// dialledCluster dials one address over TCP. For a DNS name it uses any address that answers, of either family.
 func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepalive) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:                      name,
@@ -25,8 +25,9 @@ func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepali
 		ConnectTimeout:            durationpb.New(dialTimeout),
 		LoadAssignment:            assignment(name, endpoints(to)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive},
-		// By default Envoy has 1,024 connections to a cluster. One source could take them all from every edge: the public listener's
-		// own limit is the bound, and the xds-server and the other gateway have limits by source and by tunnel.
+		// By default Envoy allows 1,024 connections to an Envoy cluster. One source could use them all up for every
+		// edge. The limit of the public listener is the bound instead, and the xds-server and the other gateway have
+		// limits by source and by tunnel.
 		CircuitBreakers: breaker(unlimited()),
 	}
 	if isName(to) {
@@ -35,8 +36,8 @@ func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepali
 	return c
 }
 
-// agentSocketCluster is the agent beside this Envoy. It is not verified: whoever can make this socket in Envoy's own
-// folder can replace Envoy as well.
+// agentSocketCluster is the agent of this Envoy. It is not verified: a process that can create this socket in Envoy's
+// own directory can also replace Envoy.
 func agentSocketCluster() *clusterv3.Cluster {
 	socket := lbEndpoint(&corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: AgentSocket}}})
 	return &clusterv3.Cluster{
@@ -48,8 +49,9 @@ func agentSocketCluster() *clusterv3.Cluster {
 	}
 }
 
-// controlChannel passes the control channel on to the xds-server, and tells it ahead of each connection whose it is (PROXY
-// protocol, version 2), which it could not see otherwise. TLS is between the edge and the xds-server.
+// controlChannel forwards the control channel to the xds-server, and sends the client's address before each connection
+// (PROXY protocol, version 2), which the xds-server could not see otherwise. TLS is between the edge and the
+// xds-server.
 func controlChannel(at model.Endpoint) *clusterv3.Cluster {
 	c := dialledCluster(controlCluster, at, clientKeepalive())
 	c.TransportSocket = &corev3.TransportSocket{
@@ -65,8 +67,9 @@ func controlChannel(at model.Endpoint) *clusterv3.Cluster {
 	return c
 }
 
-// tunnelCluster sends to the tunnels of one tunnel id. The TLS of the handshake ends with the handshake, so this is TLS
-// of its own, in which the edge is the server: without it everything in a tunnel could be read and changed on the way.
+// tunnelCluster uses the reverse tunnels of one tunnel id. The TLS of the handshake ends with the handshake, so this
+// is another TLS connection, in which the edge is the server: without it everything in a reverse tunnel could be read
+// and changed on the network.
 func tunnelCluster(name, tunnelID string, limits model.Limits) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name: name,
@@ -82,8 +85,8 @@ func tunnelCluster(name, tunnelID string, limits model.Limits) *clusterv3.Cluste
 	}
 }
 
-// nowhere is an Envoy cluster without endpoints.
-func nowhere(name string) *clusterv3.Cluster {
+// emptyCluster returns an Envoy cluster without endpoints.
+func emptyCluster(name string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
@@ -107,7 +110,7 @@ func http2(options *corev3.Http2ProtocolOptions) map[string]*anypb.Any {
 	}
 }
 
-// assignment gives an Envoy cluster its endpoints: one group for each priority, the best first.
+// assignment returns the endpoints of an Envoy cluster: one group for each priority, highest first.
 func assignment(cluster string, groups ...[]*endpointv3.LbEndpoint) *endpointv3.ClusterLoadAssignment {
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
 	for i, group := range groups {
@@ -128,7 +131,7 @@ func lbEndpoint(at *corev3.Address) *endpointv3.LbEndpoint {
 	return &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}}}
 }
 
-// discoverAll makes every address of every endpoint, of either family, a host of its own that is dialled for itself.
+// discoverAll makes every address of every endpoint, of either family, a separate host.
 func discoverAll(c *clusterv3.Cluster, at []model.Endpoint) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	if slices.ContainsFunc(at, isName) {

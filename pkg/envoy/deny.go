@@ -11,11 +11,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// deniedPolicy is the one policy of the deny filter.
+// deniedPolicy is the name of the only policy of the deny filter.
 const deniedPolicy = "denied"
 
-// deny closes the connection of everybody whose leaf has both names of a revoked edge or the id of a tunnel that has ended, before its handshake is looked at. It is there even when nobody is denied, so that the first one who is changes no
-// more than any other.
+// deny closes a connection before its handshake is read if the leaf has both names of a revoked edge, or the id of an
+// ended tunnel. The filter also exists while nothing is denied, so that the first denial changes no more than any
+// other.
 func deny(d model.TunnelDomain, denied model.Denied) *rbacfilterv3.RBAC {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY}
 	var names []*rbacv3.Principal
@@ -36,14 +37,14 @@ func deny(d model.TunnelDomain, denied model.Denied) *rbacfilterv3.RBAC {
 	return &rbacfilterv3.RBAC{StatPrefix: "tunnels_", Rules: rules}
 }
 
-// named matches a leaf that has a DNS name, or the whole subject, in it.
+// named matches a leaf with this DNS name or this whole subject.
 func named(name string) *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Authenticated_{Authenticated: &rbacv3.Principal_Authenticated{
 		PrincipalName: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}},
 	}}}
 }
 
-// sorted is a copy in order and without repetition: equal sets give equal bytes.
+// sorted returns a sorted copy without duplicates: equal sets give equal bytes.
 func sorted[T comparable](all []T, compare func(a, b T) int) []T {
 	return slices.Compact(slices.SortedFunc(slices.Values(all), compare))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestWhoIsDeniedGetsNoTunnel changes the list while tunnels, streams and handshakes are open.
+// TestWhoIsDeniedGetsNoTunnel changes the list while reverse tunnels, streams and handshakes are open.
 func TestWhoIsDeniedGetsNoTunnel(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
@@ -50,7 +50,7 @@ func TestWhoIsDeniedGetsNoTunnel(t *testing.T) {
 			t.Fatalf("before anybody is denied: got %d, %v, want 200", got, err)
 		}
 	}
-	// One that is in the middle of its handshake.
+	// One edge is in the middle of its handshake.
 	waiting := dialPublic(t, in, in.ca.issue(t, other))
 	if err := waiting.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestWhoIsDeniedGetsNoTunnel(t *testing.T) {
 			t.Errorf("%s: got %d, %v, want 200", name, got, err)
 		}
 	}
-	if got, err := greet(waiting, claimOf(other)); err != nil || got != http.StatusOK {
+	if got, err := sendHandshake(waiting, claimOf(other)); err != nil || got != http.StatusOK {
 		t.Errorf("an edge that had begun its handshake: got %d, %v, want 200", got, err)
 	}
 	stream.check(t)
@@ -91,10 +91,10 @@ func TestWhoIsDeniedGetsNoTunnel(t *testing.T) {
 	checkUpdates(t, g)
 }
 
-// claimOf is what an honest edge says.
+// claimOf returns the claim of an honest edge.
 func claimOf(s model.Subject) claim { return claim{s.NodeID(), domain.TunnelID(s.ID)} }
 
-// checkUpdates looks at how Envoy took the lists: filter chains of one listener, and no new listener.
+// checkUpdates checks how Envoy applied the lists: filter chains of one listener, and no new listener.
 func checkUpdates(t *testing.T, g *gateway) {
 	t.Helper()
 	stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?format=json&filter=^listener_manager.listener_(added|in_place_updated|removed|create_failure)$")
@@ -135,7 +135,7 @@ func TestEqualListsGiveEqualListeners(t *testing.T) {
 	}
 }
 
-// TestTunnelLog reads what the gateway's agent reads about a tunnel that opens, is used and ends.
+// TestTunnelLog reads the records of a reverse tunnel that is set up, used and closed, as the gateway's agent does.
 func TestTunnelLog(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
@@ -162,7 +162,7 @@ func TestTunnelLog(t *testing.T) {
 	}
 }
 
-// checkEvent says whether a line is about an event of a tunnel, and fails the test if it is malformed.
+// checkEvent reports whether a line is about an event of a reverse tunnel, and fails the test if it is malformed.
 func checkEvent(t *testing.T, line []byte, want string, wc model.WorkloadCluster, public model.Endpoint) bool {
 	t.Helper()
 	var record struct {
@@ -184,11 +184,11 @@ func checkEvent(t *testing.T, line []byte, want string, wc model.WorkloadCluster
 	return true
 }
 
-// newEchoServer is a TLS server that says everything again.
-func newEchoServer(t *testing.T, ca authority, hostname string) *doorbell {
+// newEchoServer returns a TLS server that echoes all data.
+func newEchoServer(t *testing.T, ca authority, hostname string) *countingListener {
 	t.Helper()
 	config := serverConfig(ca.leaf(t, certs.Leaf{CommonName: "echo", DNSNames: []string{hostname}, Server: true}))
-	return newDoorbell(t, "tcp", "127.0.0.1:0", func(raw net.Conn) {
+	return newCountingListener(t, "tcp", "127.0.0.1:0", func(raw net.Conn) {
 		conn := tls.Server(raw, config)
 		defer conn.Close()
 		_, _ = io.Copy(conn, conn)
@@ -215,7 +215,7 @@ func (in *installation) openStream(t *testing.T, g *gateway, hostname string) st
 	return s
 }
 
-// check sends something and fails the test unless it comes back.
+// check sends data and fails the test unless it is echoed.
 func (s stream) check(t *testing.T) {
 	t.Helper()
 	const word = "still here"

@@ -10,31 +10,34 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// EdgeDial is what one edge dials, as far as only its own machine knows. Its zero value says nothing.
+// EdgeDial is what one edge dials in addition to its Tunnel, known only on its own machine. The zero value adds
+// nothing.
 type EdgeDial struct {
-	// Gateways are all addresses at which this edge's Envoy reaches the public port of every gateway; none: where the installation
-	// says.
+	// Gateways are all addresses at which this edge's Envoy reaches the public port of every gateway. If it is empty,
+	// the installation's addresses are used.
 	Gateways []model.Endpoint
-	// APIServers are preferred, in this order, to those that the Tunnel names.
+	// APIServers are preferred, in this order, to the apiservers of the Tunnel.
 	APIServers []model.Endpoint
-	// Near says that the round trip to the gateways is shorter than NearBelow, so that there is no slow uplink in between.
+	// Near is true if the round trip to the gateways is shorter than NearBelow, so that there is no slow uplink in
+	// between.
 	Near bool
-	// Version is what the edge's resources are rendered for.
+	// Version is the version for which the edge's resources are rendered.
 	Version Version
 }
 
-// NearBelow is a round trip that no slow uplink has, not even an idle one: DSL, cable and radio take 5 ms and more.
+// NearBelow is shorter than the round trip of any slow uplink, even an idle one: DSL, cable and radio take 5 ms and
+// more.
 const NearBelow = 2 * time.Millisecond
 
 const (
 	gatewaysField   = "gateways"
 	apiserversField = "apiservers"
 	nearField       = "near"
-	// maxDialled is far more than a machine has addresses for, and keeps what an edge can ask for small.
+	// maxDialled is far above the number of addresses of a machine, and bounds the resources that an edge can request.
 	maxDialled = 16
 )
 
-// Metadata writes it into the metadata of the edge's Envoy node, which brings them to the xds-server.
+// Metadata returns the metadata of the edge's Envoy node with these values, which sends them to the xds-server.
 func (d EdgeDial) Metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{}
 	for name, endpoints := range map[string][]model.Endpoint{gatewaysField: d.Gateways, apiserversField: d.APIServers} {
@@ -50,12 +53,12 @@ func (d EdgeDial) Metadata() *structpb.Struct {
 	if d.Near {
 		fields[nearField] = structpb.NewBoolValue(true)
 	}
-	d.Version.say(fields)
+	d.Version.addTo(fields)
 	return ownMetadata(fields)
 }
 
-// ParseEdgeDial is the inverse of Metadata. A node without such metadata, or nil, has the zero value; the error names what is
-// malformed.
+// ParseEdgeDial is the inverse of Metadata. For nil, or a node without such metadata, it returns the zero value. The
+// error names the malformed field.
 func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 	fields := node.GetMetadata().GetFields()[metadataKey].GetStructValue().GetFields()
 	d := EdgeDial{Near: fields[nearField].GetBoolValue(), Version: versionOf(fields)}
@@ -78,7 +81,7 @@ func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 	return d, nil
 }
 
-// gateways are the addresses of a gateway's public port, without repetition.
+// gateways returns the addresses of a gateway's public port, without duplicates.
 func (d EdgeDial) gateways(inst model.Installation, g model.Gateway) []model.Endpoint {
 	if len(d.Gateways) == 0 {
 		return []model.Endpoint{inst.GatewayPublic(g)}
@@ -86,12 +89,12 @@ func (d EdgeDial) gateways(inst model.Installation, g model.Gateway) []model.End
 	return unique(d.Gateways)
 }
 
-// apiservers are those of a workload cluster, those that are preferred first, without repetition.
+// apiservers returns the apiservers of a workload cluster, preferred ones first, without duplicates.
 func (d EdgeDial) apiservers(wc model.WorkloadCluster) []model.Endpoint {
 	return unique(d.APIServers, []model.Endpoint{wc.APIServer}, wc.Others)
 }
 
-// unique joins lists, and leaves out what has been there before.
+// unique concatenates lists without duplicates.
 func unique(lists ...[]model.Endpoint) []model.Endpoint {
 	var all []model.Endpoint
 	seen := map[model.Endpoint]bool{}

@@ -88,7 +88,7 @@ func TestAPIServersAreInTheOrderOfPreference(t *testing.T) {
 	}
 }
 
-func TestNothingOfTwoEdgesHasTheSameName(t *testing.T) {
+func TestTwoEdgesHaveNoNameInCommon(t *testing.T) {
 	inst := model.Installation{Domain: domain, Public: anyAddress, Gateways: []model.Gateway{{Name: "gateway-0"}, {Name: "gateway-1"}}}
 	wc := model.WorkloadCluster{ID: model.NewID(), APIServer: anyAddress}
 	seen := map[string]bool{}

@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// byDNS finds the hosts of an Envoy cluster by name, of either family: every address is a host of its own, or together they are the one
-// host, of which any that answers is used. A name that is not there yet is looked up again soon: a gateway that is new has one only
-// when it runs.
+// byDNS resolves the hosts of an Envoy cluster by name, of either family. Each address is a separate host; or, if
+// together is true, all are one host, and any address that answers is used. A name that does not resolve is
+// retried soon: a new gateway's name resolves only once it runs.
 func byDNS(together bool) *clusterv3.Cluster_ClusterType {
 	return &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 		Name: "envoy.cluster.dns",

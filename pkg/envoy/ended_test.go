@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// TestClientsHearAtOnceThatTheirTunnelIsGone has clients with an open connection each, and ends the edge that carries it: a client that
-// waits for an answer must not wait for longer, but ask again.
+// TestClientsHearAtOnceThatTheirTunnelIsGone has clients with an open connection each, and ends the edge that
+// carries it: a client that waits for an answer must be disconnected at once, so that it can retry.
 func TestClientsHearAtOnceThatTheirTunnelIsGone(t *testing.T) {
 	const soon = 700 * time.Millisecond // Envoy's delayed_close_timeout is 1 s by default
 	workload := newAuthority(t)
@@ -27,7 +27,7 @@ func TestClientsHearAtOnceThatTheirTunnelIsGone(t *testing.T) {
 		"connect": func() (net.Conn, error) { return dialConnect(g, hostname) },
 	} {
 		t.Run(route, func(t *testing.T) {
-			if took := soonest(soon, func() time.Duration {
+			if took := fastest(soon, func() time.Duration {
 				edge := in.startEdge(t, c1)
 				envoytest.Eventually(t, "the tunnel is up", func() error { return tryHello(dial, in, hostname) })
 				raw, err := dial()

@@ -25,17 +25,17 @@ import (
 
 const domain model.TunnelDomain = "tunnels.example.com"
 
-// installation is one with real Envoys. Between edges and gateways is a relay that sees every byte.
+// installation is an installation with real Envoys. A relay between edges and gateways records every byte.
 type installation struct {
 	model.Installation
 	ca       authority // of Fairlead's own leaves
 	workload authority // of the apiservers' serving certificates
 	clusters []model.WorkloadCluster
-	public   *relay            // leads to the first gateway's public listener
-	peers    map[string]*relay // by gateway: lead to its public listener
-	control  *doorbell
-	said     chan []byte // the first bytes of a connection to control
-	stray    *doorbell   // dialled by nobody
+	public   *relay            // forwards to the first gateway's public listener
+	peers    map[string]*relay // by gateway: forwards to its public listener
+	control  *countingListener
+	received chan []byte       // the first bytes of a connection to control
+	dotless  *countingListener // must not be dialled
 	gateways []*gateway
 }
 
@@ -47,27 +47,27 @@ type gateway struct {
 	log   string // its lifecycle events
 }
 
-// newInstallation starts gateways for workload clusters. Edges are for startEdge.
+// newInstallation starts gateways for workload clusters, without edges.
 func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadCluster) *installation {
 	t.Helper()
 	envoytest.Path(t)
 	hangUp := func(conn net.Conn) { _ = conn.Close() }
-	said := make(chan []byte, 64)
+	received := make(chan []byte, 64)
 	listen := func(conn net.Conn) {
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
 		first := make([]byte, 4096)
 		n, _ := conn.Read(first)
 		select {
-		case said <- first[:n]:
+		case received <- first[:n]:
 		default:
 		}
 	}
 	in := &installation{
 		ca: newAuthority(t), workload: newAuthority(t), clusters: clusters, peers: map[string]*relay{},
-		public: newRelay(t), control: newDoorbell(t, "tcp", "127.0.0.1:0", listen), said: said, stray: newDoorbell(t, "tcp", "127.0.0.1:0", hangUp),
+		public: newRelay(t), control: newCountingListener(t, "tcp", "127.0.0.1:0", listen), received: received, dotless: newCountingListener(t, "tcp", "127.0.0.1:0", hangUp),
 	}
-	// A name instead of an address: its addresses are 127.0.0.1 and ::1, and only one of them is listened on.
+	// A name instead of an address: it resolves to 127.0.0.1 and ::1, and only one of them has a listener.
 	public := model.Endpoint{Host: "localhost", Port: in.public.endpoint(t).Port}
 	in.Installation = model.Installation{Domain: domain, Public: public, Control: in.control.endpoint(t)}
 	for i := range gateways {
@@ -86,8 +86,8 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 	t.Helper()
 	g := &gateway{name: name, bind: envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}}
 	dir := envoytest.Dir(t)
-	// Beside the real ones: a name without a dot that no code of ours knows, but somebody may add.
-	clusters := append(gatewayClusters(in.fleet()), strayCluster(in.stray))
+	// An additional Envoy cluster whose name has no dot, as later code may add.
+	clusters := append(gatewayClusters(in.fleet()), dotlessCluster(in.dotless))
 	g.agent = in.serveAgent(t, dir, clusters, model.Subject{Role: model.RoleGateway, Node: name})
 	g.deny(t, in, model.Denied{})
 	g.Envoy = envoytest.Start(t, dir, marshal(t, envoy.GatewayBootstrap(config)), "--component-log-level", envoy.ComponentLogLevel, "--file-flush-interval-msec", "200")
@@ -96,7 +96,7 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 	in.gateways = append(in.gateways, g)
 }
 
-// deny sends the gateway its listeners anew.
+// deny sends the gateway its listeners again.
 func (g *gateway) deny(t *testing.T, in *installation, denied model.Denied) {
 	t.Helper()
 	g.agent.listen(t, envoy.GatewayListeners(in.Installation, g.name, g.bind, denied))
@@ -106,21 +106,21 @@ func (in *installation) fleet() model.Fleet {
 	return model.Fleet{Installation: in.Installation, Clusters: in.clusters}
 }
 
-// strayCluster is an Envoy cluster with the name of a machine: one label.
-func strayCluster(to *doorbell) *clusterv3.Cluster {
+// dotlessCluster is an Envoy cluster whose name is a single label.
+func dotlessCluster(to *countingListener) *clusterv3.Cluster {
 	at := model.Endpoint{Host: "127.0.0.1", Port: uint16(to.Addr().(*net.TCPAddr).Port)}
-	stray := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}})[2]
-	stray.Name, stray.LoadAssignment.ClusterName = "localhost", "localhost"
-	return stray
+	dotless := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}})[2]
+	dotless.Name, dotless.LoadAssignment.ClusterName = "localhost", "localhost"
+	return dotless
 }
 
-// startEdge starts an edge of a workload cluster, and returns without waiting for its tunnels.
+// startEdge starts an edge of a workload cluster, and returns without waiting for its reverse tunnels.
 func (in *installation) startEdge(t *testing.T, wc model.WorkloadCluster) *envoytest.Envoy {
 	t.Helper()
 	return in.startDialling(t, wc, envoy.EdgeDial{})
 }
 
-// startDialling starts an edge that dials addresses of its own.
+// startDialling starts an edge with additional addresses.
 func (in *installation) startDialling(t *testing.T, wc model.WorkloadCluster, dial envoy.EdgeDial) *envoytest.Envoy {
 	t.Helper()
 	s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
@@ -129,7 +129,7 @@ func (in *installation) startDialling(t *testing.T, wc model.WorkloadCluster, di
 	return envoytest.Start(t, dir, marshal(t, edgeConfig(in.Installation, wc, s.Node, dial)), "--component-log-level", envoy.ComponentLogLevel, "--drain-time-s", "3")
 }
 
-// cluster is a workload cluster that is found at an apiserver.
+// cluster returns a workload cluster with an apiserver.
 func cluster(t *testing.T, name string, apiserver model.Endpoint, extra ...string) model.WorkloadCluster {
 	t.Helper()
 	key := model.Key{Namespace: "prod", Name: name}
@@ -140,14 +140,14 @@ func cluster(t *testing.T, name string, apiserver model.Endpoint, extra ...strin
 	return model.WorkloadCluster{Key: key, ID: model.NewID(), Hostname: hostname, ExtraNames: extra, APIServer: apiserver}
 }
 
-// getBySNI is one request, on a connection of its own, by the SNI route of a gateway.
+// getBySNI sends one request, on its own connection, by the SNI route of a gateway.
 func (in *installation) getBySNI(ctx context.Context, g *gateway, host string) (string, error) {
 	return in.get(ctx, host, &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, g.bind.APIServer.String())
 	}})
 }
 
-// getByConnect is one request, on a connection of its own, by the CONNECT route of a gateway.
+// getByConnect sends one request, on its own connection, by the CONNECT route of a gateway.
 func (in *installation) getByConnect(ctx context.Context, g *gateway, host string) (string, error) {
 	return in.get(ctx, host, &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: g.bind.Connect.String()})})
 }
@@ -170,7 +170,7 @@ func (in *installation) get(ctx context.Context, host string, transport *http.Tr
 	return string(body), err
 }
 
-// connectStatus is what the CONNECT route answers; 0 and a failed test if nothing.
+// connectStatus returns the status of the CONNECT route. Without an answer it fails the test.
 func connectStatus(t *testing.T, g *gateway, authority string) int {
 	t.Helper()
 	conn, err := net.DialTimeout("tcp", g.bind.Connect.String(), envoytest.Patience)

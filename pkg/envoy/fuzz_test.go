@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// dialNode is a seed: a node with this metadata, in the form in which it comes.
+// dialNode returns a seed: an encoded node with this metadata.
 func dialNode(f *testing.F, metadata map[string]any) []byte {
 	f.Helper()
 	m, err := structpb.NewStruct(map[string]any{"fairlead": metadata})
@@ -28,8 +28,8 @@ func dialNode(f *testing.F, metadata map[string]any) []byte {
 	return data
 }
 
-// FuzzEdgeDial shows what an edge may say of itself. What is taken is small, is read again as it was, and leads to resources that the
-// agent of that edge takes: so within the policy of any edge.
+// FuzzEdgeDial parses arbitrary metadata of an edge. An accepted result is small, is parsed again unchanged, and leads
+// to resources that the agent of that edge accepts: so within the policy of any edge.
 func FuzzEdgeDial(f *testing.F) {
 	f.Add(dialNode(f, nil))
 	f.Add(dialNode(f, map[string]any{"near": true, "gateways": []any{"gw.example.com:443", "[fd00::1]:8443"}, "apiservers": []any{"127.0.0.1:6443", "a.b:1", "[::1]:2"}}))
@@ -70,7 +70,7 @@ func FuzzEdgeDial(f *testing.F) {
 	})
 }
 
-// checkAllowed fails the test if a resource is not valid, or an agent would refuse it.
+// checkAllowed fails the test if a resource is invalid, or if an agent would reject it.
 func checkAllowed(t *testing.T, allowed *policy.Policy, r proto.Message) {
 	t.Helper()
 	if v, ok := r.(interface{ ValidateAll() error }); ok {
@@ -87,7 +87,7 @@ func checkAllowed(t *testing.T, allowed *policy.Policy, r proto.Message) {
 	}
 }
 
-// FuzzGatewayBind shows what a gateway may say of itself.
+// FuzzGatewayBind parses arbitrary metadata of a gateway.
 func FuzzGatewayBind(f *testing.F) {
 	f.Add(dialNode(f, nil))
 	good := envoy.GatewayBind{Public: model.Endpoint{Host: "0.0.0.0", Port: 443}, APIServer: model.Endpoint{Host: "::", Port: 6443}, Connect: model.Endpoint{Host: "10.0.0.1", Port: 3128}}

@@ -10,22 +10,22 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestSeveralGatewayAddresses has an edge that dials one that refuses, one that never answers, and a name with an address of
-// either family.
+// TestSeveralGatewayAddresses has an edge that dials an address that refuses connections, one that never answers, and
+// a name with an address of either family.
 func TestSeveralGatewayAddresses(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
-	api := newStandIn(t, "api-0", workload, hostname)
+	api := newFakeAPIServer(t, "api-0", workload, hostname)
 	c1 := cluster(t, "c1", api.at)
 	in := newInstallation(t, 1, c1)
 	in.workload = workload
-	sixth := newDoorbell(t, "tcp", fmt.Sprintf("[::1]:%d", in.Public.Port), in.public.pass)
+	sixth := newCountingListener(t, "tcp", fmt.Sprintf("[::1]:%d", in.Public.Port), in.public.pass)
 	hole := freePort(t)
 	_ = newBlackHole(t, hole)
 	in.startDialling(t, c1, envoy.EdgeDial{Gateways: []model.Endpoint{freePort(t), hole, in.Public}})
 
 	envoytest.Eventually(t, "two tunnels come from each address that answers", func() error {
-		if four, six := in.public.rings.Load(), sixth.rings.Load(); four < 2 || six < 2 {
+		if four, six := in.public.count.Load(), sixth.count.Load(); four < 2 || six < 2 {
 			return fmt.Errorf("%d by IPv4 and %d by IPv6", four, six)
 		}
 		return nil
@@ -39,12 +39,12 @@ func TestSeveralGatewayAddresses(t *testing.T) {
 	if c.failed > 0 {
 		t.Error("want none failed")
 	}
-	if four, six := in.public.rings.Load(), sixth.rings.Load(); four != 2 || six != 2 {
+	if four, six := in.public.count.Load(), sixth.count.Load(); four != 2 || six != 2 {
 		t.Errorf("%d tunnels were dialled by IPv4 and %d by IPv6, want 2 each: do they stay open?", four, six)
 	}
 }
 
-// TestOneEnvoyServesSeveralWorkloadClusters has the edges of two workload clusters in one Envoy.
+// TestOneEnvoyServesSeveralWorkloadClusters runs the edges of two workload clusters in one Envoy.
 func TestOneEnvoyServesSeveralWorkloadClusters(t *testing.T) {
 	workload := newAuthority(t)
 	var clusters []model.WorkloadCluster

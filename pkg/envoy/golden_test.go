@@ -24,7 +24,7 @@ const (
 	initiatorFile = "initiator.yaml"
 )
 
-// goldens are fleets, which `fairlead render` takes too, and the same with options.
+// goldens returns fleets in the format of `fairlead render`, and the same fleets with options.
 func goldens(t *testing.T) []golden.Case {
 	t.Helper()
 	return append(golden.Cases(t, "testdata/*.txtar", modelFile), golden.Cases(t, "testdata/options/*.txtar", modelFile)...)
@@ -65,7 +65,8 @@ func TestEveryReferenceOfAGoldenExists(t *testing.T) {
 	}
 }
 
-// input is model.yaml: a fleet and, behind ---, what flags of Fairlead's programs and the state of a fleet add to it.
+// input is model.yaml: a fleet and, after ---, the flags of Fairlead's programs and the state that affect its
+// resources.
 type input struct {
 	model.Fleet
 	options
@@ -76,9 +77,9 @@ type options struct {
 	AccessLog  model.AccessLog `json:"accessLog"`  // of xds-servers
 	Handshakes int             `json:"handshakes"` // of xds-servers
 	Statistics bool            `json:"statistics"` // of gateways
-	Admission  bool            `json:"admission"`  // what the agent of a gateway adds to its public listener
-	Dark       []string        `json:"dark"`       // tunnel hostnames without a tunnel
-	Current    bool            `json:"current"`    // the agents have this version, and not the oldest
+	Admission  bool            `json:"admission"`  // filters that the agent of a gateway adds to its public listener
+	Dark       []string        `json:"dark"`       // tunnel hostnames without a reverse tunnel
+	Current    bool            `json:"current"`    // the agents have the current version, and not the oldest
 	Edge       struct {
 		Near       bool     `json:"near"`
 		Gateways   []string `json:"gateways"`
@@ -87,7 +88,7 @@ type options struct {
 	dial envoy.EdgeDial
 }
 
-// parse reads the fleet of model.yaml as production reads it.
+// parse reads the fleet of model.yaml with production code.
 func parse(t *testing.T, data []byte) input {
 	t.Helper()
 	first, second, _ := strings.Cut(string(data), "---\n")
@@ -117,7 +118,7 @@ func (in input) version() envoy.Version {
 	return envoy.Oldest
 }
 
-// responder is the whole configuration of the last gateway of a fleet, in one bootstrap.
+// responder returns the whole configuration of the last gateway of a fleet, in one bootstrap.
 func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 	t.Helper()
 	name := in.Installation.Gateways[len(in.Installation.Gateways)-1].Name
@@ -150,12 +151,12 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}), listeners, clusters)
 }
 
-// initiator is the whole configuration of an edge of the first workload cluster, in one bootstrap.
+// initiator returns the whole configuration of an edge of the first workload cluster, in one bootstrap.
 func (in input) initiator() *bootstrapv3.Bootstrap {
 	return edgeConfig(in.Installation, in.Clusters[0], "edge-example", in.dial)
 }
 
-// gatewayClusters are all Envoy clusters of a gateway.
+// gatewayClusters returns all Envoy clusters of a gateway.
 func gatewayClusters(f model.Fleet) []*clusterv3.Cluster {
 	clusters := envoy.GatewayClusters(f.Installation)
 	for _, wc := range f.Clusters {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// claim is what an edge says of itself in the handshake.
+// claim contains the ids that an edge sends in the handshake.
 type claim struct{ node, tunnel string }
 
 func TestHandshakeBindsBothIDsToTheCertificate(t *testing.T) {
@@ -79,7 +79,7 @@ func TestOnlyALeafOfAnEdgeOpensATunnel(t *testing.T) {
 				}
 				return
 			}
-			// As a client TLS 1.3 knows that it was refused when it reads, not when it has shaken hands.
+			// With TLS 1.3, a client detects a rejection only when it reads, after its handshake.
 			if _, err := dialPublic(t, in, tc.identity).Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "tls: ") {
 				t.Errorf("got %v, want an alert of TLS", err)
 			}
@@ -87,15 +87,15 @@ func TestOnlyALeafOfAnEdgeOpensATunnel(t *testing.T) {
 	}
 }
 
-// handshake plays an edge at the first gateway, and returns what the gateway answers. The connection stays open until the
-// end of the test.
+// handshake acts as an edge at the first gateway, and returns the gateway's answer. The connection stays open until
+// the end of the test.
 func handshake(t *testing.T, in *installation, identity certs.Identity, c claim) (status int, err error) {
 	t.Helper()
-	return greet(dialPublic(t, in, identity), c)
+	return sendHandshake(dialPublic(t, in, identity), c)
 }
 
-// greet sends the handshake of an edge, and returns what the gateway answers.
-func greet(conn net.Conn, c claim) (status int, err error) {
+// sendHandshake sends the handshake of an edge, and returns the gateway's answer.
+func sendHandshake(conn net.Conn, c claim) (status int, err error) {
 	if _, err := fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\n%s%s%s\r\n",
 		header("node-id", c.node), header("cluster-id", c.tunnel), header("tenant-id", model.TenantID)); err != nil {
 		return 0, err
@@ -114,7 +114,7 @@ func header(name, value string) string {
 	return "x-envoy-reverse-tunnel-" + name + ": " + value + "\r\n"
 }
 
-// dialPublic dials a gateway as an edge does. The zero identity is no certificate.
+// dialPublic dials a gateway as an edge does. The zero identity presents no certificate.
 func dialPublic(t *testing.T, in *installation, identity certs.Identity) *tls.Conn {
 	t.Helper()
 	raw, err := net.DialTimeout("tcp", in.gateways[0].bind.Public.String(), envoytest.Patience)
@@ -125,7 +125,7 @@ func dialPublic(t *testing.T, in *installation, identity certs.Identity) *tls.Co
 	_ = raw.SetDeadline(time.Now().Add(envoytest.Patience))
 	config := &tls.Config{RootCAs: in.ca.roots(), ServerName: domain.GatewayReplica("gateway-0")}
 	if identity.Leaf() != nil {
-		// Not Certificates: crypto/tls would keep back a certificate that the server's list of CAs does not ask for.
+		// Not Certificates: crypto/tls would not send a certificate that does not match the server's list of CAs.
 		certificate := identity.TLSCertificate()
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil }
 	}

@@ -13,17 +13,18 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// handshakeFill is how often handshakes are allowed again. Envoy takes no less than 50 ms.
+// handshakeFill is the refill interval of the bucket. Envoy's minimum is 50 ms.
 const handshakeFill = 100 * time.Millisecond
 
-// handshakeLimit closes connections of edges beyond a rate before TLS begins in them, so that a gateway to which all edges return
-// at once has time for its clients; the edges dial again with jitter. All clients share this bucket, so it protects the gateway
-// and no edge from other clients. The gateway's agent reads the rate and divides it by source: see AddAdmission.
+// handshakeLimit closes connections of edges beyond a rate before TLS begins, so that a gateway has time for its
+// clients when all edges return at once. The edges dial again with jitter. All clients share this bucket, so it
+// protects the gateway, but not one edge from other clients. The gateway's agent reads the rate and divides it by
+// source: see AddAdmission.
 func handshakeLimit(inst model.Installation) *listenerv3.Filter {
 	return connectionLimit("handshakes", cmp.Or(inst.Handshakes, handshakeRate))
 }
 
-// connectionLimit closes connections beyond a rate, as long as one second of it at once.
+// connectionLimit closes connections beyond a rate, with a burst of one second.
 func connectionLimit(statPrefix string, rate int) *listenerv3.Filter {
 	each := uint32(rate)
 	return filter(localLimitFilter, &localratelimitv3.LocalRateLimit{

@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// EdgeListeners are the listeners of one edge, in the order of the installation's gateways: each keeps the tunnels to one
-// gateway, and lets only gateways in. The node is the edge's node name. None changes while others come and go:
-// a listener that is updated would lose its tunnels.
+// EdgeListeners returns the listeners of one edge, in the order of the installation's gateways. Each keeps the reverse
+// tunnels to one gateway, and accepts only gateways. node is the edge's node name. Adding or removing a gateway
+// changes no other listener, because a listener that is updated would lose its reverse tunnels.
 func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) []*listenerv3.Listener {
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
@@ -23,8 +23,8 @@ func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node strin
 	return listeners
 }
 
-// EdgeClusters are the Envoy clusters of one edge of a workload cluster: its apiservers, then the installation's gateways
-// in order. The node is the edge's node name.
+// EdgeClusters returns the Envoy clusters of one edge of a workload cluster: its apiservers, then the installation's
+// gateways in order. node is the edge's node name.
 func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) []*clusterv3.Cluster {
 	edge := edgeOf(wc, node)
 	clusters := []*clusterv3.Cluster{edgeAPIServer(apiserverCluster(node), dial.apiservers(wc), dial.buffers().apiserver)}
@@ -53,7 +53,8 @@ func tunnelListener(inst model.Installation, gateway string, edge model.Subject,
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
 			ResolverName:  "envoy.resolvers.reverse_connection",
 		}}},
-		ListenerFiltersTimeout:        durationpb.New(0), // an idle tunnel has not begun its TLS, however long it waits
+		// an idle reverse tunnel has not begun its TLS, however long it waits
+		ListenerFiltersTimeout:        durationpb.New(0),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(dial.buffers().tunnel),
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:            gateway,
@@ -63,8 +64,9 @@ func tunnelListener(inst model.Installation, gateway string, edge model.Subject,
 	}
 }
 
-// edgeGateway dials one gateway, at every address at once: all of its tunnels to each, so that one which is dead costs nothing.
-// The gateway is known by SNI: where all are behind one address, another may get the connection, and passes it on.
+// edgeGateway dials one gateway, at every address at the same time: all of its reverse tunnels to each address, so
+// that a dead address has no effect. SNI identifies the gateway: if all gateways share one address, another gateway
+// may accept the connection, and relays it.
 func edgeGateway(d model.TunnelDomain, gateway string, edge model.Subject, at []model.Endpoint) *clusterv3.Cluster {
 	const (
 		levelTCP     = 6  // IPPROTO_TCP

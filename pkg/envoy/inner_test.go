@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestGatewayAsksATunnelForItsID has edges that open a tunnel with their own leaf, and then show another in it, as somebody
-// on the way might who takes the connection over.
+// TestGatewayAsksATunnelForItsID has edges that open a reverse tunnel with their own leaf, and then present another in
+// it, as in an attack on the network that takes over the connection.
 func TestGatewayAsksATunnelForItsID(t *testing.T) {
 	wc := cluster(t, "c1", freePort(t))
 	in := newInstallation(t, 1, wc)
@@ -35,10 +35,10 @@ func TestGatewayAsksATunnelForItsID(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := showInner(t, in, wc, edge, tc.inner)
-			for range 2 { // on a busy machine the gateway gives up on a handshake before the leaf is seen
+			err := presentInner(t, in, wc, edge, tc.inner)
+			for range 2 { // on a busy machine the gateway may give up on a handshake before it receives the leaf
 				if errors.Is(err, io.EOF) {
-					err = showInner(t, in, wc, edge, tc.inner)
+					err = presentInner(t, in, wc, edge, tc.inner)
 				}
 			}
 			checkError(t, err, tc.wantErr)
@@ -46,8 +46,9 @@ func TestGatewayAsksATunnelForItsID(t *testing.T) {
 	}
 }
 
-// showInner opens a tunnel as the edge, has the gateway use it, and shows another leaf in it. It returns what comes of that handshake.
-func showInner(t *testing.T, in *installation, wc model.WorkloadCluster, edge model.Subject, shown certs.Identity) error {
+// presentInner opens a reverse tunnel as the edge, makes the gateway use it, and presents another leaf in it. It
+// returns the result of that handshake.
+func presentInner(t *testing.T, in *installation, wc model.WorkloadCluster, edge model.Subject, shown certs.Identity) error {
 	t.Helper()
 	outer := dialPublic(t, in, in.ca.issue(t, edge))
 	defer func() { _ = outer.NetConn().Close() }()
@@ -60,7 +61,7 @@ func showInner(t *testing.T, in *installation, wc model.WorkloadCluster, edge mo
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("got %v, %v, want 200", response, err)
 	}
-	// A client makes the gateway use the tunnel.
+	// A client makes the gateway use the reverse tunnel.
 	go func() { _, _ = in.getBySNI(t.Context(), in.gateways[0], wc.Hostname) }()
 	config := serverConfig(shown)
 	config.NextProtos, config.ClientAuth, config.ClientCAs = []string{"h2"}, tls.RequireAndVerifyClientCert, in.ca.roots()
@@ -71,7 +72,8 @@ func showInner(t *testing.T, in *installation, wc model.WorkloadCluster, edge mo
 	return inner.ConnectionState().PeerCertificates[0].VerifyHostname(domain.Gateway())
 }
 
-// TestEdgeLetsOnlyGatewaysIn has gateways that show one leaf to the edge that dials, and another inside of the tunnel.
+// TestEdgeLetsOnlyGatewaysIn has gateways that present one leaf to the edge that dials, and another inside of the
+// reverse tunnel.
 func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
 	envoytest.Path(t)
 	wc := cluster(t, "c1", freePort(t))
@@ -93,7 +95,7 @@ func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conns := make(chan net.Conn, 100)
 			in := &installation{ca: authority, public: newRelay(t)}
-			door := newDoorbell(t, "tcp", "127.0.0.1:0", func(conn net.Conn) { conns <- conn })
+			door := newCountingListener(t, "tcp", "127.0.0.1:0", func(conn net.Conn) { conns <- conn })
 			in.Installation = model.Installation{Domain: domain, Public: door.endpoint(t), Gateways: []model.Gateway{{Name: "gateway-0"}}}
 			edge := in.startEdge(t, wc)
 			ctx, cancel := context.WithTimeout(t.Context(), envoytest.Patience)
@@ -105,7 +107,7 @@ func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
 				return
 			}
 			checkHandshake(t, outer, domain.TunnelID(wc.ID))
-			// Bytes that come before the edge has handed the connection on would be taken for the outer TLS.
+			// Bytes that arrive before the edge has handed over the connection would be treated as the outer TLS.
 			envoytest.Eventually(t, "the edge has taken the tunnel over", func() error {
 				stats, err := edge.Admin(ctx, http.MethodGet, "/stats?filter=^http.tunnel.downstream_cx_ssl_total$")
 				if err == nil && !strings.HasSuffix(strings.TrimSpace(stats), ": 1") {
@@ -118,7 +120,8 @@ func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
 	}
 }
 
-// acceptTunnel is the first connection that an edge makes for a tunnel; those for its configuration are dropped.
+// acceptTunnel returns the first connection of an edge for a reverse tunnel. It closes connections for its
+// configuration.
 func acceptTunnel(ctx context.Context, t *testing.T, conns <-chan net.Conn, identity certs.Identity) *tls.Conn {
 	t.Helper()
 	select {
@@ -149,8 +152,8 @@ func checkHandshake(t *testing.T, outer *tls.Conn, tunnelID string) {
 	}
 }
 
-// enter starts TLS inside of a tunnel as a gateway does, and reads the edge's first bytes. They are an alert or, if the
-// edge is to be greeted, HTTP/2.
+// enter starts TLS inside of a reverse tunnel as a gateway does, and reads the edge's first bytes: an alert or, if
+// greet is set, HTTP/2.
 func enter(ctx context.Context, tunnel net.Conn, a authority, identity certs.Identity, tunnelID string, greet bool) error {
 	config := &tls.Config{RootCAs: a.roots(), ServerName: tunnelID, NextProtos: []string{"h2"}}
 	if identity.Leaf() != nil {

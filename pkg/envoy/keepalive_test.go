@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// checkKeepalive looks for the kernel's keepalive timer on both ends of the tunnels to the first gateway.
+// checkKeepalive checks the kernel's keepalive timer on both ends of the reverse tunnels to the first gateway.
 func checkKeepalive(t *testing.T, in *installation) {
 	t.Helper()
 	envoytest.Eventually(t, "both ends of two tunnels have keepalive", func() error {
@@ -31,7 +31,7 @@ func checkKeepalive(t *testing.T, in *installation) {
 
 type socket struct{ local, remote string } // hexadecimal
 
-// establishedWithKeepalive are the TCP connections of this machine that wait for nothing but a keepalive probe.
+// establishedWithKeepalive returns the TCP connections of this machine whose only timer is a keepalive probe.
 func establishedWithKeepalive(t *testing.T) []socket {
 	t.Helper()
 	data, err := os.ReadFile("/proc/net/tcp")

@@ -15,11 +15,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// TestLastBytes has a server that closes its connection right behind its last byte, and clients that read slowly: all of
-// the answer is still inside of the Envoys when the server is gone. It is shorter than the window of a stream: what Envoy
-// 1.40 loses of longer ones is in docs/decisions/0025-last-bytes.md.
+// TestLastBytes has a server that closes its connection right after its last byte, and clients that read slowly: the
+// whole answer is still inside of the Envoys when the server is gone. The answer is shorter than the window of a
+// stream: for longer ones Envoy 1.40 loses data as described in docs/decisions/0025-last-bytes.md.
 func TestLastBytes(t *testing.T) {
-	const size = 3 << 19 // 1.5 MiB; the kernel's own buffers come in addition
+	const size = 3 << 19 // 1.5 MiB; the kernel's own buffers are additional
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
 	server := newClosingServer(t, workload, hostname, size)
@@ -41,11 +41,11 @@ func TestLastBytes(t *testing.T) {
 	}
 }
 
-// newClosingServer sends size bytes to everyone who has sent one, and closes the connection at once.
-func newClosingServer(t *testing.T, ca authority, hostname string, size int) *doorbell {
+// newClosingServer sends size bytes to every client that has sent one, and closes the connection at once.
+func newClosingServer(t *testing.T, ca authority, hostname string, size int) *countingListener {
 	t.Helper()
 	config := serverConfig(ca.leaf(t, certs.Leaf{CommonName: "server", DNSNames: []string{hostname}, Server: true}))
-	return newDoorbell(t, "tcp", "127.0.0.1:0", func(raw net.Conn) {
+	return newCountingListener(t, "tcp", "127.0.0.1:0", func(raw net.Conn) {
 		conn := tls.Server(raw, config)
 		defer conn.Close()
 		if _, err := conn.Read(make([]byte, 1)); err == nil {
@@ -98,7 +98,7 @@ func dialConnect(g *gateway, hostname string) (net.Conn, error) {
 	}
 	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
 	_, _ = fmt.Fprintf(conn, "CONNECT %s:6443 HTTP/1.1\r\nHost: %s:6443\r\n\r\n", hostname, hostname)
-	// The server says nothing before the client does, so nothing is read ahead.
+	// The server sends nothing before the client does, so nothing is read ahead.
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("CONNECT was answered with %d", response.StatusCode)

@@ -12,49 +12,49 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Owners of connections to the public port, as the records in TunnelLog name them.
+// Owners of connections to the public port, as recorded in TunnelLog.
 const (
-	OwnerTunnel  = "tunnel"  // an accepted tunnel of an edge
-	OwnerRelay   = "relay"   // a connection that is passed on to another gateway
-	OwnerControl = "control" // a connection that is passed on to the xds-server
+	OwnerTunnel  = "tunnel"  // an accepted reverse tunnel of an edge
+	OwnerRelay   = "relay"   // a connection that is relayed to another gateway
+	OwnerControl = "control" // a connection that is relayed to the xds-server
 )
 
-// Events of TunnelLog. Those of a tunnel are Envoy's names of its lifecycle, those of a TCP proxy its access log types.
+// Events of TunnelLog. Events of a reverse tunnel have Envoy's lifecycle names, events of a TCP proxy its access log
+// types.
 const (
 	EventTunnelSetup   = "tunnel_setup"
-	EventTunnelHandoff = "socket_handoff" // the tunnel is used for the first time
+	EventTunnelHandoff = "socket_handoff" // first use of the reverse tunnel
 	EventTunnelClosed  = "tunnel_closed"
 	EventStart         = "TcpConnectionStart"
 	EventEnd           = "TcpConnectionEnd"
 )
 
-// Upper bounds of the fields of a record, in bytes before JSON escapes them, which makes six of one at most. A node id
-// has 35 bytes, a tunnel id with its domain is a DNS name.
+// Upper bounds of the fields of a record, in bytes before JSON escapes them, which makes at most six of one. A node id
+// has 35 bytes; a tunnel id with its domain is a DNS name.
 const (
 	maxRecordWord    = 32
 	maxRecordNode    = 64
 	maxRecordID      = 256
 	maxRecordAddress = 64
 	maxJSONEscape    = 6
-	maxRecordRest    = 256 // names of fields, quotes and the numbers
-	// MaxRecord is more than any line of TunnelLog has. No field holds anything that is longer because an edge sent
-	// more.
+	maxRecordRest    = 256 // field names, quotes and numbers
+	// MaxRecord is longer than any line of TunnelLog. No field can be made longer by data of an edge.
 	MaxRecord = maxJSONEscape*(4*maxRecordWord+maxRecordNode+maxRecordID+2*maxRecordAddress) + maxRecordRest
 )
 
 const lifecycle = "envoy.reverse_tunnel.lifecycle"
 
-// tunnelLog records which edge owns a tunnel: when the tunnel is set up, is used for the first time, and ends. It names
-// each field. The lifecycle metadata also holds what the edge sends in headers, at any length, and Envoy writes an
-// event for each ping that it receives: 5 bytes of an edge would be a line. It is a file, because a gRPC access log in
-// this place crashes Envoy 1.40, and the agent may be away for a while.
+// tunnelLog records which edge owns a reverse tunnel: when it is set up, first used, and closed. It names each field,
+// because the lifecycle metadata also contains the edge's headers, of any length. It filters events, because Envoy
+// emits one for each received ping, so that 5 bytes of an edge would cause a line. It is a file, because a gRPC access
+// log here crashes Envoy 1.40, and the agent may be unavailable for a while.
 func tunnelLog() *accesslogv3.AccessLog {
 	log := recordLog(OwnerTunnel, map[string]string{
 		"event":  lifecycleField("event", maxRecordWord),
 		"node":   lifecycleField("node_id", maxRecordNode),
 		"id":     lifecycleField("cluster_id", maxRecordID),
 		"worker": lifecycleField("worker", maxRecordWord),
-		"fd":     "%DYNAMIC_METADATA(" + lifecycle + ":fd)%", // a number of Envoy's own
+		"fd":     "%DYNAMIC_METADATA(" + lifecycle + ":fd)%", // a number assigned by Envoy
 	})
 	log.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_MetadataFilter{
 		MetadataFilter: &accesslogv3.MetadataFilter{
@@ -79,17 +79,17 @@ func exactValue(s string) *matcherv3.ValueMatcher {
 	return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: exactly(s)}}
 }
 
-// recorded has a TCP proxy of the public listener record that it owns a connection, at its start and at its end.
+// recorded makes a TCP proxy of the public listener record the start and the end of each of its connections.
 func recorded(owner string, proxy *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
 	proxy.AccessLog = append(proxy.AccessLog, recordLog(owner, map[string]string{
 		"event":      "%ACCESS_LOG_TYPE%",
-		"connection": "%CONNECTION_ID%", // tells two connections with equal addresses apart
+		"connection": "%CONNECTION_ID%", // distinguishes two connections with equal addresses
 	}))
 	proxy.AccessLogOptions = &tcpproxyv3.TcpProxy_TcpAccessLogOptions{FlushAccessLogOnStart: true}
 	return proxy
 }
 
-// recordLog writes records of one owner to TunnelLog. All access logs with one path share one file and its order.
+// recordLog writes records of one owner to TunnelLog. All access logs with the same path share one file and its order.
 func recordLog(owner string, more map[string]string) *accesslogv3.AccessLog {
 	fields := map[string]*structpb.Value{
 		"owner": structpb.NewStringValue(owner),

@@ -9,8 +9,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// tunnelLimits are the thresholds at a gateway of one name of a workload cluster. A connection of a client is a stream in a tunnel,
-// which Envoy calls a request; it is a retry while it waits for a tunnel by CONNECT, of which Envoy would let only 3 be.
+// tunnelLimits returns the thresholds of a gateway for one name of a workload cluster. A client's connection is a
+// stream in a reverse tunnel, which Envoy counts as a request. While it waits for a reverse tunnel by CONNECT, Envoy
+// counts it as a retry, with a default limit of 3.
 func tunnelLimits(l model.Limits) *clusterv3.CircuitBreakers_Thresholds {
 	return &clusterv3.CircuitBreakers_Thresholds{
 		MaxRequests:        wrapperspb.UInt32(l.MaxConnections()),
@@ -19,8 +20,8 @@ func tunnelLimits(l model.Limits) *clusterv3.CircuitBreakers_Thresholds {
 	}
 }
 
-// bandwidthLimit is in front of the filters of an edge's listener for one gateway: all streams in its tunnels share so many bytes a second in
-// each direction.
+// bandwidthLimit adds a filter before the other filters of an edge's listener for one gateway: all streams in its
+// reverse tunnels share this many bytes per second in each direction.
 func bandwidthLimit(l model.Limits, before []*hcmv3.HttpFilter) []*hcmv3.HttpFilter {
 	if l.Bandwidth == 0 {
 		return before

@@ -37,7 +37,7 @@ func (in *installation) hold(t *testing.T, g *gateway, host string) error {
 	return nil
 }
 
-// limit does what a gateway's agent does with limits. It fails the test if the Envoy cluster would change by them.
+// limit applies limits as a gateway's agent does. It fails the test if the Envoy cluster would change.
 func (g *gateway) limit(t *testing.T, in *installation, wc model.WorkloadCluster) {
 	t.Helper()
 	usual := wc
@@ -60,8 +60,9 @@ func (g *gateway) limit(t *testing.T, in *installation, wc model.WorkloadCluster
 	}
 }
 
-// TestLimitsChangeInPlace fills a workload cluster with connections up to its limit, raises that, and fills it again. In Envoy 1.40 an
-// Envoy cluster that is replaced keeps its tunnels until their last stream ends, and after the second time there is none left.
+// TestLimitsChangeInPlace opens connections to a workload cluster up to its limit, raises the limit, and repeats this.
+// In Envoy 1.40 an Envoy cluster that is replaced keeps its reverse tunnels until their last stream ends, and after
+// the second replacement there is none left.
 func TestLimitsChangeInPlace(t *testing.T) {
 	workload := newAuthority(t)
 	hostname, other := "c1.prod."+string(domain), "c2.prod."+string(domain)
@@ -94,7 +95,7 @@ func TestLimitsChangeInPlace(t *testing.T) {
 	}
 }
 
-// TestBandwidthIsKept has an edge with a limit, which is then taken away.
+// TestBandwidthIsKept has an edge with a limit, which is then removed.
 func TestBandwidthIsKept(t *testing.T) {
 	const limit, size = 1 << 20, 4 << 20
 	workload := newAuthority(t)
@@ -117,7 +118,7 @@ func TestBandwidthIsKept(t *testing.T) {
 	for what, request := range map[string]func() (*http.Response, error){"download": down, "upload": up} {
 		took, err := timed(request)
 		t.Logf("%s of %d bytes: %v", what, size, took)
-		// A second's worth may come at once.
+		// A burst of one second is allowed.
 		if err != nil || took < (size-limit)/limit*time.Second*3/4 || took > 4*size/limit*time.Second {
 			t.Errorf("%s of %d bytes at %d in a second took %v, %v", what, size, limit, took, err)
 		}
@@ -134,7 +135,7 @@ func TestBandwidthIsKept(t *testing.T) {
 	})
 }
 
-// timed is how long a request took, with its answer.
+// timed returns the duration of a request with its answer.
 func timed(request func() (*http.Response, error)) (time.Duration, error) {
 	began := time.Now()
 	response, err := request()
@@ -146,7 +147,7 @@ func timed(request func() (*http.Response, error)) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// client keeps its connections.
+// client returns a client that reuses its connections.
 func (in *installation) client(g *gateway, host string) *http.Client {
 	return &http.Client{Timeout: 3 * envoytest.Patience, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: in.workload.roots(), ServerName: host, MinVersion: tls.VersionTLS12},
@@ -156,7 +157,7 @@ func (in *installation) client(g *gateway, host string) *http.Client {
 	}}
 }
 
-// newBulk is an apiserver that answers as many bytes as it is asked for, and reads what it is sent.
+// newBulk returns an apiserver that answers with the requested number of bytes, and reads the request.
 func newBulk(t *testing.T, ca authority, hostname string) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

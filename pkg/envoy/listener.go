@@ -19,10 +19,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// listening is a listener on a TCP address.
+// listening returns a listener on a TCP address.
 func listening(name string, at model.Endpoint, keepalive *corev3.TcpKeepalive) *listenerv3.Listener {
 	address := socketAddress(at)
-	address.GetSocketAddress().Ipv4Compat = at.Host == "::" // all addresses of the machine, not those of IPv6 alone
+	address.GetSocketAddress().Ipv4Compat = at.Host == "::" // all addresses of the machine, not only IPv6
 	return &listenerv3.Listener{Name: name, StatPrefix: name, Address: address, TcpKeepalive: keepalive}
 }
 
@@ -34,7 +34,7 @@ func tlsInspector() []*listenerv3.ListenerFilter {
 	}}
 }
 
-// chainFor is a filter chain for one SNI.
+// chainFor returns a filter chain for one SNI.
 func chainFor(serverName string, filters ...*listenerv3.Filter) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             serverName,
@@ -43,7 +43,7 @@ func chainFor(serverName string, filters ...*listenerv3.Filter) *listenerv3.Filt
 	}
 }
 
-// chainForDNSNames leads connections whose SNI has the form of dnsNamePattern to a filter chain, and closes all others.
+// chainForDNSNames routes connections whose SNI matches dnsNamePattern to a filter chain, and closes all others.
 func chainForDNSNames(chain string) *xdsmatcherv3.Matcher {
 	predicate := &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate{
 		Input: &xdscorev3.TypedExtensionConfig{Name: "sni", TypedConfig: pack(&networkinputsv3.ServerNameInput{})},
@@ -68,7 +68,7 @@ func chainForDNSNames(chain string) *xdsmatcherv3.Matcher {
 	}}}
 }
 
-// dnsName matches an HTTP header that has the form of dnsNamePattern.
+// dnsName matches an HTTP header that matches dnsNamePattern.
 func dnsName() *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: dnsNamePattern}}}
 }
@@ -77,7 +77,7 @@ func filter(name string, config proto.Message) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(config)}}
 }
 
-// tcpProxy passes connections to one Envoy cluster.
+// tcpProxy forwards connections to one Envoy cluster.
 func tcpProxy(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
 	return &tcpproxyv3.TcpProxy{
 		StatPrefix:       statPrefix,
@@ -86,12 +86,12 @@ func tcpProxy(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
 	}
 }
 
-// passedOn is a TCP proxy from the public port to the xds-server or another gateway. When the other side has closed a connection Envoy
-// waits for the edge's side to close as well, for as long as the connection may be idle. A hostile source never closes, so this is
-// short: the control channel and tunnels have pings.
-func passedOn(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
+// relayed is a TCP proxy from the public port to the xds-server or another gateway. When the other side has closed a
+// connection, Envoy waits for the edge's side to close as well, up to the idle timeout. A hostile source never closes,
+// so this timeout is short: the control channel and reverse tunnels have pings.
+func relayed(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
 	proxy := tcpProxy(statPrefix, cluster)
-	proxy.IdleTimeout = durationpb.New(passedIdleTimeout)
+	proxy.IdleTimeout = durationpb.New(relayedIdleTimeout)
 	return proxy
 }
 

@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// loopListener sends back what the agent sends, without the main thread: an answer proves that a worker makes progress.
-// Exact balance gives each worker one of as many connections as there are workers. The agent has to get through while the
-// overload manager refuses everything else, because an overloaded Envoy is busy and not hung.
+// loopListener echoes the agent's data without the main thread: an echo proves that a worker makes progress. Exact
+// balance assigns each worker one of as many connections as there are workers. The agent must be able to connect while
+// the overload manager rejects everything else, because an overloaded Envoy is busy and not hung.
 func loopListener() *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name:       "loop",
@@ -24,7 +24,7 @@ func loopListener() *listenerv3.Listener {
 		},
 		BypassOverloadManager: true,
 		IgnoreGlobalConnLimit: true,
-		// A few bytes are on their way at a time: the default would let 1 MiB wait on each connection.
+		// Only a few bytes are in transit at a time. The default would allow 1 MiB to wait on each connection.
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(1 << 10),
 		FilterChains:                  []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{filter("envoy.filters.network.echo", &echov3.Echo{})}}},
 	}

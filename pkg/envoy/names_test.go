@@ -7,7 +7,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestEveryNameHasATunnel proves that a workload cluster is reached by all of its names at the same time, though it has more of them than tunnels.
+// TestEveryNameHasATunnel proves that a workload cluster is reached by all of its names at the same time, even if it
+// has more names than reverse tunnels.
 func TestEveryNameHasATunnel(t *testing.T) {
 	hostname := "c1.prod." + string(domain)
 	var extra []string

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestANearEdgeBuffersMore changes nothing but buffers, and no request fails while its tunnels are replaced by others.
+// TestANearEdgeBuffersMore changes only buffers. No request fails while its reverse tunnels are replaced.
 func TestANearEdgeBuffersMore(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)

@@ -14,33 +14,33 @@ import (
 
 const heapMonitor = "envoy.resource_monitors.fixed_heap"
 
-// gatewayOverload keeps a gateway within its memory: it gives back what it does not use, and then takes no more clients and
-// edges until it has room.
+// gatewayOverload keeps a gateway within its memory limit: Envoy returns unused memory, and then stops accepting
+// clients and edges until memory is available.
 func gatewayOverload(c BootstrapConfig) *overloadv3.OverloadManager {
 	return overload(cmp.Or(c.MaxHeap, gatewayHeap), connections(c),
 		aboveHeap("envoy.overload_actions.shrink_heap", shrinkAt),
-		aboveHeap("envoy.overload_actions.stop_accepting_requests", refuseAt),
-		aboveHeap("envoy.overload_actions.stop_accepting_connections", refuseAt))
+		aboveHeap("envoy.overload_actions.stop_accepting_requests", rejectAt),
+		aboveHeap("envoy.overload_actions.stop_accepting_connections", rejectAt))
 }
 
-// edgeOverload keeps an edge within its memory. It goes on dialling tunnels, whose number is bounded, but refuses new
-// streams in them, for which the gateway then tries another edge.
+// edgeOverload keeps an edge within its memory limit. Envoy continues to dial reverse tunnels, whose number is
+// bounded, but rejects new streams in them, for which the gateway then tries another edge.
 func edgeOverload(c BootstrapConfig) *overloadv3.OverloadManager {
 	return overload(cmp.Or(c.MaxHeap, edgeHeap), connections(c),
 		aboveHeap("envoy.overload_actions.shrink_heap", shrinkAt),
-		aboveHeap("envoy.overload_actions.stop_accepting_requests", refuseAt))
+		aboveHeap("envoy.overload_actions.stop_accepting_requests", rejectAt))
 }
 
-// listenerLimit leaves the other half of a gateway's connections to clients, whatever comes to the public listener. That listener's
-// own limit does it, and not ignore_global_conn_limit on the others: Envoy 1.40 counts each of their connections off the
-// global limit when it ends, though it never was counted on.
+// listenerLimit reserves half of a gateway's connections for clients, whatever arrives at the public listener. It uses
+// that listener's own limit, and not ignore_global_conn_limit on the others: Envoy 1.40 subtracts each of their
+// connections from the global limit when it ends, although it was never added.
 func listenerLimit(c BootstrapConfig) *bootstrapv3.RuntimeLayer {
 	return staticLayer("listener_limit", map[string]*structpb.Value{
 		"envoy.resource_limits.listener." + publicListener + ".connection_limit": structpb.NewNumberValue(float64(connections(c) / 2)),
 	})
 }
 
-// connections is how many a BootstrapConfig lets an Envoy have.
+// connections returns the connection limit of a BootstrapConfig.
 func connections(c BootstrapConfig) uint64 {
 	return min(cmp.Or(c.MaxConnections, maxConnections), 1<<31)
 }
@@ -62,7 +62,7 @@ func monitor(name string, config proto.Message) *overloadv3.ResourceMonitor {
 	return &overloadv3.ResourceMonitor{Name: name, ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: pack(config)}}
 }
 
-// aboveHeap takes an action while a part of the heap is in use.
+// aboveHeap triggers an action while at least this part of the heap is in use.
 func aboveHeap(action string, part float64) *overloadv3.OverloadAction {
 	return &overloadv3.OverloadAction{Name: action, Triggers: []*overloadv3.Trigger{{
 		Name:         heapMonitor,

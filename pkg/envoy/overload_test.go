@@ -27,8 +27,8 @@ func TestLimitsAreThoseOfTheConfig(t *testing.T) {
 	}
 }
 
-// TestAnEdgeWithoutMemory has an edge that is above its limit from the beginning: it keeps its tunnels, and what comes in
-// them gets an answer at once, so that a gateway can try another edge.
+// TestAnEdgeWithoutMemory has an edge that is above its limit from the beginning. It keeps its reverse tunnels, and
+// answers requests in them at once, so that a gateway can try another edge.
 func TestAnEdgeWithoutMemory(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
@@ -51,14 +51,14 @@ func TestAnEdgeWithoutMemory(t *testing.T) {
 		}
 		return err
 	})
-	if got := in.public.rings.Load(); got != 2 {
+	if got := in.public.count.Load(); got != 2 {
 		t.Errorf("it dialled %d tunnels, want 2 that stay", got)
 	}
 	in.startEdge(t, c1)
 	works(t, in.getBySNI, in.gateways[0], hostname, "api "+hostname)
 }
 
-// TestAFloodOfThePublicPortLeavesRoomForClients has more silent connections than a gateway may have.
+// TestAFloodOfThePublicPortLeavesRoomForClients opens more silent connections than a gateway may have.
 func TestAFloodOfThePublicPortLeavesRoomForClients(t *testing.T) {
 	const most, came = 16, 40
 	in := newInstallation(t, 1, cluster(t, "c1", freePort(t)))
@@ -92,7 +92,7 @@ func TestAFloodOfThePublicPortLeavesRoomForClients(t *testing.T) {
 			t.Fatal("a silent connection stays")
 		}
 	}
-	if took := time.Since(began); took > 9*time.Second { // Envoy looks from time to time
+	if took := time.Since(began); took > 9*time.Second { // Envoy checks at intervals
 		t.Errorf("silent connections stayed for %s", took)
 	}
 }

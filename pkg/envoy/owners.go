@@ -13,15 +13,15 @@ import (
 
 var errNoOwner = errors.New("it does not record the owner of its connections")
 
-// IsPublicListener says whether a resource is a gateway's public listener.
+// IsPublicListener reports whether a resource is a gateway's public listener.
 func IsPublicListener(resource *anypb.Any) bool {
 	l := &listenerv3.Listener{}
 	return resource.MessageIs(l) && resource.UnmarshalTo(l) == nil && l.GetName() == publicListener
 }
 
-// RecordsOwners returns an error if a filter chain of a gateway's public listener does not record in TunnelLog which
-// owner its connections have. For any other resource it returns nil. A tunnel is recorded by the bootstrap, all else by
-// its TCP proxy.
+// RecordsOwners returns an error if a filter chain of a gateway's public listener does not record the owner of its
+// connections in TunnelLog. For any other resource it returns nil. The bootstrap records reverse tunnels; a TCP proxy
+// records every other connection.
 func RecordsOwners(resource *anypb.Any) error {
 	if !IsPublicListener(resource) {
 		return nil

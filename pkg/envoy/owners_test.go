@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// publicOf is the public listener of a gateway that has all kinds of filter chains.
+// publicOf returns the public listener of a gateway with all kinds of filter chains.
 func publicOf(t *testing.T, denied model.Denied) *listenerv3.Listener {
 	t.Helper()
 	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
@@ -45,7 +45,7 @@ func TestEachFilterChainOfThePublicListenerRecordsItsOwner(t *testing.T) {
 	}
 }
 
-func TestAFilterChainWithoutRecordIsFound(t *testing.T) {
+func TestAFilterChainWithoutRecordIsDetected(t *testing.T) {
 	for name, change := range map[string]func(l *listenerv3.Listener){
 		"a chain that is added": func(l *listenerv3.Listener) {
 			l.FilterChains = append(l.FilterChains, chainFor("new.example.com", tcpProxyFilter(tcpProxy("new", "new"))))
@@ -73,7 +73,7 @@ func TestAFilterChainWithoutRecordIsFound(t *testing.T) {
 	}
 }
 
-// TestRecordsNameEachField keeps whole metadata, which an edge's headers are part of, out of the records.
+// TestRecordsNameEachField keeps whole metadata, which contains an edge's headers, out of the records.
 func TestRecordsNameEachField(t *testing.T) {
 	b := GatewayBootstrap(BootstrapConfig{})
 	text := b.String()

@@ -26,7 +26,7 @@ func TestPair(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
 	api := newAPIServer(t, "api-1", workload, hostname, extra)
-	// A name that has two addresses, of which only one is listened on: localhost is 127.0.0.1 and ::1.
+	// A name with two addresses; only one has a listener: localhost is 127.0.0.1 and ::1.
 	c1 := cluster(t, "c1", model.Endpoint{Host: "localhost", Port: endpoint(t, api.Listener.Addr().String()).Port}, extra)
 	down := cluster(t, "down", c1.APIServer)
 	in := newInstallation(t, 2, c1, down)
@@ -40,7 +40,7 @@ func TestPair(t *testing.T) {
 				works(t, in.getByConnect, g, name, "api-1 "+name)
 			}
 		}
-		if in.peers["gateway-1"].rings.Load() < 2 {
+		if in.peers["gateway-1"].count.Load() < 2 {
 			t.Error("the first gateway passed fewer than two tunnels on to the second")
 		}
 	})
@@ -70,10 +70,11 @@ func checkUnreadable(t *testing.T, in *installation, hostname string) {
 
 func checkDown(t *testing.T, in *installation, down model.WorkloadCluster) {
 	t.Helper()
-	// The wait is the sum of 9 random ones, 1.35 s on average, with a standard deviation of 0.26 s. What else this machine does comes on top.
+	// The wait is the sum of 9 random waits, 1.35 s on average, with a standard deviation of 0.26 s. A busy machine
+	// adds to it.
 	const least, most = 300 * time.Millisecond, 5 * time.Second
 	held := make(chan time.Duration)
-	// More at once than Envoy lets retry by default.
+	// More at once than Envoy's default limit of retries.
 	const clients = 8
 	for range clients {
 		go func() { held <- heldFor(t, in.gateways[0].bind.APIServer, down.Hostname) }()
@@ -103,9 +104,9 @@ func checkUnknown(t *testing.T, in *installation) {
 
 func checkOddNames(t *testing.T, in *installation) {
 	t.Helper()
-	// The agent serves certificates all the time, so only what comes in addition counts.
+	// The agent serves certificates all the time, so only additional connections count.
 	g := in.gateways[0]
-	agent, control, peer := g.agent.rings.Load(), in.control.rings.Load(), in.peers["gateway-1"].rings.Load()
+	agent, control, peer := g.agent.count.Load(), in.control.count.Load(), in.peers["gateway-1"].count.Load()
 	for _, name := range []string{
 		"agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "gateway-0_edge-a", "apiserver_edge-a", "apiserver", "localhost",
 		"AGENT", ".agent", "agent.", "a..b", "-a.b", "a b.c", "a/b.c", "*.example.com", "a_b.c", "%REQUESTED_SERVER_NAME%",
@@ -124,8 +125,8 @@ func checkOddNames(t *testing.T, in *installation) {
 		}
 	}
 	for what, dialled := range map[string]int64{
-		"stray cluster": in.stray.rings.Load(), "agent": g.agent.rings.Load() - agent,
-		"control channel": in.control.rings.Load() - control, "peer": in.peers["gateway-1"].rings.Load() - peer,
+		"stray cluster": in.dotless.count.Load(), "agent": g.agent.count.Load() - agent,
+		"control channel": in.control.count.Load() - control, "peer": in.peers["gateway-1"].count.Load() - peer,
 	} {
 		if dialled != 0 {
 			t.Errorf("%s: dialled %d times, want never", what, dialled)
@@ -145,10 +146,10 @@ func checkPublic(t *testing.T, in *installation, c1 model.WorkloadCluster) {
 	checkControl(t, in, public)
 }
 
-// checkControl dials the control channel. The xds-server is told by whom, ahead of everything that he says.
+// checkControl dials the control channel. The xds-server receives the client's address before the client's data.
 func checkControl(t *testing.T, in *installation, public model.Endpoint) {
 	t.Helper()
-	before := in.control.rings.Load()
+	before := in.control.count.Load()
 	conn, err := net.DialTimeout("tcp", public.String(), envoytest.Patience)
 	if err != nil {
 		t.Fatal(err)
@@ -156,28 +157,29 @@ func checkControl(t *testing.T, in *installation, public model.Endpoint) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
 	_ = tls.Client(conn, &tls.Config{ServerName: domain.Control(), InsecureSkipVerify: true}).HandshakeContext(t.Context())
-	if got := in.control.rings.Load() - before; got != 1 {
+	if got := in.control.count.Load() - before; got != 1 {
 		t.Errorf("the control channel was dialled %d times, want once", got)
 	}
 	// PROXY protocol, version 2: signature, a connection (PROXY) of TCP over IPv4, 12 bytes, two addresses, two ports.
 	from, to := conn.LocalAddr().(*net.TCPAddr).AddrPort(), conn.RemoteAddr().(*net.TCPAddr).AddrPort()
 	want := slices.Concat([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c"), from.Addr().AsSlice(), to.Addr().AsSlice(),
 		[]byte{byte(from.Port() >> 8), byte(from.Port()), byte(to.Port() >> 8), byte(to.Port())})
-	if got := <-in.said; !bytes.HasPrefix(got, want) {
+	if got := <-in.received; !bytes.HasPrefix(got, want) {
 		t.Errorf("the xds-server was told %q, want %q", got, want)
 	}
 }
 
-// checkRestart has the new edge's tunnels come once clients wait for them: how long a process takes to start is not what is promised.
+// checkRestart starts the new edge's reverse tunnels once clients wait for them: the start time of a process is not
+// part of the promise.
 func checkRestart(t *testing.T, in *installation, c1 model.WorkloadCluster, edge *envoytest.Envoy) {
 	t.Helper()
 	g := in.gateways[0]
 	edge.Kill()
 	in.public.stop()
-	dialled := in.public.rings.Load()
+	dialled := in.public.count.Load()
 	in.startEdge(t, c1)
 	envoytest.Eventually(t, "the new edge dials", func() error {
-		if in.public.rings.Load() == dialled {
+		if in.public.count.Load() == dialled {
 			return errors.New("it has not")
 		}
 		return nil
@@ -202,7 +204,7 @@ func checkRestart(t *testing.T, in *installation, c1 model.WorkloadCluster, edge
 		t.Fatalf("a connection was answered before the edge was back: %v", err)
 	default:
 	}
-	in.public.goOn()
+	in.public.resume()
 	for range routes {
 		if err := <-errs; err != nil {
 			t.Errorf("a connection was not held until the edge was back: %v", err)
@@ -210,7 +212,7 @@ func checkRestart(t *testing.T, in *installation, c1 model.WorkloadCluster, edge
 	}
 }
 
-// clientsOf is how many clients a gateway has had.
+// clientsOf returns how many clients a gateway has had.
 func clientsOf(t *testing.T, g *gateway) (n int) {
 	t.Helper()
 	stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?filter=^listener[.](apiserver|connect)[.]downstream_cx_total$")
@@ -228,17 +230,18 @@ func clientsOf(t *testing.T, g *gateway) (n int) {
 	return n
 }
 
-// closesAtOnce fails the test if a listener holds connections of that name, as it does if it waits for a tunnel.
+// closesAtOnce fails the test if a listener holds connections of that name, as it does while it waits for a reverse
+// tunnel.
 func closesAtOnce(t *testing.T, at model.Endpoint, serverName string) {
 	t.Helper()
 	const soon = 300 * time.Millisecond
-	if held := soonest(soon, func() time.Duration { return heldFor(t, at, serverName) }); held > soon {
+	if held := fastest(soon, func() time.Duration { return heldFor(t, at, serverName) }); held > soon {
 		t.Errorf("SNI %q was held for %s, want closed at once", serverName, held)
 	}
 }
 
-// heldFor dials a listener, sends a ClientHello and measures how long it takes until the connection is closed. It fails
-// the test if anything is answered.
+// heldFor dials a listener, sends a ClientHello and returns how long the connection stays open. It fails the test if
+// anything is answered.
 func heldFor(t *testing.T, at model.Endpoint, serverName string) time.Duration {
 	t.Helper()
 	conn, err := net.DialTimeout("tcp", at.String(), envoytest.Patience)
@@ -256,7 +259,8 @@ func heldFor(t *testing.T, at model.Endpoint, serverName string) time.Duration {
 	return time.Since(begin)
 }
 
-// answerTo is all that a listener sends until it closes a connection that begins with the given bytes.
+// answerTo returns everything that a listener sends on a connection that begins with the given bytes, until it is
+// closed.
 func answerTo(t *testing.T, at model.Endpoint, greeting string) string {
 	t.Helper()
 	conn, err := net.DialTimeout("tcp", at.String(), envoytest.Patience)

@@ -29,13 +29,13 @@ func newAuthority(t *testing.T) authority {
 	return authority{ca}
 }
 
-// issue makes an identity with names as production gives them to a subject.
+// issue returns an identity with a subject's names, as in production.
 func (a authority) issue(t *testing.T, s model.Subject) certs.Identity {
 	t.Helper()
 	return a.leaf(t, certs.Leaf{CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true})
 }
 
-// leaf makes an identity that is valid for an hour, unless the leaf says something else.
+// leaf returns an identity that is valid for an hour, unless leaf sets other times.
 func (a authority) leaf(t *testing.T, leaf certs.Leaf) certs.Identity {
 	t.Helper()
 	if leaf.NotAfter.IsZero() {
@@ -56,21 +56,21 @@ func (a authority) leaf(t *testing.T, leaf certs.Leaf) certs.Identity {
 	return identity
 }
 
-// doorbell is a listener that counts connections, and hands each to a function.
-type doorbell struct {
+// countingListener is a listener that counts connections, and passes each to a function.
+type countingListener struct {
 	net.Listener
-	rings atomic.Int64
+	count atomic.Int64
 }
 
-// newDoorbell listens until the end of the test.
-func newDoorbell(t *testing.T, network, address string, open func(net.Conn)) *doorbell {
+// newCountingListener listens until the end of the test.
+func newCountingListener(t *testing.T, network, address string, open func(net.Conn)) *countingListener {
 	t.Helper()
 	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	d := &doorbell{Listener: l}
+	d := &countingListener{Listener: l}
 	if open != nil {
 		go func() {
 			for {
@@ -86,24 +86,24 @@ func newDoorbell(t *testing.T, network, address string, open func(net.Conn)) *do
 }
 
 // Accept implements net.Listener.
-func (d *doorbell) Accept() (net.Conn, error) {
+func (d *countingListener) Accept() (net.Conn, error) {
 	conn, err := d.Listener.Accept()
 	if err == nil {
-		d.rings.Add(1)
+		d.count.Add(1)
 	}
 	return conn, err
 }
 
-func (d *doorbell) endpoint(t *testing.T) model.Endpoint {
+func (d *countingListener) endpoint(t *testing.T) model.Endpoint {
 	t.Helper()
 	return endpoint(t, d.Addr().String())
 }
 
-// relay passes connections on to an address that may be set later, and keeps all bytes that it has seen.
+// relay forwards connections to an address that may be set later, and records all bytes.
 type relay struct {
-	*doorbell
+	*countingListener
 	target atomic.Pointer[string]
-	gate   sync.RWMutex // locked while connections have to wait
+	gate   sync.RWMutex // locked while connections must wait
 	mu     sync.Mutex
 	seen   bytes.Buffer
 }
@@ -111,18 +111,18 @@ type relay struct {
 func newRelay(t *testing.T) *relay {
 	t.Helper()
 	r := &relay{}
-	r.doorbell = newDoorbell(t, "tcp", "127.0.0.1:0", r.pass)
+	r.countingListener = newCountingListener(t, "tcp", "127.0.0.1:0", r.pass)
 	return r
 }
 
 func (r *relay) lead(to string) { r.target.Store(&to) }
 
-// stop lets new connections wait until goOn is called.
+// stop makes new connections wait until resume is called.
 func (r *relay) stop() { r.gate.Lock() }
 
-func (r *relay) goOn() { r.gate.Unlock() }
+func (r *relay) resume() { r.gate.Unlock() }
 
-// wait returns once the relay passes on what comes.
+// wait returns once the relay forwards connections.
 func (r *relay) wait() {
 	r.gate.RLock()
 	defer r.gate.RUnlock()
@@ -154,14 +154,14 @@ func (r *relay) Write(p []byte) (int, error) {
 	return r.seen.Write(p)
 }
 
-// bytes are all those seen so far.
+// bytes returns all bytes so far.
 func (r *relay) bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return bytes.Clone(r.seen.Bytes())
 }
 
-// newAPIServer plays a workload cluster's apiserver: it answers with its name and the SNI that reached it.
+// newAPIServer returns a fake apiserver: it answers with its name and the SNI of the connection.
 func newAPIServer(t *testing.T, name string, ca authority, dnsNames ...string) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -173,15 +173,15 @@ func newAPIServer(t *testing.T, name string, ca authority, dnsNames ...string) *
 	return s
 }
 
-// freePort is a port of 127.0.0.1 that nobody listens on. Envoy could choose one itself, but another after a restart.
+// freePort returns a port of 127.0.0.1 without a listener. Envoy could choose one itself, but another after a restart.
 func freePort(t *testing.T) model.Endpoint {
 	t.Helper()
 	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
-// soonest measures up to three times, until it took no longer than wanted: a timer in Envoy delays each of them, and what else this machine
-// does may delay one.
-func soonest(want time.Duration, measure func() time.Duration) (took time.Duration) {
+// fastest measures up to three times, until the duration is at most want: a timer in Envoy delays each measurement,
+// and a busy machine may delay one.
+func fastest(want time.Duration, measure func() time.Duration) (took time.Duration) {
 	for range 3 {
 		if took = measure(); took <= want {
 			break

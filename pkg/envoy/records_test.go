@@ -20,9 +20,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestEnvoyRecordsTheOwnerOfWhatItPassesOn has a real Envoy write both records of a connection, also where there is no
-// server.
-func TestEnvoyRecordsTheOwnerOfWhatItPassesOn(t *testing.T) {
+// TestEnvoyRecordsTheOwnerOfRelayedConnections makes a real Envoy write both records of a connection, also if there is
+// no server.
+func TestEnvoyRecordsTheOwnerOfRelayedConnections(t *testing.T) {
 	dir, port := envoytest.Dir(t), freeport.TCP(t)
 	l := listening(publicListener, model.Endpoint{Host: "127.0.0.1", Port: uint16(port)}, tunnelKeepalive())
 	l.FilterChains = []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{tcpProxyFilter(recorded(OwnerControl, tcpProxy("control", controlCluster)))}}}
@@ -43,7 +43,7 @@ func TestEnvoyRecordsTheOwnerOfWhatItPassesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	envoytest.Start(t, dir, config, "--file-flush-interval-msec", "50")
-	for i := range 2 { // the second one finds no server
+	for i := range 2 { // the second one has no server
 		client, err := net.Dial("tcp", l.GetAddress().GetSocketAddress().GetAddress()+fmt.Sprintf(":%d", port))
 		if err != nil {
 			t.Fatal(err)

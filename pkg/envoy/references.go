@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// References lists the Envoy clusters that a listener, an Envoy cluster or a bootstrap refers to by name, sorted and
-// without repetition: the targets of TCP proxies and routes, what rc:// listeners dial, and gRPC services. Envoy accepts
-// a name that does not exist. The error is about an extension that this program does not know or can't decode.
+// References returns the Envoy clusters that a listener, an Envoy cluster or a bootstrap refers to by name, sorted and
+// without duplicates: the targets of TCP proxies and routes, the targets of rc:// listeners, and gRPC services. Envoy
+// accepts a name that does not exist. It returns an error for an extension that is unknown or cannot be decoded.
 func References(resource proto.Message) ([]string, error) {
 	var names []string
 	if err := walk(resource, func(m proto.Message) { names = append(names, refersTo(m)...) }); err != nil {
@@ -24,14 +24,14 @@ func References(resource proto.Message) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// refersTo is what a message refers to by itself, without the messages inside of it.
+// refersTo returns the references of a message itself, without the messages inside of it.
 func refersTo(m proto.Message) []string {
 	name := ""
 	switch m := m.(type) {
 	case *tcpproxyv3.TcpProxy:
 		name = m.GetCluster()
 	case *routev3.RouteAction:
-		name = m.GetCluster() // empty where a header names it
+		name = m.GetCluster() // empty if a header names it
 	case *corev3.GrpcService_EnvoyGrpc:
 		name = m.GetClusterName()
 	case *corev3.SocketAddress:
@@ -43,7 +43,7 @@ func refersTo(m proto.Message) []string {
 	return []string{name}
 }
 
-// walk visits a message and all messages inside of it, those in an Any included.
+// walk visits a message and all messages inside of it, including packed messages (Any).
 func walk(m proto.Message, visit func(proto.Message)) error {
 	if packed, ok := m.(*anypb.Any); ok {
 		inner, err := packed.UnmarshalNew()
@@ -65,7 +65,7 @@ func walk(m proto.Message, visit func(proto.Message)) error {
 	return err
 }
 
-// messagesOf are the messages in one field.
+// messagesOf returns the messages in one field.
 func messagesOf(field protoreflect.FieldDescriptor, value protoreflect.Value) []proto.Message {
 	var inner []proto.Message
 	switch {

@@ -62,7 +62,7 @@ func TestStaticClustersAreThoseOfEveryBootstrap(t *testing.T) {
 	}
 }
 
-// checkReferences fails the test if a bootstrap without dynamic resources refers to an Envoy cluster that it has not.
+// checkReferences fails the test if a bootstrap without dynamic resources refers to a missing Envoy cluster.
 func checkReferences(t *testing.T, name string, b *bootstrapv3.Bootstrap) {
 	t.Helper()
 	var have []string

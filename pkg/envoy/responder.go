@@ -16,8 +16,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// GatewayListeners are the three listeners of one gateway, in constant order. They depend on the installation and on who is
-// denied alone: workload clusters come and go without a change. The gateway need not be among the installation's.
+// GatewayListeners returns the three listeners of one gateway, in constant order. They depend only on the installation
+// and on denied: adding or removing a workload cluster does not change them. The gateway need not be in the
+// installation.
 func GatewayListeners(inst model.Installation, gateway string, bind GatewayBind, denied model.Denied) []*listenerv3.Listener {
 	return []*listenerv3.Listener{
 		gatewayPublic(inst, gateway, bind.Public, denied),
@@ -26,10 +27,11 @@ func GatewayListeners(inst model.Installation, gateway string, bind GatewayBind,
 	}
 }
 
-// GatewayClusters are the Envoy clusters that all gateways of an installation have beside the tunnels, in constant order.
+// GatewayClusters returns the Envoy clusters of all gateways of an installation that are not tunnels, in constant
+// order.
 func GatewayClusters(inst model.Installation) []*clusterv3.Cluster {
 	clusters := []*clusterv3.Cluster{
-		nowhere(noSuchTunnelCluster),
+		emptyCluster(noSuchTunnelCluster),
 		controlChannel(inst.Control),
 	}
 	for _, g := range inst.Gateways {
@@ -40,8 +42,8 @@ func GatewayClusters(inst model.Installation) []*clusterv3.Cluster {
 	return clusters
 }
 
-// TunnelClusters are the Envoy clusters through which gateways reach one workload cluster: one for each of its names, in
-// the order of WorkloadCluster.Names. They share its tunnels.
+// TunnelClusters returns the Envoy clusters through which gateways reach one workload cluster: one for each of its
+// names, in the order of WorkloadCluster.Names. They share its reverse tunnels.
 func TunnelClusters(inst model.Installation, wc model.WorkloadCluster) []*clusterv3.Cluster {
 	var clusters []*clusterv3.Cluster
 	for _, name := range wc.Names() {
@@ -50,8 +52,8 @@ func TunnelClusters(inst model.Installation, wc model.WorkloadCluster) []*cluste
 	return clusters
 }
 
-// gatewayPublic is all that workload networks can dial. It gives no access to any apiserver: edges open tunnels here, go
-// on to another replica, or to the xds-server; every other connection is closed.
+// gatewayPublic is the only listener that workload networks can reach. It gives no access to any apiserver: edges open
+// reverse tunnels here, or are relayed to another replica or to the xds-server; every other connection is closed.
 func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied model.Denied) *listenerv3.Listener {
 	l := listening(publicListener, at, tunnelKeepalive())
 	l.ListenerFilters = tlsInspector()
@@ -61,23 +63,24 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 		handshakeLimit(inst),
 		filter("envoy.filters.network.rbac", deny(inst.Domain, denied)),
 		filter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
-	// Only the leaves of edges have names that end so. A regular expression would do for short tunnel domains alone: Envoy
-	// refuses large ones, and that only once the trust bundle arrives.
+	// Only the leaves of edges have names with this suffix. A regular expression would work only for short tunnel
+	// domains: Envoy rejects large ones, and only once the trust bundle arrives.
 	own.TransportSocket = serverTLS(model.Subject{Role: model.RoleGateway, Node: me}, endingWith(inst.Domain.TunnelIDSuffix()))
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
-	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, passedOn("control", controlCluster))))}
+	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, relayed("control", controlCluster))))}
 	for _, g := range inst.Gateways {
 		if g.Name != me && g.Peer != (model.Endpoint{}) {
-			relay := recorded(OwnerRelay, passedOn("peer", peerCluster(g.Name)))
+			relay := recorded(OwnerRelay, relayed("peer", peerCluster(g.Name)))
 			l.FilterChains = append(l.FilterChains, chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay)))
 		}
 	}
 	return l
 }
 
-// reverseTunnel accepts the handshake of an edge. Both ids must be those of its leaf: a tunnel is found by either, so an
-// edge that could choose one of them would get the connections of another. The tenant id is the installation's one. Envoy
-// bounds all headers together at 60 KiB and has no smaller bound; no header is used or recorded but these three.
+// reverseTunnel accepts the handshake of an edge. Both ids must equal the names in its leaf: a reverse tunnel is
+// selected by either, so an edge that could choose one of them would get the connections of another. The tenant id is
+// the installation's constant. Envoy bounds all headers together at 60 KiB and has no smaller bound; only these three
+// headers are used or recorded.
 func reverseTunnel() *reversetunnelv3.ReverseTunnel {
 	return &reversetunnelv3.ReverseTunnel{
 		PingInterval:     durationpb.New(reversePing),
@@ -90,8 +93,8 @@ func reverseTunnel() *reversetunnelv3.ReverseTunnel {
 	}
 }
 
-// gatewayAPIServer is the SNI route: the name of the Envoy cluster is the SNI that the client sends, so the listener is
-// the same however many tunnels there are. TLS is the client's and the apiserver's own.
+// gatewayAPIServer is the SNI route: the name of the Envoy cluster is the client's SNI, so the listener does not
+// depend on the number of tunnels. TLS is between the client and the apiserver.
 func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
 	l := listening(apiserverListener, at, clientKeepalive())
 	l.ListenerFilters = tlsInspector()
@@ -109,7 +112,7 @@ func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Versio
 	return l
 }
 
-// clusterBySNI tells the TCP proxy behind it which Envoy cluster to use.
+// clusterBySNI sets the Envoy cluster of the TCP proxy that follows.
 func clusterBySNI() *setstatev3.Config {
 	return &setstatev3.Config{OnNewConnection: []*filterstatev3.FilterStateValue{{
 		Key: &filterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.tcp_proxy.cluster"},
@@ -121,8 +124,9 @@ func clusterBySNI() *setstatev3.Config {
 	}}}
 }
 
-// gatewayConnect is the CONNECT route: the name of the Envoy cluster is the authority, without its port. It answers 200,
-// 404 for a name that no tunnel has, and 503 if a tunnel stays down for as long as the SNI route holds a connection.
+// gatewayConnect is the CONNECT route: the name of the Envoy cluster is the authority, without its port. It answers
+// 200, 404 for a name without a tunnel, and 503 if a reverse tunnel is missing for as long as the SNI route holds a
+// connection.
 func gatewayConnect(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
 	l := listening(connectListener, at, clientKeepalive())
 	match := connectMatch()
@@ -133,10 +137,10 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	manager := connectManager("connect", &routev3.Route{Match: match, Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 		ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ":authority"},
 		ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
-		Timeout:                     durationpb.New(0), // a connection lasts as long as its two ends want
+		Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
 		RetryPolicy: &routev3.RetryPolicy{
-			// Of the tunnel; an edge's own 503 is passed on. Until there is an answer nothing of the client has been sent, so what was on its way
-			// in a tunnel that ends is sent again.
+			// Errors of the reverse tunnel; an edge's own 503 is forwarded. Until there is an answer, no data of the
+			// client has been sent, so a request in a reverse tunnel that ends can be repeated.
 			RetryOn:      "connect-failure,refused-stream,reset",
 			NumRetries:   wrapperspb.UInt32(connectAttempts - 1),
 			RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(connectBackoff), MaxInterval: durationpb.New(connectBackoff)},
@@ -146,9 +150,10 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
 	manager.StripTrailingHostDot = true
-	// Whose tunnel has ended hears so at once, as by SNI. By default Envoy would wait for a second, for the client to close first.
+	// A client whose reverse tunnel has ended is disconnected at once, as by SNI. By default Envoy would wait for a
+	// second for the client to close first.
 	manager.DelayedCloseTimeout = durationpb.New(0)
-	// A client sends its first message at once. A client that Envoy has lost is closed and retries:
+	// A client sends its request at once. A connection that Envoy has lost is closed, and its client retries: see
 	// docs/decisions/0023-client-first-message.md.
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(lostTimeout)}
 	l.FilterChains = []*listenerv3.FilterChain{{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}}}

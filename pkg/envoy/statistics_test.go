@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
-// TestStatisticsOfEnvoyClusters looks at what a gateway counts by default, and if it is told to count for each Envoy cluster.
+// TestStatisticsOfEnvoyClusters checks a gateway's statistics by default, and with statistics for each Envoy cluster.
 func TestStatisticsOfEnvoyClusters(t *testing.T) {
 	in := newInstallation(t, 1, cluster(t, "c1", freePort(t)))
 	in.startGateway(t, "gateway-0", envoy.BootstrapConfig{ClusterStatistics: true})

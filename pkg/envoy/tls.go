@@ -10,24 +10,24 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// serverTLS has a subject accept a peer whose leaf was issued under its trust bundle and has a DNS name that matches.
+// serverTLS accepts a peer whose leaf was issued under self's trust bundle and has a DNS name that matches peer.
 func serverTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn ...string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.DownstreamTlsContext{
 		RequireClientCertificate: wrapperspb.Bool(true),
 		CommonTlsContext:         commonTLS(self, peer, alpn),
-		// A resumed session is not verified again: a leaf would go on to serve after its end.
+		// A resumed session is not verified again: a leaf would be accepted after its expiry.
 		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
 		DisableStatefulSessionResumption: true,
 	})
 }
 
-// clientTLS has a subject ask for a server by SNI, and accept it if its leaf was issued under the trust bundle and has that
+// clientTLS requests a server by SNI, and accepts it if its leaf was issued under self's trust bundle and has that
 // name.
 func clientTLS(self model.Subject, server string, alpn ...string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.UpstreamTlsContext{
 		Sni:              server,
 		CommonTlsContext: commonTLS(self, exactly(server), alpn),
-		MaxSessionKeys:   wrapperspb.UInt32(0), // no resumption, as above
+		MaxSessionKeys:   wrapperspb.UInt32(0), // no resumption, see serverTLS
 	})
 }
 
@@ -38,13 +38,13 @@ func tlsSocket(context proto.Message) *corev3.TransportSocket {
 	}
 }
 
-// commonTLS is what both sides of every connection between our own programs have. Envoy keeps one copy of each secret,
-// however many TLS contexts name it.
+// commonTLS is common to both sides of every connection between Fairlead's own programs. Envoy keeps one copy of each
+// secret, however many TLS contexts name it.
 func commonTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn []string) *tlsv3.CommonTlsContext {
 	identity, trust := SecretNames(self)
 	return &tlsv3.CommonTlsContext{
-		// Nobody but our own programs is on the other side, and they all speak the newest version. As a client, Envoy does
-		// so only if the maximum says it too.
+		// Only Fairlead's own programs are peers, and they all support the newest version. As a client, Envoy uses it
+		// only if the maximum is set too.
 		TlsParams: &tlsv3.TlsParameters{
 			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
@@ -81,8 +81,9 @@ func endingWith(suffix string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}}
 }
 
-// IdentitySecret is the SDS secret that a TLS context presents: a leaf with the certificates above it, and its key, both
-// in PEM. The result holds the key: it is for the agent's own Envoy, and never for a log.
+// IdentitySecret returns the SDS secret that a TLS context presents: a leaf with its intermediate certificates, and
+// its key, both in PEM. The result contains the private key: it is only for the agent's own Envoy, and never for a
+// log.
 func IdentitySecret(name string, chain, key []byte) *tlsv3.Secret {
 	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 		CertificateChain: inline(chain),
@@ -90,7 +91,7 @@ func IdentitySecret(name string, chain, key []byte) *tlsv3.Secret {
 	}}}
 }
 
-// TrustSecret is the SDS secret that a TLS context verifies its peer with: the certificates of CAs, in PEM.
+// TrustSecret returns the SDS secret with which a TLS context verifies its peer: the certificates of CAs, in PEM.
 func TrustSecret(name string, bundle []byte) *tlsv3.Secret {
 	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{
 		ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(bundle)},

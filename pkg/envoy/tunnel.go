@@ -13,37 +13,39 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Tunnel is what the agent of a gateway has to know of an Envoy cluster that is one name of a workload cluster.
+// Tunnel describes an Envoy cluster of a gateway that is one name of a workload cluster.
 type Tunnel struct {
 	ID string // the tunnel id, with the tunnel domain
-	// Limits are those that differ from the defaults, by the keys of Envoy's runtime. They are no part of Plain: an Envoy cluster
-	// that changes leaves its tunnels to whoever uses them, for as long as they do, and has none for those who come.
+	// Limits are the limits that differ from the defaults, by the keys of Envoy's runtime. They are not part of Plain:
+	// an Envoy cluster that is updated leaves its reverse tunnels to the connections that use them, and has none for
+	// new ones.
 	Limits map[string]string
 	Plain  *anypb.Any // the Envoy cluster with the default limits
 }
 
-// TunnelOf reads an Envoy cluster of a gateway; ok is false for one that is no tunnel.
+// TunnelOf parses an Envoy cluster of a gateway. ok is false if it is not a tunnel.
 func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 	c, reverse := &clusterv3.Cluster{}, &reverseclusterv3.ReverseConnectionClusterConfig{}
 	if resource.UnmarshalTo(c) != nil || c.GetClusterType().GetTypedConfig().UnmarshalTo(reverse) != nil || len(c.GetCircuitBreakers().GetThresholds()) != 1 {
 		return Tunnel{}, false
 	}
 	t = Tunnel{ID: reverse.GetHostIdFormat(), Plain: resource}
-	usual := tunnelLimits(model.Limits{})
-	now := runtimeLimits(c.GetName(), c.CircuitBreakers.Thresholds[0])
-	for key, value := range runtimeLimits(c.GetName(), usual) {
-		if now[key] == value {
-			delete(now, key)
+	defaults := tunnelLimits(model.Limits{})
+	limits := runtimeLimits(c.GetName(), c.CircuitBreakers.Thresholds[0])
+	for key, value := range runtimeLimits(c.GetName(), defaults) {
+		if limits[key] == value {
+			delete(limits, key)
 		}
 	}
-	if len(now) > 0 {
-		c.CircuitBreakers = breaker(usual)
-		t.Limits, t.Plain = now, pack(c)
+	if len(limits) > 0 {
+		c.CircuitBreakers = breaker(defaults)
+		t.Limits, t.Plain = limits, pack(c)
 	}
 	return t, true
 }
 
-// runtimeLimits are thresholds by the keys with which Envoy's runtime overrides them. What is not there has Envoy's default.
+// runtimeLimits returns thresholds by the keys with which Envoy's runtime overrides them. Missing ones have Envoy's
+// default.
 func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map[string]string {
 	limits := map[string]string{}
 	for key, value := range map[string]interface{ GetValue() uint32 }{
@@ -56,8 +58,8 @@ func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map
 	return limits
 }
 
-// DarkCluster stands in for the Envoy cluster of a name whose workload cluster has no tunnel: it leads to the agent, which says no
-// at once.
+// DarkCluster replaces the Envoy cluster of a name whose workload cluster is unreachable, because it has no reverse
+// tunnel: it leads to the agent, which rejects each connection at once.
 func DarkCluster(name string) *anypb.Any {
 	socket := lbEndpoint(&corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: DarkSocket}}})
 	return pack(&clusterv3.Cluster{

@@ -9,19 +9,19 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Version is a minor version of Fairlead. An agent says its own in the metadata of its Envoy node, and an xds-server renders
-// for it. The zero value stands for agents that were built before there were versions, and say none.
+// Version is a minor version of Fairlead. An agent sends its version in the metadata of its Envoy node, and an
+// xds-server renders resources for it. The zero value stands for agents that predate versions and send none.
 type Version struct{ Major, Minor uint16 }
 
 var (
 	// Current is the version of this build.
 	Current = Version{0, 1}
-	// Oldest is the oldest version that is rendered for: two minor versions before Current, as far as there are that many.
+	// Oldest is the oldest supported version: two minor versions before Current, if there are that many.
 	Oldest = Version{0, 0}
 )
 
-// Versions since which agents take something in their resources. What Oldest has takes no version any more. The Envoy
-// clusters of gateways have no versions: all gateways share them, so they are rendered for Oldest.
+// Versions that introduced an element of resources. Elements that Oldest supports need no version. The Envoy clusters
+// of gateways have no versions: all gateways share them, so they are rendered for Oldest.
 var connectionLogged = Version{0, 1} // access logs: the number of the connection
 
 const versionField = "version"
@@ -36,11 +36,11 @@ func (v Version) Compare(other Version) int {
 	return cmp.Or(cmp.Compare(v.Major, other.Major), cmp.Compare(v.Minor, other.Minor))
 }
 
-// has says whether agents of a version take what came with another.
+// has reports whether agents of version v support what was introduced in version since.
 func (v Version) has(since Version) bool { return v.Compare(since) >= 0 }
 
-// versionOf reads the version that an agent says, as far as this build renders for it. None, or one that is malformed or too
-// old, is Oldest; one of a newer agent is Current.
+// versionOf returns the version that an agent sends, clamped to the versions that this build renders for: a missing,
+// malformed or older version is Oldest, a newer one is Current.
 func versionOf(fields map[string]*structpb.Value) Version {
 	v := Oldest
 	if match := versionPattern.FindStringSubmatch(fields[versionField].GetStringValue()); match != nil {
@@ -59,8 +59,8 @@ func versionOf(fields map[string]*structpb.Value) Version {
 	return v
 }
 
-// say writes a version into what an agent says of itself.
-func (v Version) say(fields map[string]*structpb.Value) {
+// addTo adds the version to an agent's metadata.
+func (v Version) addTo(fields map[string]*structpb.Value) {
 	if v != (Version{}) {
 		fields[versionField] = structpb.NewStringValue(v.String())
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func TestTheVersionThatIsRenderedFor(t *testing.T) {
+func TestRenderedVersion(t *testing.T) {
 	for name, tc := range map[string]struct {
-		said *structpb.Value
-		want Version
+		received *structpb.Value
+		want     Version
 	}{
 		"none":             {nil, Oldest},
 		"the present one":  {structpb.NewStringValue(Current.String()), Current},
@@ -30,8 +30,8 @@ func TestTheVersionThatIsRenderedFor(t *testing.T) {
 			fields := GatewayBind{
 				Public: model.Endpoint{Host: "::", Port: 1}, APIServer: model.Endpoint{Host: "::", Port: 2}, Connect: model.Endpoint{Host: "::", Port: 3},
 			}.Metadata().GetFields()
-			if tc.said != nil {
-				fields[metadataKey].GetStructValue().Fields[versionField] = tc.said
+			if tc.received != nil {
+				fields[metadataKey].GetStructValue().Fields[versionField] = tc.received
 			}
 			node := &corev3.Node{Metadata: &structpb.Struct{Fields: fields}}
 			bind, err := ParseGatewayBind(node)
@@ -46,7 +46,7 @@ func TestTheVersionThatIsRenderedFor(t *testing.T) {
 	}
 }
 
-// TestVersionsThatNoAgentLacks finds what need not be distinguished any more.
+// TestVersionsThatNoAgentLacks finds versions that need not be distinguished any longer.
 func TestVersionsThatNoAgentLacks(t *testing.T) {
 	for name, since := range map[string]Version{"connectionLogged": connectionLogged} {
 		if Oldest.has(since) || !Current.has(since) {
@@ -58,7 +58,7 @@ func TestVersionsThatNoAgentLacks(t *testing.T) {
 	}
 }
 
-// TestResourcesAreRenderedForAVersion shows the difference between versions.
+// TestResourcesAreRenderedForAVersion shows the differences between versions.
 func TestResourcesAreRenderedForAVersion(t *testing.T) {
 	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
 	inst := model.Installation{Domain: "tunnels.example.com", Public: at, Control: at, Gateways: []model.Gateway{{Name: "gateway-0"}}, AccessLog: model.AccessLogAll}

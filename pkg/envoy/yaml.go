@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// MarshalYAML writes a bootstrap, or any other message of Envoy's, as YAML that `envoy -c` reads. Its keys are sorted and
+// MarshalYAML encodes a bootstrap, or any other message of Envoy, as YAML for `envoy -c`. Its keys are sorted, and
 // equal messages give equal bytes, unlike protojson, whose spacing is random.
 func MarshalYAML(message proto.Message) ([]byte, error) {
 	data, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(message)

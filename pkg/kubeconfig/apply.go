@@ -14,9 +14,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Apply makes the kubeconfig in the Secret of a Cluster lead as decided, and says whether anything has changed. It keeps what
-// the provider wrote: once, and again when the provider has written another server, but not when the provider has only
-// dropped what it doesn't know, as Cluster API's certificate rotation does. After an error nothing has changed.
+// Apply makes the kubeconfig in the Secret of a Cluster lead as decided, and reports whether anything has changed. It
+// stores what the provider wrote: once, and again if the provider has written another server, but not if the provider
+// has only dropped unknown keys and annotations, as Cluster API's certificate rotation does. After an error nothing
+// has changed.
 func Apply(secret *corev1.Secret, cluster string, d Decision) (changed bool, err error) {
 	return change(secret, func(secret *corev1.Secret) error {
 		config, entry, err := Load(secret, cluster)
@@ -36,9 +37,9 @@ func Apply(secret *corev1.Secret, cluster string, d Decision) (changed bool, err
 	})
 }
 
-// Restore gives the kubeconfig in the Secret of a Cluster back to its provider, and says whether anything has changed. It
-// leaves one alone that does not lead through the gateways and bears no note of ours. Of the decision its mode and its way
-// do not matter.
+// Restore restores what the provider wrote in the kubeconfig Secret of a Cluster, and reports whether anything has
+// changed. It changes nothing if the kubeconfig does not lead through the gateways and has none of Fairlead's
+// annotations. It ignores the mode and the way of the decision.
 func Restore(secret *corev1.Secret, cluster string, d Decision) (changed bool, err error) {
 	return change(secret, func(secret *corev1.Secret) error {
 		config, entry, err := Load(secret, cluster)
@@ -53,14 +54,14 @@ func Restore(secret *corev1.Secret, cluster string, d Decision) (changed bool, e
 		case d.Endpoint != "" && d.leadsThere(*entry):
 			was = Way{Server: d.Endpoint}
 		default:
-			return nil // nothing says that it is ours, or nothing says what it was
+			return nil // it is not known to be ours, or its original is unknown
 		}
-		forget(secret)
+		clearNotes(secret)
 		return store(secret, config, entry, was)
 	})
 }
 
-// change lets do change a Secret, unless it fails.
+// change applies do to a copy of a Secret, and copies the result back if there is no error.
 func change(secret *corev1.Secret, do func(*corev1.Secret) error) (bool, error) {
 	want := secret.DeepCopy()
 	if err := do(want); err != nil {
@@ -73,13 +74,14 @@ func change(secret *corev1.Secret, do func(*corev1.Secret) error) (bool, error) 
 	return true, nil
 }
 
-// original is what the provider wrote, as far as it is known.
+// original returns what the provider wrote, as far as it is known.
 func (d Decision) original(secret *corev1.Secret, entry clientcmdapi.Cluster) Way {
 	was, known := kept(secret)
 	switch {
 	case !d.ours(secret, entry):
 		was = d.provided(secret, entry)
-		was.Server = cmp.Or(was.Server, d.Endpoint) // an entry without a server says nothing: the next change would take the endpoint
+		// an entry without a server is incomplete: the next change would use the endpoint
+		was.Server = cmp.Or(was.Server, d.Endpoint)
 		return was
 	case !known:
 		return Way{Server: d.Endpoint}
@@ -87,8 +89,8 @@ func (d Decision) original(secret *corev1.Secret, entry clientcmdapi.Cluster) Wa
 	return was
 }
 
-// ours says whether Fairlead wrote the server of an entry. In the modes with a proxy that is the provider's own, so a
-// provider that writes it again is told by nothing, and what is kept is what it writes.
+// ours reports whether Fairlead wrote the server of an entry. In the modes with a proxy the server is the provider's
+// own: if the provider writes it again, this cannot be detected, and the stored original is equal.
 func (d Decision) ours(secret *corev1.Secret, entry clientcmdapi.Cluster) bool {
 	written, noted := secret.Annotations[v1alpha1.WrittenServerAnnotation]
 	return (noted && entry.Server == written) ||
@@ -96,12 +98,13 @@ func (d Decision) ours(secret *corev1.Secret, entry clientcmdapi.Cluster) bool {
 		(d.Hostname != "" && Host(entry.Server) == d.Hostname)
 }
 
-// leadsThere says whether an entry names the tunnel itself, and not only the gateways.
+// leadsThere reports whether an entry names the tunnel itself, and not only the gateways.
 func (d Decision) leadsThere(entry clientcmdapi.Cluster) bool {
 	return d.Hostname != "" && (entry.TLSServerName == d.Hostname || Host(entry.Server) == d.Hostname)
 }
 
-// provided is what a provider wrote into an entry, less what is left of ours there: some change the server alone.
+// provided returns what a provider wrote into an entry, without the rest of Fairlead's: some providers change only the
+// server.
 func (d Decision) provided(secret *corev1.Secret, entry clientcmdapi.Cluster) Way {
 	w := wayOf(entry)
 	ours := w.ProxyURL == connectURL(d.Gateways.Connect) || (Noted(secret) && WithoutCredentials(w.ProxyURL) == WithoutCredentials(d.Way.ProxyURL))
@@ -114,7 +117,7 @@ func (d Decision) provided(secret *corev1.Secret, entry clientcmdapi.Cluster) Wa
 	return w
 }
 
-// target is what an entry has to be where the provider wrote this.
+// target returns the required entry, if the provider wrote was.
 func (d Decision) target(was Way) (Way, error) {
 	want := d.Way
 	switch d.Mode {
@@ -134,7 +137,7 @@ func (d Decision) target(was Way) (Way, error) {
 	return want, nil
 }
 
-// verifiedName is the name of the serving certificate that clients verify in mode connect.
+// verifiedName returns the name of the serving certificate that clients verify in mode connect.
 func verifiedName(was Way) string {
 	if was.TLSServerName != "" {
 		return was.TLSServerName
@@ -145,7 +148,7 @@ func verifiedName(was Way) string {
 	return kubeadmName
 }
 
-// Noted says whether anything is on a Secret, which may be nil, that Apply writes as an annotation.
+// Noted reports whether a Secret has any annotation that Apply writes. It returns false for nil.
 func Noted(secret *corev1.Secret) bool {
 	if secret == nil {
 		return false
@@ -158,10 +161,10 @@ func Noted(secret *corev1.Secret) bool {
 	return false
 }
 
-// kept reads what keep has written.
+// kept returns what keep has stored. known is false if the original server is unknown.
 func kept(secret *corev1.Secret) (w Way, known bool) {
 	w.Server = secret.Annotations[v1alpha1.OriginalServerAnnotation]
-	known = w.Server != "" // keep notes no empty one
+	known = w.Server != "" // keep stores no empty server
 	w.TLSServerName = secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
 	if proxy := string(secret.Data[v1alpha1.OriginalProxyURLKey]); usableProxy(proxy) {
 		w.ProxyURL = proxy
@@ -169,17 +172,17 @@ func kept(secret *corev1.Secret) (w Way, known bool) {
 	return w, known
 }
 
-// usableProxy says whether a kubeconfig with this proxy-url can be used: client-go refuses one that is no URL. Others are
-// neither kept nor restored.
+// usableProxy reports whether a kubeconfig with this proxy-url is valid: client-go rejects a proxy-url that is not a
+// URL. Invalid ones are neither stored nor restored.
 func usableProxy(proxyURL string) bool {
 	_, err := url.Parse(proxyURL)
 	return err == nil && utf8.ValidString(proxyURL)
 }
 
-// keep notes beside a kubeconfig what the provider wrote, and what was written instead. An unknown original is not noted:
-// the Cluster may know its endpoint later. A proxy may hold credentials, so it is not in an annotation.
+// keep stores what the provider wrote, and what was written instead. It does not store an unknown original, because
+// the Cluster may have an endpoint later. A proxy-url may contain credentials, so it is not stored in an annotation.
 func keep(secret *corev1.Secret, was Way, written string) {
-	forget(secret)
+	clearNotes(secret)
 	if secret.Annotations == nil {
 		secret.Annotations = map[string]string{}
 	}
@@ -195,7 +198,7 @@ func keep(secret *corev1.Secret, was Way, written string) {
 	}
 }
 
-func forget(secret *corev1.Secret) {
+func clearNotes(secret *corev1.Secret) {
 	delete(secret.Annotations, v1alpha1.OriginalServerAnnotation)
 	delete(secret.Annotations, v1alpha1.WrittenServerAnnotation)
 	delete(secret.Annotations, v1alpha1.OriginalTLSServerNameAnnotation)

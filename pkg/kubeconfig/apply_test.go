@@ -22,7 +22,7 @@ const (
 	endpoint  = "https://192.0.2.77:6443"
 )
 
-// secretWith is a kubeconfig Secret with one entry, as somebody has left it.
+// secretWith returns a kubeconfig Secret with one entry and annotations.
 func secretWith(t *testing.T, entry Way, kept map[string]string) *corev1.Secret {
 	t.Helper()
 	secret := kubeconfigSecret(t, "prod", "c1", entry.Server, func(c *clientcmdapi.Config) {
@@ -45,7 +45,7 @@ func byConnect() Decision {
 	return d
 }
 
-// rewritten is what Fairlead notes.
+// rewritten returns the annotations that Fairlead writes.
 func rewritten(written, original string) map[string]string {
 	return map[string]string{v1alpha1.WrittenServerAnnotation: written, v1alpha1.OriginalServerAnnotation: original}
 }
@@ -210,7 +210,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-func TestApplyingAndRestoringIsNoChange(t *testing.T) {
+func TestApplyingAndRestoringChangesNothing(t *testing.T) {
 	for name, d := range map[string]Decision{"sni": bySNI(), "connect": byConnect()} {
 		secret := secretWith(t, Way{"https://lb.example.org", "api.example.org", "http://proxy.example.org:3128"}, nil)
 		before := secret.DeepCopy()
@@ -229,7 +229,7 @@ func TestApplyingAndRestoringIsNoChange(t *testing.T) {
 func TestTheEntryOfAKubeconfig(t *testing.T) {
 	tests := map[string]struct {
 		change  func(*clientcmdapi.Config)
-		want    string // the entry that is rewritten
+		want    string // the entry that is changed
 		invalid bool
 	}{
 		"is that of the current context, whatever its name": {

@@ -11,35 +11,35 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Question is what has to be known to choose a mode.
+// Question is the input of Choose.
 type Question struct {
-	Mode     v1alpha1.KubeconfigMode // what the Tunnel asks for
+	Mode     v1alpha1.KubeconfigMode // what the Tunnel requests
 	Hostname string                  // the tunnel hostname
-	// Names are the further names that the Tunnel asks for and is served by, see model.Names.
+	// Names are the Tunnel's extra names that are served: see model.WorkloadCluster.Names.
 	Names []string
-	// Endpoint is the host of the Cluster's endpoint, in lower case; it counts only if it is a DNS name. EndpointServed says
-	// whether it is served already as one more name of the tunnel, and EndpointHolder who else has it, if anybody.
+	// Endpoint is the host of the Cluster's endpoint, in lower case. It counts only if it is a DNS name.
+	// EndpointServed reports whether it is already served as a further name of the tunnel. EndpointHolder is another
+	// Cluster or Tunnel with this name, or "".
 	Endpoint       string
 	EndpointServed bool
 	EndpointHolder string
-	// Certificates are the names in each serving certificate that an edge sees, or saw last a short while ago.
+	// Certificates are the names in each serving certificate that an edge reports, or has reported recently.
 	Certificates [][]string
 	Before       v1alpha1.KubeconfigStatus // what is on record
 }
 
-// Choice is how a kubeconfig is to lead, and why.
+// Choice is the chosen mode, with its reason.
 type Choice struct {
 	Mode         v1alpha1.KubeconfigMode
-	Name         string // by which the gateways are to route
-	EndpointName string // a name that the tunnel is to be served by as well
-	// Reason and Message are for the condition KubeconfigMode. An empty reason leaves the condition as it was: there is
-	// nothing new to be said.
+	Name         string // the name that the gateways route
+	EndpointName string // a further name to serve
+	// Reason and Message are for the condition KubeconfigMode. If Reason is empty, the condition must not change.
 	Reason, Message string
 }
 
-// Choose chooses. Mode auto goes by evidence: by sni if every certificate has the hostname or another name of the tunnel, and
-// else by connect, which works with any certificate. What was chosen stays while there is no evidence, and a name that is in
-// use stays while it is good: every change costs time.
+// Choose chooses a mode and a name. Mode auto depends on evidence: it chooses sni if every certificate contains the
+// hostname or another name of the tunnel, else connect, which works with every certificate. Without evidence the
+// previous choice stays. A name in use stays as long as it is valid, because every change takes time.
 func Choose(q Question) Choice {
 	if q.Mode != "" && q.Mode != v1alpha1.KubeconfigModeAuto {
 		return Choice{Mode: q.Mode, Name: q.Hostname, Reason: v1alpha1.ReasonConfigured, Message: fmt.Sprintf("%s: spec.kubeconfig.mode says so", q.Mode)}
@@ -68,7 +68,7 @@ func Choose(q Question) Choice {
 	return q.lacking()
 }
 
-// sni is the choice of a name that is served and in every certificate.
+// sni returns the choice of a name that is served and in every certificate.
 func (q Question) sni(name string) Choice {
 	c := Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: name, EndpointName: q.endpointName(name), Reason: v1alpha1.ReasonCertificateHasHostname}
 	switch {
@@ -83,7 +83,7 @@ func (q Question) sni(name string) Choice {
 	return c
 }
 
-// lacking is the choice where no name that is served is in every certificate.
+// lacking returns the choice if no name that is served is in every certificate.
 func (q Question) lacking() Choice {
 	endpoint := ""
 	message := fmt.Sprintf("the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s", q.Hostname, strings.Join(q.certificateNames(), ", "))
@@ -105,13 +105,13 @@ func (q Question) connect(reason, why string) Choice {
 	return Choice{Mode: v1alpha1.KubeconfigModeConnect, Name: q.Hostname, Reason: reason, Message: "connect: " + why}
 }
 
-// mayUse says whether the gateways route by a name to this tunnel.
+// mayUse reports whether the gateways route a name to this tunnel.
 func (q Question) mayUse(name string) bool {
 	return name != "" && (name == q.Hostname || slices.Contains(q.Names, name) ||
 		(name == q.Endpoint && q.EndpointServed && model.ValidateDNSName(name) == nil))
 }
 
-// endpointName is the name if it is there for the endpoint alone, and so has to stay on record.
+// endpointName returns name if it is served only as the endpoint's name, and so must stay on record, else "".
 func (q Question) endpointName(name string) string {
 	if name == q.Hostname || slices.Contains(q.Names, name) {
 		return ""
@@ -119,15 +119,16 @@ func (q Question) endpointName(name string) string {
 	return name
 }
 
-// inAll says whether every certificate is good for a name. With several apiservers clients get any of them.
+// inAll reports whether every certificate is valid for a name. With several apiservers a client may reach any of them.
 func (q Question) inAll(name string) bool { return Covered(q.Certificates, name) }
 
-// Covered says whether every certificate is good for a host; each is a list of its names. Without any it is true.
+// Covered reports whether every certificate, given as its names, is valid for a host. Without certificates it is true.
 func Covered(certificates [][]string, host string) bool {
 	return !slices.ContainsFunc(certificates, func(names []string) bool { return !covers(names, host) })
 }
 
-// covers says whether a certificate with these names is good for a host, by the rules of X.509: wildcards stand for one label.
+// covers reports whether a certificate with these names is valid for a host, by the rules of X.509: a wildcard stands
+// for one label.
 func covers(names []string, host string) bool {
 	var certificate x509.Certificate
 	for _, name := range names {
@@ -140,7 +141,7 @@ func covers(names []string, host string) bool {
 	return certificate.VerifyHostname(host) == nil
 }
 
-// certificateNames are all names that are in every certificate.
+// certificateNames returns the names that are in every certificate.
 func (q Question) certificateNames() []string {
 	var all []string
 	for _, name := range q.Certificates[0] {

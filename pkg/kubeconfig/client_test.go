@@ -19,21 +19,21 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// apiName is the name of a workload cluster's apiserver in its own network: nobody else can resolve it.
+// apiName is the name of a workload cluster's apiserver in its own network. It does not resolve elsewhere.
 const apiName = "api.workload.invalid"
 
-// TestWhatClientGoDoes takes real clients of client-go through every mode: requests as ClusterCache makes them, and
+// TestWhatClientGoDoes uses real clients of client-go in every mode: requests as ClusterCache makes them, and
 // port-forwards over WebSocket and SPDY as KCP makes them to reach etcd.
 func TestWhatClientGoDoes(t *testing.T) {
 	ca := newAuthority(t)
 	user := &Credentials{Username: "capi", Password: "p@ss:w/rd%"}
 	type kind struct {
 		mode        v1alpha1.KubeconfigMode
-		credentials *Credentials // what the proxy wants
-		given       *Credentials // what the kubeconfig has
+		credentials *Credentials // that the proxy requires
+		given       *Credentials // in the kubeconfig
 		tls         *tls.Config  // of the proxy
 		verified    string       // spec.kubeconfig.tlsServerName
-		wantErr     string       // of a request; empty: all works
+		wantErr     string       // of a request; empty: everything works
 	}
 	tests := map[string]kind{
 		"http-proxy":                                  {mode: v1alpha1.KubeconfigModeHTTPProxy},
@@ -88,7 +88,7 @@ func TestWhatClientGoDoes(t *testing.T) {
 	}
 }
 
-// clientConfig is what Cluster API makes of the kubeconfig that a spec comes to.
+// clientConfig returns the configuration that Cluster API creates from the kubeconfig of a spec.
 func clientConfig(t *testing.T, spec v1alpha1.KubeconfigSpec, credentials *Credentials, ca []byte) *rest.Config {
 	t.Helper()
 	if reason, problem := Validate(spec); problem != nil {
@@ -174,20 +174,21 @@ func checkPortForwards(t *testing.T, config *rest.Config) {
 	_ = conn.Close()
 }
 
-// TestAnHTTPSProxyThatSpeaksHTTP2 shows why such a proxy is refused: client-go offers it HTTP/2, and then goes on with HTTP/1.1.
+// TestAnHTTPSProxyThatSpeaksHTTP2 shows why such a proxy is rejected: client-go offers HTTP/2, and then sends
+// HTTP/1.1.
 func TestAnHTTPSProxyThatSpeaksHTTP2(t *testing.T) {
 	ca := newAuthority(t)
-	var asked atomic.Bool
-	proxy := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
+	var called atomic.Bool
+	proxy := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Store(true) }))
 	proxy.TLS, proxy.EnableHTTP2 = serving(t, ca, "kubernetes"), true
 	proxy.StartTLS()
 	defer proxy.Close()
 	spec := v1alpha1.KubeconfigSpec{
 		Mode: v1alpha1.KubeconfigModeHTTPSProxy, TLSServerName: "kubernetes", Proxy: &v1alpha1.ProxySpec{Address: proxy.Listener.Addr().String()},
 	}
-	// The proxy answers in HTTP/2, or just closes the connection: whichever the client reads first.
+	// The proxy answers in HTTP/2, or closes the connection: the error depends on which the client reads first.
 	checkRequest(t, clientConfig(t, spec, nil, ca.CertPEM()), `Get "https://`+apiName)
-	if asked.Load() {
+	if called.Load() {
 		t.Error("the proxy has understood the request")
 	}
 }

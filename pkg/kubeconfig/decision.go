@@ -10,19 +10,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Decision is how a kubeconfig has to lead, and how to know one that leads there already.
+// Decision is how a kubeconfig must lead to a workload cluster, and how to recognise one that already does.
 type Decision struct {
 	Mode     v1alpha1.KubeconfigMode // never auto
-	Way      Way                     // as far as it does not depend on what the provider wrote
-	Hostname string                  // the tunnel hostname; empty where there is none
+	Way      Way                     // except what depends on what the provider wrote
+	Hostname string                  // the tunnel hostname; empty if there is none
 	Gateways Gateways
-	// Endpoint is the server that the Cluster's endpoint gives, see EndpointURL: the original where nobody has kept it. Empty:
-	// not known. Whoever knows the Cluster sets it.
+	// Endpoint is the server of the Cluster's endpoint, see EndpointURL. It is the original if none was stored. Empty
+	// means unknown. Callers that have the Cluster set it.
 	Endpoint string
 }
 
-// FromTunnel is the decision that is on record in a Tunnel, with the credentials of its proxy, nil where there are none. It
-// is false if nothing is to be written: nothing is on record, or the credentials that the Tunnel names are missing.
+// FromTunnel returns the decision that is recorded in a Tunnel, with the credentials of its proxy, or nil if it has
+// none. It returns false if nothing must be written: nothing is recorded, or the Tunnel names credentials that are
+// missing.
 func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credentials) (Decision, bool) {
 	spec := tunnel.Spec.Kubeconfig
 	if spec.Proxy != nil && (spec.Proxy.CredentialsSecret != "") != (credentials != nil) && throughProxy(tunnel.Status.Kubeconfig.Mode) {
@@ -31,8 +32,9 @@ func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 	return fromRecord(tunnel, gateways, credentials)
 }
 
-// FromTunnelAndSecrets is FromTunnel without access to the credentials of the proxy: it keeps those that one of the Secrets holds for the
-// same proxy, and has none where no Secret does. So its result discloses no secret to a party that has sent these Secrets.
+// FromTunnelAndSecrets is FromTunnel without access to the credentials of the proxy: it uses the credentials that one
+// of the Secrets contains for the same proxy, or none. Its result therefore discloses no secret to a client that sent
+// these Secrets.
 func FromTunnelAndSecrets(tunnel *v1alpha1.Tunnel, gateways Gateways, cluster string, secrets ...*corev1.Secret) (Decision, bool) {
 	var credentials *Credentials
 	if proxy := tunnel.Spec.Kubeconfig.Proxy; proxy != nil && proxy.CredentialsSecret != "" {
@@ -45,7 +47,7 @@ func FromTunnelAndSecrets(tunnel *v1alpha1.Tunnel, gateways Gateways, cluster st
 	return fromRecord(tunnel, gateways, credentials)
 }
 
-// credentialsIn are the credentials in the proxy-url of a kubeconfig that leads by the proxy of a Tunnel; nil: there are none.
+// credentialsIn returns the credentials in the proxy-url of a kubeconfig that uses the proxy of a Tunnel, or nil.
 func credentialsIn(secret *corev1.Secret, cluster string, spec v1alpha1.KubeconfigSpec) *Credentials {
 	way, err := Read(secret, cluster)
 	if err != nil || !ByProxy(way, spec) {
@@ -59,7 +61,7 @@ func credentialsIn(secret *corev1.Secret, cluster string, spec v1alpha1.Kubeconf
 	return &Credentials{u.User.Username(), password}
 }
 
-// throughProxy says whether a mode leads by a proxy of the user's own.
+// throughProxy reports whether a mode uses the user's own proxy.
 func throughProxy(mode v1alpha1.KubeconfigMode) bool {
 	switch mode {
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
@@ -80,21 +82,21 @@ func fromRecord(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 	case v1alpha1.KubeconfigModeAddress:
 		return d, true
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
-		// What is on record of another mode than the spec's says nothing about which credentials belong to it.
-		// Nor does that of another proxy, which is not to be sent the credentials of this one.
+		// A record of another mode, or of another proxy, than the spec's does not state which credentials belong to
+		// it. The credentials must not be sent to that proxy.
 		if spec.Mode != s.Mode || !ByProxy(Way{ProxyURL: s.ProxyURL}, spec) {
 			return Decision{}, false
 		}
-		d.Way.Server, d.Way.TLSServerName = "", spec.TLSServerName // else those of the provider
+		d.Way.Server, d.Way.TLSServerName = "", spec.TLSServerName // else the provider's
 		d.Way.ProxyURL = withCredentials(s.ProxyURL, credentials)
 		return d, d.Way.ProxyURL != ""
 	}
 	return Decision{}, false
 }
 
-// Record is what a decision for a mode and a name puts on record. resolves says whether the tunnel hostname, or whatever name
-// is given, leads clients to the gateways: then they dial it, and else the gateways' own address with the name as SNI. The
-// server of the modes with a proxy is the provider's, and not known here.
+// Record returns the status for a choice. resolves states whether the tunnel hostname, or choice.Name, resolves to the
+// gateways: then clients dial the name, else the gateways' own address with the name as SNI. In the modes with a
+// proxy, the server is the provider's and unknown here.
 func Record(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, resolves bool) v1alpha1.KubeconfigStatus {
 	s := v1alpha1.KubeconfigStatus{Mode: choice.Mode, EndpointName: choice.EndpointName}
 	switch choice.Mode {
@@ -112,9 +114,9 @@ func Record(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, reso
 	return s
 }
 
-// WayTo is the way of mode sni or connect to a tunnel that is served, whatever the mode of its kubeconfig: for copies. What the
-// provider wrote into the Cluster's own Secret says which name its certificate has. It is false if the Tunnel is not served, or
-// the mode is another.
+// WayTo returns the way to a served tunnel in mode sni or connect, regardless of the mode of its kubeconfig. It is for
+// copies. The original in the Cluster's own Secret contains the name in the certificate. WayTo returns false if the
+// Tunnel is not served or for any other mode.
 func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, own *corev1.Secret, gateways Gateways) (Way, bool) {
 	spec, s := tunnel.Spec.Kubeconfig, tunnel.Status.Kubeconfig
 	hostname := tunnel.Status.Hostname
@@ -136,16 +138,16 @@ func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, own *corev1.Se
 	return w, true
 }
 
-// wayBySNI is how clients dial the gateways so that they send a name.
+// wayBySNI returns how clients connect to the gateways so that they send name as SNI.
 func wayBySNI(name string, gateways Gateways, resolves bool) Way {
 	if resolves {
 		return Way{Server: serverURL(model.Endpoint{Host: name, Port: gateways.APIServer.Port})}
 	}
-	// tls-server-name is also the SNI that client-go sends, and the SNI is the route.
+	// client-go also sends tls-server-name as SNI, and the SNI is the route.
 	return Way{Server: serverURL(gateways.APIServer), TLSServerName: name}
 }
 
-// NameOf is the name by which what is on record leads through the gateways in mode sni; empty in other modes.
+// NameOf returns the name that the gateways route in mode sni for a recorded kubeconfig, or "" in other modes.
 func NameOf(s v1alpha1.KubeconfigStatus) string {
 	switch {
 	case s.Mode != v1alpha1.KubeconfigModeSNI:
@@ -156,13 +158,13 @@ func NameOf(s v1alpha1.KubeconfigStatus) string {
 	return Host(s.Server)
 }
 
-// ByProxy says whether a way leads by the proxy that a Tunnel names, with whatever credentials.
+// ByProxy reports whether a way uses the proxy that a Tunnel names, with any credentials.
 func ByProxy(way Way, spec v1alpha1.KubeconfigSpec) bool {
 	named := WithoutCredentials(proxyURL(spec))
 	return named != "" && WithoutCredentials(way.ProxyURL) == named
 }
 
-// withCredentials puts credentials into a proxy-url; nil: none.
+// withCredentials adds credentials to a proxy-url, unless they are nil. It returns "" for an invalid proxy-url.
 func withCredentials(proxy string, credentials *Credentials) string {
 	u, err := url.Parse(proxy)
 	if err != nil || u.Host == "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// recorded is a Tunnel with a decision on record.
+// recorded returns a Tunnel with a recorded decision.
 func recorded(spec v1alpha1.KubeconfigSpec, resolves bool) *v1alpha1.Tunnel {
 	tunnel := &v1alpha1.Tunnel{Spec: v1alpha1.TunnelSpec{Kubeconfig: spec}}
 	tunnel.Status.Hostname = hostname
@@ -18,7 +18,7 @@ func recorded(spec v1alpha1.KubeconfigSpec, resolves bool) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// TestEveryModeIsWrittenAndGivenBack writes each mode over each other, and gives what the provider wrote back.
+// TestEveryModeIsWrittenAndGivenBack writes each mode over each other, and then restores what the provider wrote.
 func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 	credentials := &Credentials{"capi", "hunter2"}
 	byProxy := func(mode v1alpha1.KubeconfigMode, secret string) v1alpha1.KubeconfigSpec {
@@ -64,8 +64,8 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 				last = d
 			}
 			checkEntry(t, secret, b.want)
-			if said := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(said, "hunter2") || strings.Contains(said, "secret@") {
-				t.Errorf("%s, then %s: credentials can be seen: %s", first, then, said)
+			if text := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(text, "hunter2") || strings.Contains(text, "secret@") {
+				t.Errorf("%s, then %s: credentials can be seen: %s", first, then, text)
 			}
 			if _, err := Restore(secret, "c1", last); err != nil {
 				t.Fatal(err)
@@ -102,8 +102,9 @@ func TestWithoutDecisionNothingIsWritten(t *testing.T) {
 	}
 }
 
-// TestCredentialsGoToTheirProxyAlone: a Tunnel may name another one, and its credentials, before that is on record.
-func TestCredentialsGoToTheirProxyAlone(t *testing.T) {
+// TestCredentialsAreSentOnlyToTheirProxy: a Tunnel may name another proxy, and its credentials, before that is
+// recorded.
+func TestCredentialsAreSentOnlyToTheirProxy(t *testing.T) {
 	proxied := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "[2001:db8::1]:3128", CredentialsSecret: "proxy"}}
 	tunnel := recorded(proxied, false)
 	if d, ok := FromTunnel(tunnel, gateways, &Credentials{"capi", "hunter2"}); !ok || d.Way.ProxyURL != "http://capi:hunter2@[2001:db8::1]:3128" {
@@ -115,12 +116,12 @@ func TestCredentialsGoToTheirProxyAlone(t *testing.T) {
 	}
 }
 
-func TestAProxyNeedsToKnowTheServer(t *testing.T) {
+func TestAProxyRequiresAKnownServer(t *testing.T) {
 	d, ok := FromTunnel(recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy:1080"}}, false), gateways, nil)
 	if !ok {
 		t.Fatal("no decision")
 	}
-	secret := secretWith(t, Way{byAddress, hostname, ""}, nil) // somebody has lost our annotations
+	secret := secretWith(t, Way{byAddress, hostname, ""}, nil) // our annotations were removed
 	before := secret.DeepCopy()
 	if changed, err := Apply(secret, "c1", d); changed || err == nil || !strings.Contains(err.Error(), "spec.controlPlaneEndpoint") {
 		t.Errorf("got %v", err)

@@ -14,12 +14,12 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// proxied is the decision for a proxy with credentials.
+// proxied returns the decision for a proxy with credentials.
 func proxied() Decision {
 	return Decision{Mode: v1alpha1.KubeconfigModeHTTPProxy, Endpoint: endpoint, Gateways: gateways, Way: Way{ProxyURL: "http://user:password@proxy.example.com:3128"}}
 }
 
-// seed is what a provider writes, as text.
+// seed returns a provider's kubeconfig as text.
 func seed(f *testing.F, change func(*clientcmdapi.Config)) []byte {
 	f.Helper()
 	config := clientcmdapi.NewConfig()
@@ -35,8 +35,9 @@ func seed(f *testing.F, change func(*clientcmdapi.Config)) []byte {
 	return data
 }
 
-// FuzzApply shows kubeconfigs and notes that anybody may have written. After a change the kubeconfig leads as decided, all but three
-// fields of one entry are as they were, a second change finds nothing to do, and an error says nothing of what was read.
+// FuzzApply applies a decision to arbitrary kubeconfigs and annotations. After a change the kubeconfig leads as
+// decided, and all but three fields of one entry are unchanged. A second change does nothing. An error contains no
+// input.
 func FuzzApply(f *testing.F) {
 	plain := seed(f, func(*clientcmdapi.Config) {})
 	for mode := range 3 {
@@ -51,7 +52,8 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, written, original, proxyURL string, mode uint8) {
 		decision := []Decision{bySNI(), byConnect(), proxied()}[mode%3]
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "c1" + Suffix}, Data: map[string][]byte{Key: data}}
-		written, original = strings.ToValidUTF8(written, ""), strings.ToValidUTF8(original, "") // no object holds other text
+		// no object contains other text
+		written, original = strings.ToValidUTF8(written, ""), strings.ToValidUTF8(original, "")
 		if written != "" {
 			secret.Annotations = map[string]string{v1alpha1.WrittenServerAnnotation: written, v1alpha1.OriginalServerAnnotation: original}
 			secret.Data[v1alpha1.OriginalProxyURLKey] = []byte(proxyURL)
@@ -86,7 +88,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// others fails the test if anything differs but the three fields of one entry.
+// others fails the test if anything but the three fields of one entry differs.
 func others(t *testing.T, before, after *clientcmdapi.Config) {
 	t.Helper()
 	changed := 0
@@ -103,7 +105,7 @@ func others(t *testing.T, before, after *clientcmdapi.Config) {
 	if changed > 1 {
 		t.Errorf("%d entries lead elsewhere", changed)
 	}
-	// What is empty is read as it is written.
+	// Empty values are normalised by writing and reading.
 	left, err := clientcmd.Write(*before)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +119,8 @@ func others(t *testing.T, before, after *clientcmdapi.Config) {
 	}
 }
 
-// FuzzSpec shows what the writer of a Tunnel may say of its kubeconfig and its proxy: what is taken makes URLs that lead where they say.
+// FuzzSpec validates arbitrary kubeconfig and proxy fields of a Tunnel: URLs built from accepted values lead where the
+// fields state.
 func FuzzSpec(f *testing.F) {
 	f.Add(uint8(0), "https://a.b:6443", "", "", "")
 	f.Add(uint8(1), "", "proxy.example.com:3128", "user", "pass:word@/?#")

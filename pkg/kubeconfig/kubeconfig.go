@@ -1,9 +1,11 @@
-// Package kubeconfig decides how the kubeconfig of a workload cluster leads to it, and writes that into the kubeconfig's
-// Secret. In go Secrets, Tunnels and what edges see; out come decisions and changed Secrets. It knows no Kubernetes client and
-// dials nobody, so that the controller and the webhook make the same bytes from the same objects.
+// Package kubeconfig decides how the kubeconfig of a workload cluster leads to it, and writes that into the
+// kubeconfig's Secret. The input is Secrets, Tunnels and what edges report; the output is decisions and changed
+// Secrets. The package uses no Kubernetes client and opens no connection, so that the controller and the webhook
+// create the same bytes from the same objects.
 //
-// Only three fields of one entry ever change: server, tls-server-name and proxy-url. Names of entries, users with their
-// certificates, the Secret's type, labels and owners are the provider's: Cluster API's own rotation fails without them.
+// Only three fields of one entry ever change: server, tls-server-name and proxy-url. Names of entries, users with
+// their certificates, and the Secret's type, labels and owners belong to the provider: Cluster API's own rotation
+// fails without them.
 package kubeconfig
 
 import (
@@ -20,28 +22,29 @@ import (
 )
 
 const (
-	// Suffix is, by Cluster API's contract for control-plane providers, what the name of the Secret has after the Cluster's.
+	// Suffix is appended to the Cluster's name to name the Secret, by Cluster API's contract for control-plane
+	// providers.
 	Suffix = "-kubeconfig"
-	// Key is, by the same contract, the key of the Secret that holds the kubeconfig.
+	// Key is the key of the kubeconfig in the Secret, by the same contract.
 	Key = "value"
-	// connectPort stands in the authority of CONNECT; the gateways route by its host alone.
+	// connectPort is the port in the authority of CONNECT. The gateways route only by its host.
 	connectPort = 6443
-	// kubeadmName is a name that every serving certificate of kubeadm has.
+	// kubeadmName is a name in every serving certificate of kubeadm.
 	kubeadmName = "kubernetes"
 )
 
-// ErrInvalid is what can't be read as a kubeconfig with an entry to change, or misses what a mode needs. It never holds what
-// was read.
+// ErrInvalid means that a Secret contains no kubeconfig with an entry to change, or lacks what a mode needs. It never
+// contains any content of the Secret.
 var ErrInvalid = errors.New("the Secret holds no usable kubeconfig")
 
-// Way is what one entry of a kubeconfig says about how to reach the apiserver. The zero value is no way.
+// Way is how one entry of a kubeconfig reaches the apiserver. The zero value is no way.
 type Way struct {
 	Server        string // what clients connect to
-	TLSServerName string // the name that they verify and send as SNI, where it is not the server's
-	ProxyURL      string // may hold credentials
+	TLSServerName string // the name that clients verify and send as SNI, if it is not the server's
+	ProxyURL      string // may contain credentials
 }
 
-// String is the way without credentials.
+// String returns the way without credentials.
 func (w Way) String() string {
 	s := w.Server
 	if w.TLSServerName != "" {
@@ -53,18 +56,19 @@ func (w Way) String() string {
 	return s
 }
 
-// Gateways is where clients reach the gateways of an installation. The zero value is an installation without any.
+// Gateways are the addresses at which clients reach the gateways of an installation. The zero value means that it has
+// none.
 type Gateways struct {
 	APIServer model.Endpoint // the listener that routes by SNI
 	Connect   model.Endpoint // the listener that routes by the authority of CONNECT
 }
 
-// Load reads the kubeconfig of a Secret and finds the entry that is in use: that of the current context, else the one that
-// is named like the Cluster. The error is ErrInvalid.
+// Load parses the kubeconfig of a Secret and returns the entry in use: that of the current context, else the one with
+// the name of the Cluster. The error wraps ErrInvalid.
 func Load(secret *corev1.Secret, cluster string) (*clientcmdapi.Config, *clientcmdapi.Cluster, error) {
 	config, err := clientcmd.Load(secret.Data[Key])
 	if err != nil {
-		// The parser's own words may quote credentials.
+		// The parser's error may quote credentials.
 		return nil, nil, fmt.Errorf("%w: key %s can't be parsed", ErrInvalid, Key)
 	}
 	if current := config.Contexts[config.CurrentContext]; current != nil && config.Clusters[current.Cluster] != nil {
@@ -76,7 +80,7 @@ func Load(secret *corev1.Secret, cluster string) (*clientcmdapi.Config, *clientc
 	return nil, nil, fmt.Errorf("%w: its current context names no cluster entry, and no entry is named %s", ErrInvalid, cluster)
 }
 
-// Read says where a kubeconfig leads now. The error is ErrInvalid.
+// Read returns the current way of a kubeconfig. The error wraps ErrInvalid.
 func Read(secret *corev1.Secret, cluster string) (Way, error) {
 	_, entry, err := Load(secret, cluster)
 	if err != nil {
@@ -89,21 +93,22 @@ func wayOf(entry clientcmdapi.Cluster) Way {
 	return Way{entry.Server, entry.TLSServerName, entry.ProxyURL}
 }
 
-// store changes one entry of a kubeconfig in a Secret, and not a byte where nothing differs. The error is ErrInvalid.
+// store changes one entry of a kubeconfig in a Secret. It changes no byte if the entry is as wanted. The error wraps
+// ErrInvalid.
 func store(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmdapi.Cluster, want Way) error {
 	if want == wayOf(*entry) {
 		return nil
 	}
 	entry.Server, entry.TLSServerName, entry.ProxyURL = want.Server, want.TLSServerName, want.ProxyURL
 	data, err := clientcmd.Write(*config)
-	if err != nil { // the error may quote what was read
+	if err != nil { // the error may quote the Secret
 		return fmt.Errorf("%w: the server, name or proxy that annotations of the Secret note cannot be written: remove these annotations", ErrInvalid)
 	}
 	secret.Data[Key] = data
 	return nil
 }
 
-// EndpointURL is the server that providers write for an endpoint of a Cluster; empty where there is none.
+// EndpointURL returns the server that providers write for an endpoint of a Cluster, or "" if the endpoint is not set.
 func EndpointURL(host string, port int32) string {
 	if host == "" || port <= 0 || port > 65535 {
 		return ""
@@ -111,7 +116,7 @@ func EndpointURL(host string, port int32) string {
 	return serverURL(model.Endpoint{Host: host, Port: uint16(port)})
 }
 
-// WithoutCredentials is a proxy-url that may be shown; empty if it is none.
+// WithoutCredentials returns a proxy-url without credentials, or "" if it is invalid.
 func WithoutCredentials(proxyURL string) string {
 	u, err := url.Parse(proxyURL)
 	if err != nil {
@@ -121,8 +126,8 @@ func WithoutCredentials(proxyURL string) string {
 	return u.String()
 }
 
-// Host is the host of a URL, or empty: in lower case and without the dot of a rooted name, as certificates have it. EKS
-// gives its endpoints in upper case.
+// Host returns the host of a URL, in lower case and without a trailing dot, as in certificates; or "" if the URL is
+// invalid. EKS has endpoints in upper case.
 func Host(server string) string {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -138,7 +143,7 @@ func serverURL(e model.Endpoint) string {
 	return "https://" + e.String()
 }
 
-// connectURL is http and never https: client-go verifies a proxy with the CA of the workload cluster.
+// connectURL uses http and never https, because client-go verifies a proxy with the CA of the workload cluster.
 func connectURL(e model.Endpoint) string {
 	if e == (model.Endpoint{}) {
 		return ""

@@ -11,7 +11,7 @@ import (
 
 const originalServer = "https://192.0.2.10:6443"
 
-// kubeconfigSecret is what a control-plane provider writes.
+// kubeconfigSecret returns a Secret as a control-plane provider writes it.
 func kubeconfigSecret(t *testing.T, namespace, cluster, server string, changes ...func(*clientcmdapi.Config)) *corev1.Secret {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
@@ -33,7 +33,7 @@ func kubeconfigSecret(t *testing.T, namespace, cluster, server string, changes .
 	}
 }
 
-// entryOf reads the entry of the current context.
+// entryOf returns the entry of the current context.
 func entryOf(t *testing.T, secret *corev1.Secret) clientcmdapi.Cluster {
 	t.Helper()
 	config, err := clientcmd.Load(secret.Data[Key])

@@ -24,7 +24,7 @@ import (
 
 const portForward = "portforward.k8s.io"
 
-// newAuthority is the CA of a workload cluster.
+// newAuthority returns the CA of a workload cluster.
 func newAuthority(t *testing.T) *certs.CA {
 	t.Helper()
 	ca, err := certs.NewCA("kubernetes", time.Now(), time.Hour)
@@ -34,7 +34,7 @@ func newAuthority(t *testing.T) *certs.CA {
 	return ca
 }
 
-// serving is how somebody with a certificate of a CA serves TLS.
+// serving returns the TLS configuration of a server with a certificate of a CA.
 func serving(t *testing.T, ca *certs.CA, names ...string) *tls.Config {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -52,7 +52,7 @@ func serving(t *testing.T, ca *certs.CA, names ...string) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{identity.TLSCertificate()}, MinVersion: tls.VersionTLS12}
 }
 
-// newAPIServer answers GET /, and upgrades port-forwards both ways. The result is its address.
+// newAPIServer starts a server that answers GET / and upgrades port-forwards both ways. It returns its address.
 func newAPIServer(t *testing.T, config *tls.Config) string {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +60,7 @@ func newAPIServer(t *testing.T, config *tls.Config) string {
 		case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 			upgrader := websocket.Upgrader{Subprotocols: []string{"SPDY/3.1+" + portForward}}
 			if conn, err := upgrader.Upgrade(w, r, nil); err == nil {
-				_, _, _ = conn.ReadMessage() // until the client goes
+				_, _, _ = conn.ReadMessage() // until the client disconnects
 				_ = conn.Close()
 			}
 		case httpstream.IsUpgradeRequest(r):
@@ -83,15 +83,15 @@ func newAPIServer(t *testing.T, config *tls.Config) string {
 	return server.Listener.Addr().String()
 }
 
-// proxyServer is a small real proxy that leads every connection to one place. A user must show these credentials, if there are
-// any.
+// proxyServer is a small real proxy that forwards every connection to one address. If it has credentials, clients must
+// send them.
 type proxyServer struct {
 	to          string
 	credentials *Credentials
 	uses        atomic.Int32
 }
 
-// start listens and serves each connection; the result is the address.
+// start listens and serves each connection. It returns the address.
 func (p *proxyServer) start(t *testing.T, config *tls.Config, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func (p *proxyServer) start(t *testing.T, config *tls.Config, serve func(net.Con
 	return listener.Addr().String()
 }
 
-// forward joins a client to where everything leads.
+// forward joins a client with the destination.
 func (p *proxyServer) forward(client io.ReadWriteCloser) {
 	defer client.Close()
 	p.uses.Add(1)
@@ -130,10 +130,10 @@ func (p *proxyServer) forward(client io.ReadWriteCloser) {
 	_, _ = io.Copy(client, server)
 }
 
-// tcp is a TCP tunnel.
+// tcp serves a TCP tunnel.
 func (p *proxyServer) tcp(client net.Conn) { p.forward(client) }
 
-// connect is an HTTP proxy.
+// connect serves an HTTP proxy.
 func (p *proxyServer) connect(client net.Conn) {
 	request, err := http.ReadRequest(bufio.NewReader(client))
 	if err != nil || request.Method != http.MethodConnect {
@@ -149,7 +149,7 @@ func (p *proxyServer) connect(client net.Conn) {
 	p.forward(client)
 }
 
-// socks5 is a SOCKS5 proxy: RFC 1928, with the usernames and passwords of RFC 1929.
+// socks5 serves a SOCKS5 proxy: RFC 1928, with the usernames and passwords of RFC 1929.
 func (p *proxyServer) socks5(client net.Conn) {
 	if err := p.greet(client); err != nil {
 		_ = client.Close()

@@ -11,20 +11,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxCredential is what SOCKS5 has room for (RFC 1929, section 2), and far more than a header of HTTP should hold.
+// maxCredential is the limit of SOCKS5 (RFC 1929, section 2). It is enough for HTTP.
 const maxCredential = 255
 
-// Credentials are those of a proxy. They belong into a proxy-url in a Secret and nowhere else.
+// Credentials are the credentials of a proxy. They must only be written to a proxy-url in a Secret.
 type Credentials struct{ Username, Password string }
 
-// String hides them.
+// String hides the credentials.
 func (Credentials) String() string { return "(hidden)" }
 
-// GoString hides them.
+// GoString hides the credentials.
 func (Credentials) GoString() string { return "(hidden)" }
 
-// ReadCredentials reads the Secret that spec.kubeconfig.proxy.credentialsSecret names; nil: there is none. The error never
-// holds what was read.
+// ReadCredentials reads the Secret that spec.kubeconfig.proxy.credentialsSecret names. secret is nil if it does not
+// exist. The error never contains any content of the Secret.
 func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.FieldError) {
 	bad := func(problem, cure string) *model.FieldError {
 		return &model.FieldError{Field: "spec.kubeconfig.proxy.credentialsSecret", Value: name, Problem: problem, Cure: cure}
@@ -49,8 +49,8 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 	return &c, nil
 }
 
-// Validate checks what a Tunnel says about a mode that is not tunnelled, against what client-go can do. The reason is for a
-// condition; nil: all is well.
+// Validate checks the fields of an untunnelled mode against what client-go supports. The reason is for a condition,
+// and is meaningful only if problem is not nil.
 func Validate(spec v1alpha1.KubeconfigSpec) (reason string, problem *model.FieldError) {
 	if e := validateServerName(spec.TLSServerName); e != nil {
 		return v1alpha1.ReasonInvalidServer, e
@@ -74,7 +74,7 @@ func validateServer(server string) *model.FieldError {
 		return bad("it is no https URL")
 	case u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "":
 		e := bad("it is more than a host and a port")
-		e.Value = "" // what is more may be a password
+		e.Value = "" // the rest may contain a password
 		return e
 	}
 	address := u.Host
@@ -87,7 +87,8 @@ func validateServer(server string) *model.FieldError {
 	return nil
 }
 
-// validateServerName takes what crypto/tls takes as the name to verify: a DNS name, of one label too, or an IP address.
+// validateServerName accepts what crypto/tls accepts as the name to verify: a DNS name, also of one label, or an IP
+// address.
 func validateServerName(name string) *model.FieldError {
 	if name == "" {
 		return nil
@@ -123,7 +124,7 @@ func validateProxy(proxy *v1alpha1.ProxySpec) *model.FieldError {
 	return nil
 }
 
-// proxyURL is the proxy-url of a mode with a proxy, without credentials.
+// proxyURL returns the proxy-url of a mode with a proxy, without credentials, or "" for any other mode.
 func proxyURL(spec v1alpha1.KubeconfigSpec) string {
 	scheme := map[v1alpha1.KubeconfigMode]string{
 		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https", v1alpha1.KubeconfigModeSOCKS5: "socks5",

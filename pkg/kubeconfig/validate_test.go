@@ -19,8 +19,8 @@ func TestValidate(t *testing.T) {
 	const server, address = "spec.kubeconfig.server", "spec.kubeconfig.proxy.address"
 	tests := map[string]struct {
 		in     v1alpha1.KubeconfigSpec
-		field  string // at fault; empty: none
-		secret string // must not be repeated
+		field  string // with the error; empty: none
+		secret string // must not be in the error
 	}{
 		"a proxy":                         {in: byProxy("proxy.example.org:3128")},
 		"a proxy of one label":            {in: byProxy("proxy:3128")},

@@ -9,8 +9,8 @@ import (
 
 const fuzzDomain TunnelDomain = "tunnels.example.com"
 
-// FuzzSubject shows the subjects of certificates. Of one that is taken each part is of the form that the rest of the program relies on,
-// and the profile has written exactly these names.
+// FuzzSubject parses subjects of certificates. Each part of an accepted subject has the form that the rest of the
+// program relies on, and its profile writes exactly the same names.
 func FuzzSubject(f *testing.F) {
 	id := "aaaaaaaaaaaaaaaaaaaa"
 	for _, s := range []Subject{{RoleEdge, "edge-1", id}, {RoleGateway, "gateway-0", ""}, ControlSubject(), ControllerSubject()} {
@@ -42,7 +42,7 @@ func FuzzSubject(f *testing.F) {
 	})
 }
 
-// FuzzNames shows names and addresses. What is taken is read again as it was, and keeps within the domain.
+// FuzzNames parses names and addresses. An accepted name is formatted as it was, and stays within the domain.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{
 		"", "a.b", "10.0.0.1:443", "[::1]:6443", "[fe80::1%eth0]:1", "host:0", "host:65536", "host:+1", "A.B:1", "a_b.c:1", "a..b", "-a.b", "1.2.3:1", "ff:1",

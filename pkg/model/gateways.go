@@ -9,28 +9,27 @@ import (
 )
 
 const (
-	// MaxGateways bounds the replicas of an installation: every edge keeps tunnels to each.
+	// MaxGateways bounds the number of gateways, because every edge keeps reverse tunnels to each of them.
 	MaxGateways = 100
-	// TunnelsPerWorker is how many tunnels an edge keeps to each worker of a gateway, for each name of its workload cluster: one may
-	// break and the other serves while it is dialled again. Envoy deals them out to the workers in turn, so that after losses one may
-	// have none: see pkg/tunnels.
+	// TunnelsPerWorker is how many reverse tunnels an edge keeps to each worker of a gateway, for each name of its
+	// workload cluster: if one breaks, the other serves while the edge dials again. Envoy assigns them to the workers
+	// in turn, so that after losses one worker may have none: see pkg/tunnels.
 	TunnelsPerWorker = 2
-	// MaxWorkers bounds the worker threads of a gateway: every edge keeps tunnels for each, and more than a machine has cores
-	// are of no use.
+	// MaxWorkers bounds the worker threads of a gateway. Every edge keeps reverse tunnels for each, and a machine
+	// cannot use more workers than it has cores.
 	MaxWorkers = 64
-	// MaxHandshakes bounds how many tunnels a gateway opens in a second: more than any machine can do.
+	// MaxHandshakes bounds how many reverse tunnels a gateway accepts per second. No machine can accept more.
 	MaxHandshakes = 1_000_000
-	// replicaPart stands for the number of a replica in a pattern of addresses.
+	// replicaPart is replaced by the number of a replica in a pattern of addresses.
 	replicaPart = "{i}"
 )
 
-// Validate checks all of an installation, and joins what it finds.
+// Validate checks the whole installation and joins all errors.
 func (i Installation) Validate() error {
 	return errors.Join(i.ValidateShared(), ValidateGateways(i.Gateways))
 }
 
-// ValidateShared checks what gateways share, and so all that is known before it is known which there are. It joins what it
-// finds.
+// ValidateShared checks everything except the gateways, for callers that do not know them yet. It joins all errors.
 func (i Installation) ValidateShared() error {
 	errs := []error{i.Domain.Validate()}
 	if err := i.Public.Validate(); err != nil {
@@ -51,8 +50,8 @@ func (i Installation) ValidateShared() error {
 	return errors.Join(errs...)
 }
 
-// ValidateGateways checks the gateways of an installation, of which there must be at least one and at most MaxGateways, and joins
-// what it finds.
+// ValidateGateways checks the gateways of an installation and joins all errors. There must be between one and
+// MaxGateways gateways.
 func ValidateGateways(gateways []Gateway) error {
 	if n := len(gateways); n == 0 || n > MaxGateways {
 		return gatewayCount(n)
@@ -86,22 +85,23 @@ func gatewayCount(n int) error {
 	return fmt.Errorf("there are %d gateways, at most %d are allowed", n, MaxGateways)
 }
 
-// WorkerCount is how many workers each gateway has: at least one.
+// WorkerCount returns how many workers each gateway has: at least one.
 func (i Installation) WorkerCount() int { return max(i.Workers, 1) }
 
-// Tunnels is how many tunnels an edge of a workload cluster keeps to each gateway. Each of the names is an Envoy cluster of the gateway's, whose
-// connections take tunnels that no other can use, so there are some for each. Their number is rounded up to a power of two: a change of it replaces
-// all tunnels of the edge, and so most new names change nothing.
+// Tunnels returns how many reverse tunnels an edge of a workload cluster keeps to each gateway. Each name is a
+// separate Envoy cluster of the gateway, and its connections use reverse tunnels that no other Envoy cluster can use,
+// so each name needs its own. Their number is rounded up to a power of two: changing it replaces all reverse tunnels
+// of the edge, and with rounding most new names do not change it.
 func (i Installation) Tunnels(w WorkloadCluster) int {
 	return TunnelsPerEdge(i.WorkerCount(), len(w.Names()))
 }
 
-// TunnelsPerEdge is the same by the number of workers of a gateway and of names of a workload cluster.
+// TunnelsPerEdge is Tunnels for a number of workers of a gateway and a number of names of a workload cluster.
 func TunnelsPerEdge(workers, names int) int {
 	return TunnelsPerWorker * max(workers, 1) << bits.Len(uint(max(names, 1)-1))
 }
 
-// GatewayPublic is where edges reach a replica.
+// GatewayPublic returns the address at which edges reach a gateway.
 func (i Installation) GatewayPublic(g Gateway) Endpoint {
 	if g.Public != (Endpoint{}) {
 		return g.Public
@@ -109,11 +109,12 @@ func (i Installation) GatewayPublic(g Gateway) Endpoint {
 	return i.Public
 }
 
-// ReplicaAddress is a host:port with {i} in the place of a replica's number, such as gateway-{i}.example.com:443. The zero value
-// stands for no address.
+// ReplicaAddress is a host:port with {i} in place of a replica's number, such as gateway-{i}.example.com:443. The zero
+// value means no address.
 type ReplicaAddress string
 
-// Of is the address of a replica, whose name must be one that ValidateGatewayName accepts. The zero value has none for any.
+// Of returns the address of a replica. It returns an error if ValidateGatewayName rejects the name, and the zero
+// Endpoint if a is empty.
 func (a ReplicaAddress) Of(gateway string) (Endpoint, error) {
 	if a == "" {
 		return Endpoint{}, nil
@@ -128,7 +129,7 @@ func (a ReplicaAddress) Of(gateway string) (Endpoint, error) {
 	return ParseEndpoint(strings.ReplaceAll(string(a), replicaPart, strconv.Itoa(number)))
 }
 
-// gatewayNumber is the number in the name of a gateway.
+// gatewayNumber returns the number in the name of a gateway.
 func gatewayNumber(name string) (int, error) {
 	if err := ValidateGatewayName(name); err != nil {
 		return 0, err

@@ -6,33 +6,33 @@ import (
 	"strconv"
 )
 
-// Limits are how much one workload cluster may take of what it shares with others. Zero: a default.
+// Limits are the shared resources that one workload cluster may use. Zero values stand for defaults.
 type Limits struct {
-	Connections int64 // that are open at the same time, through each gateway and name
-	Pending     int64 // of these, that wait for a tunnel
-	Bandwidth   int64 // bytes/s in each direction, of each edge for each gateway; zero: no limit
+	Connections int64 // maximum number of open connections through each gateway and name
+	Pending     int64 // maximum number of these that wait for a reverse tunnel
+	Bandwidth   int64 // bytes/s in each direction, of each edge for each gateway; zero: unlimited
 }
 
 const (
-	// DefaultConnections fill one tunnel, so that clients of one workload cluster which all stop reading pin no more of a gateway's
-	// memory than one tunnel may, 1.25 GiB. Cluster API's managers need 3 to 6.
+	// DefaultConnections fill one reverse tunnel: if all clients of one workload cluster stop reading, they hold at
+	// most the memory of a gateway that one reverse tunnel may use, 1.25 GiB. Cluster API's managers need 3 to 6.
 	DefaultConnections = 512
-	// DefaultPending is what may come at once when an edge is back.
+	// DefaultPending is the number of connections that may arrive at once when an edge reconnects.
 	DefaultPending = 256
 
 	maxConnections = 10_000
-	// minBandwidth lets an apiserver still answer, maxBandwidth is beyond any network.
+	// minBandwidth still lets an apiserver answer; maxBandwidth exceeds any network.
 	minBandwidth = 64 << 10
 	maxBandwidth = 1 << 40
 )
 
-// MaxConnections is how many connections may be open.
+// MaxConnections returns how many connections may be open.
 func (l Limits) MaxConnections() uint32 { return uint32(cmp.Or(l.Connections, DefaultConnections)) }
 
-// MaxPending is how many connections may wait.
+// MaxPending returns how many connections may wait.
 func (l Limits) MaxPending() uint32 { return uint32(cmp.Or(l.Pending, DefaultPending)) }
 
-// ValidateLimits returns the limits that can be kept, and an error for each of the others, which are left at their defaults.
+// ValidateLimits returns the valid limits, and an error for each invalid one, which is set to its default.
 func ValidateLimits(l Limits) (good Limits, bad []*FieldError) {
 	check := func(field string, value *int64, least, most int64, what string) {
 		if *value != 0 && (*value < least || *value > most) {

@@ -1,5 +1,6 @@
 // Package model holds the plain values between Kubernetes objects and Envoy resources: the installation, its gateways
-// and its workload clusters, their names, and every rule that a value must meet. It knows neither Kubernetes nor Envoy.
+// and its workload clusters, their names, and every rule that a value must meet. It knows neither Kubernetes nor
+// Envoy.
 package model
 
 import (
@@ -8,64 +9,65 @@ import (
 	"strconv"
 )
 
-// Fleet is all that the two Envoys are made from. Its zero value is an empty fleet without a tunnel domain, which
-// Installation.Validate refuses.
+// Fleet is the complete input of the configuration of all gateways and edges. Its zero value is an empty fleet without
+// a tunnel domain, which Installation.Validate rejects.
 type Fleet struct {
 	Installation Installation
 	Clusters     []WorkloadCluster
 }
 
-// Installation is what all gateways and edges of one tunnel domain share.
+// Installation is the configuration that all gateways and edges of one tunnel domain share.
 type Installation struct {
 	Domain   TunnelDomain
 	Public   Endpoint  // where edges reach the gateways' public port
-	Control  Endpoint  // where gateways reach the xds-server, to which they pass the control channel
-	Gateways []Gateway // the replicas, which come and go by scaling; every edge keeps tunnels to each of them
+	Control  Endpoint  // where gateways reach the xds-server, for the control channel
+	Gateways []Gateway // the replicas; scaling changes them, and every edge keeps reverse tunnels to each
 	Workers  int       // worker threads of each gateway's Envoy; 0: one
-	// Handshakes are how many tunnels each gateway lets be opened in a second; 0: a default.
+	// Handshakes is how many reverse tunnels each gateway accepts per second; 0 means the default.
 	Handshakes int
-	// AccessLog is of which connections gateways and edges write a line when they have ended; empty: of none.
+	// AccessLog selects the connections that gateways and edges log when they end; empty means none.
 	AccessLog AccessLog
 }
 
-// AccessLog says of which connections a line is written.
+// AccessLog selects the connections that are logged.
 type AccessLog string
 
 const (
-	// AccessLogFailed are those that failed on our side or in a tunnel.
+	// AccessLogFailed selects connections that failed on our side or in a reverse tunnel.
 	AccessLogFailed AccessLog = "failed"
-	// AccessLogAll are all.
+	// AccessLogAll selects all connections.
 	AccessLogAll AccessLog = "all"
 )
 
 // Gateway is one replica.
 type Gateway struct {
 	Name   string   // gateway-<i>
-	Peer   Endpoint // where other replicas reach its public listener; needed only when there is more than one
-	Public Endpoint // where edges reach this replica and no other; zero: Installation.Public, and another may pass them on
+	Peer   Endpoint // where other replicas reach its public listener; required if there are several
+	Public Endpoint // where edges reach only this replica; zero: Installation.Public, which any replica may accept
 }
 
-// WorkloadCluster is one Cluster and its Tunnel. Key identifies it.
+// WorkloadCluster is one Cluster and its Tunnel, identified by Key.
 type WorkloadCluster struct {
 	Key        Key
 	ID         string     // Tunnel.spec.id
 	Hostname   string     // the tunnel hostname
 	ExtraNames []string   // further names of the same tunnel
-	APIServer  Endpoint   // what its edges dial
-	Others     []Endpoint // further apiservers, which edges dial in this order while those before are not healthy
-	Limits     Limits     // of what its clients may take
-	Revoked    []string   // the node names of its edges that are let in no more
-	Withheld   bool       // it is not served: of all the others only Key, ID and Revoked count
-	Prepared   bool       // it is not served yet: its edges are let in, and get nothing
+	APIServer  Endpoint   // the address that its edges dial
+	Others     []Endpoint // further apiservers, dialled in this order while the previous ones are unhealthy
+	Limits     Limits     // limits of its clients
+	Revoked    []string   // node names of its revoked edges
+	Withheld   bool       // not served: only Key, ID and Revoked are meaningful
+	Prepared   bool       // not served yet: its edges may connect and get no configuration
 }
 
-// Denied are those that are let in no more, though they may still have a certificate that has not expired.
+// Denied are revoked edges and ended tunnels. They may still have certificates that have not expired.
 type Denied struct {
 	Edges []EdgeRef // revoked edges
 	IDs   []string  // Tunnel.spec.id of tunnels that have ended
 }
 
-// EdgeRef is one edge of one tunnel. Node names alone are no identity: whoever may write a Tunnel can name any in it.
+// EdgeRef is one edge of one tunnel. A node name alone does not identify an edge: anyone with write access to a Tunnel
+// can put any name in it.
 type EdgeRef struct {
 	Node string // node name
 	ID   string // Tunnel.spec.id
@@ -76,7 +78,7 @@ func (e EdgeRef) Compare(other EdgeRef) int {
 	return cmp.Or(cmp.Compare(e.ID, other.ID), cmp.Compare(e.Node, other.Node))
 }
 
-// RevokedEdges are the edges that a workload cluster revokes: they can only be its own.
+// RevokedEdges returns the edges that a workload cluster revokes. They always belong to its own tunnel.
 func (w WorkloadCluster) RevokedEdges() []EdgeRef {
 	var edges []EdgeRef
 	for _, node := range w.Revoked {
@@ -85,7 +87,7 @@ func (w WorkloadCluster) RevokedEdges() []EdgeRef {
 	return edges
 }
 
-// Names are all names under which clients reach the workload cluster: its hostname, then its extra names.
+// Names returns all names of the workload cluster that clients use: its hostname, then its extra names.
 func (w WorkloadCluster) Names() []string {
 	return append([]string{w.Hostname}, w.ExtraNames...)
 }
@@ -93,7 +95,7 @@ func (w WorkloadCluster) Names() []string {
 // Key is the namespace and name that a Cluster and its Tunnel share.
 type Key struct{ Namespace, Name string }
 
-// String is namespace/name.
+// String returns namespace/name.
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
 // Endpoint is a TCP address: an IP address or a DNS name, and a port.
@@ -102,7 +104,7 @@ type Endpoint struct {
 	Port uint16
 }
 
-// String is host:port, with brackets around an IPv6 address, and empty for the zero value.
+// String returns host:port, with brackets around an IPv6 address, or "" for the zero value.
 func (e Endpoint) String() string {
 	if e == (Endpoint{}) {
 		return ""

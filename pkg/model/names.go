@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// TenantID is the third part of every tunnel handshake. One installation is one tenant.
+// TenantID is the third part of every reverse tunnel handshake. One installation is one tenant.
 const TenantID = "fairlead"
 
 const (
-	maxName  = 253 // RFC 1035, section 2.3.4, less the root label
+	maxName  = 253 // RFC 1035, section 2.3.4, without the root label
 	maxLabel = 63  // the same
 	// maxNode leaves room in a certificate's common name, which X.509 limits to 64 bytes.
 	maxNode = 32
@@ -30,12 +30,12 @@ var (
 	gatewayName  = regexp.MustCompile(`^gateway-(0|[1-9][0-9]{0,4})$`)
 )
 
-// TunnelDomain is the DNS domain below which every name of an installation lies.
+// TunnelDomain is the DNS domain that contains every name of an installation.
 type TunnelDomain string
 
-// Hostname is the tunnel hostname of a Cluster: what clients send as SNI or CONNECT authority. Dots in the name of the
-// Cluster become "--", so that two names may collide; Names decides who keeps one. The error names the part that is at
-// fault when the result is no DNS name.
+// Hostname returns the tunnel hostname of a Cluster, which clients send as SNI or CONNECT authority. Dots in the name
+// of the Cluster become "--", so two Clusters may have the same hostname; package decision decides which one holds it.
+// If the result is not a DNS name, the error names the invalid part.
 func (d TunnelDomain) Hostname(cluster Key) (string, error) {
 	name := strings.ReplaceAll(cluster.Name, ".", "--") + "." + cluster.Namespace + "." + string(d)
 	if err := ValidateDNSName(name); err != nil {
@@ -47,39 +47,39 @@ func (d TunnelDomain) Hostname(cluster Key) (string, error) {
 	return name, nil
 }
 
-// Contains says whether a name lies below the domain, or is the domain itself.
+// Contains reports whether a name is below the domain, or is the domain itself.
 func (d TunnelDomain) Contains(name string) bool {
 	return name == string(d) || strings.HasSuffix(name, "."+string(d))
 }
 
-// TunnelID is the name by which Envoy and certificates know a tunnel: never one that a user chose.
+// TunnelID returns the name of a tunnel in Envoy and in certificates. A user cannot choose such a name.
 func (d TunnelDomain) TunnelID(id string) string { return id + d.TunnelIDSuffix() }
 
-// TunnelIDSuffix is what every tunnel id ends with, and no other name.
+// TunnelIDSuffix returns the suffix of every tunnel id. No other name has it.
 func (d TunnelDomain) TunnelIDSuffix() string { return ".id." + string(d) }
 
-// ParseTunnelID is the inverse of TunnelID.
+// ParseTunnelID is the inverse of TunnelID. It returns false if name is not a tunnel id of this domain.
 func (d TunnelDomain) ParseTunnelID(name string) (id string, ok bool) {
 	id, ok = strings.CutSuffix(name, d.TunnelIDSuffix())
 	return id, ok && idPattern.MatchString(id)
 }
 
-// Gateway is the name that all gateways have inside of a tunnel.
+// Gateway returns the name that all gateways have inside of a reverse tunnel.
 func (d TunnelDomain) Gateway() string { return "gateway." + string(d) }
 
-// GatewayReplica is the name of one gateway on the public port. The name must be one that ValidateGatewayName accepts.
+// GatewayReplica returns the name of one gateway on the public port. ValidateGatewayName must accept the argument.
 func (d TunnelDomain) GatewayReplica(name string) string { return name + "." + string(d) }
 
-// ParseGatewayReplica is the inverse of GatewayReplica.
+// ParseGatewayReplica is the inverse of GatewayReplica. It returns false if host is not a gateway of this domain.
 func (d TunnelDomain) ParseGatewayReplica(host string) (name string, ok bool) {
 	name, ok = strings.CutSuffix(host, "."+string(d))
 	return name, ok && gatewayName.MatchString(name)
 }
 
-// Control is the name of the control channel: the xds-server, reached through the public port.
+// Control returns the name of the control channel: the xds-server, reached through the public port.
 func (d TunnelDomain) Control() string { return "control." + string(d) }
 
-// Controller is the name of the controller in its own certificate. Nobody dials it.
+// Controller returns the name of the controller in its own certificate. It is never dialled.
 func (d TunnelDomain) Controller() string { return "controller." + string(d) }
 
 // Validate checks that the domain is a DNS name that leaves room for the names below it.
@@ -87,7 +87,7 @@ func (d TunnelDomain) Validate() error {
 	if err := ValidateDNSName(string(d)); err != nil {
 		return &FieldError{Field: "tunnel domain", Value: string(d), Problem: err.Error(), Cure: "give a DNS domain such as tunnels.example.com"}
 	}
-	// The longest name that we build ourselves: a tunnel id.
+	// A tunnel id is the longest name that Fairlead builds.
 	if n := len(d.TunnelID(strings.Repeat("x", 32))); n > maxName {
 		return &FieldError{
 			Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for tunnel ids, which would have %d bytes of at most %d", n, maxName),
@@ -97,10 +97,10 @@ func (d TunnelDomain) Validate() error {
 	return nil
 }
 
-// NodeID is the node id of a node name: the whole subject of its leaf, as Envoy prints it.
+// NodeID returns the node id of a node name: the whole subject of its leaf, as Envoy prints it.
 func NodeID(node string) string { return "CN=" + node }
 
-// ParseNodeID is the inverse of NodeID.
+// ParseNodeID is the inverse of NodeID. It returns false if id is not a valid node id.
 func ParseNodeID(id string) (node string, ok bool) {
 	node, ok = strings.CutPrefix(id, "CN=")
 	return node, ok && ValidateNodeName(node) == nil
@@ -133,12 +133,13 @@ func ValidateID(id string) error {
 // NewID returns a random id for a Tunnel, of 120 bits.
 func NewID() string { return randomName(15) }
 
-// NewNodeName returns a random node name for an edge, of 80 bits. It is never a gateway's.
+// NewNodeName returns a random node name for an edge, of 80 bits. It is never the name of a gateway.
 func NewNodeName() string { return "edge-" + randomName(10) }
 
-// NodeNameFor returns the node name of an edge that enrols by a token with a signing request: the same for the same two, so that
-// who asks again because no answer came is the same edge. It is as good as random, because the request has a key and a signature
-// in it, and nobody can make another one for a name that is taken: that is 80 bits of SHA-256.
+// NodeNameFor returns the node name of an edge that enrols with a token and a signing request. It depends only on
+// these two, so an edge that repeats its request because it received no answer keeps its name. The name is as good as
+// random: the request contains a key and a signature, and finding another request with the same name requires breaking
+// 80 bits of SHA-256.
 func NodeNameFor(tokenHash string, csr []byte) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "fairlead edge %d %s ", len(tokenHash), tokenHash)
@@ -146,18 +147,18 @@ func NodeNameFor(tokenHash string, csr []byte) string {
 	return "edge-" + encodeName(hash.Sum(nil)[:10])
 }
 
-// randomName encodes n random bytes, a multiple of 5.
+// randomName encodes n random bytes. n must be a multiple of 5.
 func randomName(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails: package crypto/rand ends the process instead
 	return encodeName(b)
 }
 
-// encodeName encodes a multiple of 5 bytes in [a-z2-7].
+// encodeName encodes bytes in [a-z2-7]. Their number must be a multiple of 5.
 func encodeName(b []byte) string { return strings.ToLower(base32.StdEncoding.EncodeToString(b)) }
 
-// ValidateDNSName checks that a name is a lower-case DNS name of at least two labels. A name without a dot is refused
-// because the gateways' own Envoy clusters have such names, and clients must never reach those.
+// ValidateDNSName checks that a name is a lower-case DNS name of at least two labels. It rejects a name without a dot,
+// because the gateways' own Envoy clusters have such names and clients must never reach these.
 func ValidateDNSName(name string) error {
 	switch {
 	case name == "":
@@ -170,7 +171,7 @@ func ValidateDNSName(name string) error {
 	return validateLabels(name, labelPattern)
 }
 
-// validateLabels checks the lengths of a name and its labels, and each label by a pattern.
+// validateLabels checks the lengths of a name and its labels, and each label against a pattern.
 func validateLabels(name string, pattern *regexp.Regexp) error {
 	if len(name) > maxName {
 		return fmt.Errorf("%q has %d bytes, at most %d are allowed", name, len(name), maxName)
@@ -186,13 +187,13 @@ func validateLabels(name string, pattern *regexp.Regexp) error {
 	return nil
 }
 
-// ParseEndpoint reads host:port; the host is an IP address (IPv6 in brackets) or a DNS name.
+// ParseEndpoint parses host:port. The host is an IP address (IPv6 in brackets) or a DNS name.
 func ParseEndpoint(s string) (Endpoint, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("address %q is not host:port", s)
 	}
-	if strings.HasPrefix(s, "[") && !strings.Contains(host, ":") { // no URL can hold it
+	if strings.HasPrefix(s, "[") && !strings.Contains(host, ":") { // invalid in a URL
 		return Endpoint{}, fmt.Errorf("address %q has brackets around what is no IPv6 address", s)
 	}
 	n, err := strconv.ParseUint(port, 10, 16)

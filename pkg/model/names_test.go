@@ -32,7 +32,7 @@ func TestHostname(t *testing.T) {
 	}
 }
 
-func TestHostnameOver253BytesIsRefused(t *testing.T) {
+func TestHostnameOver253BytesIsRejected(t *testing.T) {
 	long := model.TunnelDomain(strings.Repeat("d.", 65) + "example.com")
 	_, err := long.Hostname(model.Key{Namespace: strings.Repeat("n", 60), Name: strings.Repeat("c", 60)})
 	checkError(t, err, "at most 253")
@@ -67,7 +67,7 @@ func TestNamesParseBack(t *testing.T) {
 	}
 }
 
-func TestNamesOfOneKindAreNeverOfAnother(t *testing.T) {
+func TestNamesOfOneKindAreNeverNamesOfAnother(t *testing.T) {
 	for _, name := range []string{domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "c1.id." + string(domain)} {
 		if id, ok := domain.ParseTunnelID(name); ok {
 			t.Errorf("%s is read as tunnel id %s", name, id)

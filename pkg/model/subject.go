@@ -2,29 +2,31 @@ package model
 
 import "fmt"
 
-// Role is what a certificate entitles to. Each role has names of its own form, so that no certificate serves for two.
+// Role is what a certificate authorises. Each role has its own form of names, so that no certificate is valid for two
+// roles.
 type Role string
 
 // The four roles.
 const (
-	RoleEdge    Role = "edge"    // dials gateways, lets gateways into the tunnel, reads its own configuration
+	RoleEdge    Role = "edge"    // dials gateways, accepts gateways in the reverse tunnel, reads its own configuration
 	RoleGateway Role = "gateway" // accepts edges, reads the gateways' configuration
 	RoleControl Role = "control" // is the xds-server
 	// RoleController is the controller, as a client of the xds-servers.
 	RoleController Role = "controller"
 )
 
-// Subject is all that a certificate of ours says about its holder.
+// Subject is the identity in a certificate that Fairlead issued.
 type Subject struct {
 	Role Role
 	Node string // the node name: random for an edge, gateway-<i> for a gateway, "control" for the xds-server
 	ID   string // of the Tunnel; only for an edge
 }
 
-// NodeID is the subject's node id, in Envoy's handshake as in xDS.
+// NodeID returns the subject's node id, in Envoy's handshake and in xDS.
 func (s Subject) NodeID() string { return NodeID(s.Node) }
 
-// DNSNames are the subject alternative names of a subject's leaf: design section 2. Its common name is Subject.Node.
+// DNSNames returns the subject alternative names of a subject's leaf. Its common name is Subject.Node. It returns nil
+// for an unknown role.
 func (d TunnelDomain) DNSNames(s Subject) []string {
 	switch s.Role {
 	case RoleEdge:
@@ -39,8 +41,8 @@ func (d TunnelDomain) DNSNames(s Subject) []string {
 	return nil
 }
 
-// ParseSubject reads the subject of a verified leaf from its common name and DNS names. It refuses everything that
-// DNSNames would not have written for the same subject.
+// ParseSubject returns the subject of a verified leaf from its common name and DNS names. It rejects names that
+// DNSNames would not return for the same subject.
 func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subject, error) {
 	s := Subject{Node: commonName}
 	if len(dnsNames) > 0 {
@@ -63,17 +65,17 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 			return Subject{}, fmt.Errorf("certificate CN=%s with DNS names %q is of no profile of %s", commonName, dnsNames, d)
 		}
 	}
-	// An edge whose common name were a gateway's could pass for one where only the common name is looked at.
+	// An edge with a gateway's common name would be accepted as a gateway by a check that reads only the common name.
 	if s.Role == RoleEdge && ValidateGatewayName(s.Node) == nil {
 		return Subject{}, fmt.Errorf("certificate CN=%s is an edge's, but has a gateway's node name", commonName)
 	}
 	return s, nil
 }
 
-// ControlSubject is the subject of every xds-server.
+// ControlSubject returns the subject of every xds-server.
 func ControlSubject() Subject { return Subject{Role: RoleControl, Node: string(RoleControl)} }
 
-// ControllerSubject is the subject of the controller.
+// ControllerSubject returns the subject of the controller.
 func ControllerSubject() Subject {
 	return Subject{Role: RoleController, Node: string(RoleController)}
 }

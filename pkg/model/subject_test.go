@@ -24,7 +24,7 @@ func TestSubjectsParseBack(t *testing.T) {
 	}
 }
 
-func TestParseSubjectRefuses(t *testing.T) {
+func TestParseSubjectRejects(t *testing.T) {
 	edge := domain.TunnelID(model.NewID())
 	tests := map[string]struct {
 		cn    string

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// FieldError says what is wrong with one field of an object, and what to do about it.
+// FieldError is an error in one field of an object, with its remedy.
 type FieldError struct {
 	Field   string // as the user wrote it, such as spec.extraNames[1]
 	Value   string
 	Problem string
 	Cure    string
-	Taken   bool // nothing is wrong with the value but that another object has it
+	Taken   bool // the value is valid, but another object has it
 }
 
-// Error names the field, its value, the problem and the cure.
+// Error returns the field, its value, the problem and the remedy.
 func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s: %q: %s: %s", e.Field, e.Value, e.Problem, e.Cure)
 }
@@ -23,8 +23,8 @@ func (e *FieldError) Error() string {
 // Validate checks that the host is an IP address or a DNS name (one label is enough) and that the port is set.
 func (e Endpoint) Validate() error {
 	if net.ParseIP(e.Host) == nil {
-		// Addresses are resolved in the network of whoever dials, where a single label may well be a name, and where
-		// resolvers know names with an underscore, which no certificate and no SNI has.
+		// Addresses are resolved in the network of the dialler. There a single label can be a valid name, and so can a
+		// name with an underscore, which occurs in no certificate and no SNI.
 		if err := validateLabels(e.Host, hostPattern); err != nil {
 			return fmt.Errorf("host %q is neither an IP address nor a DNS name", e.Host)
 		}
@@ -35,8 +35,8 @@ func (e Endpoint) Validate() error {
 	return nil
 }
 
-// Validate returns what is wrong with a workload cluster by itself, apart from its extra names: such a cluster can't be
-// served. The error is a *FieldError or nil. Whether others have the same names is for pkg/decision to say.
+// Validate checks a workload cluster, except its extra names. A cluster with an error cannot be served. The error is
+// nil or a *FieldError. Package decision decides whether another cluster has the same names.
 func (w WorkloadCluster) Validate() error {
 	if err := ValidateID(w.ID); err != nil {
 		return &FieldError{Field: "spec.id", Value: w.ID, Problem: err.Error(), Cure: "leave it empty and let the controller choose it"}
@@ -50,7 +50,7 @@ func (w WorkloadCluster) Validate() error {
 	return nil
 }
 
-// ValidateExtraNames splits extra names into those that can be served and an error for each of the others.
+// ValidateExtraNames returns the extra names that can be served, and an error for each of the others.
 func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*FieldError) {
 	seen := map[string]bool{}
 	for i, name := range names {
@@ -73,7 +73,7 @@ func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*
 	return good, bad
 }
 
-// ValidateOthers splits further apiservers into those that can be dialled and an error for each of the others.
+// ValidateOthers returns the further apiservers that can be dialled, and an error for each of the others.
 func ValidateOthers(others []Endpoint) (good []Endpoint, bad []*FieldError) {
 	for i, e := range others {
 		if err := e.Validate(); err != nil {
@@ -88,7 +88,7 @@ func ValidateOthers(others []Endpoint) (good []Endpoint, bad []*FieldError) {
 	return good, bad
 }
 
-// ValidateRevoked splits revoked node names into those that an edge can have and an error for each of the others.
+// ValidateRevoked returns the valid node names, and an error for each of the others.
 func ValidateRevoked(nodes []string) (good []string, bad []*FieldError) {
 	for i, node := range nodes {
 		if err := ValidateNodeName(node); err != nil {
@@ -103,5 +103,5 @@ func ValidateRevoked(nodes []string) (good []string, bad []*FieldError) {
 	return good, bad
 }
 
-// ExtraNameField is how a user knows the i-th extra name of a Tunnel.
+// ExtraNameField returns the path of the i-th extra name in a Tunnel.
 func ExtraNameField(i int) string { return fmt.Sprintf("spec.extraNames[%d]", i) }

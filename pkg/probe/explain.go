@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// explain says what it means that there is no TLS connection.
+// explain describes why there is no TLS connection.
 func explain(err error) string {
-	var alien tls.RecordHeaderError
+	var notTLS tls.RecordHeaderError
 	var dns *net.DNSError
 	meaning := ""
 	switch {
@@ -24,7 +24,7 @@ func explain(err error) string {
 		meaning = "nothing listens there"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		meaning = "this machine has no way there"
-	case errors.As(err, &alien):
+	case errors.As(err, &notTLS):
 		meaning = "what answers there is no TLS"
 	case isTimeout(err):
 		meaning = "nobody answers in time"
@@ -36,7 +36,7 @@ func explain(err error) string {
 	return meaning + ": " + printable(err.Error(), maxText)
 }
 
-// reason is the text of an error of HTTP.
+// reason returns the text of an HTTP error.
 func reason(err error) string {
 	if isTimeout(err) {
 		return "no answer in time"

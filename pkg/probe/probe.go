@@ -1,5 +1,5 @@
-// Package probe looks at an apiserver as an edge sees it: whether it answers, its version, and its serving certificate. In
-// go addresses, out come results. It holds no credential of the apiserver.
+// Package probe observes an apiserver from the network of an edge: whether it answers, its version, and its serving
+// certificate. The input is addresses; the output is results. The package has no credentials of the apiserver.
 package probe
 
 import (
@@ -22,50 +22,50 @@ import (
 )
 
 const (
-	// lookTime bounds a look. An apiserver that needs longer is of no use to Cluster API either; one gives its etcd 2 s before it says that
-	// it is not ready.
-	lookTime = 2500 * time.Millisecond
-	// maxAddresses is how many addresses are looked at; Envoy is given one or two.
+	// probeTime bounds a probe. A slower apiserver is unusable for Cluster API as well: an apiserver reports that it
+	// is not ready when its etcd takes more than 2 s.
+	probeTime = 2500 * time.Millisecond
+	// maxAddresses is how many addresses are probed. Envoy is configured with one or two.
 	maxAddresses = 8
-	// maxBody bounds what is read of an answer: /readyz names its parts, about 40 of them, and /version has 300 bytes.
+	// maxBody bounds how much of a response is read: /readyz lists about 40 checks, and /version has 300 bytes.
 	maxBody = 16 << 10
-	// maxHeader bounds the head of an answer.
+	// maxHeader bounds the head of a response.
 	maxHeader = 16 << 10
-	// maxText bounds what is quoted of an answer, maxVersion a version.
+	// maxText bounds quoted text of a response, maxVersion a version.
 	maxText, maxVersion = 200, 64
 	// maxNames bounds the names of a certificate; kubeadm's have about 7.
 	maxNames = 100
 )
 
-// Result is what one look found. Whatever comes from the other end in it is bounded and printable.
+// Result is the result of one probe. All text from the apiserver is bounded and printable.
 type Result struct {
 	Address             string
 	Healthy             bool
 	Message             string // why it is not healthy
-	Version             string // empty where strangers aren't told
+	Version             string // empty if unauthenticated clients may not read it
 	CertificateNames    []string
 	CertificateNotAfter time.Time
 }
 
-// APIServers looks at apiservers, at the first 8 at the same time, and returns the look at the first that is healthy, or at the first one where none is.
-// It takes 2.5 s at most.
+// APIServers probes up to 8 apiservers concurrently. It returns the result of the first healthy one, or of the first
+// one if none is healthy. It takes at most 2.5 s.
 func APIServers(ctx context.Context, addresses []model.Endpoint) Result {
 	if len(addresses) == 0 {
 		return Result{Message: "there is no address of an apiserver"}
 	}
 	addresses = addresses[:min(len(addresses), maxAddresses)]
-	looks := make([]Result, len(addresses))
-	var looking sync.WaitGroup
+	results := make([]Result, len(addresses))
+	var probes sync.WaitGroup
 	for i, address := range addresses {
-		looking.Go(func() { looks[i] = look(ctx, address) })
+		probes.Go(func() { results[i] = probe(ctx, address) })
 	}
-	looking.Wait()
-	return looks[max(0, slices.IndexFunc(looks, func(r Result) bool { return r.Healthy }))]
+	probes.Wait()
+	return results[max(0, slices.IndexFunc(results, func(r Result) bool { return r.Healthy }))]
 }
 
-// look connects once, and asks by that connection.
-func look(ctx context.Context, address model.Endpoint) Result {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+// probe connects once, and sends all requests on that connection.
+func probe(ctx context.Context, address model.Endpoint) Result {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	result := Result{Address: address.String()}
 	conn, err := connect(ctx, address)
@@ -74,10 +74,11 @@ func look(ctx context.Context, address model.Endpoint) Result {
 		return result
 	}
 	defer conn.Close()
-	leaf := conn.ConnectionState().PeerCertificates[0] // there is one: a server has to show it
+	leaf := conn.ConnectionState().PeerCertificates[0] // a TLS server always presents one
 	result.CertificateNames, result.CertificateNotAfter = names(leaf), leaf.NotAfter
 	client := newClient(conn)
-	result.Message = validity(leaf, time.Now()) // before anything else: clients refuse it, ready or not
+	// before anything else: clients reject an invalid certificate even if the apiserver is ready
+	result.Message = validity(leaf, time.Now())
 	if unready := ready(ctx, client, address); unready == "" {
 		result.Version = version(ctx, client, address)
 	} else if result.Message == "" {
@@ -87,9 +88,9 @@ func look(ctx context.Context, address model.Endpoint) Result {
 	return result
 }
 
-// connect opens a connection and does not verify who answers. We only look: nothing is sent that anybody may not know, and
-// nothing that comes decides whom to trust. The CA of the apiserver belongs to the workload cluster, and is not known here;
-// its clients verify it, through the tunnel.
+// connect opens a connection without verifying the certificate. This is safe for a probe: it sends no secret, and no
+// trust decision depends on the responses. The CA of the apiserver belongs to the workload cluster and is unknown
+// here; clients verify the apiserver through the tunnel.
 func connect(ctx context.Context, address model.Endpoint) (*tls.Conn, error) {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -106,7 +107,7 @@ func connect(ctx context.Context, address model.Endpoint) (*tls.Conn, error) {
 	return conn.(*tls.Conn), nil
 }
 
-// newClient asks by one connection, and never by another.
+// newClient returns a transport that uses only conn.
 func newClient(conn net.Conn) *http.Transport {
 	conns := make(chan net.Conn, 1)
 	conns <- conn
@@ -132,7 +133,7 @@ func get(ctx context.Context, client *http.Transport, address model.Endpoint, pa
 		return 0, "", err
 	}
 	request.Header.Set("User-Agent", "fairlead")
-	response, err := client.RoundTrip(request) // not a Client: a redirect would lead elsewhere
+	response, err := client.RoundTrip(request) // not a Client: it would follow redirects
 	if err != nil {
 		return 0, "", err
 	}
@@ -141,8 +142,8 @@ func get(ctx context.Context, client *http.Transport, address model.Endpoint, pa
 	return response.StatusCode, string(body), err
 }
 
-// ready returns why an apiserver is not ready to serve, and nothing if it is. One that tells strangers nothing, or asks
-// them to come later, serves.
+// ready returns why an apiserver is not ready to serve, or "" if it is. An apiserver that rejects unauthenticated
+// requests, or rate limits them, counts as ready.
 func ready(ctx context.Context, client *http.Transport, address model.Endpoint) string {
 	code, body, err := get(ctx, client, address, "/readyz")
 	switch {
@@ -160,7 +161,7 @@ func ready(ctx context.Context, client *http.Transport, address model.Endpoint) 
 	return message
 }
 
-// complaint is what is wrong according to the body of /readyz: the lines of the parts that are not well, else the first.
+// complaint returns the failed checks in the body of /readyz, or else its first line.
 func complaint(body string) string {
 	first, ill := "", []string(nil)
 	for line := range strings.Lines(body) {
@@ -178,7 +179,7 @@ func complaint(body string) string {
 	return first
 }
 
-// version is the apiserver's version, empty if it doesn't tell.
+// version returns the apiserver's version, or "" if it does not report one.
 func version(ctx context.Context, client *http.Transport, address model.Endpoint) string {
 	var info struct{ GitVersion string }
 	code, body, err := get(ctx, client, address, "/version")
@@ -188,7 +189,7 @@ func version(ctx context.Context, client *http.Transport, address model.Endpoint
 	return printable(info.GitVersion, maxVersion)
 }
 
-// validity says whether the certificate's time is a reason for clients to refuse the apiserver.
+// validity returns why clients reject the certificate at this time, or "" if it is valid.
 func validity(leaf *x509.Certificate, now time.Time) string {
 	clock := now.UTC().Format(time.RFC3339)
 	switch {
@@ -200,7 +201,7 @@ func validity(leaf *x509.Certificate, now time.Time) string {
 	return ""
 }
 
-// names are the DNS names and IP addresses of a certificate, each once.
+// names returns the DNS names and IP addresses of a certificate, without duplicates.
 func names(leaf *x509.Certificate) []string {
 	var all []string
 	add := func(name string) {
@@ -217,7 +218,7 @@ func names(leaf *x509.Certificate) []string {
 	return all
 }
 
-// printable bounds text, and replaces in it what is not to be printed.
+// printable bounds text, and replaces characters that are not printable.
 func printable(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) || r == unicode.ReplacementChar {

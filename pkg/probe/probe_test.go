@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/probe"
 )
 
-// fake is an apiserver with a certificate, as far as we look at one.
+// fake starts a server with a certificate that behaves like an apiserver for probes.
 func fake(t *testing.T, names []string, begin, end time.Time, handler http.HandlerFunc) model.Endpoint {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -42,7 +42,7 @@ func fake(t *testing.T, names []string, begin, end time.Time, handler http.Handl
 	return endpoint(server.Listener)
 }
 
-// healthy is one with nothing wrong.
+// healthy starts a healthy fake.
 func healthy(t *testing.T) model.Endpoint {
 	t.Helper()
 	return fake(t, []string{"kubernetes"}, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), answers(http.StatusOK, "ok"))
@@ -53,7 +53,7 @@ func endpoint(listener net.Listener) model.Endpoint {
 	return model.Endpoint{Host: addr.Addr().String(), Port: addr.Port()}
 }
 
-// answers is what an apiserver says of its readiness.
+// answers returns a handler for /readyz.
 func answers(code int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -68,7 +68,7 @@ func answers(code int, body string) http.HandlerFunc {
 	}
 }
 
-// raw listens and does the same with every connection.
+// raw listens and runs answer for every connection.
 func raw(t *testing.T, answer func(net.Conn)) model.Endpoint {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +94,7 @@ func raw(t *testing.T, answer func(net.Conn)) model.Endpoint {
 
 func silent(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
-func TestWhatALookSaysOfAnAPIServer(t *testing.T) {
+func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	valid := func(handler http.HandlerFunc) model.Endpoint {
@@ -103,7 +103,7 @@ func TestWhatALookSaysOfAnAPIServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		in      model.Endpoint
 		version string
-		want    string // in the message; empty: it is healthy
+		want    string // in the message; empty: healthy
 	}{
 		"it is ready":                    {valid(answers(http.StatusOK, "ok")), "v1.37.1", ""},
 		"it tells strangers nothing":     {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", ""},
@@ -160,7 +160,7 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// closed is an address at which nothing listens.
+// closed returns an address without a listener.
 func closed(t *testing.T) model.Endpoint {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -191,11 +191,11 @@ func TestTheCertificateIsReported(t *testing.T) {
 	}
 }
 
-func TestTheNameThatIsDialledIsAskedFor(t *testing.T) {
-	asked := make(chan string, 1)
+func TestTheDialledNameIsTheServerName(t *testing.T) {
+	serverName := make(chan string, 1)
 	server := httptest.NewUnstartedServer(answers(http.StatusOK, ""))
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		asked <- hello.ServerName
+		serverName <- hello.ServerName
 		return nil, nil
 	}}
 	server.StartTLS()
@@ -205,13 +205,13 @@ func TestTheNameThatIsDialledIsAskedFor(t *testing.T) {
 		if got := probe.APIServers(t.Context(), []model.Endpoint{{Host: host, Port: e.Port}}); !got.Healthy {
 			t.Fatal(got.Message)
 		}
-		if got := <-asked; got != want {
+		if got := <-serverName; got != want {
 			t.Errorf("dialling %s asks for %q, want %q", host, got, want)
 		}
 	}
 }
 
-func TestAPIServersFallsToTheNextAddress(t *testing.T) {
+func TestAPIServersFallsBackToTheNextAddress(t *testing.T) {
 	t.Parallel()
 	good, ill, hangs := healthy(t), fake(t, nil, time.Now(), time.Now().Add(time.Hour), answers(http.StatusInternalServerError, "no")), raw(t, silent)
 	for name, test := range map[string]struct {

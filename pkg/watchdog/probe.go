@@ -17,18 +17,18 @@ import (
 // redial is the time between attempts to connect to the loop listener.
 const redial = 500 * time.Millisecond
 
-// ErrUnknownProcess says that Envoy's process can't be seen from here: it is in another process id namespace.
+// ErrUnknownProcess means that no process of Envoy is known: there is none, or it is in another process id namespace.
 var ErrUnknownProcess = errors.New("the process of Envoy can't be seen from here")
 
-// Probe asks one Envoy after the other in the same folder. It is safe for concurrent use.
+// Probe probes the Envoys that run one after the other in the same directory. It is safe for concurrent use.
 type Probe struct {
 	loop    string                          // path of the socket of the loop listener
-	admin   func(ctx context.Context) error // any answer of the admin interface is nil
-	main    atomic.Uint64                   // how many answers there were
+	admin   func(ctx context.Context) error // returns nil for any answer of the admin interface
+	main    atomic.Uint64                   // number of answers
 	workers []*worker
 
 	mu      sync.Mutex
-	process *process // the Envoy that listens; nil: none is known
+	process *process // the Envoy that listens; nil: unknown
 }
 
 // worker is a connection that one of Envoy's workers answers.
@@ -37,8 +37,8 @@ type worker struct {
 	answers atomic.Uint64
 }
 
-// NewProbe returns a Probe of the Envoy that has so many workers and listens on loop. admin asks its main thread once, with a
-// deadline of its own.
+// NewProbe returns a Probe of an Envoy with this number of workers that listens on loop. admin sends one request to
+// the main thread, and must have its own timeout.
 func NewProbe(loop string, workers int, admin func(ctx context.Context) error) *Probe {
 	p := &Probe{loop: loop, admin: admin}
 	for range workers {
@@ -47,20 +47,20 @@ func NewProbe(loop string, workers int, admin func(ctx context.Context) error) *
 	return p
 }
 
-// Run asks until ctx ends.
+// Run probes until ctx ends.
 func (p *Probe) Run(ctx context.Context) {
 	var group errgroup.Group
-	group.Go(func() error { p.askMain(ctx); return nil })
+	group.Go(func() error { p.probeMain(ctx); return nil })
 	for _, w := range p.workers {
-		group.Go(func() error { p.askWorker(ctx, w); return nil })
+		group.Go(func() error { p.probeWorker(ctx, w); return nil })
 	}
 	_ = group.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.forget()
+	p.clear()
 }
 
-func (p *Probe) askMain(ctx context.Context) {
+func (p *Probe) probeMain(ctx context.Context) {
 	for ctx.Err() == nil {
 		if p.admin(ctx) == nil {
 			p.main.Add(1)
@@ -69,23 +69,23 @@ func (p *Probe) askMain(ctx context.Context) {
 	}
 }
 
-// askWorker keeps a connection to a worker, on which it sends a byte and waits for it to come back, as long as that takes.
-func (p *Probe) askWorker(ctx context.Context, w *worker) {
+// probeWorker keeps a connection to a worker. It sends a byte and waits, without a limit, until it is echoed.
+func (p *Probe) probeWorker(ctx context.Context, w *worker) {
 	for ctx.Err() == nil {
 		conn, err := (&net.Dialer{Timeout: redial}).DialContext(ctx, "unix", p.loop)
 		if err == nil {
-			p.hold(conn)
+			p.setProcess(conn)
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-			w.converse(ctx, conn)
+			w.echo(ctx, conn)
 			stop()
 			_ = conn.Close()
-			w.known.Store(false) // what answers next may be another Envoy
+			w.known.Store(false) // the next one to answer may be another Envoy
 		}
 		pause(ctx, redial)
 	}
 }
 
-func (w *worker) converse(ctx context.Context, conn net.Conn) {
+func (w *worker) echo(ctx context.Context, conn net.Conn) {
 	answer := make([]byte, 1)
 	for ctx.Err() == nil {
 		if _, err := conn.Write([]byte{'.'}); err != nil {
@@ -109,8 +109,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// hold notes which process listens. The kernel says so even where Envoy is frozen: see SO_PEERCRED in unix(7).
-func (p *Probe) hold(conn net.Conn) {
+// setProcess records which process listens. The kernel reports it even if Envoy is frozen: see SO_PEERCRED in unix(7).
+func (p *Probe) setProcess(conn net.Conn) {
 	pid, err := listener(conn)
 	if err != nil {
 		return
@@ -120,7 +120,7 @@ func (p *Probe) hold(conn net.Conn) {
 	if p.process != nil && p.process.pid == pid && p.process.alive() {
 		return
 	}
-	p.forget()
+	p.clear()
 	if pid == 0 {
 		return // in another process id namespace
 	}
@@ -128,7 +128,7 @@ func (p *Probe) hold(conn net.Conn) {
 	if err != nil {
 		return
 	}
-	// The process id could have become that of another process before pidfd_open.
+	// The process id could have been reused for another process before pidfd_open.
 	again, err := net.DialTimeout("unix", p.loop, redial)
 	if err != nil {
 		_ = unix.Close(fd)
@@ -142,22 +142,23 @@ func (p *Probe) hold(conn net.Conn) {
 	p.process = &process{pid: pid, fd: fd}
 }
 
-// Running says whether there is an Envoy, frozen or not.
+// Running reports whether there is an Envoy, frozen or not.
 func (p *Probe) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.process != nil && p.process.alive()
 }
 
-// forget lets go of the process. The caller holds the lock.
-func (p *Probe) forget() {
+// clear releases the process. The caller holds the lock.
+func (p *Probe) clear() {
 	if p.process != nil {
 		_ = unix.Close(p.process.fd)
 		p.process = nil
 	}
 }
 
-// Kill ends the Envoy that listens, frozen or not, and returns its process id.
+// Kill kills the Envoy that listens, frozen or not, and returns its process id. If the process is unknown, it returns
+// ErrUnknownProcess.
 func (p *Probe) Kill() (pid int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +168,7 @@ func (p *Probe) Kill() (pid int, err error) {
 	return p.process.pid, os.NewSyscallError("pidfd_send_signal", unix.PidfdSendSignal(p.process.fd, unix.SIGKILL, nil, 0))
 }
 
-// listener is the process that listens at the other end of a Unix socket.
+// listener returns the process that listens at the other end of a Unix socket.
 func listener(conn net.Conn) (int, error) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {

@@ -9,24 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// workerName begins the names of Envoy's worker threads.
+// workerName is the prefix of the names of Envoy's worker threads.
 const workerName = "wrk:worker_"
 
-// process is a running Envoy, with what its threads had run at the last look.
+// process is a running Envoy, with the CPU times of its threads at the last sample.
 type process struct {
 	pid, fd int
 	main    string
 	workers map[string]string // by path of the thread
 }
 
-// alive says whether it has not ended. A process that ended is readable: pidfd_open(2).
+// alive reports whether the process is still running. A pidfd becomes readable when its process ends: pidfd_open(2).
 func (p *process) alive() bool {
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, 0)
 	return err == nil && n == 0
 }
 
-// look says whether the main thread and any worker ran since the look before.
-func (p *process) look() (main, workers bool) {
+// sample reports whether the main thread and any worker ran since the previous sample.
+func (p *process) sample() (main, workers bool) {
 	if len(p.workers) == 0 {
 		p.workers = p.threads()
 	}
@@ -40,7 +40,7 @@ func (p *process) look() (main, workers bool) {
 	return main, workers
 }
 
-// threads are those of the workers.
+// threads returns the CPU times of the worker threads.
 func (p *process) threads() map[string]string {
 	found := map[string]string{}
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.pid)) // the pattern is well formed
@@ -53,16 +53,16 @@ func (p *process) threads() map[string]string {
 	return found
 }
 
-// scheduled returns a text that changes whenever a thread had CPU time, and whether it waits for CPU time or a disk just now. A
-// thread that is frozen, or waits for a lock, does none of this. A healthy one of Envoy wakes every 100 ms, because Envoy's
-// own watchdog has it do so.
+// scheduled returns a text that changes whenever a thread had CPU time, and whether it currently waits for CPU time or
+// a disk. A thread that is frozen, or waits for a lock, does neither. A healthy thread of Envoy runs every 100 ms,
+// because Envoy's own watchdog wakes it.
 func scheduled(task string) (time string, runs bool) {
 	data, err := os.ReadFile(filepath.Join(task, "stat"))
 	if err != nil {
 		return "", false
 	}
-	// The name in field 2 may have spaces and ends with the last bracket. After it come the state, and as fields 14 and 15 the
-	// user and system time: proc_pid_stat(5).
+	// The name in field 2 may contain spaces and ends with the last bracket. After it come the state and, as fields 14
+	// and 15, the user and system time: proc_pid_stat(5).
 	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 	if len(fields) < 13 {
 		return "", false
@@ -74,19 +74,19 @@ func scheduled(task string) (time string, runs bool) {
 	return time, runs
 }
 
-// Observer turns the counters of a Probe into the signals of one observation after the other.
+// Observer turns the counters of a Probe into Signals.
 type Observer struct {
 	probe   *Probe
 	main    uint64
 	workers []uint64
 }
 
-// Observer returns one that starts with the answers from now on. A Probe has one Observer.
+// Observer returns an Observer that counts answers from now on. A Probe must have only one Observer.
 func (p *Probe) Observer() *Observer {
 	return &Observer{probe: p, workers: make([]uint64, len(p.workers))}
 }
 
-// Signals are what was seen since the last call.
+// Signals returns what was observed since the last call.
 func (o *Observer) Signals() Signals {
 	var s Signals
 	p := o.probe
@@ -95,7 +95,7 @@ func (o *Observer) Signals() Signals {
 	ran := false
 	p.mu.Lock()
 	if p.process != nil {
-		s.MainRuns, ran = p.process.look()
+		s.MainRuns, ran = p.process.sample()
 	}
 	p.mu.Unlock()
 	for i, w := range p.workers {

@@ -1,22 +1,23 @@
-// Package watchdog decides whether an Envoy hangs. In go signals of one second each: whether the main thread answered on the
-// admin interface, whether each worker answered on the loop listener, and whether the kernel ran their threads. Out come
-// verdicts: which part is silent, whether the Envoy can take clients, and whether it has to be replaced. The decision (Watch)
-// is a pure state machine; Probe collects the signals of a real Envoy. It knows nothing of what Envoy carries.
+// Package watchdog decides whether an Envoy hangs. The input is signals of one second each: whether the main thread
+// answered on the admin interface, whether each worker answered on the loop listener, and whether the kernel ran their
+// threads. The output is decisions: which part is silent, whether the Envoy can accept clients, and whether it must be
+// replaced. Watch is a pure state machine that decides; Probe collects the signals of a real Envoy. The package does
+// not know the traffic of Envoy.
 //
-// Decision table. "Silent" means no answer for the time in question, "runs" that the kernel gave a thread CPU time, or had it
-// wait for CPU time.
+// In the decision table, "silent" means no answer for the respective time. "Runs" means that the kernel gave a thread
+// CPU time, or that the thread waited for CPU time.
 //
-//	main thread  workers             worker threads  verdict
+//	main thread  workers             worker threads  decision
 //	answers      all answer          any             well
-//	silent       one or more answer  any             unready: busy or blocked; tunnels go on, so it is never replaced
-//	answers      some silent         any             unready: the other workers carry tunnels, so it is never replaced
+//	silent       one or more answer  any             unready: busy or blocked; reverse tunnels continue, so it is never replaced
+//	answers      some silent         any             unready: the other workers carry reverse tunnels, so it is never replaced
 //	any          all silent          run             unready: busy or starved of CPU; a new Envoy would have less, not more
 //	any          all silent          stand still     unready, and replaced: frozen or deadlocked, it carries nothing
-//	silent       not started yet     main runs       unready: it reads much configuration
+//	silent       not started yet     main runs       unready: it reads a large configuration
 //	silent       not started yet     stands still    unready, and replaced
 //
-// The watchdog of Envoy itself is no signal here: it counts a late thread once, and its counters are read through the main
-// thread.
+// Envoy's own watchdog is not used as a signal: it counts a late thread once, and its counters are read through the
+// main thread.
 package watchdog
 
 import (
@@ -28,46 +29,48 @@ import (
 const (
 	// Interval is the time between two observations.
 	Interval = time.Second
-	// UnreadyAfter is how long a part may be silent: longer than any step of a healthy Envoy takes, and short enough that
-	// clients who try again within 10 s reach another one.
+	// UnreadyAfter is how long a part may be silent. It is longer than any step of a healthy Envoy, and short enough
+	// that clients that retry within 10 s reach another Envoy.
 	UnreadyAfter = 5 * time.Second
-	// ReplaceAfter is how long all workers may stand still. Nothing that Envoy waits for takes as long without a thread run.
+	// ReplaceAfter is how long all workers may stand still. No operation of a healthy Envoy takes as long without
+	// running a thread.
 	ReplaceAfter = 15 * time.Second
-	// ReplaceApart is the least time between two replacements: a cause that stays must not end tunnels again and again.
+	// ReplaceApart is the minimum time between two replacements: a persistent cause must not end reverse tunnels
+	// repeatedly.
 	ReplaceApart = 5 * time.Minute
 )
 
-// Signals are what was seen since the observation before.
+// Signals are what was observed since the previous observation.
 type Signals struct {
-	Main, MainRuns bool     // the main thread answered, the kernel ran it
-	Workers        []Worker // each worker
-	Drains         bool     // Envoy is about to be ended by its agent
+	Main, MainRuns bool     // the main thread answered; the kernel ran it
+	Workers        []Worker // one per worker
+	Drains         bool     // the agent is stopping Envoy
 }
 
-// Worker is one of Envoy's worker threads. Its zero value has not started yet, or can't be asked.
+// Worker is one of Envoy's worker threads. Its zero value has not started yet, or cannot be probed.
 type Worker struct {
-	Known   bool // it has answered once in the life of this Envoy
+	Known   bool // it has answered at least once in the life of this Envoy
 	Answers bool
 	Runs    bool // the kernel ran a worker thread
 }
 
-// Verdict is what the signals mean.
-type Verdict struct {
-	Silent  string // the parts of Envoy that do not answer; empty: none for long enough to matter
-	Replace bool   // this Envoy has to be killed, once
+// Decision is the result of one observation.
+type Decision struct {
+	Silent  string // the parts of Envoy that have been silent for too long; empty: none
+	Replace bool   // this Envoy must be killed; set once
 }
 
 // Watch is the state of the decision. Its zero value is ready for the first observation.
 type Watch struct {
 	last     time.Time
-	main     time.Duration // for how long each part has been silent
+	main     time.Duration // how long each part has been silent
 	workers  []time.Duration
-	still    time.Duration // for how long no worker has answered or run
+	still    time.Duration // how long no worker has answered or run
 	replaced time.Time     // zero: never
 }
 
-// NewWatch returns a Watch of a caller that replaced an Envoy before it was started itself. A time in the future, from a clock that was
-// set back since, counts as now; zero: it replaced none.
+// NewWatch returns a Watch for a caller that replaced an Envoy before its own start. A time in the future, because the
+// clock was set back since, counts as now. Zero means that it replaced none.
 func NewWatch(replaced, now time.Time) Watch {
 	if replaced.After(now) {
 		replaced = now
@@ -75,10 +78,10 @@ func NewWatch(replaced, now time.Time) Watch {
 	return Watch{replaced: replaced}
 }
 
-// Observe takes the signals since the last observation and returns what they mean. Times must come from one monotonic clock.
-// Only time in which the caller itself ran counts: after a gap, because the caller was frozen or starved, or the machine
+// Observe evaluates the signals since the last observation. Times must come from one monotonic clock. Only time in
+// which the caller itself ran counts: after a gap, because the caller was frozen or starved or the machine was
 // suspended, nothing is added.
-func (w *Watch) Observe(now time.Time, s Signals) Verdict {
+func (w *Watch) Observe(now time.Time, s Signals) Decision {
 	step := now.Sub(w.last)
 	if w.last.IsZero() || step < 0 || step >= 2*Interval {
 		step = 0
@@ -92,16 +95,16 @@ func (w *Watch) Observe(now time.Time, s Signals) Verdict {
 		w.workers[i] = silence(w.workers[i], step, worker.Answers || !worker.Known)
 	}
 	w.still = silence(w.still, step, s.progress())
-	verdict := Verdict{Silent: w.silent()}
+	decision := Decision{Silent: w.silent()}
 	if w.still >= ReplaceAfter && !s.Drains && (w.replaced.IsZero() || now.Sub(w.replaced) >= ReplaceApart) {
-		verdict.Replace = true
+		decision.Replace = true
 		w.replaced = now
 		w.still = 0
 	}
-	return verdict
+	return decision
 }
 
-// silence is for how long a part has been silent after one more step.
+// silence returns how long a part has been silent after one more step.
 func silence(before, step time.Duration, answers bool) time.Duration {
 	if answers {
 		return 0
@@ -109,7 +112,7 @@ func silence(before, step time.Duration, answers bool) time.Duration {
 	return before + step
 }
 
-// progress says whether a worker answered or ran; before the workers have started, whether the main thread did.
+// progress reports whether a worker answered or ran; before the workers have started, whether the main thread did.
 func (s Signals) progress() bool {
 	known := false
 	for _, worker := range s.Workers {

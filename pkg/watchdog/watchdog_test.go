@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
 
-// Signals of an Envoy with two workers.
+// signals returns signals of an Envoy with two workers.
 func signals(main bool, workers ...watchdog.Worker) watchdog.Signals {
 	return watchdog.Signals{Main: main, MainRuns: true, Workers: workers}
 }
@@ -23,14 +23,14 @@ var (
 	frozen = watchdog.Signals{Workers: []watchdog.Worker{still, still}}
 )
 
-// span is some time in which each observation has the same signals.
+// span is some time with the same signals in each observation.
 type span struct {
 	s     watchdog.Signals
 	long  time.Duration
 	every time.Duration // between observations; 0: one Interval
 }
 
-// observe returns when an Envoy was first unready, from the begin, and when it was replaced.
+// observe returns when an Envoy was first unready, counted from the start, and when it was replaced.
 func observe(spans []span) (unready time.Duration, silent string, replaced []time.Duration) {
 	var w watchdog.Watch
 	begin := time.Now()
@@ -56,7 +56,7 @@ func observe(spans []span) (unready time.Duration, silent string, replaced []tim
 	return unready, silent, replaced
 }
 
-func TestVerdicts(t *testing.T) {
+func TestDecisions(t *testing.T) {
 	const never = -1 * time.Nanosecond
 	tests := map[string]struct {
 		in       []span

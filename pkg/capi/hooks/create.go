@@ -18,17 +18,18 @@ import (
 )
 
 const (
-	// soonSeconds is for what the controller does within a second.
+	// soonSeconds is the retry delay for changes that the controller makes within a second.
 	soonSeconds = 5
-	// laterSeconds is for what a person has to do.
+	// laterSeconds is the retry delay for changes that a person must make.
 	laterSeconds = 30
-	// readTimeout leaves room for the answer.
+	// readTimeout leaves time for the response.
 	readTimeout = (timeoutSeconds - 2) * time.Second
 )
 
-// BeforeClusterCreate holds the topology of a new Cluster back until its edges can enrol: until its Tunnel is accepted and has
-// a token on record. The bootstrap Secret is written right after that. It is not looked at itself: who may read one Secret of a
-// Cluster may read all of them, the cluster-admin's kubeconfig too.
+// BeforeClusterCreate delays the topology of a new Cluster until its edges can enrol: until its Tunnel is accepted and
+// has a recorded token. The bootstrap Secret is written right after that. This extension does not read the Secret
+// itself, because permission to read one Secret of a Cluster is permission to read all of them, including the
+// cluster-admin's kubeconfig.
 func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehooksv1.BeforeClusterCreateRequest, response *runtimehooksv1.BeforeClusterCreateResponse) {
 	response.Status = runtimehooksv1.ResponseStatusSuccess
 	cluster := &request.Cluster
@@ -36,7 +37,7 @@ func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehoo
 		response.Message, response.RetryAfterSeconds = "fairlead: "+err.Error(), laterSeconds
 		return
 	}
-	if !inject.Asked(cluster.Labels, cluster.Annotations) {
+	if !inject.Requested(cluster.Labels, cluster.Annotations) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -53,7 +54,7 @@ func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehoo
 	}
 }
 
-// wait says what a Cluster still waits for, and when to ask again; nothing and zero when its edges can enrol.
+// wait returns what a Cluster still waits for, and when to retry; "" and zero when its edges can enrol.
 func (e *Extension) wait(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (message string, seconds int32) {
 	if tunnel.DeletionTimestamp != nil || (cluster.UID != "" && !metav1.IsControlledBy(tunnel, cluster)) {
 		return "fairlead: waiting for the Tunnel of an earlier Cluster of this name to go", soonSeconds

@@ -35,7 +35,7 @@ func TestBeforeClusterCreate(t *testing.T) {
 	tests := map[string]struct {
 		change func(*clusterv1.Cluster)
 		tunnel *v1alpha1.Tunnel
-		want   string // empty: the Cluster may go on
+		want   string // empty: the Cluster may continue
 		retry  int32
 	}{
 		"edges can enrol":             {tunnel: tunnel(func(*v1alpha1.Tunnel) {})},
@@ -69,7 +69,7 @@ func TestBeforeClusterCreate(t *testing.T) {
 	}
 }
 
-// TestAnApiserverThatDoesNotAnswer costs the time of one request, and holds the Cluster back.
+// TestAnApiserverThatDoesNotAnswer takes the time of one request, and delays the Cluster.
 func TestAnApiserverThatDoesNotAnswer(t *testing.T) {
 	var deadline time.Duration
 	tunnels := fake.NewClientBuilder().WithScheme(scheme(t)).WithInterceptorFuncs(interceptor.Funcs{

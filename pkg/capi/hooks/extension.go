@@ -1,7 +1,7 @@
-// Package hooks answers the hooks of Cluster API's Runtime SDK: it patches control planes so that edges arrive with their
-// machines, refuses topologies that could not work, says which variable there is, and holds a new Cluster back until its edges
-// can enrol. Requests go in, responses come out; it reads Tunnels and nothing else, writes nothing, and gives the same patches
-// for the same request.
+// Package hooks answers the hooks of Cluster API's Runtime SDK: it patches control planes so that edges arrive with
+// their machines, rejects topologies that cannot work, defines the variable, and delays a new Cluster until its edges
+// can enrol. The input is requests; the output is responses. The package reads only Tunnels, writes nothing, and
+// returns the same patches for the same request.
 package hooks
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
 
-// The names of the handlers. A ClusterClass names them with the ExtensionConfig's after a dot.
+// Names of the handlers. A ClusterClass appends a dot and the name of the ExtensionConfig.
 const (
 	GeneratePatchesName     = "generate-patches"
 	ValidateTopologyName    = "validate-topology"
@@ -26,17 +26,19 @@ const (
 	BeforeClusterCreateName = "before-cluster-create"
 )
 
-// timeoutSeconds is how long Cluster API waits for an answer. None takes longer than one read from the apiserver.
+// timeoutSeconds is how long Cluster API waits for a response. No handler takes longer than one read from the
+// apiserver.
 const timeoutSeconds = 10
 
-// Extension has the handlers.
+// Extension contains the handlers.
 type Extension struct {
 	variable clusterv1.ClusterClassVariable
 	tunnels  client.Reader
 	now      func() time.Time
 }
 
-// New makes an extension. The defaults are those of the variable of a ClusterClass that uses it; tunnels reads Tunnels.
+// New returns an Extension. defaults are the defaults of the variable in a ClusterClass that uses it; they are
+// validated. tunnels reads Tunnels.
 func New(defaults inject.Variable, tunnels client.Reader, now func() time.Time) (*Extension, error) {
 	if err := validate(defaults); err != nil {
 		return nil, err
@@ -48,7 +50,7 @@ func New(defaults inject.Variable, tunnels client.Reader, now func() time.Time) 
 	return &Extension{variable: variable, tunnels: tunnels, now: now}, nil
 }
 
-// Handlers are what to add to a server.
+// Handlers returns the handlers for a server of the Runtime SDK.
 func (e *Extension) Handlers() []server.ExtensionHandler {
 	handlers := []server.ExtensionHandler{
 		{Hook: runtimehooksv1.GeneratePatches, Name: GeneratePatchesName, HandlerFunc: e.GeneratePatches},
@@ -58,19 +60,19 @@ func (e *Extension) Handlers() []server.ExtensionHandler {
 	}
 	for i := range handlers {
 		handlers[i].TimeoutSeconds = ptr.To[int32](timeoutSeconds)
-		// A control plane that is made without its edge can't be reached: better none is made.
+		// A control plane without its edge cannot be reached, so it is better not to create it.
 		handlers[i].FailurePolicy = ptr.To(runtimehooksv1.FailurePolicyFail)
 	}
 	return handlers
 }
 
-// DiscoverVariables says which variable a ClusterClass gets.
+// DiscoverVariables returns the variable that a ClusterClass gets.
 func (e *Extension) DiscoverVariables(_ context.Context, _ *runtimehooksv1.DiscoverVariablesRequest, response *runtimehooksv1.DiscoverVariablesResponse) {
 	response.Status = runtimehooksv1.ResponseStatusSuccess
 	response.Variables = []clusterv1.ClusterClassVariable{*e.variable.DeepCopy()}
 }
 
-// validate checks defaults as the options that they become.
+// validate validates defaults as the options that they become.
 func validate(defaults inject.Variable) error {
 	o := options(defaults, "default", "c")
 	if _, err := o.Hostname(); err != nil {

@@ -31,8 +31,8 @@ func newExtension(t *testing.T, tunnels client.Reader) *Extension {
 	return e
 }
 
-// asking is what builtin says of a Cluster that asks for edges.
-const asking = `{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"},"annotations":{"fairlead.dev/edges":"control-plane"}}}}`
+// requesting is the builtin variable of a Cluster that requests edges.
+const requesting = `{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"},"annotations":{"fairlead.dev/edges":"control-plane"}}}}`
 
 const template = `{"apiVersion":"controlplane.cluster.x-k8s.io/v1beta2","kind":"KubeadmControlPlaneTemplate","spec":{"template":{"spec":{"kubeadmConfigSpec":{"files":[{"path":"/etc/motd","content":"x"}]}}}}}`
 
@@ -73,7 +73,7 @@ func patched(t *testing.T, response runtimehooksv1.GeneratePatchesResponse, obje
 
 func TestGeneratePatches(t *testing.T) {
 	e := newExtension(t, nil)
-	request := generate([]runtimehooksv1.Variable{variable("builtin", asking), variable("fairlead", fairlead)}, item(template))
+	request := generate([]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)}, item(template))
 	var response runtimehooksv1.GeneratePatchesResponse
 	e.GeneratePatches(t.Context(), request, &response)
 	if response.Status != runtimehooksv1.ResponseStatusSuccess || len(response.Items) != 1 {
@@ -97,7 +97,7 @@ func TestGeneratePatches(t *testing.T) {
 			t.Fatalf("the same request has another answer: %s", diff)
 		}
 	}
-	// What is patched is not patched again.
+	// A patched template is not patched again.
 	after, err := json.Marshal(patched(t, response, template))
 	if err != nil {
 		t.Fatal(err)
@@ -115,8 +115,8 @@ func TestGeneratePatchesLeavesAlone(t *testing.T) {
 	tests := map[string]*runtimehooksv1.GeneratePatchesRequest{
 		"a Cluster without the annotation": generate([]runtimehooksv1.Variable{variable("builtin", `{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"}}}}`)}, item(template)),
 		"a Cluster without metadata":       generate([]runtimehooksv1.Variable{variable("builtin", `{"cluster":{"name":"c1","namespace":"prod"}}`)}, item(template)),
-		"other templates":                  generate([]runtimehooksv1.Variable{variable("builtin", asking)}, other),
-		"another kind of control plane":    generate([]runtimehooksv1.Variable{variable("builtin", asking)}, item(strings.ReplaceAll(template, "Kubeadm", "RKE2"))),
+		"other templates":                  generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, other),
+		"another kind of control plane":    generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, item(strings.ReplaceAll(template, "Kubeadm", "RKE2"))),
 	}
 	for name, request := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -129,9 +129,9 @@ func TestGeneratePatchesLeavesAlone(t *testing.T) {
 	}
 }
 
-// TestControlPlaneOverridesTheVariable: Cluster.spec.topology.controlPlane.variables.overrides comes with the item.
+// TestControlPlaneOverridesTheVariable: Cluster.spec.topology.controlPlane.variables.overrides is sent with the item.
 func TestControlPlaneOverridesTheVariable(t *testing.T) {
-	request := generate([]runtimehooksv1.Variable{variable("builtin", asking), variable("fairlead", fairlead)},
+	request := generate([]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)},
 		item(template, variable("fairlead", strings.Replace(fairlead, "v1", "v2", 1))))
 	var response runtimehooksv1.GeneratePatchesResponse
 	newExtension(t, nil).GeneratePatches(t.Context(), request, &response)
@@ -140,16 +140,16 @@ func TestControlPlaneOverridesTheVariable(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
-	good := []runtimehooksv1.Variable{variable("builtin", asking), variable("fairlead", fairlead)}
+func TestRejections(t *testing.T) {
+	good := []runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)}
 	with := func(old, replacement string) []runtimehooksv1.Variable {
-		return []runtimehooksv1.Variable{variable("builtin", strings.Replace(asking, old, replacement, 1)), variable("fairlead", fairlead)}
+		return []runtimehooksv1.Variable{variable("builtin", strings.Replace(requesting, old, replacement, 1)), variable("fairlead", fairlead)}
 	}
 	tests := map[string]struct {
 		variables []runtimehooksv1.Variable
 		object    string
-		generate  string // what GeneratePatches says
-		validate  string // what ValidateTopology says
+		generate  string // message of GeneratePatches
+		validate  string // message of ValidateTopology
 	}{
 		"no variable":             {good[:1], template, "there is no variable fairlead", "there is no variable fairlead"},
 		"no builtin":              {good[1:], template, "there is no variable builtin", "there is no variable builtin"},
@@ -164,18 +164,18 @@ func TestRefusals(t *testing.T) {
 			e := newExtension(t, nil)
 			var patches runtimehooksv1.GeneratePatchesResponse
 			e.GeneratePatches(t.Context(), generate(tc.variables, item(tc.object)), &patches)
-			says(t, patches.CommonResponse, tc.generate)
+			checkMessage(t, patches.CommonResponse, tc.generate)
 			var validation runtimehooksv1.ValidateTopologyResponse
 			i := item(tc.object)
 			e.ValidateTopology(t.Context(), &runtimehooksv1.ValidateTopologyRequest{
 				Variables: tc.variables, Items: []*runtimehooksv1.ValidateTopologyRequestItem{{HolderReference: i.HolderReference, Object: i.Object}},
 			}, &validation)
-			says(t, validation.CommonResponse, tc.validate)
+			checkMessage(t, validation.CommonResponse, tc.validate)
 		})
 	}
 }
 
-func says(t *testing.T, response runtimehooksv1.CommonResponse, want string) {
+func checkMessage(t *testing.T, response runtimehooksv1.CommonResponse, want string) {
 	t.Helper()
 	failed := response.Status == runtimehooksv1.ResponseStatusFailure
 	if failed != (want != "") || !strings.Contains(response.Message, want) {
@@ -194,8 +194,8 @@ func TestDiscoverVariables(t *testing.T) {
 	}
 }
 
-// TestServerTakesTheHandlers: Cluster API's server checks the types of what it is given.
-func TestServerTakesTheHandlers(t *testing.T) {
+// TestServerAcceptsTheHandlers: Cluster API's server checks the types of its handlers.
+func TestServerAcceptsTheHandlers(t *testing.T) {
 	catalog := runtimecatalog.New()
 	if err := runtimehooksv1.AddToCatalog(catalog); err != nil {
 		t.Fatal(err)

@@ -18,15 +18,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// controlPlaneField is the field of a Cluster that holds its control plane.
+// controlPlaneField is the field of a Cluster that references its control plane.
 const controlPlaneField = "spec.controlPlaneRef"
 
 var kubeadmTemplate = schema.GroupKind{Group: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlaneTemplate"}
 
-// configPath is where such a template has its KubeadmConfigSpec.
+// configPath is the path of the KubeadmConfigSpec in such a template.
 var configPath = []string{"spec", "template", "spec", "kubeadmConfigSpec"}
 
-// GeneratePatches patches the control plane of a Cluster that asks for edges there.
+// GeneratePatches patches the control plane of a Cluster that requests edges on it.
 func (e *Extension) GeneratePatches(_ context.Context, request *runtimehooksv1.GeneratePatchesRequest, response *runtimehooksv1.GeneratePatchesResponse) {
 	items, err := patches(request)
 	if err != nil {
@@ -41,7 +41,7 @@ func patches(request *runtimehooksv1.GeneratePatchesRequest) ([]runtimehooksv1.G
 	if err != nil {
 		return nil, err
 	}
-	if !inject.Asked(cluster.Metadata.Labels, cluster.Metadata.Annotations) {
+	if !inject.Requested(cluster.Metadata.Labels, cluster.Metadata.Annotations) {
 		return nil, nil
 	}
 	var items []runtimehooksv1.GeneratePatchesResponseItem
@@ -54,7 +54,7 @@ func patches(request *runtimehooksv1.GeneratePatchesRequest) ([]runtimehooksv1.G
 			return nil, err
 		}
 		if template.GroupVersionKind().GroupKind() != kubeadmTemplate {
-			continue // ValidateTopology says so
+			continue // ValidateTopology returns the error
 		}
 		o, err := optionsOf(cluster, item.Variables, request.Variables)
 		if err != nil {
@@ -69,7 +69,7 @@ func patches(request *runtimehooksv1.GeneratePatchesRequest) ([]runtimehooksv1.G
 	return items, nil
 }
 
-// patchOf is the difference that an injection makes.
+// patchOf returns the changes of an injection as a merge patch.
 func patchOf(template *unstructured.Unstructured, o inject.Options) ([]byte, error) {
 	config, _, err := unstructured.NestedMap(template.Object, configPath...)
 	if err != nil {
@@ -96,7 +96,7 @@ func patchOf(template *unstructured.Unstructured, o inject.Options) ([]byte, err
 	return jsonpatch.CreateMergePatch(before, after)
 }
 
-// ValidateTopology refuses what could not work, after all patches of the ClusterClass.
+// ValidateTopology rejects topologies that cannot work, after all patches of the ClusterClass.
 func (e *Extension) ValidateTopology(_ context.Context, request *runtimehooksv1.ValidateTopologyRequest, response *runtimehooksv1.ValidateTopologyResponse) {
 	if err := check(request); err != nil {
 		fail(&response.CommonResponse, err)
@@ -113,7 +113,7 @@ func check(request *runtimehooksv1.ValidateTopologyRequest) error {
 	if err := checkRequest(cluster.Metadata.Labels, cluster.Metadata.Annotations); err != nil {
 		return err
 	}
-	if !inject.Asked(cluster.Metadata.Labels, cluster.Metadata.Annotations) {
+	if !inject.Requested(cluster.Metadata.Labels, cluster.Metadata.Annotations) {
 		return nil
 	}
 	i := slices.IndexFunc(request.Items, func(item *runtimehooksv1.ValidateTopologyRequestItem) bool {
@@ -141,7 +141,7 @@ func check(request *runtimehooksv1.ValidateTopologyRequest) error {
 	return inject.Check(config, o)
 }
 
-// checkRequest refuses labels and annotations of a Cluster that say half of what they have to.
+// checkRequest rejects incomplete or unknown labels and annotations of a Cluster.
 func checkRequest(labels, annotations map[string]string) error {
 	edges := annotations[v1alpha1.EdgesAnnotation]
 	switch {
@@ -153,7 +153,7 @@ func checkRequest(labels, annotations map[string]string) error {
 			Cure: "write " + v1alpha1.EdgesOnControlPlane + ", or nothing where edges run elsewhere",
 		}
 	case labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelDisabled:
-		return nil // it has opted out, whatever the annotation says
+		return nil // it has opted out, regardless of the annotation
 	case labels[v1alpha1.TunnelLabel] != v1alpha1.TunnelEnabled:
 		return &model.FieldError{
 			Field: "metadata.labels[" + v1alpha1.TunnelLabel + "]", Value: labels[v1alpha1.TunnelLabel],
@@ -168,7 +168,7 @@ func isControlPlane(holder runtimehooksv1.HolderReference) bool {
 	return holder.Kind == "Cluster" && holder.FieldPath == controlPlaneField
 }
 
-// decode reads a template of any kind.
+// decode decodes a template of any kind.
 func decode(object runtime.RawExtension) (*unstructured.Unstructured, error) {
 	template := &unstructured.Unstructured{}
 	if err := template.UnmarshalJSON(object.Raw); err != nil {

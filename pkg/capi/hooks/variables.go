@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// clusterOf reads what the builtin variable says of the Cluster. Its metadata is never nil.
+// clusterOf returns the Cluster of the builtin variable. Its metadata is never nil.
 func clusterOf(variables []runtimehooksv1.Variable) (*runtimehooksv1.ClusterBuiltins, error) {
 	var builtin runtimehooksv1.Builtins
 	if err := find(runtimehooksv1.BuiltinsName, &builtin, variables); err != nil {
@@ -27,7 +27,7 @@ func clusterOf(variables []runtimehooksv1.Variable) (*runtimehooksv1.ClusterBuil
 	return cluster, nil
 }
 
-// optionsOf reads the variable of Fairlead. What is said for the control plane alone comes before what is said for all.
+// optionsOf reads Fairlead's variable. A value for the control plane takes precedence over one for the whole topology.
 func optionsOf(cluster *runtimehooksv1.ClusterBuiltins, scopes ...[]runtimehooksv1.Variable) (inject.Options, error) {
 	var v inject.Variable
 	if err := find(inject.VariableName, &v, scopes...); err != nil {
@@ -42,7 +42,7 @@ func options(v inject.Variable, namespace, name string) inject.Options {
 	}
 }
 
-// find reads a variable from the first scope that has it.
+// find reads a variable from the first scope that contains it.
 func find(name string, into any, scopes ...[]runtimehooksv1.Variable) error {
 	for _, variables := range scopes {
 		for _, v := range variables {

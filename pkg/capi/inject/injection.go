@@ -11,35 +11,35 @@ import (
 	"github.com/fairlead/fairlead/deploy/edge"
 )
 
-// The two files of an edge. kubelet reads its manifests from the folder of the first one.
+// The two files of an edge. kubelet reads its manifests from the directory of the first one.
 const (
 	ManifestPath  = "/etc/kubernetes/manifests/fairlead-edge.yaml"
 	BootstrapPath = "/etc/fairlead/bootstrap.yaml"
 )
 
-// prepareCommand gives the edge, which does not run as root, its folder and its file: cloud-init can write files for users
-// that have names alone, and can't make folders.
+// prepareCommand creates the directory of the edge and sets the owner of its file, because the edge does not run as
+// root. cloud-init can only write files for users that have names, and cannot create directories.
 const prepareCommand = "install -d -m 0755 -o 65532 -g 65532 /var/lib/fairlead && chown 65532:65532 " + BootstrapPath
 
-// Where in a KubeadmConfigSpec an injection goes.
+// Paths of an injection in a KubeadmConfigSpec.
 var (
 	filesPath    = []string{"files"}
 	commandsPath = []string{"preKubeadmCommands"}
 	sansPath     = []string{"clusterConfiguration", "apiServer", "certSANs"}
 )
 
-// values are the words that differ between control planes. They are the words themselves, or expressions of a template
-// language that becomes them later.
+// values are the texts that differ between control planes. Each is the text itself, or an expression of a template
+// language.
 type values struct{ hostname, secret, image, port string }
 
-// manifest is the static Pod of the edge.
+// manifest returns the static Pod of the edge.
 func (v values) manifest() string {
-	_, text, _ := strings.Cut(edge.StaticPod, "apiVersion:") // without the comment at its head
+	_, text, _ := strings.Cut(edge.StaticPod, "apiVersion:") // without the comment at its beginning
 	return strings.NewReplacer("image: fairlead-edge\n", "image: "+v.image+"\n", "=127.0.0.1:6443", "=127.0.0.1:"+v.port).Replace("apiVersion:" + text)
 }
 
-// files are those that a machine gets, in the form that JSON has. The credential is not in the configuration, which many may
-// read: the bootstrap provider takes it out of its Secret, and waits until that is there.
+// files returns the files of a machine, in the form of decoded JSON. The configuration is widely readable and does not
+// contain the credential: the bootstrap provider reads it from its Secret, and waits until the Secret exists.
 func (v values) files() []any {
 	secret := map[string]any{"name": v.secret, "key": v1alpha1.BootstrapFileKey}
 	return []any{
@@ -48,7 +48,7 @@ func (v values) files() []any {
 	}
 }
 
-// into adds all of it to a KubeadmConfigSpec.
+// into adds everything to a KubeadmConfigSpec.
 func (v values) into(config map[string]any) error {
 	for _, file := range v.files() {
 		if err := put(config, filesPath, file, samePath); err != nil {
@@ -61,14 +61,14 @@ func (v values) into(config map[string]any) error {
 	return put(config, sansPath, v.hostname, reflect.DeepEqual)
 }
 
-// samePath says whether two files are one on the machine.
+// samePath reports whether two files have the same path on the machine.
 func samePath(a, b any) bool {
 	one, _ := a.(map[string]any)
 	other, _ := b.(map[string]any)
 	return one != nil && other != nil && one["path"] == other["path"]
 }
 
-// put replaces the items of a list that are the same as a new one, or appends it where none is.
+// put replaces all items of a list that are the same as item, or appends item if there is none.
 func put(config map[string]any, path []string, item any, same func(a, b any) bool) error {
 	list, err := nestedList(config, path)
 	if err != nil {
@@ -89,7 +89,7 @@ func put(config map[string]any, path []string, item any, same func(a, b any) boo
 	return nil
 }
 
-// nestedList is a copy of a list; nil: there is none. JSON's null is none.
+// nestedList returns a copy of a list, or nil if it does not exist or is null.
 func nestedList(config map[string]any, path []string) ([]any, error) {
 	value, found, err := unstructured.NestedFieldNoCopy(config, path...)
 	if err != nil || !found || value == nil {
@@ -99,7 +99,7 @@ func nestedList(config map[string]any, path []string) ([]any, error) {
 	return list, wrapPath(path, err)
 }
 
-// nestedNumber is a whole number, as any decoder of JSON makes one.
+// nestedNumber returns an integer in the form of any JSON decoder.
 func nestedNumber(config map[string]any, path ...string) (n int64, found bool, err error) {
 	value, found, err := unstructured.NestedFieldNoCopy(config, path...)
 	if err != nil || !found {

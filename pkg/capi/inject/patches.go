@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// VariableName is the variable of a ClusterClass that says what Options can't be read off a Cluster.
+// VariableName is the ClusterClass variable with the Options that a Cluster does not contain.
 const VariableName = "fairlead"
 
 // Variable is the value of that variable.
@@ -23,8 +23,8 @@ type Variable struct {
 	APIServerPort int32  `json:"apiServerPort,omitempty"`
 }
 
-// inline are the values as templates of ClusterClass patches know them. A dot in the name of a Cluster becomes two hyphens, as
-// it does in model.TunnelDomain.Hostname.
+// inline are the values as templates of ClusterClass patches. A dot in the name of a Cluster becomes two hyphens, as
+// in model.TunnelDomain.Hostname.
 var inline = values{
 	hostname: `{{ .builtin.cluster.name | replace "." "--" }}.{{ .builtin.cluster.namespace }}.{{ .` + VariableName + `.tunnelDomain }}`,
 	secret:   `{{ .builtin.cluster.name }}` + v1alpha1.BootstrapSecretSuffix,
@@ -32,21 +32,21 @@ var inline = values{
 	port:     `{{ .` + VariableName + `.apiServerPort }}`,
 }
 
-// enabledIf leaves Clusters alone that don't ask for edges on their control plane: one ClusterClass serves both.
+// enabledIf skips Clusters that do not request edges on their control plane: one ClusterClass serves both kinds.
 var enabledIf = fmt.Sprintf(`{{ and (eq (dig "cluster" "metadata" "labels" %q "" .builtin) %q) (eq (dig "cluster" "metadata" "annotations" %q "" .builtin) %q) }}`,
 	v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled, v1alpha1.EdgesAnnotation, v1alpha1.EdgesOnControlPlane)
 
-// Asked says whether a Cluster with these labels and annotations asks for edges on its control plane.
-func Asked(labels, annotations map[string]string) bool {
+// Requested reports whether a Cluster with these labels and annotations requests edges on its control plane.
+func Requested(labels, annotations map[string]string) bool {
 	return labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled && annotations[v1alpha1.EdgesAnnotation] == v1alpha1.EdgesOnControlPlane
 }
 
-// kubeadmVersion is the version of KubeadmControlPlane and its template that patches and snippet name. What is injected is the
-// same in v1beta1, but a ClusterClass may have no patch for a version that it does not use.
+// kubeadmVersion is the version of KubeadmControlPlane and its template in patches and snippet. The injection is the
+// same for v1beta1, but a ClusterClass may not have a patch for a version that it does not use.
 const kubeadmVersion = "controlplane.cluster.x-k8s.io/v1beta2"
 
-// Patches are the patches of a ClusterClass that inject what edges need into its KubeadmControlPlaneTemplate. They append to
-// lists that the template has; ListPatches makes those that it does not have.
+// Patches returns the patches of a ClusterClass that add an edge to its KubeadmControlPlaneTemplate. They append to
+// existing lists of the template; ListPatches creates missing lists.
 func Patches() ([]clusterv1.ClusterClassPatch, error) {
 	var operations []clusterv1.JSONPatch
 	for _, file := range inline.files() {
@@ -68,7 +68,7 @@ func Patches() ([]clusterv1.ClusterClassPatch, error) {
 	return []clusterv1.ClusterClassPatch{patch("fairlead-edge", append(operations, operation)...)}, nil
 }
 
-// appendTo is the operation that appends something with expressions in it.
+// appendTo returns the operation that appends a value that contains expressions.
 func appendTo(path []string, value any) (clusterv1.JSONPatch, error) {
 	text, err := yaml.Marshal(value)
 	if err != nil {
@@ -77,8 +77,8 @@ func appendTo(path []string, value any) (clusterv1.JSONPatch, error) {
 	return clusterv1.JSONPatch{Op: "add", Path: pointer(path) + "/-", ValueFrom: &clusterv1.JSONPatchValue{Template: string(text)}}, nil
 }
 
-// ListPatches are patches that make the lists that Patches appends to, one patch for each. A patch of a list that a template
-// has would empty it, so they are to be chosen one by one, and to stand before Patches.
+// ListPatches returns patches that create the lists that Patches appends to, one patch for each. A patch for an
+// existing list would empty it, so each must be chosen individually, and must precede Patches.
 func ListPatches() []clusterv1.ClusterClassPatch {
 	var all []clusterv1.ClusterClassPatch
 	for _, list := range []struct {
@@ -107,8 +107,8 @@ func pointer(path []string) string {
 	return "/spec/template/spec/kubeadmConfigSpec/" + strings.Join(path, "/")
 }
 
-// Definition is the definition of the variable, whose defaults are those of an installation. A Cluster keeps the default of
-// the day on which it was made, so that a later one replaces none of its machines.
+// Definition returns the definition of the variable, with the defaults of an installation. A Cluster keeps the
+// defaults from its creation, so that later ones replace none of its machines.
 func Definition(defaults Variable) (clusterv1.ClusterClassVariable, error) {
 	value, err := json.Marshal(defaults)
 	if err != nil {
@@ -131,7 +131,7 @@ func Definition(defaults Variable) (clusterv1.ClusterClassVariable, error) {
 	}, nil
 }
 
-// snippet are the values as placeholders of clusterctl's templates, and of envsubst.
+// snippet are the values as placeholders of clusterctl's templates and of envsubst.
 var snippet = values{
 	hostname: "${CLUSTER_NAME}.${NAMESPACE}.${FAIRLEAD_TUNNEL_DOMAIN}",
 	secret:   "${CLUSTER_NAME}" + v1alpha1.BootstrapSecretSuffix,
@@ -139,7 +139,7 @@ var snippet = values{
 	port:     "6443",
 }
 
-// Snippet is what to add to a KubeadmControlPlane, as fields with the placeholders ${CLUSTER_NAME}, ${NAMESPACE},
+// Snippet returns the fields to add to a KubeadmControlPlane, with the placeholders ${CLUSTER_NAME}, ${NAMESPACE},
 // ${FAIRLEAD_TUNNEL_DOMAIN} and ${FAIRLEAD_EDGE_IMAGE}.
 func Snippet() (map[string]any, error) {
 	config := map[string]any{}

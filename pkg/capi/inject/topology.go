@@ -1,7 +1,7 @@
-// Package inject knows what makes an edge arrive with a control-plane machine that kubeadm sets up: which files, commands
-// and names have to be in the machine's bootstrap configuration. In goes what an installation and a Cluster are called; out
-// comes the change, as a change of a KubeadmConfigSpec, as patches of a ClusterClass and as a piece of YAML: all three from
-// one definition. It reads and writes no Kubernetes object, and the same input gives the same bytes.
+// Package inject defines how an edge arrives with a control-plane machine that kubeadm sets up: the files, commands
+// and names that the machine's bootstrap configuration must contain. The input is the names of an installation and a
+// Cluster; the output is the change, as a change of a KubeadmConfigSpec, as patches of a ClusterClass, or as YAML, all
+// from one definition. The package reads and writes no Kubernetes objects, and is deterministic.
 package inject
 
 import (
@@ -17,34 +17,34 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// DefaultAPIServerPort is the port on which kubeadm has an apiserver listen when nothing else is said.
+// DefaultAPIServerPort is the default port of an apiserver with kubeadm.
 const DefaultAPIServerPort = 6443
 
-// imagePattern takes what image references are made of, and nothing that means something in YAML or in a template.
+// imagePattern matches image references, and nothing that has a meaning in YAML or in a template.
 var imagePattern = regexp.MustCompile(ImagePattern)
 
-// ImagePattern and DomainPattern are what variables of a ClusterClass may have, so that no value can change the meaning of
-// the text it is put into.
+// ImagePattern and DomainPattern are the patterns of ClusterClass variables, so that no value can change the meaning
+// of the text that contains it.
 const (
 	ImagePattern  = `^[a-z0-9]([A-Za-z0-9._/:@-]*[A-Za-z0-9])?$`
 	DomainPattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	maxImage      = 255
 )
 
-// Options is what differs between control planes.
+// Options are the values that differ between control planes.
 type Options struct {
-	// Cluster is the Cluster whose control plane it is.
+	// Cluster is the Cluster of the control plane.
 	Cluster model.Key
 	// Domain is the tunnel domain of the installation.
 	Domain model.TunnelDomain
-	// Image is that of the edge.
+	// Image is the image of the edge.
 	Image string
-	// APIServerPort is where the apiserver of each machine listens: initConfiguration.localAPIEndpoint.bindPort. Zero stands
-	// for DefaultAPIServerPort.
+	// APIServerPort is the port of the apiserver on each machine: initConfiguration.localAPIEndpoint.bindPort. Zero
+	// means DefaultAPIServerPort.
 	APIServerPort int32
 }
 
-// values turns options into the words of an injection. The error names the field at fault and the cure.
+// values validates options and converts them. The error names the invalid field and the remedy.
 func (o Options) values() (values, error) {
 	if err := o.Domain.Validate(); err != nil {
 		return values{}, err
@@ -72,14 +72,14 @@ func (o Options) values() (values, error) {
 	return values{hostname: hostname, secret: o.Cluster.Name + v1alpha1.BootstrapSecretSuffix, image: o.Image, port: strconv.Itoa(int(port))}, nil
 }
 
-// Hostname is the name that goes into the serving certificate of the apiservers.
+// Hostname returns the tunnel hostname, for the serving certificate of the apiservers.
 func (o Options) Hostname() (string, error) {
 	v, err := o.values()
 	return v.hostname, err
 }
 
-// Inject adds to the bootstrap configuration of a control plane what its edges need. What is there already stays as it is,
-// and nothing is added twice; a file of an earlier injection is replaced.
+// Inject adds an edge to the bootstrap configuration of a control plane. It keeps existing content and adds nothing
+// twice. A file of an earlier injection is replaced.
 func Inject(spec *bootstrapv1.KubeadmConfigSpec, o Options) error {
 	config, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
 	if err != nil {
@@ -95,8 +95,8 @@ func Inject(spec *bootstrapv1.KubeadmConfigSpec, o Options) error {
 	return nil
 }
 
-// Fields is Inject for a KubeadmConfigSpec of any version, as the fields that JSON has. On an error the fields may have
-// been changed in part.
+// Fields is Inject for a KubeadmConfigSpec of any version, as decoded JSON. After an error config may be partly
+// changed.
 func Fields(config map[string]any, o Options) error {
 	v, err := o.values()
 	if err != nil {
@@ -105,8 +105,8 @@ func Fields(config map[string]any, o Options) error {
 	return v.into(config)
 }
 
-// Check says whether a KubeadmConfigSpec, as the fields that JSON has, has all that its edges need. The error names what is
-// missing and where it comes from.
+// Check checks that a KubeadmConfigSpec, as decoded JSON, contains everything that its edges need. The error names
+// what is missing and its likely cause.
 func Check(config map[string]any, o Options) error {
 	v, err := o.values()
 	if err != nil {

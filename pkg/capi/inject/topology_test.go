@@ -18,7 +18,7 @@ var good = Options{Cluster: model.Key{Namespace: "prod", Name: "a.b"}, Domain: "
 
 const goodHostname = "a--b.prod.tunnels.example.com"
 
-// full has something in every list that Inject adds to.
+// full returns a configuration with items in every list that Inject adds to.
 func full() bootstrapv1.KubeadmConfigSpec {
 	return bootstrapv1.KubeadmConfigSpec{
 		ClusterConfiguration: bootstrapv1.ClusterConfiguration{APIServer: bootstrapv1.APIServer{CertSANs: []string{"localhost"}}},
@@ -64,7 +64,7 @@ func TestInjectAddsAndKeeps(t *testing.T) {
 	}
 }
 
-// TestManifestIsTheOneInDeploy: it is tested there, in every respect but the words that differ here.
+// TestManifestIsTheOneInDeploy: the tests of deploy/edge cover it in every respect except the values that differ here.
 func TestManifestIsTheOneInDeploy(t *testing.T) {
 	o := good
 	o.APIServerPort = 8443
@@ -120,7 +120,7 @@ func TestReplacesAnEarlierManifest(t *testing.T) {
 	}
 }
 
-func TestRefuses(t *testing.T) {
+func TestInvalidOptionsAreRejected(t *testing.T) {
 	tests := map[string]struct {
 		change  func(*Options)
 		wantErr string
@@ -200,7 +200,7 @@ func fields(t *testing.T, text string) map[string]any {
 	return all
 }
 
-// TestLimitsOfClusterClass are those that a ClusterClass has and the types don't.
+// TestLimitsOfClusterClass checks limits that a ClusterClass has and the types do not.
 func TestLimitsOfClusterClass(t *testing.T) {
 	patches, err := Patches()
 	if err != nil {

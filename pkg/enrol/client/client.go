@@ -1,6 +1,6 @@
-// Package client is the machine's end of enrolment. In goes a credential, out comes an identity: a leaf for a key that was made
-// here, and the trust bundle to use with it. It also renews an identity by its key, and sends boot reports. It keeps nothing
-// on disk, and each call is one attempt.
+// Package client is the machine's end of enrolment. The input is a credential; the output is an identity: a leaf for a
+// key that the client creates, and its trust bundle. The package also renews an identity by its key, and sends boot
+// reports. It stores nothing on disk, and each call is one attempt.
 package client
 
 import (
@@ -22,34 +22,35 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxAttempt is longer than the server takes at most, so that its reason arrives.
+// maxAttempt is longer than the server's deadline, so that the client receives the server's reason.
 const maxAttempt = enrol.ServerDeadline + 5*time.Second
 
-// ErrNotRenewable is wrapped by an error of Renew, beside certs.ErrRefused, when the server says that this leaf will never be
-// renewed again: it expired too long ago, its CA is gone, the node is revoked, or its tunnel has ended.
+// ErrNotRenewable is wrapped by an error of Renew, in addition to certs.ErrRefused, if this leaf can never be renewed
+// again: it expired too long ago, its CA is gone, the node is revoked, or its tunnel has ended.
 var ErrNotRenewable = errors.New("not renewable")
 
-// Client asks for certificates. Each call makes a new key, but see Asking, and a connection of its own, has a deadline, and tries once. It
-// returns the new identity and the trust bundle (PEM) to use with it. An error that wraps certs.ErrRefused is the
-// server's last word; after any other it is worth trying again, and a *LimitError says how soon.
+// Client requests certificates. Each call opens its own connection, has a deadline and tries once. It creates a new
+// key, except as described at Asking. It returns the new identity and its trust bundle (PEM). An error that wraps
+// certs.ErrRefused means that a retry fails as well; after any other error the caller should retry, and a *LimitError
+// states when.
 type Client struct {
 	Way    *dial.Way // the gateways' public port for an edge, the xds-server for a gateway
 	Domain model.TunnelDomain
-	Trust  certs.TrustSource // whom to take for the xds-server
-	Asking *Asking           // for EnrolEdge; nil: each call is an edge of its own
+	Trust  certs.TrustSource // CAs of the xds-server
+	Asking *Asking           // for EnrolEdge; nil: each call enrols a new edge
 }
 
-// Asking keeps what an edge asks with until there is an answer. While the server is slow an answer may come too late, and whoever
-// then asked with another key would be another edge, and another use of the token. The zero value is ready for use; it is not for
-// concurrent use.
+// Asking stores the request of an edge until it is answered. If the server is slow, its answer may be too late, and a
+// retry with another key would be another edge and another use of the token. The zero value is ready for use. It is
+// not safe for concurrent use.
 type Asking struct {
 	token string
 	key   *ecdsa.PrivateKey
 	csr   []byte
 }
 
-// with returns the key and the signing request for a token. A nil Asking keeps nothing.
-func (a *Asking) with(token string) (*ecdsa.PrivateKey, []byte, error) {
+// request returns the key and the signing request for a token. A nil Asking stores nothing.
+func (a *Asking) request(token string) (*ecdsa.PrivateKey, []byte, error) {
 	if a != nil && a.key != nil && a.token == token {
 		return a.key, a.csr, nil
 	}
@@ -60,7 +61,7 @@ func (a *Asking) with(token string) (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-func (a *Asking) answered() {
+func (a *Asking) clear() {
 	if a != nil {
 		*a = Asking{}
 	}
@@ -75,41 +76,41 @@ func newRequest() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// LimitError says that the server has had too many attempts of one kind.
+// LimitError means that the server rejected the call because of a rate limit.
 type LimitError struct {
 	Message string
-	After   time.Duration // when to try again; 0: the server does not say
+	After   time.Duration // how long to wait; 0: unknown
 }
 
-// Error is what the server says. It holds no times, so that an attempt that is limited again is nothing new in a log.
+// Error returns the server's message. It contains no times, so that repeated rejections have the same text in a log.
 func (e *LimitError) Error() string {
 	return "the control channel takes no more at the moment: " + e.Message
 }
 
-// RetryAfter is for how long it is of no use to try again.
+// RetryAfter returns how long to wait before the next attempt.
 func (e *LimitError) RetryAfter() time.Duration { return e.After }
 
-// EnrolEdge enrols as an edge of the tunnel that the bootstrap token is for. The host is what the machine calls itself;
-// one that can't be a label is left out.
+// EnrolEdge enrols as an edge of the tunnel of a bootstrap token. host is the machine's own name; it is omitted if it
+// is not a valid label.
 func (c Client) EnrolEdge(ctx context.Context, token, host string) (certs.Identity, []byte, error) {
 	if !enrol.ValidHost(host) {
 		host = ""
 	}
-	key, csr, err := c.Asking.with(token)
+	key, csr, err := c.Asking.request(token)
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	identity, bundle, err := c.ask(ctx, nil, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
+	identity, bundle, err := c.exchange(ctx, nil, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
 		return service.EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: host})
 	})
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("enrolling edge by its bootstrap token: %w", err)
 	}
-	c.Asking.answered()
+	c.Asking.clear()
 	return identity, bundle, nil
 }
 
-// GatewayCredential is one of the two: the gateway token, or a Kubernetes ServiceAccount token.
+// GatewayCredential is either the gateway token or a Kubernetes ServiceAccount token. The latter takes precedence.
 type GatewayCredential struct{ Token, ServiceAccountToken string }
 
 // EnrolGateway enrols as the gateway with this name.
@@ -128,8 +129,8 @@ func (c Client) EnrolGateway(ctx context.Context, name string, credential Gatewa
 	return identity, bundle, nil
 }
 
-// Renew gets a leaf with the same names for a new key. The current leaf may have expired: how long ago is the server's
-// choice. Its errors tell besides whether it is of use to ask again: see ErrNotRenewable.
+// Renew requests a leaf with the same names for a new key. The current leaf may have expired; the server decides for
+// how long it accepts that. An error that wraps ErrNotRenewable means that the leaf can never be renewed.
 func (c Client) Renew(ctx context.Context, current certs.Identity) (certs.Identity, []byte, error) {
 	identity, bundle, err := c.call(ctx, holder{current}, func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
 		return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr})
@@ -146,7 +147,7 @@ type holder struct{ identity certs.Identity }
 // Identity implements certs.Source.
 func (h holder) Identity() (certs.Identity, error) { return h.identity, nil }
 
-// call is ask with a new key. No current identity: nil.
+// call is exchange with a new key. current is nil if there is no identity yet.
 func (c Client) call(ctx context.Context, current certs.Source,
 	send func(context.Context, enrolv1.EnrolmentClient, []byte) (*enrolv1.Certificate, error),
 ) (certs.Identity, []byte, error) {
@@ -154,13 +155,13 @@ func (c Client) call(ctx context.Context, current certs.Source,
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	return c.ask(ctx, current, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
+	return c.exchange(ctx, current, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
 		return send(ctx, service, csr)
 	})
 }
 
-// ask sends a signing request for a key, and joins the key with the answer.
-func (c Client) ask(ctx context.Context, current certs.Source, key *ecdsa.PrivateKey,
+// exchange sends a signing request for a key, and combines the key with the returned chain.
+func (c Client) exchange(ctx context.Context, current certs.Source, key *ecdsa.PrivateKey,
 	send func(context.Context, enrolv1.EnrolmentClient) (*enrolv1.Certificate, error),
 ) (certs.Identity, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxAttempt)
@@ -181,7 +182,7 @@ func (c Client) ask(ctx context.Context, current certs.Source, key *ecdsa.Privat
 	return identity, answer.GetTrustBundle(), c.verify(identity.Leaf(), answer.GetTrustBundle())
 }
 
-// verify makes sure that Envoy will be able to use what came, before it replaces what it has.
+// verify checks that Envoy can use the new leaf, before it replaces the current one.
 func (c Client) verify(leaf *x509.Certificate, bundle []byte) error {
 	roots, err := certs.Bundle(bundle).Roots()
 	if err != nil {
@@ -196,7 +197,7 @@ func (c Client) verify(leaf *x509.Certificate, bundle []byte) error {
 	return nil
 }
 
-// reason turns a gRPC status into an error that a person understands, and marks a refusal.
+// reason converts a gRPC status to a readable error. Rejections wrap certs.ErrRefused.
 func reason(err error) error {
 	s := status.Convert(err)
 	switch s.Code() {

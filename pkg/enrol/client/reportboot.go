@@ -11,10 +11,10 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Answer is what the server says to a boot report that it has taken.
+// Answer is the server's answer to an accepted boot report.
 type Answer struct {
-	Next    time.Duration // how long to wait with the next one, unless something is new
-	Watched bool          // a controller hears of it now
+	Next    time.Duration // how long to wait until the next report, if nothing changes
+	Watched bool          // a controller currently receives the reports
 }
 
 // ReportBoot sends a boot report. Like the other calls it tries once.

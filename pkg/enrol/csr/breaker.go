@@ -10,55 +10,55 @@ import (
 )
 
 const (
-	// maxWaiting bounds requests that wait for an answer: a signer answers hundreds a second. maxWaitingTunnel is
-	// what the edges of one tunnel may have of that.
+	// maxWaiting bounds the requests that wait for an answer: a signer answers hundreds per second. maxWaitingTunnel
+	// bounds the requests of one tunnel.
 	maxWaiting, maxWaitingTunnel = 128, 16
-	// maxUnanswered is how many requests one after the other may stay without an answer before it is believed that
-	// no signer answers: in total, where the edges of one tunnel count once, and of one tunnel.
+	// maxUnanswered is how many consecutive requests may remain unanswered until the signer counts as unavailable: in
+	// total, where the edges of one tunnel count once, and for one tunnel.
 	maxUnanswered = 8
-	// maxProbes bounds requests that wait while no signer answers. Each waits for maxWait and stays behind for 24
-	// h: 4 of them come to 23,000 objects, where 1,000 edges that try again would leave millions. The first answer
-	// lets all others in, so none waits for longer on account of it. The edges of one tunnel have one of these.
+	// maxProbes bounds the requests that wait while the signer is unavailable. Each waits for maxWait, and its object
+	// exists for 24 h: 4 at a time create 23,000 objects, while the retries of 1,000 edges would create millions. The
+	// first answer admits all other requests, so this delays none of them. One tunnel has one probe.
 	maxProbes = 4
 )
 
-// errUnanswered is for callers that are not let through to a signer that is not there.
+// errUnanswered is the error for callers that are rejected because the signer is unavailable.
 var errUnanswered = errors.New("no signer answers at the moment")
 
-// Breaker is an enrolserver.Issuer that bounds what another one leaves unanswered, so that requests do not pile up in the
-// apiserver while no controller runs, and so that the edges of one tunnel do not take the places of others. A
-// tunnel whose requests stay unanswered, for whatever its owner does to its Tunnel, is held back alone. It is safe
-// for concurrent use.
+// Breaker is an enrolserver.Issuer that bounds the unanswered requests of another one, so that requests do not
+// accumulate in the apiserver while no controller runs, and so that the edges of one tunnel do not use the slots of
+// others. If the requests of one tunnel remain unanswered, for example because its owner changes its Tunnel all the
+// time, only that tunnel is held back. It is safe for concurrent use.
 type Breaker struct {
 	issuer enrolserver.Issuer
 	log    *slog.Logger
-	all    *places
+	all    *slots
 
 	mu      sync.Mutex
-	tunnels map[string]*places // by id: those that have requests, or some without an answer
+	tunnels map[string]*slots // by id: tunnels with requests, or with unanswered ones
 }
 
-// places are what callers wait for.
-type places struct {
-	free, probe chan struct{} // each holds one for each request that waits
+// slots bound concurrent callers, of all tunnels or of one.
+type slots struct {
+	free, probe chan struct{} // each holds one item for each waiting request
 
-	users      int // that wait, or are about to
-	unanswered int // since the last answer
+	users      int // callers that wait, or are about to
+	unanswered int // consecutive requests without an answer
 }
 
-func newPlaces(waiting, probes int) *places {
-	return &places{free: make(chan struct{}, waiting), probe: make(chan struct{}, probes)}
+func newSlots(waiting, probes int) *slots {
+	return &slots{free: make(chan struct{}, waiting), probe: make(chan struct{}, probes)}
 }
 
-// NewBreaker returns one in front of an issuer, which must have a deadline of its own.
+// NewBreaker returns a Breaker in front of an issuer. The issuer must have its own deadline.
 func NewBreaker(issuer enrolserver.Issuer, log *slog.Logger) *Breaker {
-	return &Breaker{issuer: issuer, log: log, all: newPlaces(maxWaiting, maxProbes), tunnels: map[string]*places{}}
+	return &Breaker{issuer: issuer, log: log, all: newSlots(maxWaiting, maxProbes), tunnels: map[string]*slots{}}
 }
 
-// Issue implements enrolserver.Issuer. A request that was made is waited for until the issuer gives up, even if its
-// caller has gone: else whoever does not wait could make any number of them.
+// Issue implements enrolserver.Issuer. A request keeps its slot until the issuer returns, even if its caller has gone:
+// otherwise a caller that does not wait could create any number of requests.
 func (b *Breaker) Issue(ctx context.Context, request enrolserver.IssueRequest) (chainPEM []byte, err error) {
-	leave, err := b.join(ctx, request.Subject.ID)
+	release, err := b.acquire(ctx, request.Subject.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -66,28 +66,28 @@ func (b *Breaker) Issue(ctx context.Context, request enrolserver.IssueRequest) (
 		chain []byte
 		err   error
 	}
-	answers := make(chan answer, 1)
+	results := make(chan answer, 1)
 	go func() {
-		defer leave()
+		defer release()
 		chain, err := b.issuer.Issue(context.WithoutCancel(ctx), request)
-		b.note(request.Subject.ID, err)
-		answers <- answer{chain, err}
+		b.record(request.Subject.ID, err)
+		results <- answer{chain, err}
 	}()
 	select {
-	case a := <-answers:
+	case a := <-results:
 		return a.chain, a.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// join waits for a place, first among those of the tunnel, if there is one, and returns what gives it back.
-func (b *Breaker) join(ctx context.Context, id string) (leave func(), err error) {
+// acquire waits for a slot, first of the tunnel if there is one, and returns a function that releases it.
+func (b *Breaker) acquire(ctx context.Context, id string) (release func(), err error) {
 	if id == "" {
-		place, err := b.enter(ctx, b.all)
-		return func() { <-place }, err
+		slot, err := b.enter(ctx, b.all)
+		return func() { <-slot }, err
 	}
-	own := b.of(id)
+	own := b.ofTunnel(id)
 	first, err := b.enter(ctx, own)
 	if err != nil {
 		b.done(id)
@@ -102,18 +102,18 @@ func (b *Breaker) join(ctx context.Context, id string) (leave func(), err error)
 	return func() { <-second; <-first; b.done(id) }, nil
 }
 
-// of returns the places of a tunnel, which stay until done is called.
-func (b *Breaker) of(id string) *places {
+// ofTunnel returns the slots of a tunnel, which exist until done is called.
+func (b *Breaker) ofTunnel(id string) *slots {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.tunnels[id] == nil {
-		b.tunnels[id] = newPlaces(maxWaitingTunnel, 1)
+		b.tunnels[id] = newSlots(maxWaitingTunnel, 1)
 	}
 	b.tunnels[id].users++
 	return b.tunnels[id]
 }
 
-// done forgets the places of a tunnel if there is nothing to remember.
+// done removes the slots of a tunnel that has neither users nor unanswered requests.
 func (b *Breaker) done(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,12 +123,12 @@ func (b *Breaker) done(id string) {
 	}
 }
 
-// enter waits for a place and returns what it was taken from. While no signer answers it does not wait.
-func (b *Breaker) enter(ctx context.Context, of *places) (chan struct{}, error) {
-	if b.answers(of) {
+// enter waits for a slot and returns the channel that holds it. While the signer is unavailable it does not wait.
+func (b *Breaker) enter(ctx context.Context, of *slots) (chan struct{}, error) {
+	if b.available(of) {
 		select {
 		case of.free <- struct{}{}:
-			if b.answers(of) {
+			if b.available(of) {
 				return of.free, nil
 			}
 			<-of.free
@@ -144,15 +144,15 @@ func (b *Breaker) enter(ctx context.Context, of *places) (chan struct{}, error) 
 	}
 }
 
-// answers says whether a signer is believed to answer.
-func (b *Breaker) answers(of *places) bool {
+// available reports whether the signer is expected to answer.
+func (b *Breaker) available(of *slots) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return of.unanswered < maxUnanswered
 }
 
-// note counts what came of a request. A denial is an answer.
-func (b *Breaker) note(id string, err error) {
+// record records the result of a request. A denial counts as an answer.
+func (b *Breaker) record(id string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own, before := b.tunnels[id], b.all.unanswered
@@ -162,7 +162,8 @@ func (b *Breaker) note(id string, err error) {
 			own.unanswered = 0
 		}
 	} else {
-		if own == nil || own.unanswered == 0 { // the edges of one tunnel say nothing about the signer of the others
+		// unanswered requests of one tunnel do not show that the signer is unavailable
+		if own == nil || own.unanswered == 0 {
 			b.all.unanswered = min(before+1, maxUnanswered)
 		}
 		if own != nil {

@@ -17,12 +17,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// controller answers requests while it runs. Otherwise each waits for 15 s, or for it to start, as those in an apiserver do.
+// controller answers requests while it runs. Otherwise each request waits for 15 s or until it starts, as in an
+// apiserver.
 type controller struct {
 	mu      sync.Mutex
 	running chan struct{} // closed while it runs
 	made    int
-	answer  error // of a request; nil: a leaf
+	answer  error // error of a request; nil: a leaf
 }
 
 func (c *controller) Issue(ctx context.Context, _ enrolserver.IssueRequest) ([]byte, error) {
@@ -46,7 +47,7 @@ func (c *controller) count() int {
 	return c.made
 }
 
-// callers try again and again until the end, each of them for as long as it is patient.
+// callers retry until stop is called, each attempt for at most patience.
 func callers(t *testing.T, n int, patience time.Duration, issuer enrolserver.Issuer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -57,14 +58,14 @@ func callers(t *testing.T, n int, patience time.Duration, issuer enrolserver.Iss
 				mine, done := context.WithTimeout(ctx, patience)
 				_, _ = issuer.Issue(mine, enrolserver.IssueRequest{})
 				done()
-				time.Sleep(4 * time.Second) // the time of the test's bubble
+				time.Sleep(4 * time.Second) // in the time of the test's bubble
 			}
 		})
 	}
 	return func() { cancel(); all.Wait() }
 }
 
-func TestRequestsDoNotPileUpWhileNobodyAnswers(t *testing.T) {
+func TestRequestsDoNotAccumulateWithoutASigner(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"of callers who wait": 20 * time.Second, "of callers who hang up soon": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -92,7 +93,7 @@ func TestRequestsDoNotPileUpWhileNobodyAnswers(t *testing.T) {
 	}
 }
 
-func TestEverybodyIsServedAsSoonAsSomebodyAnswers(t *testing.T) {
+func TestAllCallersAreServedAsSoonAsTheSignerAnswers(t *testing.T) {
 	for name, answer := range map[string]error{"with a leaf": nil, "with a no": fmt.Errorf("%w: used up", enrolserver.ErrDenied)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -117,7 +118,7 @@ func TestEverybodyIsServedAsSoonAsSomebodyAnswers(t *testing.T) {
 	}
 }
 
-func TestSomeWithoutAnAnswerEndNothingForOthers(t *testing.T) {
+func TestSomeUnansweredRequestsDoNotAffectOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &controller{running: make(chan struct{})}
 		b := csr.NewBreaker(c, slog.New(slog.DiscardHandler))
@@ -134,11 +135,11 @@ func TestSomeWithoutAnAnswerEndNothingForOthers(t *testing.T) {
 	})
 }
 
-// stuck never answers requests for some tunnels: their owners change the Tunnels all the time, so that every write of the signer
-// conflicts. It answers all others at once.
+// stuck never answers requests of some tunnels: their owners change the Tunnels all the time, so that every write of
+// the signer conflicts. It answers all other requests at once.
 type stuck struct {
 	mu              sync.Mutex
-	waiting, most   int // for those tunnels
+	waiting, most   int // for stuck tunnels
 	made, madeStuck int
 }
 
@@ -162,8 +163,8 @@ func (s *stuck) Issue(ctx context.Context, r enrolserver.IssueRequest) ([]byte, 
 	return nil, ctx.Err()
 }
 
-// TestATunnelWithoutAnswersHoldsNoOtherBack has hundreds of edges of one tunnel ask for leaves that the signer can't give, while an
-// edge of another one asks every ten minutes.
+// TestATunnelWithoutAnswersHoldsNoOtherBack has hundreds of edges of one tunnel request leaves that the signer cannot
+// issue, while an edge of another tunnel requests one every ten minutes.
 func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{}
@@ -189,7 +190,7 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 		}
 		cancel()
 		all.Wait()
-		time.Sleep(time.Minute) // for what is still waited for
+		time.Sleep(time.Minute) // for the requests that still wait
 		if s.most > 16 {
 			t.Errorf("%d requests of one tunnel waited at a time", s.most)
 		}
@@ -202,7 +203,7 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 	})
 }
 
-func TestManyTunnelsWithoutAnswersAreASignerThatIsNotThere(t *testing.T) {
+func TestManyTunnelsWithoutAnswersMeanThatTheSignerIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &controller{running: make(chan struct{})}
 		b := csr.NewBreaker(c, slog.New(slog.DiscardHandler))

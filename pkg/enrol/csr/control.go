@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Control returns how the xds-server renews its own identity, for certs.Rotation: with a new key, a leaf from the issuer,
-// and the trust bundle of that moment.
+// Control returns a Renew function for certs.Rotation with which the xds-server renews its own identity: a new key, a
+// leaf from the issuer, and the current trust bundle. It returns an error while the trust bundle is unknown.
 func Control(issuer enrolserver.Issuer, bundle func() []byte) func(context.Context) (certs.Identity, []byte, error) {
 	return func(ctx context.Context) (certs.Identity, []byte, error) {
 		trust := bundle()

@@ -1,6 +1,6 @@
-// Package csr has certificates signed by the controller: a request that was checked goes in, a leaf comes out, by way
-// of a CertificateSigningRequest, so that the xds-server needs no CA key. It also asks Kubernetes whose ServiceAccount token
-// it was shown. It knows neither who asks nor what the leaf is used for.
+// Package csr gets certificates signed by the controller. The input is a checked request; the output is a leaf, by way
+// of a CertificateSigningRequest, so that the xds-server needs no CA key. The package also reviews ServiceAccount
+// tokens with Kubernetes. It knows neither the client nor the use of the leaf.
 package csr
 
 import (
@@ -25,16 +25,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxWait is how long a signer may take. It usually takes milliseconds; whoever waits at the other end tries again.
+// maxWait bounds how long a signer may take. It usually takes milliseconds; the waiting client retries.
 const maxWait = 15 * time.Second
 
-// Requests implements enrolserver.Issuer: it makes CertificateSigningRequests and waits until the controller has signed them.
-// It leaves them there as a record, because it may delete none; kube-controller-manager removes those that were answered after
-// an hour, and those that nobody answered after a day. So callers of whom there may be any number need a Breaker in front.
+// Requests implements enrolserver.Issuer: it creates CertificateSigningRequests and waits until the controller has
+// signed them. It leaves them as a record, because it has no permission to delete them. kube-controller-manager
+// deletes answered ones after an hour, and unanswered ones after a day. Callers that can be arbitrarily many need a
+// Breaker in front.
 type Requests struct{ Client kubernetes.Interface }
 
-// Issue implements enrolserver.Issuer. An error that wraps enrolserver.ErrDenied holds what the signer says; any other one means that
-// there was no answer in time.
+// Issue implements enrolserver.Issuer. An error that wraps enrolserver.ErrDenied contains the signer's message. Any
+// other error means that there was no answer in time.
 func (r Requests) Issue(ctx context.Context, request enrolserver.IssueRequest) (chainPEM []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
@@ -53,8 +54,9 @@ func (r Requests) Issue(ctx context.Context, request enrolserver.IssueRequest) (
 	return chain, nil
 }
 
-// newRequest says for whom the leaf is in annotations, because the controller reads nothing of a CSR but its key. It asks for
-// no lifetime: that is the controller's choice, and may be less than the 10 minutes that Kubernetes lets one ask for.
+// newRequest puts the subject into annotations, because the controller reads only the key of a CSR. It requests no
+// lifetime: the controller decides it, and it may be less than the 10 minutes that are the minimum of the field in
+// Kubernetes.
 func newRequest(request enrolserver.IssueRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	annotations := map[string]string{v1alpha1.RequestNodeAnnotation: request.Subject.Node}
@@ -89,7 +91,7 @@ func setUnlessEmpty(m map[string]string, key, value string) {
 	}
 }
 
-// wait watches one request from the version that was made on, so that no answer is missed.
+// wait watches one request from the version at its creation, so that it misses no answer.
 func (r Requests) wait(ctx context.Context, made *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 	this := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", made.Name).String()
@@ -100,7 +102,7 @@ func (r Requests) wait(ctx context.Context, made *certificatesv1.CertificateSign
 		csr, ok := event.Object.(*certificatesv1.CertificateSigningRequest)
 		switch {
 		case !ok:
-			return false, apierrors.FromObject(event.Object) // the watch can't go on
+			return false, apierrors.FromObject(event.Object) // the watch cannot continue
 		case event.Type == watch.Deleted:
 			return false, errors.New("it was deleted")
 		}
@@ -110,7 +112,7 @@ func (r Requests) wait(ctx context.Context, made *certificatesv1.CertificateSign
 	return chain, err
 }
 
-// denial is the signer's no, nil if there is none.
+// denial returns the signer's denial as an error, or nil if there is none.
 func denial(csr *certificatesv1.CertificateSigningRequest) error {
 	for _, c := range csr.Status.Conditions {
 		no := c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed

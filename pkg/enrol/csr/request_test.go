@@ -27,14 +27,14 @@ const domain = model.TunnelDomain("tunnels.example.com")
 
 var edge = model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: strings.Repeat("a", 20)}
 
-// signer does what a test says with each CertificateSigningRequest that is made, as the controller would.
+// signer is a controller that handles each new CertificateSigningRequest with a function of the test.
 type signer struct {
 	kubernetes.Interface
 	ca   *certs.CA
 	seen chan *certificatesv1.CertificateSigningRequest
 }
 
-// newSigner answers requests until the test ends.
+// newSigner starts a signer that runs until the test ends.
 func newSigner(t *testing.T, answer func(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error) *signer {
 	t.Helper()
 	ca, err := certs.NewCA("test", time.Now(), time.Hour)
@@ -69,7 +69,7 @@ func newSigner(t *testing.T, answer func(ctx context.Context, s *signer, csr *ce
 	return s
 }
 
-// sign approves and signs, for the profile of the signer name.
+// sign approves and signs with the profile of the signer name.
 func sign(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error {
 	if err := condition(ctx, s, csr, certificatesv1.CertificateApproved, ""); err != nil {
 		return err
@@ -112,7 +112,7 @@ func condition(ctx context.Context, s *signer, csr *certificatesv1.CertificateSi
 	return err
 }
 
-// newCSR is a request of a new key.
+// newCSR returns a signing request of a new key.
 func newCSR(t *testing.T) []byte {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -182,7 +182,7 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-func TestIssueIsRefused(t *testing.T) {
+func TestIssueReturnsDenials(t *testing.T) {
 	tests := map[string]struct {
 		answer func(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error
 		want   string

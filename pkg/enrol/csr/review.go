@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// Audience is what the ServiceAccount token of a gateway must be made for, so that a token which somebody gave to
-	// another service is of no use here.
+	// Audience is the required audience of the ServiceAccount token of a gateway, so that a token for another service
+	// is rejected here.
 	Audience = "fairlead.dev"
-	// podNameExtra is where Kubernetes says which Pod a token is bound to.
+	// podNameExtra is the key under which Kubernetes returns the Pod that a token is bound to.
 	podNameExtra = "authentication.kubernetes.io/pod-name"
 )
 
@@ -26,8 +26,9 @@ type Reviews struct {
 	User   string // of the gateways' Pods: system:serviceaccount:<namespace>:<name>
 }
 
-// ReviewGateway implements enrolserver.Reviewer: the token must be for us, of the gateways' user, and bound to the Pod that has
-// the gateway's name. An error that wraps enrolserver.ErrDenied says that it is not.
+// ReviewGateway implements enrolserver.Reviewer: the token must have our audience, belong to the gateways' user, and
+// be bound to the Pod with the gateway's name. Otherwise the error wraps enrolserver.ErrDenied. Any other error means
+// that the token could not be reviewed.
 func (r Reviews) ReviewGateway(ctx context.Context, token, gateway string) error {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
 	review, err := r.Client.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
@@ -36,7 +37,7 @@ func (r Reviews) ReviewGateway(ctx context.Context, token, gateway string) error
 	}
 	user := review.Status.User
 	switch {
-	// Without our audience in the answer the token was checked by something that knows no audiences.
+	// Without our audience in the answer, the authenticator that checked the token does not support audiences.
 	case !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience):
 		return fmt.Errorf("%w: the ServiceAccount token is not valid for audience %s", enrolserver.ErrDenied, Audience)
 	case user.Username != r.User:

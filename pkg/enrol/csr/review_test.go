@@ -14,7 +14,7 @@ import (
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
-// newPod makes a ServiceAccount, if need be, and a Pod of it.
+// newPod creates a Pod and, if it does not exist, its ServiceAccount.
 func newPod(t *testing.T, c kubernetes.Interface, namespace, account, pod string) *corev1.Pod {
 	t.Helper()
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
@@ -32,7 +32,7 @@ func newPod(t *testing.T, c kubernetes.Interface, namespace, account, pod string
 	return made
 }
 
-// tokenOf makes a ServiceAccount token; pod nil: one that is bound to nothing.
+// tokenOf creates a ServiceAccount token, bound to pod unless pod is nil.
 func tokenOf(t *testing.T, c kubernetes.Interface, namespace, account string, pod *corev1.Pod, audience string) string {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
@@ -57,7 +57,7 @@ func TestReviewGateway(t *testing.T) {
 	stranger := newPod(t, c, at, "stranger", "stranger")
 	tests := map[string]struct {
 		token string
-		want  string // of the denial; empty: it is accepted
+		want  string // substring of the denial; empty: accepted
 	}{
 		"of the Pod itself":                {token: tokenOf(t, c, at, "gateway", mine, csr.Audience)},
 		"of another gateway's Pod":         {token: tokenOf(t, c, at, "gateway", other, csr.Audience), want: "not of Pod gateway-0"},

@@ -17,33 +17,35 @@ import (
 )
 
 const (
-	// runningPause and endedPause are for how long a machine waits with its next report if nothing is new.
+	// runningPause and endedPause are the pauses until a machine's next report, if nothing changes.
 	runningPause, endedPause = 30 * time.Second, 2 * time.Minute
 )
 
 var (
-	// machineRate is for one machine of one token: one report for each step of a boot. What it calls itself it chooses, so its
-	// address and its token count too.
+	// machineRate limits one machine of one token: one report for each step of a boot. A machine chooses its own name,
+	// so the rates of its address and of its token apply too.
 	machineRate = limit.Rate{Every: 2 * time.Second, Burst: 30}
-	// bootRate is for one token, and for one address: 1,000 machines that boot together, each with a step every 5 s.
+	// bootRate limits one token, and one address: 1,000 machines that boot at the same time, each with a step every 5
+	// s.
 	bootRate = limit.Rate{Every: 5 * time.Millisecond, Burst: 400}
-	// endRate is how often the end of one boot is logged, and endsRate how often any is that was told by one token.
+	// endRate limits how often the end of one boot is logged, and endsRate the logged ends of boots with one token.
 	endRate  = limit.Rate{Every: time.Hour, Burst: 1}
 	endsRate = limit.Rate{Every: 10 * time.Second, Burst: 50}
 )
 
-// ReportTokens knows the hashes of tokens for boot reports. Where nothing is known of a hash the error is ErrUnknownToken.
+// ReportTokens looks up the hashes of tokens for boot reports. For an unknown hash the error is enrol.ErrUnknownToken.
 type ReportTokens interface {
 	ReportToken(hash string) (enrol.Grant, error)
 }
 
-// Boots keeps what machines say of how they boot.
+// Boots stores boot reports.
 type Boots interface {
-	// Boot takes a report for the tunnel with this id, and says whether somebody hears of it. An error is a gRPC status.
+	// Boot stores a report for the tunnel with this id, and reports whether a controller receives it. An error is a
+	// gRPC status.
 	Boot(id string, report *reportv1.BootReport) (watched bool, err error)
 }
 
-// BootConfig is what a Server stands on that takes boot reports.
+// BootConfig are the dependencies of a Server that accepts boot reports.
 type BootConfig struct {
 	Tokens ReportTokens
 	Boots  Boots
@@ -61,9 +63,9 @@ func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 	}
 	defer done()
 	log := s.config.Log.With("address", remote(ctx))
-	grant, hash, err := s.reporter(r.GetToken())
+	grant, hash, err := s.checkReportToken(r.GetToken())
 	if err != nil {
-		return nil, s.refuse(log, caller, err)
+		return nil, s.reject(log, caller, err)
 	}
 	host := r.GetReport().GetMachine().GetHostname()
 	if err := s.limits.boot(caller, hash, host); err != nil {
@@ -71,9 +73,9 @@ func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 	}
 	watched, err := s.config.Boot.Boots.Boot(grant.ID, r.GetReport())
 	if err != nil {
-		return nil, s.refuse(log.With("cluster", grant.Tunnel.String()), caller, err)
+		return nil, s.reject(log.With("cluster", grant.Tunnel.String()), caller, err)
 	}
-	s.noteBoot(log, grant, hash, r.GetReport())
+	s.logBoot(log, grant, hash, r.GetReport())
 	next := runningPause
 	if r.GetReport().GetState() != reportv1.BootState_BOOT_STATE_RUNNING {
 		next = endedPause
@@ -81,8 +83,8 @@ func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 	return &enrolv1.ReportBootResponse{Next: durationpb.New(next), Watched: watched}, nil
 }
 
-// reporter checks the token of a boot report.
-func (s *Server) reporter(token string) (enrol.Grant, string, error) {
+// checkReportToken checks the token of a boot report, and returns its grant and hash.
+func (s *Server) checkReportToken(token string) (enrol.Grant, string, error) {
 	if !enrol.IsReportToken(token) {
 		return enrol.Grant{}, "", status.Error(codes.Unauthenticated, "the token is not one of Fairlead's for boot reports")
 	}
@@ -94,9 +96,10 @@ func (s *Server) reporter(token string) (enrol.Grant, string, error) {
 	return grant, hash, nil
 }
 
-// noteBoot logs how the boot of a machine ended: once in a while, because a machine repeats it, and not of as many machines as somebody
-// invents who has a token. Nothing that it says is logged but its name, which was checked.
-func (s *Server) noteBoot(log *slog.Logger, grant enrol.Grant, hash string, r *reportv1.BootReport) {
+// logBoot logs how the boot of a machine ended. It limits repetitions, because a machine repeats its report, and the
+// number of machines, because the holder of a token can invent any number of them. It logs only the name of the
+// machine, which was validated, and the result.
+func (s *Server) logBoot(log *slog.Logger, grant enrol.Grant, hash string, r *reportv1.BootReport) {
 	if r.GetState() == reportv1.BootState_BOOT_STATE_RUNNING {
 		return
 	}
@@ -110,10 +113,10 @@ func (s *Server) noteBoot(log *slog.Logger, grant enrol.Grant, hash string, r *r
 	}
 }
 
-// boot counts a report.
+// boot counts a report. It returns a status if a limit is exceeded.
 func (l *limits) boot(address, hash, host string) error {
 	if len(host) > enrol.MaxHost {
-		host = "" // refused a moment later
+		host = "" // rejected a moment later
 	}
 	for key, rate := range map[string]limit.Rate{"token " + hash: bootRate, "address " + address: bootRate, "machine " + hash + " " + host: machineRate} {
 		if wait := l.boots.Take(key, rate); wait > 0 {

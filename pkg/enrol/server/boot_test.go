@@ -66,7 +66,7 @@ func TestAMachineReportsByItsToken(t *testing.T) {
 	}
 }
 
-func TestNoTokenIsGoodForTwoThings(t *testing.T) {
+func TestNoTokenHasTwoPurposes(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	for _, token := range []string{m.edge, m.gate, "", "flr1.", "flr1." + strings.Repeat("a", 500)} {
@@ -85,7 +85,7 @@ func TestNoTokenIsGoodForTwoThings(t *testing.T) {
 	}
 }
 
-// TestOneMachineCanNotFlood shows that what one machine is refused another one is not.
+// TestOneMachineCanNotFlood shows that one machine's rate limit does not affect another machine.
 func TestOneMachineCanNotFlood(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
@@ -111,7 +111,7 @@ func TestOneMachineCanNotFlood(t *testing.T) {
 	}
 }
 
-// TestOneTokenCanNotFillTheLog has its holder invent machines that fail.
+// TestOneTokenCanNotFillTheLog invents machines that fail.
 func TestOneTokenCanNotFillTheLog(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()

@@ -14,12 +14,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxServiceAccountToken is room for a JWT with many claims. Usual ones have about 1 KiB.
+// maxServiceAccountToken leaves room for a JWT with many claims. Usual ones have about 1 KiB.
 const maxServiceAccountToken = 16 << 10
 
-// edge checks the request of a new edge. Its token decides the tunnel, the server the node name: the same for the same request, so
-// that a repeated one is no further edge and no further use of the token. The token comes first: to look
-// for it is cheap, the proof in a signing request is not.
+// edge checks the request of a new edge. Its token decides the tunnel. The server decides the node name: a repeated
+// request has the same name, so that it is neither another edge nor another use of the token. The token is checked
+// first: looking it up is cheap, verifying a signing request is not.
 func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 	if err := checkToken(r.GetToken()); err != nil {
 		return attempt{}, err
@@ -56,7 +56,7 @@ func (s *Server) gateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (a
 		return attempt{}, err
 	}
 	subject := model.Subject{Role: model.RoleGateway, Node: r.GetGateway()}
-	// Only to one with a good credential is it said which gateways there are.
+	// Only after the credential was accepted, because the answer reveals which gateways exist.
 	if err := s.config.Renewals.Admit(subject); err != nil {
 		return attempt{}, err
 	}
@@ -80,7 +80,7 @@ func (s *Server) serviceAccount(ctx context.Context, token, gateway string) erro
 	if s.config.Reviewer == nil {
 		return status.Error(codes.Unauthenticated, "this server takes no ServiceAccount tokens")
 	}
-	// Two dots are what every JWT has: nothing else is worth a question.
+	// Every JWT contains two dots. Anything else is rejected without a request to the apiserver.
 	if len(token) > maxServiceAccountToken || strings.Count(token, ".") != 2 {
 		return status.Errorf(codes.InvalidArgument, "the ServiceAccount token is longer than %d bytes, or no JWT", maxServiceAccountToken)
 	}
@@ -93,7 +93,7 @@ func (s *Server) serviceAccount(ctx context.Context, token, gateway string) erro
 	return nil
 }
 
-// renewal checks the request of one who holds a certificate that TLS has verified. It may have expired.
+// renewal checks a renewal with a certificate that TLS has verified. The certificate may have expired.
 func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subject model.Subject) (attempt, error) {
 	a := attempt{IssueRequest{Subject: subject, CSR: r.GetCsr()}, subject.NodeID() + " " + subject.ID, renewalRate(leaf)}
 	switch subject.Role {

@@ -19,14 +19,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func TestWhoGetsNothing(t *testing.T) {
+func TestRequestsThatAreRejected(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	edge := m.identity("edge-a", domain.TunnelID(id))
 	tests := map[string]struct {
 		ask     func() error
 		refused bool
-		ended   bool // for good, so that it is of no use to ask for a renewal again
+		ended   bool // permanently, so that a retry of the renewal fails too
 		wantErr string
 	}{
 		"an edge with an unknown token":         {ask: func() error { return enrolEdge(t, client, "fl1.unknown") }, refused: true, wantErr: "unknown, has expired or is used up"},
@@ -105,8 +105,8 @@ func TestWhoGetsNothing(t *testing.T) {
 	}
 }
 
-// TestTheServerChecksItself asks without the client, which would not send such requests.
-func TestTheServerChecksItself(t *testing.T) {
+// TestTheServerDoesNotRelyOnTheClientsChecks sends requests that the client would not send.
+func TestTheServerDoesNotRelyOnTheClientsChecks(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	service := enrolv1.NewEnrolmentClient(connect(t, m, client))

@@ -46,8 +46,8 @@ func TestAnEdgeEnrolsByItsTokenAndRenewsByItsKey(t *testing.T) {
 	}
 }
 
-// TestWhoAsksAgainIsTheSameEdge: the answer was lost, and the signer must be able to see that it has counted this one.
-func TestWhoAsksAgainIsTheSameEdge(t *testing.T) {
+// TestARepeatedRequestIsTheSameEdge: the answer was lost, and the signer must recognise that it has counted this edge.
+func TestARepeatedRequestIsTheSameEdge(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	client.Asking = &enrolclient.Asking{}
@@ -108,16 +108,16 @@ func TestAnExpiredLeafIsRenewedByItsKeyForSomeTime(t *testing.T) {
 	}
 }
 
-func TestTheClientTakesNoCertificateThatEnvoyCouldNotUse(t *testing.T) {
+func TestTheClientRejectsACertificateThatEnvoyCannotUse(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
-	stranger := newManagement(t)
+	otherInstallation := newManagement(t)
 	tests := map[string]struct {
 		change  func()
 		wantErr string
 	}{
 		"an expired one":        {change: func() { m.begin = -2 * time.Hour }, wantErr: "verifying the new certificate"},
-		"one of another CA":     {change: func() { m.trust = stranger.ca.CertPEM() }, wantErr: "verifying the new certificate"},
+		"one of another CA":     {change: func() { m.trust = otherInstallation.ca.CertPEM() }, wantErr: "verifying the new certificate"},
 		"a broken trust bundle": {change: func() { m.trust = []byte("x") }, wantErr: "trust bundle"},
 		"one with no known names": {change: func() {
 			m.names = func(enrolserver.IssueRequest) (string, []string) { return "a", []string{"a.example.com"} }
@@ -135,9 +135,9 @@ func TestTheClientTakesNoCertificateThatEnvoyCouldNotUse(t *testing.T) {
 	}
 }
 
-func TestTheClientShowsItsTokenToNobodyElse(t *testing.T) {
-	m, stranger := newManagement(t), newManagement(t)
-	client := stranger.serve() // a real server, with a CA of its own
+func TestTheClientSendsItsTokenToNoOtherServer(t *testing.T) {
+	m, otherInstallation := newManagement(t), newManagement(t)
+	client := otherInstallation.serve() // a real server, with another CA
 	client.Trust = certs.Bundle(m.ca.CertPEM())
 	err := enrolEdge(t, client, m.edge)
 	if err == nil || !strings.Contains(err.Error(), "unknown authority") || errors.Is(err, certs.ErrRefused) {
@@ -145,7 +145,7 @@ func TestTheClientShowsItsTokenToNobodyElse(t *testing.T) {
 	}
 }
 
-func TestAHostNameThatIsNoLabelIsLeftOut(t *testing.T) {
+func TestAnInvalidHostNameIsOmitted(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	if _, _, err := client.EnrolEdge(t.Context(), m.edge, "a\nb"); err != nil {

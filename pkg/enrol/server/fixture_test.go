@@ -30,14 +30,14 @@ var (
 	id     = model.NewID()
 )
 
-// management is the other end: tokens, tunnels and a signer that signs with a real CA.
+// management simulates the management cluster: tokens, tunnels and a signer with a real CA.
 type management struct {
 	t    testing.TB
 	ca   *certs.CA
-	edge string // a good bootstrap token
+	edge string // a valid bootstrap token
 	gate string // the gateway token
 	log  journal
-	// report is a good token for boot reports.
+	// report is a valid token for boot reports.
 	report string
 
 	mu      sync.Mutex
@@ -45,12 +45,12 @@ type management struct {
 	begin   time.Duration // of leaves, relative to now
 	err     error         // of the signer
 	hold    chan struct{} // the signer waits for it
-	admit   error         // of everybody who renews
+	admit   error         // result of Admit
 	trust   []byte
 	names   func(enrolserver.IssueRequest) (string, []string) // what the signer writes
 	request enrolserver.IssueRequest                          // the last one
 	reviews int                                               // of ServiceAccount tokens
-	boots   []string                                          // reports that were taken
+	boots   []string                                          // accepted reports
 }
 
 func newManagement(t testing.TB) *management {
@@ -96,7 +96,7 @@ func (m *management) ReviewGateway(_ context.Context, token, gateway string) err
 	return nil
 }
 
-func (m *management) Tunnel(asked string) (model.Key, bool) { return tunnel, asked == id }
+func (m *management) Tunnel(wanted string) (model.Key, bool) { return tunnel, wanted == id }
 
 func (m *management) Admit(subject model.Subject) error {
 	m.mu.Lock()
@@ -135,14 +135,14 @@ func (m *management) Issue(ctx context.Context, r enrolserver.IssueRequest) ([]b
 	})
 }
 
-// set changes the other end while it serves.
+// set changes management under its lock.
 func (m *management) set(change func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change()
 }
 
-// identity is a leaf of this CA with any names.
+// identity returns a leaf of this CA with any names.
 func (m *management) identity(name string, dnsNames ...string) certs.Identity {
 	m.t.Helper()
 	key, err := certs.NewKey()
@@ -162,7 +162,7 @@ func (m *management) identity(name string, dnsNames ...string) certs.Identity {
 	return identity
 }
 
-// aged is an edge's leaf that begins, relative to now, and lives as long as said.
+// aged returns an edge's leaf that becomes valid at now + begin, for life.
 func (m *management) aged(begin, life time.Duration) certs.Identity {
 	m.t.Helper()
 	key, err := certs.NewKey()
@@ -187,7 +187,7 @@ type fixed struct{ identity certs.Identity }
 
 func (f fixed) Identity() (certs.Identity, error) { return f.identity, nil }
 
-// serve runs the service on a channel over TLS until the test ends, and returns a client of it.
+// serve runs the service on a channel over TLS until the test ends, and returns its client.
 func (m *management) serve() enrolclient.Client {
 	m.t.Helper()
 	service := enrolserver.New(enrolserver.Config{
@@ -230,7 +230,7 @@ func (m *management) serve() enrolclient.Client {
 	return enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{address}}, Domain: domain, Trust: certs.Bundle(m.ca.CertPEM())}
 }
 
-// journal is a log that a test can look at.
+// journal is a log for tests.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -243,7 +243,7 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// count is how many lines hold a word.
+// count returns how many lines contain a word.
 func (j *journal) count(word string) (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

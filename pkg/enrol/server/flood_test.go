@@ -21,8 +21,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// public is a client that comes from some address through a gateway's public port: what Envoy does there is to write a PROXY
-// header and to copy bytes.
+// public returns a client that connects from an address through a gateway's public port: Envoy writes a PROXY header
+// and copies bytes.
 func public(t testing.TB, client enrolclient.Client, from string) enrolclient.Client {
 	t.Helper()
 	source, err := net.ResolveTCPAddr("tcp", from)
@@ -69,7 +69,7 @@ func pass(ctx context.Context, near net.Conn, to string, source *net.TCPAddr) {
 	_, _ = io.Copy(near, far)
 }
 
-// limited says whether an error is that of a limit, and fails if that is not one to try again after.
+// limited reports whether an error is a rate limit. It fails the test if the error has no retry delay.
 func limited(t testing.TB, err error) bool {
 	t.Helper()
 	var limit *enrolclient.LimitError
@@ -82,7 +82,7 @@ func limited(t testing.TB, err error) bool {
 	return true
 }
 
-func TestAFloodFromOneAddressDelaysNobodyElse(t *testing.T) {
+func TestAFloodFromOneAddressDelaysNoOtherCaller(t *testing.T) {
 	m := newManagement(t)
 	direct := m.serve()
 	attacker := public(t, direct, "203.0.113.66:1000")
@@ -132,7 +132,7 @@ func TestAFloodFromOneAddressDelaysNobodyElse(t *testing.T) {
 	}
 }
 
-func TestWhoHasTheRightCredentialIsNotLimitedByOthersBehindItsAddress(t *testing.T) {
+func TestAValidCredentialIsNotLimitedByOthersBehindItsAddress(t *testing.T) {
 	m := newManagement(t)
 	client := public(t, m.serve(), "203.0.113.66:1000")
 	for !limited(t, enrolEdge(t, client, "fl1.guess")) {
@@ -178,7 +178,7 @@ func TestLimits(t *testing.T) {
 					t.Fatalf("number %d is limited: %v", i, err)
 				}
 			}
-			for range 1000 { // on a slow machine some more come in the meantime
+			for range 1000 { // on a slow machine some more are accepted meanwhile
 				if limited(t, tc.try(t, m, client)) {
 					return
 				}
@@ -214,7 +214,7 @@ func TestOneCallerHoldsABoundedNumberOfRequests(t *testing.T) {
 		}()
 	}
 	refused := 0
-	for range 2 { // two of them beyond the burst of one node, which is 30
+	for range 2 { // two of them after the burst of one node, which is 30
 		if err := <-results; !limited(t, err) {
 			t.Errorf("got %v, want a limit", err)
 		}
@@ -235,7 +235,7 @@ func TestOneCallerHoldsABoundedNumberOfRequests(t *testing.T) {
 	}
 }
 
-func TestWhoComesThroughThePublicPortIsNoGateway(t *testing.T) {
+func TestAClientOfThePublicPortIsNotAGateway(t *testing.T) {
 	m := newManagement(t)
 	direct := m.serve()
 	outside := public(t, direct, "203.0.113.5:1234")
@@ -264,7 +264,7 @@ func TestWhoComesThroughThePublicPortIsNoGateway(t *testing.T) {
 	}
 }
 
-// BenchmarkEnrol is a whole enrolment of an edge over TLS, with a signer that answers at once.
+// BenchmarkEnrol enrols an edge over TLS, with a signer that answers at once.
 func BenchmarkEnrol(b *testing.B) {
 	m := newManagement(b)
 	client := m.serve()
@@ -283,7 +283,7 @@ func BenchmarkEnrol(b *testing.B) {
 	}
 }
 
-// BenchmarkRenew is a whole renewal, of many nodes.
+// BenchmarkRenew renews the leaves of many nodes.
 func BenchmarkRenew(b *testing.B) {
 	m := newManagement(b)
 	client := m.serve()

@@ -1,6 +1,7 @@
-// Package server is the xds-server's end of enrolment. In goes a request with a credential: a token, a ServiceAccount token or
-// a certificate of ours. Out comes a leaf for the key of the request, or a gRPC status that says why not. It checks and bounds
-// requests. It leaves the signing to an Issuer, holds no CA key, and knows no Kubernetes.
+// Package server is the xds-server's end of enrolment. The input is a request with a credential: a token, a
+// ServiceAccount token or a certificate that Fairlead issued. The output is a leaf for the key of the request, or a
+// gRPC status with the reason. The package checks and limits requests. It leaves the signing to an Issuer, holds no CA
+// key, and does not know Kubernetes.
 package server
 
 import (
@@ -21,45 +22,46 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// ErrDenied is wrapped by the errors of an Issuer or Reviewer that says no; the caller is told the whole error. Any
-// other error means that it could not be asked, and the caller should try again.
+// ErrDenied is wrapped by the errors of an Issuer or Reviewer that denies a request; the caller receives the whole
+// error. Any other error means that there was no answer, and the caller should retry.
 var ErrDenied = errors.New("denied")
 
-// Tokens knows the hashes of tokens. Where nothing is known of a hash the error is ErrUnknownToken.
+// Tokens looks up the hashes of tokens. For an unknown hash the error is enrol.ErrUnknownToken.
 type Tokens interface {
 	EdgeToken(hash string) (enrol.Grant, error)
 	GatewayToken(hash string) error
 }
 
-// Reviewer decides whether a Kubernetes ServiceAccount token is that of the gateway with this name.
+// Reviewer decides whether a Kubernetes ServiceAccount token belongs to the gateway with this name.
 type Reviewer interface {
 	ReviewGateway(ctx context.Context, serviceAccountToken, gateway string) error
 }
 
-// IssueRequest asks for a leaf for a subject whose credential was checked.
+// IssueRequest requests a leaf for a subject whose credential was checked.
 type IssueRequest struct {
 	Subject   model.Subject
 	Tunnel    model.Key // only for an edge
-	CSR       []byte    // PKCS #10, DER; its key is proven and of a kind that we take
+	CSR       []byte    // PKCS #10, DER; its key is proven and of an accepted kind
 	TokenHash string    // only for the first leaf of an edge
-	Host      string    // what the machine calls itself
+	Host      string    // the machine's own name
 }
 
-// Issuer has leaves signed. It returns them as PEM, leaf first.
+// Issuer gets leaves signed. It returns them as PEM, leaf first.
 type Issuer interface {
 	Issue(ctx context.Context, request IssueRequest) (chainPEM []byte, err error)
 }
 
-// Renewals decides whose leaf is renewed, and which gateways get a first one.
+// Renewals decides which leaves are renewed, and which gateways get a first one.
 type Renewals interface {
-	// Admit returns nil, or a gRPC status for the caller: codes.FailedPrecondition where it will never be let in again,
-	// codes.Unavailable where that is not known.
+	// Admit returns nil, or a gRPC status for the caller: enrol.NotRenewable if the subject is rejected forever,
+	// codes.Unavailable if this is currently unknown.
 	Admit(subject model.Subject) error
-	// Tunnel returns whose tunnel has an id, false if nobody's.
+	// Tunnel returns the Tunnel with an id, and false if there is none.
 	Tunnel(id string) (model.Key, bool)
 }
 
-// Config is what a Server stands on. All fields are needed but Boot; Reviewer may be nil where no gateway runs in Kubernetes.
+// Config are the dependencies of a Server. All fields are required except Boot, Reviewer and Refused. Without a
+// Reviewer, ServiceAccount tokens are rejected.
 type Config struct {
 	Domain   model.TunnelDomain
 	Tokens   Tokens
@@ -68,8 +70,9 @@ type Config struct {
 	Renewals Renewals
 	Trust    func() []byte // the trust bundle in PEM; empty: not known yet
 	Log      *slog.Logger
-	Boot     *BootConfig // nil: boot reports are not taken
-	// Refused is told of a caller whose credential is of no use, and why; nil: nobody is. It must not block.
+	Boot     *BootConfig // nil: boot reports are rejected
+	// Refused is called with the address of a caller whose credential was rejected, and the reason. It must not block.
+	// It may be nil.
 	Refused func(address string, why error)
 }
 
@@ -80,7 +83,7 @@ type Server struct {
 	limits *limits
 }
 
-// New returns a server for a gRPC server whose TLS is certs.ServerTLS.
+// New returns a Server for a gRPC server whose TLS configuration is certs.ServerTLS.
 func New(config Config) *Server {
 	return &Server{config: config, limits: newLimits()}
 }
@@ -101,18 +104,18 @@ func (s *Server) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.C
 	if err != nil {
 		return s.serve(ctx, address(ctx), func(context.Context) (attempt, error) { return attempt{}, err })
 	}
-	// Of one whom TLS has verified the name counts, not the address, which it may share with many.
+	// A verified client is identified by its name and not by its address, which it may share with many.
 	return s.serve(ctx, subject.NodeID()+" "+subject.ID, func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) })
 }
 
 // attempt is a request whose credential was checked.
 type attempt struct {
 	IssueRequest
-	key  string // what its rate is counted by: a token's hash or a node id
+	key  string // the key of its rate: a token's hash or a node id
 	rate limit.Rate
 }
 
-// serve bounds and logs what check and the Issuer do for a caller.
+// serve runs check and the Issuer for a caller, within the limits, and logs the result.
 func (s *Server) serve(ctx context.Context, caller string, check func(context.Context) (attempt, error)) (*enrolv1.Certificate, error) {
 	done := s.limits.inFlight.Take(caller)
 	if done == nil {
@@ -124,7 +127,7 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 	log := s.config.Log.With("address", remote(ctx))
 	request, err := check(ctx)
 	if err != nil {
-		return nil, s.refuse(log, caller, err)
+		return nil, s.reject(log, caller, err)
 	}
 	if wait := s.limits.attempts.Take(request.key, request.rate); wait > 0 {
 		return nil, retry.Later("too many certificates for one token or node", wait)
@@ -137,7 +140,7 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 	log = log.With("role", request.Subject.Role, "node", request.Subject.Node, "cluster", request.Tunnel.String())
 	certificate, err := s.issue(ctx, request.IssueRequest)
 	if err != nil {
-		if s.limits.said.Take(request.key, sayRate) == 0 {
+		if s.limits.logged.Take(request.key, logRate) == 0 {
 			log.Warn("no certificate issued", "error", err)
 		}
 		return nil, outcome(err, "a signature can't be had at the moment")
@@ -146,21 +149,22 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 	return certificate, nil
 }
 
-// refuse counts and logs a refusal, and returns what the caller hears of it. Whoever is refused again and again hears only
-// that, and fills no log. It keeps nobody away who has the right credential: that is looked at first.
-func (s *Server) refuse(log *slog.Logger, caller string, err error) error {
+// reject counts and logs a rejection, and returns the status for the caller. A caller that is rejected repeatedly only
+// gets a rate limit error, and does not fill the log. This keeps out no caller with a valid credential, because
+// credentials are checked first.
+func (s *Server) reject(log *slog.Logger, caller string, err error) error {
 	if code := status.Code(err); s.config.Refused != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
 		s.config.Refused(caller, err)
 	}
 	switch status.Code(err) {
 	case codes.ResourceExhausted:
 		return err
-	case codes.Unavailable: // whoever waits for a tunnel asks often
-		if s.limits.said.Take(caller, sayRate) > 0 {
+	case codes.Unavailable: // callers that wait for a tunnel retry often
+		if s.limits.logged.Take(caller, logRate) > 0 {
 			return err
 		}
 	default:
-		if wait := s.limits.refusals.Take(caller, refusalRate); wait > 0 {
+		if wait := s.limits.rejections.Take(caller, rejectionRate); wait > 0 {
 			return retry.Later("too many attempts were refused", wait)
 		}
 	}
@@ -180,8 +184,8 @@ func (s *Server) issue(ctx context.Context, request IssueRequest) (*enrolv1.Cert
 	return &enrolv1.Certificate{Chain: chain, TrustBundle: bundle}, nil
 }
 
-// outcome tells the caller of a denial what it says, and of any other error nothing but to try again: the error may hold
-// what is none of the caller's business.
+// outcome returns the status for an error. The caller receives the text of a denial. For any other error it receives
+// only otherwise, because the error may contain internal information.
 func outcome(err error, otherwise string) error {
 	switch {
 	case errors.Is(err, enrol.ErrUnknownToken):
@@ -192,7 +196,7 @@ func outcome(err error, otherwise string) error {
 	return status.Error(codes.Unavailable, otherwise)
 }
 
-// remote is the caller's address for people, address that by which it is counted.
+// remote returns the caller's address for logs, address the one for rate limits.
 func remote(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()

@@ -9,7 +9,7 @@ import (
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 )
 
-// TestTheCertificatesOfOneTunnelAreBounded has one tunnel use one token after the other, and one leaf after the
+// TestTheCertificatesOfOneTunnelAreBounded lets one tunnel use one token after the other, and one leaf after the
 // other.
 func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 	tests := map[string]struct {
@@ -18,7 +18,7 @@ func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 	}{
 		"by tokens": {burst: 512, try: func(t *testing.T, m *management, client enrolclient.Client, i int) error {
 			t.Helper()
-			if i%50 == 0 { // one token has a limit of its own
+			if i%50 == 0 { // each token has its own limit
 				token, err := enrol.RandomToken()
 				if err != nil {
 					t.Fatal(err)
@@ -49,7 +49,7 @@ func TestTheCertificatesOfOneTunnelAreBounded(t *testing.T) {
 					t.Fatalf("number %d: %v", i, err)
 				}
 			}
-			// On a slow machine some more come in the meantime: one every 2 s by tokens, one every 120 ms by leaves
+			// On a slow machine some more are accepted meanwhile: one every 2 s by tokens, one every 120 ms by leaves
 			// of an hour.
 			if served < tc.burst || served > tc.burst*3/2 || others == 0 {
 				t.Errorf("%d of %d were served, want about %d", served, served+others, tc.burst)

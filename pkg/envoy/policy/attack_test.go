@@ -33,7 +33,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// sample is what an edge and a gateway get.
+// sample contains the resources of an edge and a gateway.
 type sample struct {
 	tunnel                     *listenerv3.Listener // of the edge
 	gateway, apiservers        *clusterv3.Cluster   // of the edge
@@ -59,25 +59,25 @@ func newSample() sample {
 	}
 }
 
-// refusals are what an edge and a gateway say of a sample.
-func (s sample) refusals(t *testing.T) string {
+// rejections returns the errors of an edge and a gateway for a sample.
+func (s sample) rejections(t *testing.T) string {
 	t.Helper()
-	var said []string
+	var got []string
 	edge, gateway := edgePolicy(), gatewayPolicy(everywhere)
 	for _, m := range []proto.Message{s.tunnel, s.apiservers, s.gateway} {
 		if err := edge.Check(wrapped(t, m)); err != nil {
-			said = append(said, err.Error())
+			got = append(got, err.Error())
 		}
 	}
 	for _, m := range []proto.Message{s.public, s.apiserver, s.connect, s.workload, s.peer, s.control} {
 		if err := gateway.Check(wrapped(t, m)); err != nil {
-			said = append(said, err.Error())
+			got = append(got, err.Error())
 		}
 	}
-	return strings.Join(said, "\n")
+	return strings.Join(got, "\n")
 }
 
-// lastFilter is the configuration of the last filter of a chain.
+// lastFilter returns the configuration of the last filter of a chain.
 func lastFilter(l *listenerv3.Listener, chain int) *anypb.Any {
 	filters := l.FilterChains[chain].Filters
 	return filters[len(filters)-1].GetTypedConfig()
@@ -87,7 +87,7 @@ func unknownField(m proto.Message) {
 	m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 5000, protowire.VarintType), 1))
 }
 
-// TestWhatAPolicyCouldForget has an xds-server that is taken over try what no resource of ours has.
+// TestWhatAPolicyCouldForget tries resources of a compromised xds-server that Fairlead never renders.
 func TestWhatAPolicyCouldForget(t *testing.T) {
 	log := func(change func(*structpb.Struct)) func(*testing.T, sample) {
 		return func(t *testing.T, s sample) {
@@ -116,7 +116,7 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 			p.AccessLogOptions.AccessLogFlushInterval = durationpb.New(time.Millisecond)
 		}), "access_log_flush_interval"},
 		"the same by the older field": {relay(func(p *tcpproxyv3.TcpProxy) {
-			p.AccessLogFlushInterval = durationpb.New(time.Millisecond) //nolint:staticcheck // Envoy obeys it still
+			p.AccessLogFlushInterval = durationpb.New(time.Millisecond) //nolint:staticcheck // Envoy still obeys it
 		}), "access_log_flush_interval"},
 		"counts under another name":        {func(_ *testing.T, s sample) { s.public.StatPrefix = "x" }, "stat_prefix"},
 		"clients that drain under another": {func(_ *testing.T, s sample) { s.connect.StatPrefix = "public" }, "stat_prefix"},
@@ -320,18 +320,18 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSample()
-			if said := s.refusals(t); said != "" {
-				t.Fatalf("what nobody has changed is refused: %s", said)
+			if got := s.rejections(t); got != "" {
+				t.Fatalf("what nobody has changed is refused: %s", got)
 			}
 			tc.change(t, s)
-			if said := s.refusals(t); !strings.Contains(said, tc.wantErr) {
-				t.Errorf("got %q, want an error with %q", said, tc.wantErr)
+			if got := s.rejections(t); !strings.Contains(got, tc.wantErr) {
+				t.Errorf("got %q, want an error with %q", got, tc.wantErr)
 			}
 		})
 	}
 }
 
-// TestANewerServerMayVary shows an agent of this version what a newer xds-server may make.
+// TestANewerServerMayVary checks that an agent of this version accepts possible resources of a newer xds-server.
 func TestANewerServerMayVary(t *testing.T) {
 	s := newSample()
 	s.tunnel.StatPrefix, s.tunnel.PerConnectionBufferLimitBytes = "tunnels_2", wrapperspb.UInt32(1<<20)
@@ -350,8 +350,8 @@ func TestANewerServerMayVary(t *testing.T) {
 	})
 	inside(t, lastFilter(s.public, 0), func(r *reversetunnelv3.ReverseTunnel) { r.PingInterval = durationpb.New(30 * time.Second) })
 	inside(t, lastFilter(s.public, 2), func(p *tcpproxyv3.TcpProxy) { p.MaxDownstreamConnectionDuration = durationpb.New(time.Hour) })
-	if said := s.refusals(t); said != "" {
-		t.Error(said)
+	if got := s.rejections(t); got != "" {
+		t.Error(got)
 	}
 	if fmt.Sprint(s) == fmt.Sprint(newSample()) {
 		t.Error("nothing is new")

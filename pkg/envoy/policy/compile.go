@@ -13,28 +13,28 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Keys of policy.yaml that are no names of fields.
+// Keys of policy.yaml that are not names of fields.
 const (
-	keyType  = "@type"
-	keyAny   = "$any"
-	keyEach  = "$each"
-	keyMaybe = "$maybe"
-	keyMerge = "<<"
-	must     = "!"
+	keyType      = "@type"
+	keyAny       = "$any"
+	keyEach      = "$each"
+	keyOptional  = "$maybe"
+	keyMerge     = "<<"
+	markRequired = "!"
 )
 
-// compiler makes rules of what stands in policy.yaml.
+// compiler compiles policy.yaml to rules.
 type compiler struct {
-	words map[string]string // regular expressions behind {x}
-	free  map[string]bool
-	texts map[string]*text // that were compiled
+	patterns map[string]string // regular expressions of {x}
+	free     map[string]bool
+	texts    map[string]*text // compiled texts
 }
 
 // entry is one key of a mapping.
 type entry struct {
-	key   string
-	must  bool
-	value *yaml.Node
+	key      string
+	required bool
+	value    *yaml.Node
 }
 
 func fault(node *yaml.Node, format string, a ...any) error {
@@ -49,7 +49,7 @@ func resolve(node *yaml.Node) *yaml.Node {
 	return node
 }
 
-// entries are those of a mapping, with those that it merges.
+// entries returns the entries of a mapping, including merged ones.
 func entries(node *yaml.Node) ([]entry, error) {
 	if node = resolve(node); node.Kind != yaml.MappingNode {
 		return nil, fault(node, "this has to be a mapping")
@@ -65,13 +65,13 @@ func entries(node *yaml.Node) ([]entry, error) {
 			all = append(all, merged...)
 			continue
 		}
-		name, required := strings.CutSuffix(key, must)
+		name, required := strings.CutSuffix(key, markRequired)
 		all = append(all, entry{name, required, value})
 	}
 	return all, nil
 }
 
-// only returns the value of a mapping that has no other key.
+// only returns the value of key if it is the only key of a mapping.
 func only(node *yaml.Node, key string) (*yaml.Node, bool) {
 	if node = resolve(node); node.Kind == yaml.MappingNode && len(node.Content) == 2 && node.Content[0].Value == key {
 		return resolve(node.Content[1]), true
@@ -96,7 +96,7 @@ func (c *compiler) resource(kind string, node *yaml.Node) (resource, error) {
 	if err != nil {
 		return resource{}, err
 	}
-	for _, f := range rule.must {
+	for _, f := range rule.required {
 		if name, ok := f.each.(*text); ok && f.descriptor.Name() == "name" {
 			return resource{name, rule}, nil
 		}
@@ -123,7 +123,7 @@ func (c *compiler) message(node *yaml.Node, md protoreflect.MessageDescriptor) (
 		if md, err = descriptorOf(all[i].value, all[i].value.Value); err != nil {
 			return nil, err
 		}
-		m.packed, m.good = md.FullName(), &remembered{}
+		m.packed, m.accepted = md.FullName(), &acceptedCache{}
 		all = slices.Delete(all, i, i+1)
 	}
 	for _, e := range all {
@@ -139,29 +139,29 @@ func (c *compiler) message(node *yaml.Node, md protoreflect.MessageDescriptor) (
 			return nil, err
 		}
 		m.fields[fd.Number()] = f
-		if e.must {
-			m.must = append(m.must, f)
+		if e.required {
+			m.required = append(m.required, f)
 		}
 	}
 	return m, nil
 }
 
-// values compiles the rules for what a field holds.
+// values compiles the rules for the values of a field.
 func (c *compiler) values(node *yaml.Node, fd protoreflect.FieldDescriptor) (v values, err error) {
 	switch {
 	case fd.IsMap():
 		return c.keys(node, fd.MapValue())
 	case fd.IsList() && resolve(node).Kind == yaml.SequenceNode:
 		for _, one := range resolve(node).Content {
-			inner, maybe := only(one, keyMaybe)
-			if !maybe {
+			inner, optional := only(one, keyOptional)
+			if !optional {
 				inner = resolve(one)
 			}
 			r, err := c.value(inner, fd)
 			if err != nil {
 				return v, err
 			}
-			v.steps = append(v.steps, step{r, maybe})
+			v.steps = append(v.steps, step{r, optional})
 		}
 		return v, nil
 	default:
@@ -176,7 +176,7 @@ func (c *compiler) keys(node *yaml.Node, value protoreflect.FieldDescriptor) (v 
 	if err != nil {
 		return v, err
 	}
-	v.keys, v.must = map[string]rule{}, map[string]bool{}
+	v.keys, v.required = map[string]rule{}, map[string]bool{}
 	for _, e := range all {
 		r, err := c.value(e.value, value)
 		if err != nil {
@@ -187,8 +187,8 @@ func (c *compiler) keys(node *yaml.Node, value protoreflect.FieldDescriptor) (v 
 			continue
 		}
 		v.keys[e.key] = r
-		if e.must {
-			v.must[e.key] = true
+		if e.required {
+			v.required[e.key] = true
 		}
 	}
 	return v, nil
@@ -217,7 +217,7 @@ func (c *compiler) value(node *yaml.Node, fd protoreflect.FieldDescriptor) (rule
 		fields := fd.Message().Fields().ByName("fields")
 		v, err := c.keys(node, fields.MapValue())
 		f := &field{fields, v}
-		return of{&message{fields: map[protoreflect.FieldNumber]*field{fields.Number(): f}, must: []*field{f}}}, err
+		return of{&message{fields: map[protoreflect.FieldNumber]*field{fields.Number(): f}, required: []*field{f}}}, err
 	default:
 		m, err := c.message(node, fd.Message())
 		return of{m}, err
@@ -277,7 +277,7 @@ func (c *compiler) scalar(node *yaml.Node, fd protoreflect.FieldDescriptor) (rul
 
 var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
 
-// text compiles a text in which {x} stands for something.
+// text compiles a text with placeholders {x}.
 func (c *compiler) text(s string) (*text, error) {
 	if t := c.texts[s]; t != nil {
 		return t, nil
@@ -298,7 +298,7 @@ func (c *compiler) compileText(s string) (*text, error) {
 		if at == nil {
 			break
 		}
-		word, ok := c.words[rest[at[0]+1:at[1]-1]]
+		word, ok := c.patterns[rest[at[0]+1:at[1]-1]]
 		if !ok {
 			return nil, fmt.Errorf("%s stands for nothing", rest[at[0]:at[1]])
 		}
@@ -316,7 +316,7 @@ func (c *compiler) compileText(s string) (*text, error) {
 func (c *compiler) bounds(node *yaml.Node) (rule, error) {
 	value := node.Value
 	if placeholder.MatchString(value) {
-		value = c.words[strings.Trim(value, "{}")]
+		value = c.patterns[strings.Trim(value, "{}")]
 	}
 	return interval(node, value, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestFaultsInAFile has each fault named with its line: a rule that means nothing must not stand in the file unnoticed.
+// TestFaultsInAFile checks that each error is reported with its line: a rule without effect must not go unnoticed.
 func TestFaultsInAFile(t *testing.T) {
 	scope := Scope{Domain: "tunnels.example.com", Subject: model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: "aaaaaaaaaaaaaaaaaaaa"}}
 	const head = "variables: {label: '[a-z]*'}\nedge:\n  envoy.config.cluster.v3.Cluster:\n  - name!: x\n"

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// FuzzPolicy shows an agent a resource of an xds-server that is taken over: it answers, and never panics.
+// FuzzPolicy checks arbitrary resources of a compromised xds-server: Check returns, and never panics.
 func FuzzPolicy(f *testing.F) {
 	id := "aaaaaaaaaaaaaaaaaaaa"
 	subject := model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id}

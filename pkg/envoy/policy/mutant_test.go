@@ -10,23 +10,25 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// harmless are the ends of the paths of all that may vary in what an edge and a gateway get, but for numbers and times.
+// harmless are path suffixes of all fields that may vary in the resources of an edge and a gateway, in addition to
+// numbers and durations.
 var harmless = []string{
 	".stat_prefix", ".alt_stat_name", // names of statistics
-	"load_assignment.cluster_name", "socket_options.description", // only people read them
-	"retry_policy.retry_on", // Envoy ignores conditions that it does not know
+	"load_assignment.cluster_name", "socket_options.description", // only for people
+	"retry_policy.retry_on", // Envoy ignores unknown conditions
 	"response_flag_filter.flags",
-	"json_format.fields.value.string_value",   // text without operators, on Envoy's output
-	"endpoint.address.socket_address.address", // any DNS name or IP address may be dialled: see the edge's --allow-target
-	// What is as Envoy has it by default leads nowhere else.
+	"json_format.fields.value.string_value", // text without operators, on Envoy's output
+	// any DNS name or IP address may be dialled: see the edge's --allow-target
+	"endpoint.address.socket_address.address",
+	// Envoy's default values lead nowhere else.
 	".type", "load_assignment.endpoints", ".circuit_breakers", ".thresholds", ".expected_statuses", ".ipv4_compat", ".dns_lookup_family",
 	".all_addresses_in_single_endpoint", ".auto_host_sni", ".ignore_health_on_host_removal", ".omit_empty_values", ".allow_connect",
 	".strip_trailing_host_dot", ".cluster_not_found_response_code",
 }
 
-// TestEveryOtherFieldIsRefused sets every field that Envoy has at any place of what an edge and a gateway get, in turn: what
-// is not set gets a value, and each text becomes the name of the agent and a path.
-func TestEveryOtherFieldIsRefused(t *testing.T) {
+// TestEveryOtherFieldIsRejected changes every field of Envoy's API at any place in the resources of an edge and a
+// gateway, one at a time: an unset field gets a value, and each text becomes the name of the agent and a path.
+func TestEveryOtherFieldIsRejected(t *testing.T) {
 	s := newSample()
 	edge, gateway := edgePolicy(), gatewayPolicy(everywhere)
 	tried := 0
@@ -50,7 +52,7 @@ func TestEveryOtherFieldIsRefused(t *testing.T) {
 	}
 }
 
-// mutate yields copies of a message with one change each, of a field of its own or of a message inside of it.
+// mutate yields copies of a message with one change each, of a field or inside of a nested message.
 func mutate(t *testing.T, m proto.Message, path string, yield func(path string, mutant proto.Message)) {
 	t.Helper()
 	if packed, ok := m.(*anypb.Any); ok {
@@ -111,7 +113,7 @@ func mutateInside(t *testing.T, m proto.Message, fd protoreflect.FieldDescriptor
 	}
 }
 
-// changes are those of one field that are no other number or time.
+// changes returns the changes of one field, except other numbers and durations.
 func changes(fd protoreflect.FieldDescriptor) (all []func(protoreflect.Message)) {
 	for _, v := range others(fd) {
 		all = append(all, func(m protoreflect.Message) {
@@ -133,7 +135,7 @@ func changes(fd protoreflect.FieldDescriptor) (all []func(protoreflect.Message))
 	return all
 }
 
-// others are values that a field has in no resource of ours; for a message any value stands for an empty one.
+// others returns values that a field has in no resource of Fairlead. For a message, any value stands for an empty one.
 func others(fd protoreflect.FieldDescriptor) []protoreflect.Value {
 	switch fd.Kind() {
 	case protoreflect.BoolKind:

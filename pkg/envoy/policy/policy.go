@@ -1,6 +1,7 @@
-// Package policy decides what an agent lets an xds-server send to its Envoy. The identity of the agent and the addresses on
-// which its Envoy listens go in, then resources of Envoy; out comes an error for each resource that policy.yaml does not
-// allow. It does not know how an xds-server makes resources, so a newer one may send others, as long as they are within it.
+// Package policy decides which resources an agent accepts from an xds-server for its Envoy. The input is the identity
+// of the agent and the addresses on which its Envoy listens, and then resources of Envoy. The output is an error for
+// each resource that policy.yaml does not allow. The package does not know how an xds-server renders resources, so a
+// newer one may send other resources, if policy.yaml allows them.
 package policy
 
 import (
@@ -25,16 +26,16 @@ var file []byte
 type Scope struct {
 	Domain  model.TunnelDomain
 	Subject model.Subject
-	Listens envoy.GatewayBind // of a gateway: the only addresses on which its Envoy may listen
+	Listens envoy.GatewayBind // for a gateway: the only addresses on which its Envoy may listen
 }
 
-// Policy is what one subject lets an xds-server send. It is safe for concurrent use.
+// Policy is what one subject accepts from an xds-server. It is safe for concurrent use.
 type Policy struct {
-	agent     string // role and node, for errors
+	agent     string // its role, for errors
 	resources map[string][]resource
 }
 
-// resource is what resources of one name may have in them.
+// resource is the rule for resources of one name.
 type resource struct {
 	name *text
 	rule *message
@@ -50,7 +51,7 @@ type document struct {
 	Gateway   map[string][]yaml.Node `yaml:"gateway"`
 }
 
-var own = sync.OnceValues(func() (*document, error) { return parse(file) })
+var ownDocument = sync.OnceValues(func() (*document, error) { return parse(file) })
 
 func parse(data []byte) (*document, error) {
 	d := &document{}
@@ -60,20 +61,21 @@ func parse(data []byte) (*document, error) {
 	return d, nil
 }
 
-// Of returns the policy of this version for a subject.
+// Of returns the policy of this version for a subject. It panics if policy.yaml, which is part of the program, is
+// invalid.
 func Of(s Scope) *Policy {
-	d, err := own()
+	d, err := ownDocument()
 	if err == nil {
 		var p *Policy
 		if p, err = compile(d, s); err == nil {
 			return p
 		}
 	}
-	panic(err) // a fault in policy.yaml, which is part of the program
+	panic(err) // an error in policy.yaml, which is part of the program
 }
 
 func compile(d *document, s Scope) (*Policy, error) {
-	c := &compiler{words: words(d, s), free: map[string]bool{}, texts: map[string]*text{}}
+	c := &compiler{patterns: patterns(d, s), free: map[string]bool{}, texts: map[string]*text{}}
 	for _, name := range d.Free {
 		c.free[name] = true
 	}
@@ -94,8 +96,8 @@ func compile(d *document, s Scope) (*Policy, error) {
 	return p, nil
 }
 
-// words are the regular expressions behind {x}.
-func words(d *document, s Scope) map[string]string {
+// patterns returns the regular expressions of {x}.
+func patterns(d *document, s Scope) map[string]string {
 	identity, trust := envoy.SecretNames(s.Subject)
 	all := map[string]string{
 		"node": s.Subject.Node, "id": s.Subject.ID, "domain": string(s.Domain), "tunnel": s.Domain.TunnelID(s.Subject.ID),
@@ -118,7 +120,7 @@ func words(d *document, s Scope) map[string]string {
 	return all
 }
 
-// Check returns an error for a resource that the policy does not allow. It names the first place that is against it.
+// Check returns an error for a resource that the policy does not allow. The error names the first violation.
 func (p *Policy) Check(packed *anypb.Any) error {
 	m, err := packed.UnmarshalNew()
 	if err != nil {

@@ -49,7 +49,7 @@ func ownCluster() model.WorkloadCluster {
 	return model.WorkloadCluster{ID: ownEdge.ID, Hostname: "c1.prod.tunnels.example.com", ExtraNames: []string{"api.c1.example.org"}, APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}}
 }
 
-func TestAllThatIsMadeIsAllowed(t *testing.T) {
+func TestAllRenderedEdgeResourcesAreAllowed(t *testing.T) {
 	name := model.Endpoint{Host: "api_1.example.com", Port: 6443}
 	others := []model.Endpoint{{Host: "10.0.0.2", Port: 6443}, {Host: "2001:db8::1", Port: 443}}
 	dials := map[string]envoy.EdgeDial{
@@ -82,7 +82,7 @@ func TestAllThatIsMadeIsAllowed(t *testing.T) {
 	}
 }
 
-func TestAllThatIsMadeForAGatewayIsAllowed(t *testing.T) {
+func TestAllRenderedGatewayResourcesAreAllowed(t *testing.T) {
 	single := ownInstallation()
 	single.Gateways, single.Control = []model.Gateway{{Name: ownGateway.Node}}, model.Endpoint{Host: "::1", Port: 1}
 	denied := model.Denied{
@@ -110,7 +110,7 @@ func TestAllThatIsMadeForAGatewayIsAllowed(t *testing.T) {
 
 func edgePolicy() *policy.Policy { return policy.Of(policy.Scope{Domain: domain, Subject: ownEdge}) }
 
-// gatewayPolicy is that of a gateway that listens at one address.
+// gatewayPolicy returns the policy of a gateway that listens at one address.
 func gatewayPolicy(at model.Endpoint) *policy.Policy {
 	bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at}
 	return policy.Of(policy.Scope{Domain: domain, Subject: ownGateway, Listens: bind})
@@ -149,7 +149,7 @@ func agentService() *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "agent"}}}
 }
 
-func TestNothingElseIsTakenByAnEdge(t *testing.T) {
+func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 	route := func(change func(*routev3.RouteAction)) func(*testing.T, *listenerv3.Listener, *clusterv3.Cluster) {
 		return func(t *testing.T, l *listenerv3.Listener, _ *clusterv3.Cluster) {
 			inside(t, l.FilterChains[0].Filters[0].GetTypedConfig(), func(m *hcmv3.HttpConnectionManager) {
@@ -173,7 +173,7 @@ func TestNothingElseIsTakenByAnEdge(t *testing.T) {
 	}
 	tests := map[string]struct {
 		change  func(*testing.T, *listenerv3.Listener, *clusterv3.Cluster)
-		wantErr string // empty: it is taken
+		wantErr string // empty: accepted
 	}{
 		"nothing is changed": {change: cluster(func(*clusterv3.Cluster) {})},
 		"another number, or time": {change: func(_ *testing.T, l *listenerv3.Listener, c *clusterv3.Cluster) {
@@ -252,9 +252,9 @@ func TestNothingElseIsTakenByAnEdge(t *testing.T) {
 			l := envoy.EdgeListeners(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			c := envoy.EdgeClusters(ownInstallation(), ownCluster(), ownEdge.Node, envoy.EdgeDial{})[0]
 			tc.change(t, l, c)
-			said := fmt.Sprint(allowed.Check(wrapped(t, l)), allowed.Check(wrapped(t, c)))
-			if taken := said == "<nil> <nil>"; taken != (tc.wantErr == "") || !strings.Contains(said, tc.wantErr) {
-				t.Errorf("got %s, want an error with %q", said, tc.wantErr)
+			got := fmt.Sprint(allowed.Check(wrapped(t, l)), allowed.Check(wrapped(t, c)))
+			if taken := got == "<nil> <nil>"; taken != (tc.wantErr == "") || !strings.Contains(got, tc.wantErr) {
+				t.Errorf("got %s, want an error with %q", got, tc.wantErr)
 			}
 		})
 	}
@@ -277,7 +277,7 @@ func endpointOf(c *clusterv3.Cluster) *endpointv3.Endpoint {
 	return c.LoadAssignment.Endpoints[0].LbEndpoints[0].GetEndpoint()
 }
 
-func TestNothingOfAGatewayLeadsToItsAgent(t *testing.T) {
+func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 	tests := map[string]struct {
 		change  func(public, apiserver, connect *listenerv3.Listener, tunnel *clusterv3.Cluster)
 		wantErr string
@@ -308,14 +308,14 @@ func TestNothingOfAGatewayLeadsToItsAgent(t *testing.T) {
 			l := envoy.GatewayListeners(ownInstallation(), ownGateway.Node, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{})
 			c := envoy.TunnelClusters(ownInstallation(), ownCluster())[0]
 			tc.change(l[0], l[1], l[2], c)
-			said := ""
+			got := ""
 			for _, m := range append(messages(l), c) {
 				if err := allowed.Check(wrapped(t, m)); err != nil {
-					said += err.Error()
+					got += err.Error()
 				}
 			}
-			if !strings.Contains(said, tc.wantErr) {
-				t.Errorf("got %q, want an error with %q", said, tc.wantErr)
+			if !strings.Contains(got, tc.wantErr) {
+				t.Errorf("got %q, want an error with %q", got, tc.wantErr)
 			}
 		})
 	}

@@ -9,16 +9,18 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// typeURLPrefix is in front of the type of every extension.
+// typeURLPrefix is the prefix of the type of every extension.
 const typeURLPrefix = "type.googleapis.com/"
 
-// violation is a place in a resource that is against the policy.
+// violation is a place in a resource that violates the policy.
 type violation struct {
 	path []string
 	why  string
 }
 
-func against(format string, a ...any) *violation { return &violation{why: fmt.Sprintf(format, a...)} }
+func violationf(format string, a ...any) *violation {
+	return &violation{why: fmt.Sprintf(format, a...)}
+}
 
 func (v *violation) in(name string) *violation {
 	if v != nil {
@@ -27,7 +29,7 @@ func (v *violation) in(name string) *violation {
 	return v
 }
 
-// deeper returns the violation that is nearer to what somebody changed: of rules of which any would do.
+// deeper returns the violation with the longer path, which is more likely the cause if all alternatives fail.
 func deeper(a, b *violation) *violation {
 	if a == nil || len(b.path) > len(a.path) {
 		return b
@@ -35,7 +37,7 @@ func deeper(a, b *violation) *violation {
 	return a
 }
 
-// rule is one for a single value.
+// rule is a rule for a single value.
 type rule interface {
 	check(field protoreflect.FieldDescriptor, v protoreflect.Value) *violation
 }
@@ -60,7 +62,7 @@ type text struct {
 	pattern *regexp.Regexp // nil: exact
 }
 
-// maxText bounds what a pattern is compared with.
+// maxText bounds the strings that are matched with a pattern.
 const maxText = 1024
 
 func (t *text) matches(s string) bool {
@@ -71,14 +73,14 @@ func (t *text) matches(s string) bool {
 }
 
 func (t *text) check(field protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
-	if s := shown(field, v); !t.matches(s) {
-		return against("is %.100q", s)
+	if s := valueName(field, v); !t.matches(s) {
+		return violationf("is %.100q", s)
 	}
 	return nil
 }
 
-// shown is a value as people know it.
-func shown(field protoreflect.FieldDescriptor, v protoreflect.Value) string {
+// valueName returns a value as text: the name of an enum value, or else its string form.
+func valueName(field protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	if field.Kind() == protoreflect.EnumKind {
 		if known := field.Enum().Values().ByNumber(v.Enum()); known != nil {
 			return string(known.Name())
@@ -91,8 +93,8 @@ func shown(field protoreflect.FieldDescriptor, v protoreflect.Value) string {
 type bounds struct{ low, high float64 }
 
 func (b bounds) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
-	if n, ok := number(v.Interface()); !ok || !(n >= b.low && n <= b.high) { // not a number is in no range
-		return against("is %.100q, and not from %v to %v", v.String(), b.low, b.high)
+	if n, ok := number(v.Interface()); !ok || !(n >= b.low && n <= b.high) { // NaN is in no range
+		return violationf("is %.100q, and not from %v to %v", v.String(), b.low, b.high)
 	}
 	return nil
 }
@@ -119,23 +121,23 @@ func number(v any) (float64, bool) {
 type never struct{}
 
 func (never) check(protoreflect.FieldDescriptor, protoreflect.Value) *violation {
-	return against("is set")
+	return violationf("is set")
 }
 
-// wrapped is a rule for a message that stands for one value: a wrapper, a Value, or (with seconds) a time.
+// wrapped is a rule for a message that stands for one value: a wrapper, a Value, or (with seconds) a duration.
 type wrapped struct {
-	field protoreflect.FieldDescriptor // nil: a time
+	field protoreflect.FieldDescriptor // nil: a duration
 	rule  rule
 }
 
 func (w wrapped) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
 	m := v.Message()
 	if len(m.GetUnknown()) > 0 {
-		return against("has a field that this version does not know")
+		return violationf("has a field that this version does not know")
 	}
 	if w.field != nil {
 		if oneof := w.field.ContainingOneof(); oneof != nil && m.WhichOneof(oneof) != w.field {
-			return against("is %.100q", v.String())
+			return violationf("is %.100q", v.String())
 		}
 		return w.rule.check(w.field, m.Get(w.field))
 	}
@@ -144,14 +146,14 @@ func (w wrapped) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *vi
 	return w.rule.check(nil, protoreflect.ValueOfFloat64(seconds))
 }
 
-// message is a rule for a message, or for what is packed in an Any.
+// message is a rule for a message, or for the content of an Any.
 type message struct {
-	packed protoreflect.FullName // of an Any: the type
-	good   *remembered           // of an Any
-	fields map[protoreflect.FieldNumber]*field
-	must   []*field
-	free   map[string]bool // strings that are names of statistics
-	label  *text
+	packed   protoreflect.FullName // for an Any: the type
+	accepted *acceptedCache        // for an Any
+	fields   map[protoreflect.FieldNumber]*field
+	required []*field
+	free     map[string]bool // strings that are names of statistics
+	label    *text
 }
 
 // field is the rule for one field.
@@ -160,22 +162,22 @@ type field struct {
 	values
 }
 
-// values are the rules for what a field holds.
+// values are the rules for the values of a field.
 type values struct {
-	each  rule
-	steps []step          // of a list in brackets, then there is no other
-	keys  map[string]rule // of a map, beside each
-	must  map[string]bool // keys
+	each     rule
+	steps    []step          // of a list in brackets; then there are no other rules
+	keys     map[string]rule // of a map, in addition to each
+	required map[string]bool // required keys
 }
 
 type step struct {
-	rule  rule
-	maybe bool
+	rule     rule
+	optional bool
 }
 
 func (r *message) check(m protoreflect.Message) (found *violation) {
 	if len(m.GetUnknown()) > 0 {
-		return against("has a field that this version does not know")
+		return violationf("has a field that this version does not know")
 	}
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch f := r.fields[fd.Number()]; {
@@ -183,8 +185,8 @@ func (r *message) check(m protoreflect.Message) (found *violation) {
 			found = f.check(fd, v).in(string(fd.Name()))
 		case r.free[string(fd.Name())] && fd.Kind() == protoreflect.StringKind && !fd.IsList():
 			found = r.label.check(fd, v).in(string(fd.Name()))
-		case !harmless(fd):
-			found = against("is set").in(string(fd.Name()))
+		case !isNumber(fd):
+			found = violationf("is set").in(string(fd.Name()))
 		default:
 			found = unknownIn(fd, v).in(string(fd.Name()))
 		}
@@ -193,15 +195,15 @@ func (r *message) check(m protoreflect.Message) (found *violation) {
 	if found != nil {
 		return found
 	}
-	for _, f := range r.must {
+	for _, f := range r.required {
 		if !m.Has(f.descriptor) {
-			return against("is missing").in(string(f.descriptor.Name()))
+			return violationf("is missing").in(string(f.descriptor.Name()))
 		}
 	}
 	return nil
 }
 
-// of makes a rule for a message one for a value.
+// of is a rule for a value that is a message.
 type of struct{ *message }
 
 func (r of) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
@@ -210,21 +212,21 @@ func (r of) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violati
 		return r.message.check(v.Message())
 	}
 	if len(packed.ProtoReflect().GetUnknown()) > 0 {
-		return against("has a field that this version does not know")
+		return violationf("has a field that this version does not know")
 	}
 	if packed.GetTypeUrl() != typeURLPrefix+string(r.packed) {
-		return against("is a %.100q", packed.GetTypeUrl())
+		return violationf("is a %.100q", packed.GetTypeUrl())
 	}
-	if r.good.has(packed.GetValue()) {
+	if r.accepted.has(packed.GetValue()) {
 		return nil
 	}
 	inner, err := anypb.UnmarshalNew(packed, proto.UnmarshalOptions{})
 	if err != nil {
-		return against("can't be decoded")
+		return violationf("can't be decoded")
 	}
 	found := r.message.check(inner.ProtoReflect())
 	if found == nil {
-		r.good.add(packed.GetValue())
+		r.accepted.add(packed.GetValue())
 	}
 	return found
 }
@@ -245,15 +247,15 @@ func (r *values) check(fd protoreflect.FieldDescriptor, v protoreflect.Value) (f
 	}
 }
 
-// maxKeys is how many keys a map may have whose keys the policy does not list, such as the fields of a log line.
+// maxKeys bounds a map whose keys the policy does not list, such as the fields of a log line.
 const maxKeys = 64
 
-// freeKey is a key that the policy does not list: it becomes part of each line.
+// freeKey matches keys that the policy does not list: they become part of each log line.
 var freeKey = regexp.MustCompile(`^[a-zA-Z0-9_.]{1,64}$`)
 
 func (r *values) checkMap(fd protoreflect.FieldDescriptor, m protoreflect.Map) (found *violation) {
 	if m.Len() > maxKeys {
-		return against("has %d keys, more than %d", m.Len(), maxKeys)
+		return violationf("has %d keys, more than %d", m.Len(), maxKeys)
 	}
 	m.Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
 		one := r.keys[key.String()]
@@ -261,15 +263,15 @@ func (r *values) checkMap(fd protoreflect.FieldDescriptor, m protoreflect.Map) (
 			one = r.each
 		}
 		if one == nil || r.keys[key.String()] == nil && !freeKey.MatchString(key.String()) {
-			found = against("has %.100q", key.String())
+			found = violationf("has %.100q", key.String())
 		} else {
 			found = one.check(fd.MapValue(), v).in(fmt.Sprintf("%.100s", key.String()))
 		}
 		return found == nil
 	})
-	for key := range r.must {
+	for key := range r.required {
 		if found == nil && !m.Has(protoreflect.ValueOfString(key).MapKey()) {
-			found = against("is missing").in(key)
+			found = violationf("is missing").in(key)
 		}
 	}
 	return found
@@ -282,7 +284,7 @@ func (r *values) checkSteps(fd protoreflect.FieldDescriptor, list protoreflect.L
 		for done := false; !done; next++ {
 			if next == len(r.steps) {
 				if found == nil {
-					found = against("has more than this agent knows")
+					found = violationf("has more than this agent knows")
 				}
 				return found
 			}
@@ -290,27 +292,27 @@ func (r *values) checkSteps(fd protoreflect.FieldDescriptor, list protoreflect.L
 			if one != nil {
 				found = deeper(found, one)
 			}
-			if done = one == nil; !done && !r.steps[next].maybe {
+			if done = one == nil; !done && !r.steps[next].optional {
 				return found
 			}
 		}
 	}
 	for ; next < len(r.steps); next++ {
-		if !r.steps[next].maybe {
-			return against("is incomplete: an element is missing")
+		if !r.steps[next].optional {
+			return violationf("is incomplete: an element is missing")
 		}
 	}
 	return nil
 }
 
-// numbers are the messages that hold no more than a number.
+// numbers are the messages that contain only a number.
 var numbers = map[protoreflect.FullName]bool{
 	"google.protobuf.Duration": true, "google.protobuf.DoubleValue": true, "google.protobuf.FloatValue": true,
 	"google.protobuf.UInt32Value": true, "google.protobuf.UInt64Value": true, "google.protobuf.Int32Value": true, "google.protobuf.Int64Value": true,
 }
 
-// harmless says that a field holds a number, or a time.
-func harmless(fd protoreflect.FieldDescriptor) bool {
+// isNumber reports whether a field contains a number or a duration.
+func isNumber(fd protoreflect.FieldDescriptor) bool {
 	switch fd.Kind() {
 	case protoreflect.BoolKind, protoreflect.EnumKind, protoreflect.StringKind, protoreflect.BytesKind:
 		return false
@@ -321,10 +323,10 @@ func harmless(fd protoreflect.FieldDescriptor) bool {
 	}
 }
 
-// unknownIn looks into a time or a number.
+// unknownIn checks a duration or a number for unknown fields.
 func unknownIn(fd protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
 	if fd.Message() != nil && !fd.IsList() && len(v.Message().GetUnknown()) > 0 {
-		return against("has a field that this version does not know")
+		return violationf("has a field that this version does not know")
 	}
 	return nil
 }

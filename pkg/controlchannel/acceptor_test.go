@@ -21,18 +21,18 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// header is a PROXY header of version 2 with a body of any length.
+// header returns a PROXY header of version 2 with a body of any length.
 func header(command, family byte, body []byte) []byte {
 	h := append(slices.Clone(proxyproto.SIGV2), command, family)
 	return append(binary.BigEndian.AppendUint16(h, uint16(len(body))), body...)
 }
 
 func TestProxyHeader(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{Handshake: 2 * time.Second})
+	b := newTestbed(t, controlchannel.Bounds{Handshake: 2 * time.Second})
 	ipv4 := []byte{203, 0, 113, 7, 192, 0, 2, 1, 0x30, 0x39, 0x01, 0xbb}
 	tests := map[string]struct {
 		in []byte
-		ok bool // TLS is done after it
+		ok bool // TLS succeeds after it
 	}{
 		"none":                              {ok: true},
 		"TCP over IPv4":                     {in: header(0x21, 0x11, ipv4), ok: true},
@@ -80,14 +80,14 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func TestWhatTLSMustBe(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+func TestRequiredTLS(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{})
 	old, http1, other, none := b.clientTLS(t, nil), b.clientTLS(t, nil), b.clientTLS(t, nil), b.clientTLS(t, nil)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	http1.NextProtos, other.NextProtos, none.NextProtos = []string{"http/1.1"}, []string{"x"}, nil
 	tests := map[string]struct {
 		config *tls.Config
-		alert  string // that the client hears; empty: the connection just ends
+		alert  string // that the client receives; empty: the connection is closed without one
 	}{
 		"TLS 1.2":            {config: old, alert: "protocol version not supported"},
 		"HTTP/1.1":           {config: http1},
@@ -112,7 +112,7 @@ func TestWhatTLSMustBe(t *testing.T) {
 	}
 }
 
-// ended waits until the other end closes a connection.
+// ended waits until the other end closes a connection, and returns how long that took.
 func ended(t *testing.T, conn net.Conn) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -125,8 +125,8 @@ func ended(t *testing.T, conn net.Conn) time.Duration {
 	return time.Since(begin)
 }
 
-func TestWhoSaysNothingIsCutOff(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{Handshake: time.Second, Stranger: 2 * time.Second})
+func TestASilentClientIsDisconnected(t *testing.T) {
+	b := newTestbed(t, controlchannel.Bounds{Handshake: time.Second, Unauthenticated: 2 * time.Second})
 	hello := clientHello(t)
 	for name, in := range map[string][]byte{
 		"nothing":                       nil,
@@ -168,7 +168,7 @@ func TestWhoSaysNothingIsCutOff(t *testing.T) {
 	})
 }
 
-// clientHello is what a TLS client says first.
+// clientHello returns the first message of a TLS client.
 func clientHello(t testing.TB) []byte {
 	t.Helper()
 	near, far := net.Pipe()
@@ -184,8 +184,8 @@ func clientHello(t testing.TB) []byte {
 	return p[:n]
 }
 
-// silence opens connections that do nothing after their PROXY header and ClientHello, as many of those addresses as can be.
-func (b *bed) silence(t *testing.T, n int, from func(i int) string) {
+// silence opens connections that do nothing after their PROXY header and ClientHello, as many as are accepted.
+func (b *testbed) silence(t *testing.T, n int, from func(i int) string) {
 	t.Helper()
 	hello := clientHello(t)
 	for i := range n {
@@ -195,13 +195,13 @@ func (b *bed) silence(t *testing.T, n int, from func(i int) string) {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 		if _, err := conn.Write(hello); err != nil {
-			t.Logf("connection %d: %v", i, err) // turned away by now
+			t.Logf("connection %d: %v", i, err) // rejected by now
 		}
 	}
 }
 
 func TestOneAddressDoesNotTakeAllConnections(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{Public: 64, PerAddress: 8})
+	b := newTestbed(t, controlchannel.Bounds{Public: 64, PerAddress: 8})
 	b.silence(t, 200, func(i int) string { return fmt.Sprintf("203.0.113.1:%d", 1000+i) })
 	b.silence(t, 200, func(i int) string { return fmt.Sprintf("[2001:db8::%x]:1", i) }) // one machine, one /64
 	begin := time.Now()
@@ -215,7 +215,7 @@ func TestOneAddressDoesNotTakeAllConnections(t *testing.T) {
 }
 
 func TestAFloodFromManyAddressesLeavesTheInsideAlone(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{Public: 32, Handshake: 3 * time.Second})
+	b := newTestbed(t, controlchannel.Bounds{Public: 32, Handshake: 3 * time.Second})
 	b.silence(t, 300, func(i int) string { return fmt.Sprintf("10.%d.%d.1:1", i/200, i%200) })
 	begin := time.Now()
 	conn := b.dial(t, ptr(b.identity(t, gateway, time.Hour)), "")
@@ -228,11 +228,11 @@ func TestAFloodFromManyAddressesLeavesTheInsideAlone(t *testing.T) {
 	if held := b.Held(); held > 40 {
 		t.Errorf("%d connections are held", held)
 	}
-	b.alive(t) // and when the flood has ended, everybody else
+	b.alive(t) // and after the flood, all other callers are served
 }
 
 func TestOneCertificateDoesNotTakeAllConnections(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{PerNode: 4})
+	b := newTestbed(t, controlchannel.Bounds{PerNode: 4})
 	greedy := ptr(b.identity(t, edge, time.Hour))
 	served := 0
 	for range 8 {
@@ -250,7 +250,7 @@ func TestOneCertificateDoesNotTakeAllConnections(t *testing.T) {
 }
 
 func TestConnectionsAreCountedNoLongerThanTheyLast(t *testing.T) {
-	b := newBed(t, controlchannel.Bounds{})
+	b := newTestbed(t, controlchannel.Bounds{})
 	for range 50 {
 		conn, err := b.raw(t.Context(), "203.0.113.1:1")
 		if err != nil {

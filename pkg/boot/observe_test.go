@@ -17,7 +17,7 @@ const (
 	failed    = reportv1.BootState_BOOT_STATE_FAILED
 )
 
-func TestLook(t *testing.T) {
+func TestObserve(t *testing.T) {
 	tests := map[string]struct {
 		make    func(*machine)
 		late    bool
@@ -64,7 +64,7 @@ func TestLook(t *testing.T) {
 		},
 		"it tries again": {
 			make:  func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logPortInUse+logPreflight) },
-			state: running, step: "kubeadm preflight", // but its own advice begins with [preflight] too
+			state: running, step: "kubeadm preflight", // its advice begins with [preflight] too
 		},
 		"it tries again, and gets further": {
 			make: func(m *machine) {
@@ -131,9 +131,9 @@ func TestLook(t *testing.T) {
 			if tc.late {
 				now = now.Add(r.Deadline)
 			}
-			r.Look(t.Context())
+			r.Observe(t.Context())
 			now = now.Add(r.pace.grace)
-			got := r.Look(t.Context())
+			got := r.Observe(t.Context())
 			if got.GetState() != tc.state || got.GetStep() != tc.step || !strings.Contains(got.GetMessage(), tc.message) || !strings.Contains(got.GetTail(), tc.tail) {
 				t.Errorf("got %s, step %q, message %q, tail:\n%s", got.GetState(), got.GetStep(), got.GetMessage(), got.GetTail())
 			}
@@ -144,31 +144,31 @@ func TestLook(t *testing.T) {
 	}
 }
 
-func TestAFailureHasToStay(t *testing.T) {
+func TestAFailureMustPersist(t *testing.T) {
 	m := newMachine(t)
-	m.cloud("") // and the sentinel comes a moment later
+	m.cloud("") // and the sentinel appears a moment later
 	r := New(Config{Root: m.root})
 	now := r.began
 	r.now = func() time.Time { return now }
-	if got := r.Look(t.Context()); got.GetState() != running {
+	if got := r.Observe(t.Context()); got.GetState() != running {
 		t.Errorf("got %s at once", got.GetState())
 	}
 	m.succeed()
 	now = now.Add(r.pace.grace)
-	if got := r.Look(t.Context()); got.GetState() != succeeded {
+	if got := r.Observe(t.Context()); got.GetState() != succeeded {
 		t.Errorf("got %s", got.GetState())
 	}
 }
 
-func TestWhatIsSentIsSmallAndHasNoSecrets(t *testing.T) {
+func TestReportsAreSmallAndHaveNoSecrets(t *testing.T) {
 	m := newMachine(t)
 	m.cloud("", scriptsError)
 	const token = "abcdef.0123456789abcdef"
 	long := strings.Repeat("some line of a log, with a token "+token+" in it\n", 20_000)
 	m.write(cloudLogPath, logBegin+long+"[preflight] Running\nerror execution phase preflight: couldn't validate the identity of the API Server with token "+token+"\n"+strings.Repeat("\x00\xff\u2028é", 9000))
 	r := New(Config{Root: m.root, pace: pace{grace: -1}})
-	r.Look(t.Context())
-	got := r.Look(t.Context())
+	r.Observe(t.Context())
+	got := r.Observe(t.Context())
 	if got.GetState() != failed || len(got.GetTail()) > report.MaxBootTail || len(got.GetTail()) < report.MaxBootTail/2 {
 		t.Errorf("%s with a tail of %d bytes", got.GetState(), len(got.GetTail()))
 	}
@@ -180,7 +180,7 @@ func TestWhatIsSentIsSmallAndHasNoSecrets(t *testing.T) {
 	}
 }
 
-// TestASecretThatIsCutInHalf has secrets on both sides of where the tail begins and ends.
+// TestASecretThatIsCutInHalf has secrets on both sides of the beginning and the end of the tail.
 func TestASecretThatIsCutInHalf(t *testing.T) {
 	const half = "hunter2hunter2 "
 	log := "password: |\n" + strings.Repeat("  "+half+"\n", 10*report.MaxBootTail/len(half)) + "b: c\n"
@@ -189,14 +189,14 @@ func TestASecretThatIsCutInHalf(t *testing.T) {
 		"at the beginning": log + strings.Repeat("a line\n", 10) + failure,
 		"at the end":       failure + strings.Repeat("x", afterError-20) + " abcdef." + strings.Repeat("0123456789abcdef ", 3) + "\n",
 	} {
-		got := picture{kubeadm: parseKubeadm(text), log: text}.tail()
+		got := observation{kubeadm: parseKubeadm(text), log: text}.tail()
 		if strings.Contains(got, "hunter2") || strings.Contains(got, "abcdef.01") || !strings.Contains(got, "execution phase") {
 			t.Errorf("%s: %d bytes are sent: %.200q ... %q", name, len(got), got, got[max(0, len(got)-100):])
 		}
 	}
 }
 
-func TestTheMachineSaysWhoItIs(t *testing.T) {
+func TestTheMachineReportsItsIdentifiers(t *testing.T) {
 	m := newMachine(t)
 	m.write(kubeletArgsPath, `KUBELET_KUBEADM_ARGS="--node-ip=10.0.0.1 --provider-id=aws:///eu/i-123 --v=2"`)
 	got := New(Config{Root: m.root}).machine()
@@ -214,15 +214,15 @@ func TestTheMachineSaysWhoItIs(t *testing.T) {
 	}
 }
 
-// FuzzLook shows what may be in the files of a machine that breaks: a report always comes, of a size that is taken.
-func FuzzLook(f *testing.F) {
+// FuzzObserve reads arbitrary files of a broken machine: a report is always returned, of an accepted size.
+func FuzzObserve(f *testing.F) {
 	f.Add(`{"v1":{"stage":null,"modules-final":{"start":1e300,"finished":-1,"errors":["x"]}}}`, logBegin+logPortInUse)
 	f.Add(`{"v1":{"stage":7,"init":[]}}`, "error execution phase x: \n[ERROR \n[preflight] ")
 	f.Add("", logJoined)
 	f.Fuzz(func(t *testing.T, status, log string) {
-		p := picture{cloud: parseCloudInit([]byte(status)), kubeadm: parseKubeadm(thisBoot(log)), log: thisBoot(log)}
+		p := observation{cloud: parseCloudInit([]byte(status)), kubeadm: parseKubeadm(thisBoot(log)), log: thisBoot(log)}
 		got := p.report()
-		if got.GetStep() == "" || len(got.GetMessage()) > maxSaid || len(got.GetTail()) > report.MaxBootTail {
+		if got.GetStep() == "" || len(got.GetMessage()) > maxMessage || len(got.GetTail()) > report.MaxBootTail {
 			t.Errorf("%v", got)
 		}
 	})

@@ -12,32 +12,32 @@ import (
 )
 
 const (
-	// maxPhases is what the server keeps.
+	// maxPhases is the limit of the server.
 	maxPhases = 48
-	// maxSaid is what it keeps of a message.
-	maxSaid = 1024
+	// maxMessage is its limit for a message.
+	maxMessage = 1024
 	// afterError is how much of a log after an error belongs to it: kubeadm's advice.
 	afterError = 2 << 10
 )
 
-// Look returns how the boot is now, without a sequence.
-func (r *Reporter) Look(ctx context.Context) *reportv1.BootReport {
+// Observe returns the current state of the boot, without a sequence.
+func (r *Reporter) Observe(ctx context.Context) *reportv1.BootReport {
 	log := thisBoot(r.reader.log(ctx))
-	p := picture{
+	p := observation{
 		cloud: parseCloudInit(r.reader.read(cloudStatusPath)), kubeadm: parseKubeadm(log), log: log,
 		sentinel: r.reader.exists(sentinelPath), before: r.reader.bootstrappedBefore(),
 		late: r.now().Sub(r.began) >= r.Deadline, deadline: r.Deadline, redacted: &r.redacted,
 	}
 	report := p.report()
-	if report = r.doubt(report, p.late); len(report.Phases) > maxPhases {
+	if report = r.confirm(report, p.late); len(report.Phases) > maxPhases {
 		report.Phases = report.Phases[len(report.Phases)-maxPhases:]
 	}
 	report.Machine, report.BootId, report.Version = r.machine(), r.reader.bootID(), r.Version
 	return report
 }
 
-// doubt takes a failure for one only when it stays: files are written one after the other, and scripts may try again.
-func (r *Reporter) doubt(report *reportv1.BootReport, late bool) *reportv1.BootReport {
+// confirm reports a failure only when it persists: files are written one after the other, and scripts may retry.
+func (r *Reporter) confirm(report *reportv1.BootReport, late bool) *reportv1.BootReport {
 	if report.GetState() != reportv1.BootState_BOOT_STATE_FAILED {
 		r.failing = time.Time{}
 		return report
@@ -52,19 +52,20 @@ func (r *Reporter) doubt(report *reportv1.BootReport, late bool) *reportv1.BootR
 	return report
 }
 
-// picture is all that is known of a boot at one time.
-type picture struct {
-	cloud    *cloudInit // nil: there is none
+// observation is everything that is known of a boot at one time.
+type observation struct {
+	cloud    *cloudInit // nil: not running
 	kubeadm  kubeadm
 	log      string
 	sentinel bool
 	before   bool // the machine became a Node in an earlier boot
 	late     bool
 	deadline time.Duration
-	redacted *redacted // nil: nothing is remembered
+	redacted *redacted // nil: no cache
 }
 
-// redacted is the last log that secrets were taken out of: that takes half a second for a long one, which may not grow any more.
+// redacted caches the last log without secrets: redacting a long log takes half a second, and the log may no longer
+// grow.
 type redacted struct{ in, out string }
 
 func (r *redacted) text(log string) string {
@@ -77,8 +78,8 @@ func (r *redacted) text(log string) string {
 	return r.out
 }
 
-// report decides what is so.
-func (p picture) report() *reportv1.BootReport {
+// report derives the report from an observation.
+func (p observation) report() *reportv1.BootReport {
 	r := &reportv1.BootReport{State: reportv1.BootState_BOOT_STATE_RUNNING}
 	if p.cloud != nil {
 		r.Phases = append(r.Phases, p.cloud.phases()...)
@@ -102,17 +103,17 @@ func (p picture) report() *reportv1.BootReport {
 	return r
 }
 
-// line makes one line of a text, without secrets.
+// line returns a text as one line, without secrets.
 func line(s string) string {
 	s = strings.Join(strings.Fields(redact.Text(s)), " ")
-	if len(s) > maxSaid {
-		s = strings.ToValidUTF8(s[:maxSaid-3], "") + "..."
+	if len(s) > maxMessage {
+		s = strings.ToValidUTF8(s[:maxMessage-3], "") + "..."
 	}
 	return s
 }
 
-// step is what runs.
-func (p picture) step() string {
+// step returns the running step.
+func (p observation) step() string {
 	switch {
 	case len(p.kubeadm.phases) > 0 && !p.kubeadm.done:
 		return p.kubeadm.step()
@@ -124,8 +125,8 @@ func (p picture) step() string {
 	return "before kubeadm"
 }
 
-// failure is which step failed, and why as far as that is said.
-func (p picture) failure() (step, message string) {
+// failure returns the failed step, and the cause if the logs state it.
+func (p observation) failure() (step, message string) {
 	k := &p.kubeadm
 	ended := p.cloud != nil && p.cloud.ended()
 	switch {
@@ -148,8 +149,8 @@ func (p picture) failure() (step, message string) {
 
 const sentinelName = "/" + sentinelPath
 
-// remarks are what somebody may want to know of a boot that has succeeded.
-func (p picture) remarks() string {
+// remarks returns problems of a boot that has succeeded, or "".
+func (p observation) remarks() string {
 	if p.cloud == nil {
 		return ""
 	}
@@ -162,9 +163,9 @@ func (p picture) remarks() string {
 	return ""
 }
 
-// tail is the end of the log of the step that failed: up to the error and what belongs to it, whole lines. Secrets go before anything is
-// cut off its beginning: what is left of one that was cut in half does not look like one.
-func (p picture) tail() string {
+// tail returns the end of the log of the failed step, up to the error and its advice, in whole lines. Secrets are
+// redacted before the beginning is cut off: a secret that is cut in half would not be recognised.
+func (p observation) tail() string {
 	log := p.log
 	if k := &p.kubeadm; k.err != "" {
 		end := min(len(log), k.errEnd+afterError)

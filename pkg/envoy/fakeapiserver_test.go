@@ -19,27 +19,27 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// standIn plays an apiserver that can die in several ways and come back. It is a TLS server behind a listener of its own, whose
-// connections it can silence.
-type standIn struct {
-	at     model.Endpoint
-	server *httptest.Server
-	ready  atomic.Int32 // the status of /readyz
-	asked  atomic.Int64 // how often that was asked
+// fakeAPIServer is a fake apiserver that can fail in several ways and recover. It is a TLS server behind its own
+// listener, whose connections it can silence.
+type fakeAPIServer struct {
+	at       model.Endpoint
+	server   *httptest.Server
+	ready    atomic.Int32 // the status of /readyz
+	requests atomic.Int64 // number of requests of /readyz
 
 	mu       sync.Mutex
 	listener net.Listener
 	conns    []net.Conn
-	silent   atomic.Bool // nothing passes, in either direction
+	silent   atomic.Bool // all bytes are discarded, in either direction
 }
 
-func newStandIn(t *testing.T, name string, ca authority, hostname string) *standIn {
+func newFakeAPIServer(t *testing.T, name string, ca authority, hostname string) *fakeAPIServer {
 	t.Helper()
-	s := &standIn{at: freePort(t)}
+	s := &fakeAPIServer{at: freePort(t)}
 	s.ready.Store(http.StatusOK)
 	s.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" {
-			s.asked.Add(1)
+			s.requests.Add(1)
 			w.WriteHeader(int(s.ready.Load()))
 			return
 		}
@@ -47,7 +47,7 @@ func newStandIn(t *testing.T, name string, ca authority, hostname string) *stand
 	}))
 	s.server.TLS = serverConfig(ca.leaf(t, certs.Leaf{CommonName: name, DNSNames: []string{hostname}, Server: true}))
 	s.server.TLS.MinVersion = tls.VersionTLS13
-	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // those that were cut
+	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // errors of connections that were cut
 	s.server.StartTLS()
 	t.Cleanup(func() {
 		s.cut()
@@ -57,8 +57,8 @@ func newStandIn(t *testing.T, name string, ca authority, hostname string) *stand
 	return s
 }
 
-// live serves, whatever was before.
-func (s *standIn) live(t *testing.T) {
+// live starts serving again after any failure.
+func (s *fakeAPIServer) live(t *testing.T) {
 	t.Helper()
 	s.cut()
 	s.ready.Store(http.StatusOK)
@@ -73,7 +73,7 @@ func (s *standIn) live(t *testing.T) {
 	go s.accept(listener)
 }
 
-func (s *standIn) accept(listener net.Listener) {
+func (s *fakeAPIServer) accept(listener net.Listener) {
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
@@ -92,8 +92,8 @@ func (s *standIn) accept(listener net.Listener) {
 	}
 }
 
-// pass copies until one of the two is closed; what comes while there is silence is lost.
-func (s *standIn) pass(to, from net.Conn) {
+// pass copies until one of the two is closed. While the server is silent, bytes are discarded.
+func (s *fakeAPIServer) pass(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -111,7 +111,7 @@ func (s *standIn) pass(to, from net.Conn) {
 }
 
 // cut closes the listener and every connection, as the end of a process does.
-func (s *standIn) cut() {
+func (s *fakeAPIServer) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listener != nil {
@@ -123,8 +123,8 @@ func (s *standIn) cut() {
 	s.listener, s.conns = nil, nil
 }
 
-// vanish plays a machine that is gone: nothing is said on open connections, and nobody answers a SYN.
-func (s *standIn) vanish(t *testing.T) {
+// vanish simulates a machine that is gone: open connections are silent, and SYNs are not answered.
+func (s *fakeAPIServer) vanish(t *testing.T) {
 	t.Helper()
 	s.silent.Store(true)
 	s.mu.Lock()
@@ -137,7 +137,7 @@ func (s *standIn) vanish(t *testing.T) {
 	s.mu.Unlock()
 }
 
-// newBlackHole answers no SYN at an address: the kernel drops them while there is no room in the queue of those to accept.
+// newBlackHole answers no SYN at an address: the kernel drops them while the accept queue is full.
 func newBlackHole(t *testing.T, at model.Endpoint) net.Listener {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -162,7 +162,7 @@ func newBlackHole(t *testing.T, at model.Endpoint) net.Listener {
 	return nil
 }
 
-// blackHole is a listening socket from which nobody accepts.
+// blackHole is a listening socket that accepts no connections.
 type blackHole struct {
 	fd   int
 	once sync.Once
