@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/ending"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
 // order is that in which types are sent: listeners refer to Envoy clusters.
@@ -136,7 +137,7 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	}
 	i := slices.Index(order[:], r.GetTypeUrl())
 	if i < 0 {
-		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", printable(r.GetTypeUrl(), maxQuoted))
+		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
 	}
 	said, err := readRequest(r)
 	if err != nil {
@@ -165,7 +166,7 @@ func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	}
 	dial, err := envoy.ParseEdgeDial(r.GetNode())
 	if err != nil {
-		return status.Error(codes.InvalidArgument, printable(err.Error(), maxQuoted))
+		return status.Error(codes.InvalidArgument, csds.Printable(err.Error(), maxQuoted))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
 // slow is when a node that has not answered is counted as one that makes others wait: a change takes well under a second.
@@ -130,7 +131,7 @@ type progress struct {
 	sent     atomic.Int64 // when the response that has no answer yet was sent
 	next     atomic.Int64 // when the newest change was seen that is not sent yet
 	changed  atomic.Int64 // when the oldest change in the response was seen
-	sight    sight        // what people are told
+	answered csds.Answers // per resource, for CSDS
 }
 
 func (p *progress) waits(now time.Time) bool {
@@ -147,12 +148,12 @@ func (f *figures) send(role model.Role, p *progress, r *discoveryv3.DeltaDiscove
 	now := time.Now()
 	p.sent.Store(now.UnixNano())
 	p.changed.Store(changed)
-	p.sight.response(r, now)
+	p.answered.Sent(r, now)
 }
 
 // answer notes what a request says of the last response.
 func (f *figures) answer(role model.Role, p *progress, r *discoveryv3.DeltaDiscoveryRequest) {
-	p.sight.request(r, time.Now())
+	p.answered.Received(r, time.Now())
 	if r.GetResponseNonce() == "" {
 		return
 	}
@@ -251,4 +252,23 @@ func (m *marks) since(last uint64) int64 {
 		return 0
 	}
 	return m.all[i].at
+}
+
+// when returns the time of a change; zero: it is no longer recorded.
+func (m *marks) when(number uint64) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(m.all, number, func(a mark, number uint64) int {
+		switch {
+		case a.last < number:
+			return -1
+		case a.last > number:
+			return 1
+		}
+		return 0
+	})
+	if i == len(m.all) || i == 0 && len(m.all) >= maxMarks || m.all[i].at == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, m.all[i].at)
 }

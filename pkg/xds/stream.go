@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
 const (
@@ -218,7 +219,7 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
 		return
 	}
-	s.log.Error("resources refused", "node", subject.Node, "type_url", printable(r.GetTypeUrl(), maxQuoted), "error", printable(detail.GetMessage(), maxDetail))
+	s.log.Error("resources refused", "node", subject.Node, "type_url", csds.Printable(r.GetTypeUrl(), maxQuoted), "error", csds.Printable(detail.GetMessage(), maxDetail))
 }
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
@@ -252,7 +253,7 @@ func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscrip
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
-		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", printable(r.GetTypeUrl(), maxQuoted))
+		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
 	}
 	return cache.CreateDeltaWatch(r, sub, to)
 }

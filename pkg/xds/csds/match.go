@@ -1,4 +1,4 @@
-package xds
+package csds
 
 import (
 	"regexp"
@@ -14,11 +14,12 @@ import (
 const maxPattern = 1 << 10
 
 var (
-	errMatcher = status.Error(codes.InvalidArgument, "of node_matchers, node_id and node_metadatas with a path of keys and a string_match or present_match are known")
+	errMatcher = status.Error(codes.InvalidArgument,
+		"of node_matchers, node_id and node_metadatas with a path of keys and a string_match or present_match are known")
 	errPattern = status.Error(codes.InvalidArgument, "of node_matchers, a safe_regex is no expression of RE2, or too long")
 )
 
-// nodeMatcher is what CSDS asks for: nodes that any of the matchers matches, or all where there is none.
+// nodeMatcher returns a function that accepts the nodes that any of the matchers matches; all nodes if there is none.
 func nodeMatcher(matchers []*matcherv3.NodeMatcher) (func(*corev3.Node) bool, error) {
 	var all []func(*corev3.Node) bool
 	for _, m := range matchers {
@@ -64,7 +65,7 @@ func oneMatcher(m *matcherv3.NodeMatcher) (func(*corev3.Node) bool, error) {
 	}, nil
 }
 
-// metadataMatcher matches one string of the metadata, in which there is no depth.
+// metadataMatcher matches one string of the metadata, which has no nested fields.
 func metadataMatcher(m *matcherv3.StructMatcher) (func(*corev3.Node) bool, error) {
 	if len(m.GetPath()) != 1 {
 		return nil, errMatcher
