@@ -23,7 +23,7 @@ func TestSwitchOver(t *testing.T) {
 	t.Parallel()
 	l, err := lab.New(t.Context(), lab.Options{TunnelDomain: string(domain)})
 	proof.Start(t, l, err)
-	must(t, l.ConnectDirectly(t.Context()))
+	must(t, l.Network.ConnectDirectly(t.Context()))
 	cluster, err := l.CreateCluster(t.Context(), lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}})
 	must(t, err)
 	must(t, cluster.SetProvisioned(t.Context()))
@@ -50,7 +50,7 @@ func TestSwitchOver(t *testing.T) {
 	})
 	that(t, "when the old way ends, Cluster API takes the tunnel without a restart", func(t *testing.T) {
 		pid := l.CAPI.PID()
-		must(t, l.CutDirect(t.Context()))
+		must(t, l.Network.CutDirect(t.Context()))
 		within(t, 3*time.Minute, "switched_s", connectedTo(l.CAPI, tunnel, direct))
 		within(t, time.Minute, "", m.RemoteConnectionProbe)
 		if l.CAPI.PID() != pid {

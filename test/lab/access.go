@@ -131,13 +131,13 @@ func (l *Lab) Kubectl(ctx context.Context, kubeconfig []byte, args ...string) (s
 // KubectlCommand is the command that Kubectl runs, for callers that want its input or its environment.
 func (l *Lab) KubectlCommand(ctx context.Context, kubeconfig []byte, args ...string) (*exec.Cmd, error) {
 	sum := sha256.Sum256(kubeconfig)
-	file := l.file(hex.EncodeToString(sum[:8]) + ".kubeconfig")
+	file := l.File(hex.EncodeToString(sum[:8]) + ".kubeconfig")
 	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
 		return nil, fmt.Errorf("writing a kubeconfig: %w", err)
 	}
-	cmd := l.Network.Management.Command(ctx, l.parts.real("kubectl"), args...)
+	cmd := l.Network.Management.Command(ctx, l.Parts.RealPath("kubectl"), args...)
 	// Discovery is cached by server name: a cache of another lab would lie.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "KUBECACHEDIR="+l.file("kubectl"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "KUBECACHEDIR="+l.File("kubectl"))
 	return cmd, nil
 }
 
@@ -163,4 +163,11 @@ func jsonOf(value any) []byte {
 		panic(err) // maps of strings and numbers
 	}
 	return data
+}
+
+// ManagementKubeconfig writes the administrator's kubeconfig of the management cluster, and returns the file.
+func (l *Lab) ManagementKubeconfig() (string, error) {
+	file := l.File("management.kubeconfig")
+	kubeconfig, err := l.Management.adminKubeconfig("management")
+	return file, writeKubeconfig(file, kubeconfig, err)
 }

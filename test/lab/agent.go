@@ -125,4 +125,4 @@ func (l *Lab) stopServices() {
 }
 
 // EnvoyPath is the Envoy that agents run.
-func (l *Lab) EnvoyPath() string { return l.parts.real("envoy") }
+func (l *Lab) EnvoyPath() string { return l.Parts.RealPath("envoy") }

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -27,8 +26,6 @@ import (
 const (
 	etcdURL      = "http://127.0.0.1:2379"
 	serviceRange = "10.96.0.0/16"
-	// startTimeout is long, because a cold machine reads 120 MB of program first while three apiservers share two cores.
-	startTimeout = 90 * time.Second
 )
 
 // kubeadmNames are the names that kubeadm puts into every serving certificate.
@@ -54,39 +51,40 @@ type apiServerSpec struct {
 	address   netip.Addr
 	port      uint16
 	etcd      *Process
-	prefix    string   // of its keys in etcd
-	names     []string // in its serving certificate, beside kubeadm's
+	prefix    string    // of its keys in etcd
+	names     []string  // in its serving certificate, beside kubeadm's
+	notAfter  time.Time // of its certificates; zero: the default
 }
 
 // URL is where the apiserver answers in its own network.
 func (a *APIServer) URL() string { return "https://" + a.Endpoint.String() }
 
 // startEtcd starts an etcd that trusts the disk: nothing here outlives the machine.
-func (l *Lab) startEtcd(ctx context.Context, namespace *Namespace) (*Process, error) {
-	name := "etcd-" + filepath.Base(namespace.Name[len(prefix):])
+func startEtcd(ctx context.Context, w *Workspace, namespace *Namespace) (*Process, error) {
+	name := etcdName(namespace)
 	etcd, err := Start(Spec{
-		Name: name, Namespace: namespace, Program: l.parts.real("etcd"), Log: l.LogFile(name),
+		Name: name, Namespace: namespace, Program: w.Parts.RealPath("etcd"), Log: w.LogFile(name),
 		Args: []string{
-			"--name=lab", "--data-dir=" + l.file(name), "--unsafe-no-fsync", "--log-level=warn",
+			"--name=lab", "--data-dir=" + w.File(name), "--unsafe-no-fsync", "--log-level=warn",
 			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL, "--listen-peer-urls=http://127.0.0.1:0",
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.onClose(func(context.Context) { etcd.Kill() })
+	w.OnClose(func(context.Context) { etcd.Kill() })
 	return etcd, etcd.WaitReady(ctx, startTimeout, httpOK(&http.Client{Transport: &http.Transport{DialContext: namespace.DialContext}}, etcdURL+"/readyz"))
 }
 
 // startAPIServer starts a kube-apiserver with a PKI of its own, and waits until it is ready.
-func (l *Lab) startAPIServer(ctx context.Context, spec apiServerSpec) (*APIServer, error) {
+func startAPIServer(ctx context.Context, w *Workspace, spec apiServerSpec) (*APIServer, error) {
 	a := &APIServer{Name: spec.name, Namespace: spec.namespace, Endpoint: netip.AddrPortFrom(spec.address, spec.port)}
-	dir := l.file(spec.name)
-	if err := a.writePKI(dir, spec.names, l.options.certificatesEnd()); err != nil {
+	dir := w.File(spec.name)
+	if err := a.writePKI(dir, spec.names, spec.notAfter); err != nil {
 		return nil, fmt.Errorf("making the PKI of %s: %w", spec.name, err)
 	}
 	process, err := Start(Spec{
-		Name: spec.name, Namespace: spec.namespace, Program: l.parts.real("kube-apiserver"), Log: l.LogFile(spec.name),
+		Name: spec.name, Namespace: spec.namespace, Program: w.Parts.RealPath("kube-apiserver"), Log: w.LogFile(spec.name),
 		Args: append(apiServerFlags(dir), "--etcd-prefix="+spec.prefix, "--bind-address="+spec.address.String(),
 			"--advertise-address="+spec.address.String(), "--secure-port="+strconv.Itoa(int(spec.port))),
 	})
@@ -94,7 +92,7 @@ func (l *Lab) startAPIServer(ctx context.Context, spec apiServerSpec) (*APIServe
 		return nil, err
 	}
 	a.Process = process
-	l.onClose(func(context.Context) { process.Kill() })
+	w.OnClose(func(context.Context) { process.Kill() })
 	if err := a.connect(); err != nil {
 		return nil, err
 	}
@@ -159,22 +157,7 @@ func (a *APIServer) connect() error {
 	return nil
 }
 
-// httpOK is the condition that a URL answers 200.
-func httpOK(httpClient *http.Client, url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			return err
-		}
-		response, err := httpClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = response.Body.Close() }()
-		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
-		if err == nil && response.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s: %s", response.Status, body)
-		}
-		return err
-	}
+// etcdName is the name of the etcd in a namespace: of its process and its folder.
+func etcdName(namespace *Namespace) string {
+	return "etcd-" + filepath.Base(namespace.Name[len(prefix):])
 }

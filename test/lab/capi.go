@@ -4,19 +4,17 @@ import (
 	"context"
 	"crypto/x509"
 	_ "embed"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
@@ -33,83 +31,85 @@ var coreManager = manager{name: "capi-core", config: "capi-config", webhook: 944
 //go:embed providers.yaml
 var providers []byte
 
-// startCAPI installs Cluster API with its webhooks and starts its managers. It closes installed as soon as the
-// types are served.
-func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) error {
-	if l.webhooks == nil { // a management cluster that is restored trusts the one that there was
-		authority, err := NewAuthority("capi-webhook")
-		if err != nil {
-			return err
-		}
-		l.webhooks = authority
-	}
-	authority, managers := l.webhooks, l.capiManagers()
+// Provider is what Cluster API's managers run with.
+type Provider struct {
+	Workspace  *Workspace
+	Management *APIServer
+	Webhooks   *Authority // of the managers' webhooks: a restored management cluster trusts the one that it had
+	Machines   bool       // with the kubeadm providers
+	Lean       bool       // types only: no manager runs
+}
+
+// Start installs Cluster API with its webhooks, starts its managers and returns the core manager; nil where Lean. It
+// closes installed as soon as the types are served.
+func (p *Provider) Start(ctx context.Context, installed chan<- struct{}) (core *Process, err error) {
 	crds, err := parseObjects(providers)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	managers := p.managers()
 	for _, m := range managers {
-		more, err := l.capiCRDs(m, authority.CertPEM)
+		more, err := p.crds(m)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		crds = append(crds, more...)
 	}
-	if err := l.Management.createAll(ctx, crds); err != nil {
-		return fmt.Errorf("installing Cluster API's types: %w", err)
+	if err := p.Management.createAll(ctx, crds); err != nil {
+		return nil, fmt.Errorf("installing Cluster API's types: %w", err)
 	}
-	if err := l.Management.waitEstablished(ctx, crds); err != nil {
-		return err
+	if err := p.Management.waitEstablished(ctx, crds); err != nil {
+		return nil, err
 	}
 	close(installed)
-	if l.options.Lean {
-		return nil // a Cluster is an object like any other then
+	if p.Lean {
+		return nil, nil // a Cluster is an object like any other then
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for i, m := range managers {
 		group.Go(func() error {
-			process, err := l.startCAPIManager(ctx, m, authority)
+			process, err := p.startManager(ctx, m)
 			if i == 0 {
-				l.CAPI = process
+				core = process
 			}
 			return err
 		})
 	}
-	return group.Wait()
+	return core, group.Wait()
 }
 
-// startCAPIManager starts a manager, and installs its webhooks as soon as it serves them: the apiserver would wait for them.
-func (l *Lab) startCAPIManager(ctx context.Context, m manager, authority *Authority) (*Process, error) {
-	process, err := l.runManager(ctx, m.name, m, authority)
+// startManager starts a manager, and installs its webhooks as soon as it serves them: the apiserver would wait for them.
+func (p *Provider) startManager(ctx context.Context, m manager) (*Process, error) {
+	process, err := p.runManager(ctx, m.name, m)
 	if err != nil {
 		return process, err
 	}
-	webhooks, err := l.capiWebhooks(m, authority.CertPEM)
+	webhooks, err := p.webhooks(m)
 	if err != nil {
 		return process, err
 	}
-	if err := l.Management.createAll(ctx, webhooks); err != nil {
+	if err := p.Management.createAll(ctx, webhooks); err != nil {
 		return process, fmt.Errorf("installing the webhooks of %s: %w", m.name, err)
 	}
 	return process, nil
 }
 
 // runManager starts a manager as a process of some name, and waits until it is ready. Its webhooks are not installed.
-func (l *Lab) runManager(ctx context.Context, name string, m manager, authority *Authority) (*Process, error) {
-	dir := l.file(name)
-	pair, err := authority.Issue(LeafSpec{CommonName: "capi-webhook", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
+func (p *Provider) runManager(ctx context.Context, name string, m manager) (*Process, error) {
+	dir := p.Workspace.File(name)
+	pair, err := p.Webhooks.Issue(LeafSpec{CommonName: "capi-webhook", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
 		return nil, err
 	}
 	if err := errors.Join(os.MkdirAll(dir, 0o700), pair.write(dir, "tls")); err != nil {
 		return nil, fmt.Errorf("writing the certificate of the webhooks: %w", err)
 	}
-	kubeconfig, err := l.Management.adminKubeconfig("management")
+	kubeconfig, err := p.Management.adminKubeconfig("management")
 	if err := writeKubeconfig(filepath.Join(dir, "kubeconfig"), kubeconfig, err); err != nil {
 		return nil, err
 	}
 	process, err := Start(Spec{
-		Name: name, Namespace: l.Network.Management, Program: l.parts.real(m.name), Log: l.LogFile(name),
+		Name: name, Namespace: p.Management.Namespace, Program: p.Workspace.Parts.RealPath(m.name), Log: p.Workspace.LogFile(name),
 		Args: append([]string{
 			"--webhook-port=" + strconv.Itoa(m.webhook), "--webhook-cert-dir=" + dir, "--health-addr=" + host("127.0.0.1", m.health),
 			"--diagnostics-address=0", "--v=2", "--kubeconfig=" + filepath.Join(dir, "kubeconfig"),
@@ -118,29 +118,25 @@ func (l *Lab) runManager(ctx context.Context, name string, m manager, authority 
 	if err != nil {
 		return nil, err
 	}
-	l.onClose(func(context.Context) { process.Kill() })
-	probe := &http.Client{Transport: &http.Transport{DialContext: l.Network.Management.DialContext, DisableKeepAlives: true}}
+	p.Workspace.OnClose(func(context.Context) { process.Kill() })
+	probe := &http.Client{Transport: &http.Transport{DialContext: p.Management.Namespace.DialContext, DisableKeepAlives: true}}
 	return process, process.WaitReady(ctx, startTimeout, httpOK(probe, "http://"+host("127.0.0.1", m.health)+"/readyz"))
 }
 
 // StartManager starts Cluster API's core manager for the Clusters of one namespace of a lean lab, which has none of its own, and without
 // webhooks. One may run at a time; its log has the name.
-func (l *Lab) StartManager(ctx context.Context, name, namespace string, flags ...string) (*Process, error) {
-	authority, err := NewAuthority("capi-webhook")
-	if err != nil {
-		return nil, err
-	}
+func (p *Provider) StartManager(ctx context.Context, name, namespace string, flags ...string) (*Process, error) {
 	m := coreManager
 	m.flags = append([]string{"--namespace=" + namespace}, flags...)
-	return l.runManager(ctx, name, m, authority)
+	return p.runManager(ctx, name, m)
 }
 
 // clusterctlLabel is what clusterctl adds to everything that it installs, and looks for in types whose objects it may move.
 const clusterctlLabel = "clusterctl.cluster.x-k8s.io"
 
-// capiCRDs reads the CRDs of a manager as its kustomization would write them.
-func (l *Lab) capiCRDs(m manager, caPEM []byte) ([]*unstructured.Unstructured, error) {
-	dir := filepath.Join(l.parts.real(m.config), "crd")
+// crds reads the CRDs of a manager as its kustomization would write them.
+func (p *Provider) crds(m manager) ([]*unstructured.Unstructured, error) {
+	dir := filepath.Join(p.Workspace.Parts.RealPath(m.config), "crd")
 	labels, err := kustomizeLabels(filepath.Join(dir, "kustomization.yaml"))
 	if err != nil {
 		return nil, err
@@ -150,7 +146,7 @@ func (l *Lab) capiCRDs(m manager, caPEM []byte) ([]*unstructured.Unstructured, e
 		return nil, err
 	}
 	conversion := map[string]any{"strategy": "Webhook", "webhook": map[string]any{
-		"conversionReviewVersions": []any{"v1"}, "clientConfig": m.webhookClient("/convert", caPEM),
+		"conversionReviewVersions": []any{"v1"}, "clientConfig": m.webhookClient("/convert", p.Webhooks.CertPEM),
 	}}
 	for _, crd := range crds {
 		crd.SetLabels(merge(merge(crd.GetLabels(), labels), map[string]string{clusterctlLabel: ""}))
@@ -158,16 +154,16 @@ func (l *Lab) capiCRDs(m manager, caPEM []byte) ([]*unstructured.Unstructured, e
 		if err != nil {
 			return nil, fmt.Errorf("reading the versions of %s: %w", crd.GetName(), err)
 		}
-		if len(versions) > 1 && !l.options.Lean { // without a manager nobody converts, and the apiserver would ask for ever
+		if len(versions) > 1 && !p.Lean { // without a manager nobody converts, and the apiserver would ask for ever
 			crd.Object["spec"].(map[string]any)["conversion"] = conversion
 		}
 	}
 	return crds, nil
 }
 
-// capiWebhooks reads the webhook configurations and points them at the manager, which has no Service here.
-func (l *Lab) capiWebhooks(m manager, caPEM []byte) ([]*unstructured.Unstructured, error) {
-	configurations, err := readObjects(filepath.Join(l.parts.real(m.config), "webhook", "manifests.yaml"))
+// webhooks reads the webhook configurations and points them at the manager, which has no Service here.
+func (p *Provider) webhooks(m manager) ([]*unstructured.Unstructured, error) {
+	configurations, err := readObjects(filepath.Join(p.Workspace.Parts.RealPath(m.config), "webhook", "manifests.yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +178,7 @@ func (l *Lab) capiWebhooks(m manager, caPEM []byte) ([]*unstructured.Unstructure
 			if err != nil {
 				return nil, fmt.Errorf("reading webhooks of %s: %w", configuration.GetName(), err)
 			}
-			fields["clientConfig"] = m.webhookClient(path, caPEM)
+			fields["clientConfig"] = m.webhookClient(path, p.Webhooks.CertPEM)
 		}
 		configuration.Object["webhooks"] = webhooks
 		configuration.SetName(m.name + "-" + configuration.GetName())
@@ -216,51 +212,29 @@ func kustomizeLabels(file string) (map[string]string, error) {
 	return labels, nil
 }
 
-// waitEstablished waits until an apiserver serves the types of CRDs.
-func (a *APIServer) waitEstablished(ctx context.Context, crds []*unstructured.Unstructured) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, crd := range crds {
-		group.Go(func() error {
-			return Wait(ctx, startTimeout, func(ctx context.Context) error {
-				current := &unstructured.Unstructured{}
-				current.SetGroupVersionKind(crd.GroupVersionKind())
-				if err := a.Client.Get(ctx, types.NamespacedName{Name: crd.GetName()}, current); err != nil {
-					return err
-				}
-				return established(current)
-			})
-		})
-	}
-	return group.Wait()
+// kubeadmManagers are those of Cluster API's kubeadm providers. They look at their objects again more often than by default: a
+// test has no ten minutes.
+var kubeadmManagers = []manager{
+	{name: "capi-bootstrap", config: "capi-bootstrap-config", webhook: 9445, health: 9441, flags: []string{"--sync-period=30s"}},
+	{name: "capi-control-plane", config: "capi-control-plane-config", webhook: 9446, health: 9442, flags: []string{"--sync-period=30s"}},
 }
 
-func established(crd *unstructured.Unstructured) error {
-	conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
-	if err != nil {
-		return err
+// managers are those that run, the core manager first.
+func (p *Provider) managers() []manager {
+	if p.Machines {
+		return append([]manager{coreManager}, kubeadmManagers...)
 	}
-	is := func(c any) bool {
-		fields, _ := c.(map[string]any)
-		return fields["type"] == "Established" && fields["status"] == "True"
-	}
-	if !slices.ContainsFunc(conditions, is) {
-		return fmt.Errorf("type %s is not established", crd.GetName())
-	}
-	return nil
+	return []manager{coreManager}
 }
 
-// createAll creates objects, all at the same time, and tries again while the apiserver doesn't know a type yet.
-func (a *APIServer) createAll(ctx context.Context, objects []*unstructured.Unstructured) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(8)
-	for _, object := range objects {
-		group.Go(func() error {
-			create := func() error { return client.IgnoreAlreadyExists(a.Client.Create(ctx, object.DeepCopy())) }
-			if err := retry.OnError(retry.DefaultBackoff, isNoMatch, create); err != nil {
-				return fmt.Errorf("creating %s %s: %w", object.GetKind(), object.GetName(), err)
-			}
-			return nil
-		})
+func base64Of(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+
+// merge is a new map with the entries of both; those of more win.
+func merge(labels, more map[string]string) map[string]string {
+	merged := maps.Clone(labels)
+	if merged == nil {
+		merged = map[string]string{}
 	}
-	return group.Wait()
+	maps.Copy(merged, more)
+	return merged
 }

@@ -59,12 +59,12 @@ func (l *Lab) RunEdge(spec EdgeSpec) (*Agent, error) {
 }
 
 func (l *Lab) edgeSpec(spec EdgeSpec) (agentSpec, error) {
-	dir := l.file(spec.Name)
+	dir := l.File(spec.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", spec.Name, err)
 	}
 	run := agentSpec{
-		name: spec.Name, program: l.parts.fairlead("edge-agent"), namespace: l.Network.Workload, dir: filepath.Join(dir, "state"),
+		name: spec.Name, program: l.Parts.OwnPath("edge-agent"), namespace: l.Network.Workload, dir: filepath.Join(dir, "state"),
 		health: l.nextHealthAddress(), env: spec.Env, envoy: spec.Envoy,
 	}
 	if spec.Program != "" {
@@ -98,14 +98,14 @@ func (l *Lab) edgeSpec(spec EdgeSpec) (agentSpec, error) {
 // BootstrapFile is the i-th bootstrap file of an edge.
 func (l *Lab) BootstrapFile(edge string, i int) string {
 	if i == 0 {
-		return l.file(edge, v1alpha1.BootstrapFileKey)
+		return l.File(edge, v1alpha1.BootstrapFileKey)
 	}
-	return l.file(edge, strconv.Itoa(i)+"-"+v1alpha1.BootstrapFileKey)
+	return l.File(edge, strconv.Itoa(i)+"-"+v1alpha1.BootstrapFileKey)
 }
 
 // writeOwnHosts writes the hosts file of one machine.
 func (l *Lab) writeOwnHosts(spec EdgeSpec) (string, error) {
-	file := l.file(spec.Name, "hosts")
+	file := l.File(spec.Name, "hosts")
 	var text []byte
 	for name, address := range spec.Hosts {
 		text = fmt.Appendf(text, "%s %s\n", address, name)
@@ -148,7 +148,7 @@ func (l *Lab) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := l.Network.Management.Command(ctx, l.parts.fairlead("fairlead"), args...)
+	cmd := l.Network.Management.Command(ctx, l.Parts.OwnPath("fairlead"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+file)
 	return cmd, nil
 }

@@ -88,7 +88,7 @@ func installAll(ctx context.Context, l *Lab) error {
 
 // installFairlead applies what of deploy/kubernetes doesn't run: types, permissions, policies and the webhook.
 func (l *Lab) installFairlead(ctx context.Context) error {
-	objects, err := readObjects(filepath.Join(l.parts.Root, "deploy", "kubernetes"))
+	objects, err := readObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes"))
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 	args := []string{
 		"--listen=" + netip.AddrPortFrom(address, xdsPort).String(), "--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace,
 		"--public-address=" + host(l.Network.publicName, PublicPort), "--control-address=" + host(xdsServerName, xdsPort),
-		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.file(name),
+		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.File(name),
 		"--gateway-statefulset=" + gatewaySet, "--gateway-workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		"--inspect-listen=" + InspectAddress(i),
 	}
@@ -191,15 +191,15 @@ type managed struct {
 
 // startManaged starts a program, and waits until it says that it is ready.
 func (l *Lab) startManaged(ctx context.Context, m managed) (*Service, error) {
-	if err := os.MkdirAll(l.file(m.name), 0o700); err != nil {
+	if err := os.MkdirAll(l.File(m.name), 0o700); err != nil {
 		return nil, fmt.Errorf("making a folder for %s: %w", m.name, err)
 	}
 	kubeconfig, err := l.AccountKubeconfig(ctx, m.account)
-	if err := writeKubeconfig(l.file(m.name, "kubeconfig"), kubeconfig, err); err != nil {
+	if err := writeKubeconfig(l.File(m.name, "kubeconfig"), kubeconfig, err); err != nil {
 		return nil, err
 	}
-	program := l.parts.fairlead(m.program)
-	args, err := l.known(ctx, m.name, program, append([]string{"--kubeconfig=" + l.file(m.name, "kubeconfig"), "--health-listen=" + m.health, l.logLevel()}, m.args...))
+	program := l.Parts.OwnPath(m.program)
+	args, err := l.known(ctx, m.name, program, append([]string{"--kubeconfig=" + l.File(m.name, "kubeconfig"), "--health-listen=" + m.health, l.logLevel()}, m.args...))
 	if err != nil {
 		return nil, err
 	}
@@ -212,15 +212,15 @@ func (l *Lab) startManaged(ctx context.Context, m managed) (*Service, error) {
 
 // AccountKubeconfig is a kubeconfig of the management cluster with the permissions of a ServiceAccount of the installation.
 func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, error) {
-	token, err := l.Management.token(ctx, account, authenticationv1.TokenRequestSpec{})
+	token, err := accountToken(ctx, l.Management, account, authenticationv1.TokenRequestSpec{})
 	if err != nil {
 		return nil, err
 	}
 	return Kubeconfig("management", l.Management.URL(), l.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: token})
 }
 
-// token asks for a token of a ServiceAccount of the installation.
-func (a *APIServer) token(ctx context.Context, account string, spec authenticationv1.TokenRequestSpec) (string, error) {
+// accountToken asks for a token of a ServiceAccount of the installation.
+func accountToken(ctx context.Context, a *APIServer, account string, spec authenticationv1.TokenRequestSpec) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: spec}
 	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: InstallationNamespace, Name: account}}
 	if err := a.Client.SubResource("token").Create(ctx, serviceAccount, request); err != nil {
@@ -255,8 +255,6 @@ func ready(namespace *Namespace, health string) func(context.Context) error {
 
 // logLevel is a flag of all programs of ours.
 func (l *Lab) logLevel() string { return "--log-level=" + cmp.Or(l.options.LogLevel, "debug") }
-
-func host(name string, port int) string { return name + ":" + strconv.Itoa(port) }
 
 func user(account string) string {
 	return "system:serviceaccount:" + InstallationNamespace + ":" + account

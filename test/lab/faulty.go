@@ -13,8 +13,8 @@ import (
 
 // BuildFaulty builds one of our programs with a mistake in it: in one file of the repository a text, which must be there once, is replaced.
 // It returns the program's path.
-func (l *Lab) BuildFaulty(ctx context.Context, program, file, text, mistake string) (string, error) {
-	original := filepath.Join(l.parts.Root, file)
+func (w *Workspace) BuildFaulty(ctx context.Context, program, file, text, mistake string) (string, error) {
+	original := filepath.Join(w.Parts.Root, file)
 	data, err := os.ReadFile(original)
 	if err != nil {
 		return "", fmt.Errorf("reading what is to have a mistake: %w", err)
@@ -22,7 +22,7 @@ func (l *Lab) BuildFaulty(ctx context.Context, program, file, text, mistake stri
 	if strings.Count(string(data), text) != 1 {
 		return "", fmt.Errorf("%s has not %q once", file, text)
 	}
-	dir := l.file("faulty-" + program)
+	dir := w.File("faulty-" + program)
 	changed, overlay := filepath.Join(dir, "changed.go.txt"), filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
 	if err != nil {
@@ -33,7 +33,7 @@ func (l *Lab) BuildFaulty(ctx context.Context, program, file, text, mistake stri
 		return "", fmt.Errorf("writing overlay: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", filepath.Join(dir, program), "./cmd/"+program)
-	cmd.Dir = l.parts.Root
+	cmd.Dir = w.Parts.Root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s with a mistake: %w\n%s", program, err, out)
 	}

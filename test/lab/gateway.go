@@ -29,7 +29,7 @@ func (l *Lab) startGateway(ctx context.Context, i int) error {
 // gatewaySpec writes what a gateway starts with.
 func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	name := gatewayReplica(i)
-	dir := l.file(name)
+	dir := l.File(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", name, err)
 	}
@@ -51,7 +51,7 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	}
 	const health = "127.0.0.1:8080"
 	return agentSpec{
-		name: name, program: l.parts.fairlead("gateway-agent"), namespace: l.Network.Gateways[i], dir: filepath.Join(dir, "state"), health: health,
+		name: name, program: l.Parts.OwnPath("gateway-agent"), namespace: l.Network.Gateways[i], dir: filepath.Join(dir, "state"), health: health,
 		args: []string{
 			"--name=" + name, "--xds-server=" + host(xdsServerName, xdsPort), "--tunnel-domain=" + l.Domain,
 			"--ca-file=" + filepath.Join(dir, "ca.crt"), credential,
@@ -62,8 +62,6 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 		},
 	}, nil
 }
-
-func gatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
 
 // gatewayPodToken makes the Pod of a gateway out of the installation's own manifest, and the token that a kubelet would
 // mount into it.
@@ -77,7 +75,7 @@ func (l *Lab) gatewayPodToken(ctx context.Context, name string) (string, error) 
 	if err := l.Management.Client.Create(ctx, pod); err != nil {
 		return "", fmt.Errorf("creating the gateway's Pod: %w", err)
 	}
-	return l.Management.token(ctx, gatewayAccount, authenticationv1.TokenRequestSpec{
+	return accountToken(ctx, l.Management, gatewayAccount, authenticationv1.TokenRequestSpec{
 		Audiences:      []string{"fairlead.dev"},
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
 	})

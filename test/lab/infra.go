@@ -34,20 +34,20 @@ type infrastructure struct {
 	log    *slog.Logger
 }
 
-// startInfrastructure runs the provider until the lab is closed.
-func (l *Lab) startInfrastructure() {
+// startInfrastructure runs the provider for a management cluster until the lab is closed.
+func startInfrastructure(w *Workspace, cloud *Cloud, management *APIServer) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	file, err := os.Create(l.LogFile("infrastructure"))
+	file, err := os.Create(w.LogFile("infrastructure"))
 	if err != nil {
 		file = os.Stderr
 	}
-	i := &infrastructure{cloud: l.Cloud, client: l.Management.Client, log: slog.New(slog.NewTextHandler(file, nil))}
+	i := &infrastructure{cloud: cloud, client: management.Client, log: slog.New(slog.NewTextHandler(file, nil))}
 	go func() {
 		defer close(ended)
 		i.run(ctx)
 	}()
-	l.onClose(func(context.Context) {
+	w.OnClose(func(context.Context) {
 		cancel()
 		<-ended
 	})

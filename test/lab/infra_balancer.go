@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -40,9 +39,6 @@ type balancer struct {
 	turn     int
 }
 
-// insecure is for questions to servers of which nothing is known but where they are.
-func insecure() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
-
 // endpoint is the address of a Cluster's load balancer, which it makes if there is none.
 func (c *Cloud) endpoint(ctx context.Context, cluster types.NamespacedName) (netip.AddrPort, error) {
 	c.mu.Lock()
@@ -70,7 +66,7 @@ func (c *Cloud) newBalancer(ctx context.Context, address netip.Addr) (*balancer,
 	}
 	running, cancel := context.WithCancel(context.Background())
 	b := &balancer{in: in, address: address, listener: listener, cancel: cancel, healthy: map[netip.Addr]bool{}, failures: map[netip.Addr]int{}, conns: map[net.Conn]netip.Addr{}}
-	c.lab.onClose(func(context.Context) { b.close() })
+	c.workspace.OnClose(func(context.Context) { b.close() })
 	go b.serve(running)
 	go b.watch(running)
 	return b, nil
@@ -202,12 +198,6 @@ func (b *balancer) forward(ctx context.Context, client net.Conn) {
 	go pipe(server, client, done)
 	go pipe(client, server, done)
 	<-done
-}
-
-// pipe copies until one side ends.
-func pipe(to io.Writer, from io.Reader, done chan<- struct{}) {
-	_, _ = io.Copy(to, from)
-	done <- struct{}{}
 }
 
 func (b *balancer) note(client net.Conn, backend netip.Addr) {

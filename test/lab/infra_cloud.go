@@ -17,8 +17,8 @@ import (
 // Cloud is where the machines of LabMachines run: each is a site on the workload network. What it has is there whichever
 // management cluster knows of it, as in any cloud.
 type Cloud struct {
-	lab     *Lab // that keeps logs and files
-	network *Network
+	workspace *Workspace // for logs and files
+	network   *Network
 
 	mu        sync.Mutex
 	names     map[string][]netip.Addr // that all machines know
@@ -46,9 +46,9 @@ type machineSpec struct {
 	controlPlane bool
 }
 
-func newCloud(l *Lab, network *Network) *Cloud {
+func newCloud(w *Workspace, network *Network) *Cloud {
 	return &Cloud{
-		lab: l, network: network, names: map[string][]netip.Addr{},
+		workspace: w, network: network, names: map[string][]netip.Addr{},
 		machines: map[types.NamespacedName]*CloudMachine{}, balancers: map[types.NamespacedName]*balancer{},
 	}
 }
@@ -88,11 +88,11 @@ func (c *Cloud) Machines(cluster types.NamespacedName) []*CloudMachine {
 
 // create starts a machine with its bootstrap data.
 func (c *Cloud) create(ctx context.Context, spec machineSpec) (*CloudMachine, error) {
-	site, err := c.lab.AddSite(ctx, spec.host)
+	site, err := c.network.AddSite(ctx, spec.host)
 	if err != nil {
 		return nil, fmt.Errorf("making machine %s: %w", spec.host, err)
 	}
-	m := &CloudMachine{Site: site, Name: spec.host, Cluster: spec.cluster, Dir: c.lab.file("machines", spec.host), serves: spec.controlPlane}
+	m := &CloudMachine{Site: site, Name: spec.host, Cluster: spec.cluster, Dir: c.workspace.File("machines", spec.host), serves: spec.controlPlane}
 	// As every machine has one: kubeadm takes its address from it. It leads nowhere.
 	if err := site.ip(ctx, "route", "add", "default", "via", workloadAddress.String()); err != nil {
 		return nil, err
@@ -124,18 +124,18 @@ func (c *Cloud) install(ctx context.Context, m *CloudMachine, spec machineSpec) 
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
 		return fmt.Errorf("making machine %s: %w", m.Name, err)
 	}
-	userData := filepath.Join(c.lab.file("machines"), m.Name+".user-data")
+	userData := filepath.Join(c.workspace.File("machines"), m.Name+".user-data")
 	if err := os.WriteFile(userData, spec.userData, 0o600); err != nil {
 		return fmt.Errorf("making machine %s: %w", m.Name, err)
 	}
 	args := []string{"run", "--dir=" + m.Dir, "--hostname=" + m.Name, "--address=" + m.Address.String(), "--user-data=" + userData, "--provider-id=" + providerID(spec.key)}
-	image, err := c.lab.machineImage(ctx, spec.version)
+	image, err := c.machineImage(ctx, spec.version)
 	if err != nil {
 		return err
 	}
 	m.process, err = Start(Spec{
-		Name: "machine-" + m.Name, Namespace: m.Namespace, Program: c.lab.parts.real("machine"), Args: append(args, image...),
-		Log: c.lab.LogFile("machine-" + m.Name),
+		Name: "machine-" + m.Name, Namespace: m.Namespace, Program: c.workspace.Parts.RealPath("machine"), Args: append(args, image...),
+		Log: c.workspace.LogFile("machine-" + m.Name),
 	})
 	return err
 }

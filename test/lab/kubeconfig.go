@@ -39,10 +39,3 @@ func writeKubeconfig(file string, data []byte, err error) error {
 	}
 	return nil
 }
-
-// ManagementKubeconfig writes the administrator's kubeconfig of the management cluster, and returns the file.
-func (l *Lab) ManagementKubeconfig() (string, error) {
-	file := l.file("management.kubeconfig")
-	kubeconfig, err := l.Management.adminKubeconfig("management")
-	return file, writeKubeconfig(file, kubeconfig, err)
-}

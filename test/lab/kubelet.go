@@ -25,7 +25,7 @@ const (
 // StartKubelet starts a kubelet without containers in the workload network, and gives both workload clusters a Node for
 // it and a Pod on it: commands in the Pod run on this machine.
 func (l *Lab) StartKubelet(ctx context.Context) error {
-	dir := l.file("kubelet")
+	dir := l.File("kubelet")
 	pair, err := l.SNI.CA.Issue(LeafSpec{CommonName: "system:node:" + node, Names: []string{workloadAddress.String()}, Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
 		return err
@@ -35,15 +35,15 @@ func (l *Lab) StartKubelet(ctx context.Context) error {
 	}
 	address := netip.AddrPortFrom(workloadAddress, kubeletPort).String()
 	kubelet, err := Start(Spec{
-		Name: "kubelet", Namespace: l.Network.Workload, Program: l.parts.real("fake-kubelet"), Log: l.LogFile("kubelet"),
+		Name: "kubelet", Namespace: l.Network.Workload, Program: l.Parts.RealPath("fake-kubelet"), Log: l.LogFile("kubelet"),
 		Args: []string{"-address=" + address, "-cert=" + dir + "/kubelet.crt", "-key=" + dir + "/kubelet.key"},
 	})
 	if err != nil {
 		return err
 	}
-	l.onClose(func(context.Context) { kubelet.Kill() })
+	l.OnClose(func(context.Context) { kubelet.Kill() })
 	for _, apiServer := range []*APIServer{l.SNI, l.Connect} {
-		if err := apiServer.createPod(ctx); err != nil {
+		if err := createPod(ctx, apiServer); err != nil {
 			return fmt.Errorf("creating a Pod in %s: %w", apiServer.Name, err)
 		}
 	}
@@ -58,7 +58,7 @@ func (l *Lab) StartKubelet(ctx context.Context) error {
 }
 
 // createPod makes a Node and a running Pod on it. The Node has no host name, which the apiserver would look up in DNS.
-func (a *APIServer) createPod(ctx context.Context) error {
+func createPod(ctx context.Context, a *APIServer) error {
 	worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "default"}}
 	pod := &corev1.Pod{

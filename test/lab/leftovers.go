@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // prefix starts the name of everything that a lab leaves in the system. The owner's pid and start time follow, so that
@@ -99,4 +100,20 @@ func startTime(pid int) (string, error) {
 		return "", fmt.Errorf("reading the start time of process %d: unknown format", pid)
 	}
 	return fields[19], nil
+}
+
+// unmount lets a disk go, even if a process that is about to end still has it.
+func unmount(path string) { _ = syscall.Unmount(path, syscall.MNT_DETACH) }
+
+// unmountBelow lets all disks go that are mounted in a folder.
+func unmountBelow(dir string) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[1], dir+"/") {
+			unmount(fields[1])
+		}
+	}
 }

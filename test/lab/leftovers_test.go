@@ -11,6 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/spawn"
 )
 
 // TestMain lets the test binary play a lab that is killed.
@@ -37,15 +40,12 @@ func liveUntilKilled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sleeper, err := Start(Spec{
-		Name: "sleeper", Namespace: network.Workload, Program: "sleep", Args: []string{"300"}, Log: filepath.Join(os.TempDir(), name, "log"),
-	})
-	if err != nil {
+	sleeper := network.Workload.Command(ctx, "sleep", "300")
+	if err := spawn.Start(sleeper); err != nil {
 		return err
 	}
-	fmt.Println(name, sleeper.PID())
-	<-sleeper.Done()
-	return nil
+	fmt.Println(name, sleeper.Process.Pid)
+	return sleeper.Wait()
 }
 
 func TestWhatAKilledLabLeftIsRemoved(t *testing.T) {
@@ -77,14 +77,12 @@ func TestWhatAKilledLabLeftIsRemoved(t *testing.T) {
 	if err := removeLeftovers(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := Wait(t.Context(), 5*time.Second, func(context.Context) error { // a killed process takes a moment
+	eventually.True(t, 5*time.Second, "nothing is left", func() error { // a killed process takes a moment
 		if left := traces(t, name, pid); len(left) > 0 {
 			return fmt.Errorf("left: %q", left)
 		}
 		return nil
-	}); err != nil {
-		t.Error(err)
-	}
+	})
 }
 
 // traces lists what there is of a lab: its folder, its process, and of each namespace what ip and /etc have.

@@ -31,7 +31,7 @@ func (l *Lab) LoseManagement() error {
 			process.Kill()
 		}
 	}
-	return errors.Join(os.RemoveAll(l.etcdFolder()), os.RemoveAll(l.file(l.Management.Name)))
+	return errors.Join(os.RemoveAll(l.etcdFolder()), os.RemoveAll(l.File(l.Management.Name)))
 }
 
 // NewManagement starts another management cluster, in which there is Cluster API and nothing else. Gateways keep the addresses of their Services,
@@ -60,7 +60,7 @@ func (l *Lab) RestoreEtcd(ctx context.Context, folder string) error {
 }
 
 func (l *Lab) etcdFolder() string {
-	return l.file("etcd-" + filepath.Base(l.Network.Management.Name[len(prefix):]))
+	return l.File(etcdName(l.Network.Management))
 }
 
 // Pods are the processes of one of our Deployments, with the means to play their kubelet.
@@ -98,7 +98,7 @@ func (p *Pods) End(i int, patience time.Duration) error { return p.services[i].T
 // it is ready.
 func (p *Pods) Start(ctx context.Context, i int) error {
 	s := p.services[i]
-	dir := p.lab.file(s.Process().Name)
+	dir := p.lab.File(s.Process().Name)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return fmt.Errorf("making a disk for %s: %w", s.Process().Name, err)
 	}
@@ -106,7 +106,7 @@ func (p *Pods) Start(ctx context.Context, i int) error {
 	if err := writeKubeconfig(filepath.Join(dir, "kubeconfig"), kubeconfig, err); err != nil {
 		return err
 	}
-	if err := p.lab.Become(ctx, s, p.lab.parts.fairlead(p.program)); err != nil {
+	if err := p.lab.Become(ctx, s, p.lab.Parts.OwnPath(p.program)); err != nil {
 		return err
 	}
 	s.Resume()

@@ -2,12 +2,10 @@ package lab
 
 import (
 	"bytes"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 
@@ -58,15 +56,3 @@ func parseObjects(data []byte) ([]*unstructured.Unstructured, error) {
 
 // isNoMatch says that an apiserver doesn't know a kind, perhaps not yet.
 func isNoMatch(err error) bool { return meta.IsNoMatchError(err) }
-
-func base64Of(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
-
-// merge is a new map with the entries of both; those of more win.
-func merge(labels, more map[string]string) map[string]string {
-	merged := maps.Clone(labels)
-	if merged == nil {
-		merged = map[string]string{}
-	}
-	maps.Copy(merged, more)
-	return merged
-}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,7 +15,7 @@ const (
 	// GatewayName is the gateways' name in the management network.
 	GatewayName = "gateway.mgmt.test"
 	// peerSuffix is what the names of gateways among themselves end with.
-	peerSuffix = ".gateway-peers." + InstallationNamespace + ".svc"
+	peerSuffix = ".gateway-peers.fairlead-system.svc"
 	// PublicName is the gateways' name in the workload network.
 	PublicName = "gateway.public.test"
 	// xdsServerName is the xds-servers' name in the management and the gateway networks.
@@ -62,6 +63,7 @@ type Network struct {
 	firstGateway int    // number of the first one there
 	xdsServers   []netip.Addr
 	peers        []*DNS // of each gateway: the others are found by it
+	sites        int    // how many there have been
 
 	mu  sync.Mutex
 	all []*Namespace // in the order in which they were made
@@ -264,3 +266,85 @@ func (n *Network) close(ctx context.Context) {
 		removeNamespace(ctx, namespace.Name)
 	}
 }
+
+// addGateway makes the network of one more gateway, which only other gateways find.
+func (n *Network) addGateway(ctx context.Context, i int) error {
+	gateway, err := n.add(ctx, gatewayReplica(i))
+	if err != nil {
+		return err
+	}
+	if err := n.connectGateway(ctx, i, gateway); err != nil {
+		return err
+	}
+	if err := gateway.SetHost(xdsServerName, n.xdsServers...); err != nil {
+		return err
+	}
+	n.namePeers()
+	return nil
+}
+
+// removeGateway removes the network of the last gateway.
+func (n *Network) removeGateway(ctx context.Context) {
+	i := len(n.Gateways) - 1
+	last := n.Gateways[i]
+	n.peers[i].close()
+	n.Gateways, n.peers = n.Gateways[:i], n.peers[:i]
+	for _, dns := range n.peers {
+		dns.Set(gatewayReplica(i) + peerSuffix)
+	}
+	// The next gateway has the same addresses and another card, for which the others would look for up to 10 s. A Pod has new addresses.
+	for _, at := range append([]*Namespace{n.Management, n.Workload}, n.Gateways...) {
+		_ = at.ip(ctx, "neighbour", "flush", "to", InsideAddress(i).String())
+		_ = at.ip(ctx, "neighbour", "flush", "to", n.publicAddress(i).String())
+	}
+	removeNamespace(ctx, last.Name)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = slices.DeleteFunc(n.all, func(other *Namespace) bool { return other == last })
+}
+
+// unnameGateway takes a gateway out of the names that all gateways have.
+func (n *Network) unnameGateway(i int) error {
+	var inside, public []netip.Addr
+	for j := range n.Gateways {
+		if j != i {
+			inside, public = append(inside, InsideAddress(j)), append(public, n.publicAddress(j))
+		}
+	}
+	return errors.Join(n.Management.SetHost(GatewayName, inside...), n.Workload.SetHost(n.publicName, public...))
+}
+
+// gatewayReplica is the name of one gateway: of its Pod, its log and its folder.
+func gatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
+
+// NewBeside makes the networks of a second installation. It shares the workload network of the first one, in which its
+// gateways have another name and other addresses.
+func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstGateway, gateways int) (*Network, error) {
+	second := &Network{name: name, Workload: n.Workload, publicName: publicName, firstGateway: firstGateway}
+	if err := second.build(ctx, gateways); err != nil {
+		second.close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return second, nil
+}
+
+// directDevice is the management network's leg in the workload network, directAddress its address there.
+const directDevice = "direct0"
+
+var directAddress = addressAt(workloadPrefix, 9)
+
+// ConnectDirectly gives the management network a leg in the workload network, as a VPN would: what is to be moved to tunnels
+// is reached like that before.
+func (n *Network) ConnectDirectly(ctx context.Context) error {
+	return plug(ctx, cable{
+		n.Management, directDevice, netip.PrefixFrom(directAddress, workloadPrefix.Bits()), n.Workload, "work", "direct",
+	})
+}
+
+// CutDirect makes that leg lose every packet: nobody is told.
+func (n *Network) CutDirect(ctx context.Context) error {
+	return n.Management.ip(ctx, "link", "set", directDevice, "down")
+}
+
+// host is a host and a port.
+func host(name string, port int) string { return name + ":" + strconv.Itoa(port) }

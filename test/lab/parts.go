@@ -2,10 +2,14 @@ package lab
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // Parts are the folders of the programs that a lab runs.
@@ -68,5 +72,38 @@ func findRoot() (string, error) {
 	}
 }
 
-func (p Parts) real(name string) string     { return filepath.Join(p.Real, name) }
-func (p Parts) fairlead(name string) string { return filepath.Join(p.Fairlead, name) }
+// RealPath is where a real part is.
+func (p Parts) RealPath(name string) string { return filepath.Join(p.Real, name) }
+
+// OwnPath is where a program of this repository is.
+func (p Parts) OwnPath(name string) string { return filepath.Join(p.Fairlead, name) }
+
+// KnownArguments are those of some arguments that a program of ours knows, whatever version it is of.
+func KnownArguments(ctx context.Context, program string, args []string) ([]string, error) {
+	help := []string{"--help"}
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		help = []string{args[0], "--help"}
+	}
+	out, err := exec.CommandContext(ctx, program, help...).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("asking %s for its flags: %w: %s", program, err, out)
+	}
+	flags := map[string]bool{}
+	for field := range strings.FieldsSeq(string(out)) {
+		flags[field] = true
+	}
+	return slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		flag, _, _ := strings.Cut(arg, "=")
+		return strings.HasPrefix(flag, "--") && !flags[flag]
+	}), nil
+}
+
+// NextVersion is the version of Kubernetes that machines can be upgraded to: that of the pinned one's next patch release. Its programs
+// are of the pinned one's sources, with another number; see tools/install.
+func (w *Workspace) NextVersion(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, w.Parts.RealPath("kubeadm-next"), "version", "--output=short").Output()
+	if err != nil {
+		return "", fmt.Errorf("asking kubeadm for the next version: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -19,6 +19,9 @@ import (
 // stopGrace is how long a process may take to end after SIGTERM: an apiserver waits for its watches.
 const stopGrace = 5 * time.Second
 
+// startTimeout is long, because a cold machine reads 120 MB of program first while three apiservers share two cores.
+const startTimeout = 90 * time.Second
+
 // Spec is a program to run.
 type Spec struct {
 	Name      string     // of the process and of its log

@@ -2,30 +2,12 @@ package lab
 
 import (
 	"context"
-	"crypto/x509"
-	"fmt"
-	"time"
 )
 
-// SiteAPIServer is a workload cluster in a machine room of its own: an etcd and an apiserver that share nothing with others.
-type SiteAPIServer struct {
-	*APIServer
-	Etcd  *Process
-	lab   *Lab
-	names []string
-}
-
-// StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and waits until it is ready.
+// StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and
+// waits until it is ready.
 func (l *Lab) StartSiteAPIServer(ctx context.Context, site *Site, name string, names ...string) (*SiteAPIServer, error) {
-	etcd, err := l.startEtcd(ctx, site.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	a, err := l.startAPIServer(ctx, apiServerSpec{name: name, namespace: site.Namespace, address: site.Address, port: 6443, etcd: etcd, prefix: "/" + name, names: names})
-	if err != nil {
-		return nil, err
-	}
-	return &SiteAPIServer{APIServer: a, Etcd: etcd, lab: l, names: names}, nil
+	return startSiteAPIServer(ctx, l.Workspace, site, l.options.certificatesEnd(), name, names...)
 }
 
 // Up starts an apiserver again whose process was killed, and doesn't wait for it.
@@ -38,24 +20,11 @@ func (l *Lab) Up(ctx context.Context, a *APIServer) error {
 	return nil
 }
 
-// Reissue writes another serving certificate, which an apiserver reads when it starts.
-func (a *SiteAPIServer) Reissue(notAfter time.Time) error {
-	all := append(append([]string{a.Endpoint.Addr().String()}, kubeadmNames...), a.names...)
-	serving, err := a.CA.Issue(LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth, NotAfter: notAfter})
-	if err != nil {
-		return err
-	}
-	if err := serving.write(a.lab.file(a.Name), "apiserver"); err != nil {
-		return fmt.Errorf("writing the serving certificate of %s: %w", a.Name, err)
-	}
-	return nil
-}
-
 // Program is the path of one of our own programs.
-func (l *Lab) Program(name string) string { return l.parts.fairlead(name) }
+func (l *Lab) Program(name string) string { return l.Parts.OwnPath(name) }
 
 // Root is the repository's folder.
-func (l *Lab) Root() string { return l.parts.Root }
+func (l *Lab) Root() string { return l.Parts.Root }
 
 // LoseGateway makes a gateway's address swallow every packet of the management network, until back is called.
 func (l *Lab) LoseGateway(ctx context.Context, i int) (back func(context.Context) error, err error) {
@@ -72,7 +41,7 @@ func (l *Lab) Restart(p *Process) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.onClose(func(context.Context) { next.Kill() })
+	l.OnClose(func(context.Context) { next.Kill() })
 	return next, nil
 }
 

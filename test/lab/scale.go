@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +22,7 @@ const gatewaySet = "gateway"
 
 // gatewayManifest is the StatefulSet of the gateways as deploy/kubernetes has it.
 func (l *Lab) gatewayManifest() (*appsv1.StatefulSet, error) {
-	objects, err := readObjects(filepath.Join(l.parts.Root, "deploy", "kubernetes", "gateway.yaml"))
+	objects, err := readObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes", "gateway.yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +156,7 @@ func (l *Lab) endGateway(ctx context.Context, i int, patience time.Duration) err
 		return err
 	}
 	l.Gateways[i].Stop()
-	if err := os.RemoveAll(l.file(gatewayReplica(i))); err != nil { // as the volume of a Pod
+	if err := os.RemoveAll(l.File(gatewayReplica(i))); err != nil { // as the volume of a Pod
 		return fmt.Errorf("removing the folder of a gateway: %w", err)
 	}
 	pod := &corev1.Pod{}
@@ -166,51 +165,4 @@ func (l *Lab) endGateway(ctx context.Context, i int, patience time.Duration) err
 		return fmt.Errorf("deleting the Pod of a gateway: %w", err)
 	}
 	return nil
-}
-
-// addGateway makes the network of one more gateway, which only other gateways find.
-func (n *Network) addGateway(ctx context.Context, i int) error {
-	gateway, err := n.add(ctx, gatewayReplica(i))
-	if err != nil {
-		return err
-	}
-	if err := n.connectGateway(ctx, i, gateway); err != nil {
-		return err
-	}
-	if err := gateway.SetHost(xdsServerName, n.xdsServers...); err != nil {
-		return err
-	}
-	n.namePeers()
-	return nil
-}
-
-// removeGateway removes the network of the last gateway.
-func (n *Network) removeGateway(ctx context.Context) {
-	i := len(n.Gateways) - 1
-	last := n.Gateways[i]
-	n.peers[i].close()
-	n.Gateways, n.peers = n.Gateways[:i], n.peers[:i]
-	for _, dns := range n.peers {
-		dns.Set(gatewayReplica(i) + peerSuffix)
-	}
-	// The next gateway has the same addresses and another card, for which the others would look for up to 10 s. A Pod has new addresses.
-	for _, at := range append([]*Namespace{n.Management, n.Workload}, n.Gateways...) {
-		_ = at.ip(ctx, "neighbour", "flush", "to", InsideAddress(i).String())
-		_ = at.ip(ctx, "neighbour", "flush", "to", n.publicAddress(i).String())
-	}
-	removeNamespace(ctx, last.Name)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.all = slices.DeleteFunc(n.all, func(other *Namespace) bool { return other == last })
-}
-
-// unnameGateway takes a gateway out of the names that all gateways have.
-func (n *Network) unnameGateway(i int) error {
-	var inside, public []netip.Addr
-	for j := range n.Gateways {
-		if j != i {
-			inside, public = append(inside, InsideAddress(j)), append(public, n.publicAddress(j))
-		}
-	}
-	return errors.Join(n.Management.SetHost(GatewayName, inside...), n.Workload.SetHost(n.publicName, public...))
 }

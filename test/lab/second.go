@@ -32,17 +32,12 @@ func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*Network, 
 	if beside == nil {
 		network, err := newNetwork(ctx, name, l.options.Gateways)
 		if err == nil && l.options.Machines {
-			l.Cloud = newCloud(l, network)
+			l.Cloud = newCloud(l.Workspace, network)
 		}
 		return network, err
 	}
 	l.Cloud = beside.Cloud
-	n := &Network{name: name, Workload: beside.Network.Workload, publicName: SecondPublicName, firstGateway: secondGateways}
-	if err := n.build(ctx, l.options.Gateways); err != nil {
-		n.close(context.WithoutCancel(ctx))
-		return nil, err
-	}
-	return n, nil
+	return beside.Network.NewBeside(ctx, name, SecondPublicName, secondGateways, l.options.Gateways)
 }
 
 // forwardPort is where the management network of the first installation finds the apiserver of the second.
@@ -56,34 +51,12 @@ func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error)
 	if err != nil {
 		return "", fmt.Errorf("forwarding to the second installation: %w", err)
 	}
-	l.onClose(func(context.Context) { _ = listener.Close() })
+	l.OnClose(func(context.Context) { _ = listener.Close() })
 	go forwardAll(listener, func() (net.Conn, error) {
 		return second.Network.Management.DialContext(context.Background(), "tcp", second.Management.Endpoint.String())
 	})
 	kubeconfig, err := Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
 		clientcmdapi.AuthInfo{ClientCertificateData: second.Management.Admin.CertPEM, ClientKeyData: second.Management.Admin.KeyPEM})
-	file := l.file("second.kubeconfig")
+	file := l.File("second.kubeconfig")
 	return file, writeKubeconfig(file, kubeconfig, err)
-}
-
-// forwardAll copies the bytes of every connection to another one and back, until the listener is closed.
-func forwardAll(listener net.Listener, dial func() (net.Conn, error)) {
-	for {
-		client, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer func() { _ = client.Close() }()
-			server, err := dial()
-			if err != nil {
-				return
-			}
-			defer func() { _ = server.Close() }()
-			done := make(chan struct{}, 2)
-			go pipe(server, client, done)
-			go pipe(client, server, done)
-			<-done
-		}()
-	}
 }

@@ -28,26 +28,26 @@ type Site struct {
 
 // AddSite makes a site on the workload network. It knows the gateways by their public name. Names of sites must be short and
 // differ.
-func (l *Lab) AddSite(ctx context.Context, name string) (*Site, error) {
-	namespace, err := l.Network.add(ctx, name)
+func (n *Network) AddSite(ctx context.Context, name string) (*Site, error) {
+	namespace, err := n.add(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	site := &Site{Namespace: namespace, Address: l.nextSiteAddress()}
-	if err := l.plugSite(ctx, site.Namespace, site.Address); err != nil {
+	site := &Site{Namespace: namespace, Address: n.nextSiteAddress()}
+	if err := n.plugSite(ctx, site.Namespace, site.Address); err != nil {
 		return nil, err
 	}
-	return site, site.SetHost(l.Network.publicName, l.Network.publicAddresses()...)
+	return site, site.SetHost(n.publicName, n.publicAddresses()...)
 }
 
 // AddSecludedSite makes a site that reaches nothing but a proxy machine, which is on the workload network and forwards no
 // packets. No name is known in the site; the proxy knows the gateways.
-func (l *Lab) AddSecludedSite(ctx context.Context, name string) (*Site, error) {
-	inner, err := l.Network.add(ctx, name)
+func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, error) {
+	inner, err := n.add(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	proxy, err := l.Network.addSwitch(ctx, name+"-proxy", "inner", netip.PrefixFrom(addressAt(secludedPrefix, 1), secludedPrefix.Bits()))
+	proxy, err := n.addSwitch(ctx, name+"-proxy", "inner", netip.PrefixFrom(addressAt(secludedPrefix, 1), secludedPrefix.Bits()))
 	if err != nil {
 		return nil, err
 	}
@@ -62,27 +62,27 @@ func (l *Lab) AddSecludedSite(ctx context.Context, name string) (*Site, error) {
 	if err := inner.ip(ctx, "route", "add", "default", "via", addressAt(secludedPrefix, 1).String()); err != nil {
 		return nil, err
 	}
-	if err := l.plugSite(ctx, proxy, l.nextSiteAddress()); err != nil {
+	if err := n.plugSite(ctx, proxy, n.nextSiteAddress()); err != nil {
 		return nil, err
 	}
-	return site, proxy.SetHost(l.Network.publicName, l.Network.publicAddresses()...)
+	return site, proxy.SetHost(n.publicName, n.publicAddresses()...)
 }
 
 // ProxyAddress is where a secluded site reaches its proxy machine.
 func ProxyAddress() netip.Addr { return addressAt(secludedPrefix, 1) }
 
 // plugSite connects a namespace to the workload network.
-func (l *Lab) plugSite(ctx context.Context, namespace *Namespace, address netip.Addr) error {
+func (n *Network) plugSite(ctx context.Context, namespace *Namespace, address netip.Addr) error {
 	port := "site" + strconv.Itoa(int(address.As4()[3]))
-	return plug(ctx, cable{namespace, siteDevice, netip.PrefixFrom(address, workloadPrefix.Bits()), l.Network.Workload, "work", port})
+	return plug(ctx, cable{namespace, siteDevice, netip.PrefixFrom(address, workloadPrefix.Bits()), n.Workload, "work", port})
 }
 
 // nextSiteAddress is an address of the workload network for one more site.
-func (l *Lab) nextSiteAddress() netip.Addr {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sites++
-	return addressAt(workloadPrefix, 20+l.sites)
+func (n *Network) nextSiteAddress() netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sites++
+	return addressAt(workloadPrefix, 20+n.sites)
 }
 
 // Unplug takes the site's cable away: packets get lost, nobody is told. Plug puts it back.

@@ -3,15 +3,38 @@ package lab
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
 
+// testNamespace makes the workload network of a lab. It skips a test without root, or fails it where all tests must run.
+func testNamespace(t *testing.T) *Namespace {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("E2E_REQUIRED") != "":
+		t.Fatal("this test must run as root")
+	default:
+		t.Skip("making network namespaces needs root")
+	}
+	name, err := newName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := newNetwork(t.Context(), name, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { network.close(context.Background()) })
+	return network.Workload
+}
+
 func TestASupervisedProgramIsStartedAgain(t *testing.T) {
-	n := testNetwork(t)
-	service, err := supervise(Spec{Name: "sleeper", Namespace: n.Workload, Program: "sleep", Args: []string{"300"}, Log: filepath.Join(t.TempDir(), "log")})
+	workload := testNamespace(t)
+	service, err := supervise(Spec{Name: "sleeper", Namespace: workload, Program: "sleep", Args: []string{"300"}, Log: filepath.Join(t.TempDir(), "log")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,9 +71,9 @@ func TestASupervisedProgramIsStartedAgain(t *testing.T) {
 }
 
 func TestAFailedStartShowsTheLog(t *testing.T) {
-	n := testNetwork(t)
+	workload := testNamespace(t)
 	process, err := Start(Spec{
-		Name: "loser", Namespace: n.Workload, Program: "sh", Args: []string{"-c", "echo the reason >&2; exit 3"}, Log: filepath.Join(t.TempDir(), "log"),
+		Name: "loser", Namespace: workload, Program: "sh", Args: []string{"-c", "echo the reason >&2; exit 3"}, Log: filepath.Join(t.TempDir(), "log"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,11 +91,11 @@ func TestAFailedStartShowsTheLog(t *testing.T) {
 // TestProgramsOutliveVisitsToNamespaces starts a program that asks the kernel for SIGTERM when the thread that started it
 // ends, as an Envoy with hot restart does. Each visit to a namespace ends a thread, which may have started programs.
 func TestProgramsOutliveVisitsToNamespaces(t *testing.T) {
-	n := testNetwork(t)
+	workload := testNamespace(t)
 	var p *Process
-	err := n.Workload.Do(func() (err error) {
+	err := workload.Do(func() (err error) {
 		if p, err = Start(Spec{
-			Name: "sleeper", Namespace: n.Workload, Log: filepath.Join(t.TempDir(), "log"),
+			Name: "sleeper", Namespace: workload, Log: filepath.Join(t.TempDir(), "log"),
 			Program: "setpriv", Args: []string{"--pdeathsig", "TERM", "sh", "-c", "echo asked; exec sleep 300"},
 		}); err != nil {
 			return err

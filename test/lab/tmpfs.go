@@ -21,15 +21,15 @@ type Disk struct {
 const filler = "filler"
 
 // NewDisk mounts a disk of some KiB, which is removed with the lab.
-func (l *Lab) NewDisk(ctx context.Context, name string, kib int) (*Disk, error) {
-	d := &Disk{Path: l.file(name)}
+func (w *Workspace) NewDisk(ctx context.Context, name string, kib int) (*Disk, error) {
+	d := &Disk{Path: w.File(name)}
 	if err := os.MkdirAll(d.Path, 0o755); err != nil {
 		return nil, fmt.Errorf("making disk %s: %w", name, err)
 	}
 	if err := mount(ctx, "-t", "tmpfs", "-o", fmt.Sprintf("size=%dk", kib), "fairlead-lab", d.Path); err != nil {
 		return nil, err
 	}
-	l.onClose(func(context.Context) { unmount(d.Path) })
+	w.OnClose(func(context.Context) { unmount(d.Path) })
 	return d, nil
 }
 
@@ -63,20 +63,4 @@ func mount(ctx context.Context, args ...string) error {
 		return fmt.Errorf("running mount %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
 	return nil
-}
-
-// unmount lets a disk go, even if a process that is about to end still has it.
-func unmount(path string) { _ = syscall.Unmount(path, syscall.MNT_DETACH) }
-
-// unmountBelow lets all disks go that are mounted in a folder.
-func unmountBelow(dir string) {
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		return
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[1], dir+"/") {
-			unmount(fields[1])
-		}
-	}
 }

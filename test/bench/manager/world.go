@@ -62,7 +62,7 @@ func newWorld(ctx context.Context, size int) (*world, error) {
 
 // prepare makes all Clusters and edges. Those with tunnels get their kubeconfigs from Fairlead.
 func (w *world) prepare(ctx context.Context) error {
-	if err := w.ConnectDirectly(ctx); err != nil {
+	if err := w.Network.ConnectDirectly(ctx); err != nil {
 		return err
 	}
 	listener, err := w.Network.Workload.Listen(ctx, directAddress.String())

@@ -2,33 +2,45 @@ package lab
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// directDevice is the management network's leg in the workload network, directAddress its address there.
-const directDevice = "direct0"
+// ticks is USER_HZ, which Linux has at 100 everywhere.
+const ticks = 10 * time.Millisecond
 
-var directAddress = addressAt(workloadPrefix, 9)
-
-// ConnectDirectly gives the management network a leg in the workload network, as a VPN would: what is to be moved to tunnels
-// is reached like that before.
-func (l *Lab) ConnectDirectly(ctx context.Context) error {
-	return plug(ctx, cable{
-		l.Network.Management, directDevice, netip.PrefixFrom(directAddress, workloadPrefix.Bits()), l.Network.Workload, "work", "direct",
-	})
-}
-
-// CutDirect makes that leg lose every packet: nobody is told.
-func (l *Lab) CutDirect(ctx context.Context) error {
-	return l.Network.Management.ip(ctx, "link", "set", directDevice, "down")
+// CPU is the time that a process has had so far.
+func CPU(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	const user, system = 11, 12 // fields 14 and 15, of which two are gone
+	if len(fields) <= system {
+		return 0, fmt.Errorf("reading the time of process %d: %q", pid, data)
+	}
+	var sum time.Duration
+	for _, f := range fields[user : system+1] {
+		n, err := strconv.Atoi(string(f))
+		if err != nil {
+			return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
+		}
+		sum += time.Duration(n) * ticks
+	}
+	return sum, nil
 }
 
 // Remotes are the other ends of all TCP connections of a process that are established.
@@ -80,3 +92,26 @@ func parseHexAddress(text string) (netip.AddrPort, error) {
 	binary.NativeEndian.PutUint32(address[:], binary.BigEndian.Uint32(bytes))
 	return netip.AddrPortFrom(netip.AddrFrom4(address), uint16(number)), nil
 }
+
+// httpOK is the condition that a URL answers 200.
+func httpOK(httpClient *http.Client, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := httpClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+		if err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", response.Status, body)
+		}
+		return err
+	}
+}
+
+// insecure is for questions to servers of which nothing is known but where they are.
+func insecure() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }

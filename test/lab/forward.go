@@ -1,0 +1,34 @@
+package lab
+
+import (
+	"io"
+	"net"
+)
+
+// forwardAll copies the bytes of every connection to another one and back, until the listener is closed.
+func forwardAll(listener net.Listener, dial func() (net.Conn, error)) {
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer func() { _ = client.Close() }()
+			server, err := dial()
+			if err != nil {
+				return
+			}
+			defer func() { _ = server.Close() }()
+			done := make(chan struct{}, 2)
+			go pipe(server, client, done)
+			go pipe(client, server, done)
+			<-done
+		}()
+	}
+}
+
+// pipe copies until one side ends.
+func pipe(to io.Writer, from io.Reader, done chan<- struct{}) {
+	_, _ = io.Copy(to, from)
+	done <- struct{}{}
+}
