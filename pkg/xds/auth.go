@@ -13,6 +13,7 @@ import (
 	callers "github.com/fairlead/fairlead/internal/caller"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
 // caller is who opened a stream, by its certificate alone: TLS has verified it, but lets expired ones in for renewal.
@@ -30,7 +31,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 // checkNode compares what a request claims with the certificate.
 func checkNode(node *corev3.Node, subject model.Subject) error {
 	if node.GetId() != subject.NodeID() {
-		return status.Errorf(codes.PermissionDenied, "node id %q is not that of the certificate, %s", printable(node.GetId(), maxQuoted), subject.NodeID())
+		return status.Errorf(codes.PermissionDenied, "node id %q is not that of the certificate, %s", csds.Printable(node.GetId(), maxQuoted), subject.NodeID())
 	}
 	return nil
 }

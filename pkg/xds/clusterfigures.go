@@ -51,12 +51,12 @@ func (s *Server) refusedSince() map[model.Key]time.Time {
 	defer s.mu.RUnlock()
 	for st := range s.hosts {
 		for i := range st.progress {
-			st.progress[i].sight.eachRefused(func(name string, since time.Time) { note(s.holders[name], since) })
+			st.progress[i].Answers.Rejected(func(name string, since time.Time) { note(s.holders[name], since) })
 		}
 	}
 	for e := range s.edges {
 		for i := range e.progress {
-			e.progress[i].sight.eachRefused(func(_ string, since time.Time) {
+			e.progress[i].Answers.Rejected(func(_ string, since time.Time) {
 				if t := s.tunnels[e.subject.ID]; t != nil {
 					note(t.cluster.Key, since)
 				}
@@ -64,13 +64,4 @@ func (s *Server) refusedSince() map[model.Key]time.Time {
 		}
 	}
 	return first
-}
-
-// eachRefused calls a function with the names of what is refused now.
-func (s *sight) eachRefused(do func(name string, since time.Time)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, group := range s.refusals {
-		do(name, group.since)
-	}
 }

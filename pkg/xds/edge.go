@@ -16,6 +16,8 @@ import (
 	"github.com/fairlead/fairlead/internal/ending"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 // order is that in which types are sent: listeners refer to Envoy clusters.
@@ -45,7 +47,7 @@ type edge struct {
 	nonce   uint64
 	kinds   [len(order)]kind
 
-	progress [len(order)]progress // for the figures
+	progress [len(order)]progress.Progress
 }
 
 // edgeStream serves the stream of an edge to its end.
@@ -136,13 +138,13 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	}
 	i := slices.Index(order[:], r.GetTypeUrl())
 	if i < 0 {
-		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", printable(r.GetTypeUrl(), maxQuoted))
+		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
 	}
 	said, err := readRequest(r)
 	if err != nil {
 		return err
 	}
-	e.server.figures.answer(model.RoleEdge, &e.progress[i], r)
+	e.server.figures.Answer(model.RoleEdge, &e.progress[i], r)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.kinds[i].apply(said)
@@ -165,7 +167,7 @@ func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	}
 	dial, err := envoy.ParseEdgeDial(r.GetNode())
 	if err != nil {
-		return status.Error(codes.InvalidArgument, printable(err.Error(), maxQuoted))
+		return status.Error(codes.InvalidArgument, csds.Printable(err.Error(), maxQuoted))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -181,7 +183,7 @@ func (e *edge) update() {
 	e.updates++
 	for i := range e.kinds {
 		if k := &e.kinds[i]; k.asked && !e.over {
-			e.progress[i].change()
+			e.progress[i].Change()
 			k.stale = true
 		}
 	}
@@ -225,7 +227,7 @@ func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
 		}
 		if response = e.commit(j, response, now); response != nil {
 			p := &e.progress[j.kind]
-			e.server.figures.send(model.RoleEdge, p, response, p.next.Swap(0))
+			e.server.figures.Send(model.RoleEdge, p, response, p.TakeChange())
 			return response
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -12,6 +13,9 @@ import (
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 // remembered is how many changes a feed remembers. A stream that is further behind is compared with everything there is.
@@ -159,4 +163,30 @@ func (f *feed) size() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.resources)
+}
+
+// published returns the resources whose names wanted accepts, in name order, compared with what one stream has.
+func (f *feed) published(by *reader, wanted func(string) bool, marks *progress.Marks) []csds.Resource {
+	f.mu.Lock()
+	numbers := make(map[string]uint64, len(f.changed))
+	for i, name := range f.changed {
+		numbers[name] = f.last - uint64(len(f.changed)-1-i)
+	}
+	all := make([]csds.Resource, 0, 16)
+	bodies := map[string]*discoveryv3.Resource{} // which never change
+	for name, r := range f.resources {
+		if wanted(name) {
+			all = append(all, csds.Resource{Name: name, Version: r.GetVersion(), Behind: by.known[name] != r.GetVersion()})
+			bodies[name] = r
+		}
+	}
+	f.mu.Unlock()
+	slices.SortFunc(all, func(a, b csds.Resource) int { return strings.Compare(a.Name, b.Name) })
+	for i := range all {
+		all[i].Body = bodies[all[i].Name].GetResource()
+		if number := numbers[all[i].Name]; number != 0 {
+			all[i].At = marks.When(number)
+		}
+	}
+	return all
 }

@@ -6,15 +6,11 @@ import (
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // marshal is a seed.
@@ -110,46 +106,6 @@ func FuzzSubscriptions(f *testing.F) {
 			if want := versions(t, generations[i]); !maps.Equal(has, want) || len(k.known) != len(want) {
 				t.Fatalf("after answer %d it has %v, want %v, and %d resources are remembered", i, has, want, len(k.known))
 			}
-		}
-	})
-}
-
-// FuzzMatchers shows what readers ask for and what nodes say of themselves. A matcher that is taken is bounded, and no matcher matches all.
-func FuzzMatchers(f *testing.F) {
-	node := &corev3.Node{Id: "CN=edge-1", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"role": structpb.NewStringValue("edge")}}}
-	id := func(m *matcherv3.StringMatcher) *matcherv3.NodeMatcher { return &matcherv3.NodeMatcher{NodeId: m} }
-	regex := func(text string) *matcherv3.NodeMatcher {
-		return id(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: text}}})
-	}
-	role := &matcherv3.StructMatcher{
-		Path:  []*matcherv3.StructMatcher_PathSegment{{Segment: &matcherv3.StructMatcher_PathSegment_Key{Key: "role"}}},
-		Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}},
-	}
-	for _, all := range [][]*matcherv3.NodeMatcher{
-		nil,
-		{id(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: "CN=EDGE-1"}, IgnoreCase: true})},
-		{regex("CN=.*"), regex("((a{100}){100}){100}"), regex("(")},
-		{{NodeMetadatas: []*matcherv3.StructMatcher{role, {}}}},
-		{{}},
-	} {
-		f.Add(marshal(f, &statusv3.ClientStatusRequest{NodeMatchers: all}), marshal(f, node))
-	}
-	f.Fuzz(func(t *testing.T, request, named []byte) {
-		r, n := &statusv3.ClientStatusRequest{}, &corev3.Node{}
-		if proto.Unmarshal(request, r) != nil || proto.Unmarshal(named, n) != nil {
-			return
-		}
-		matches, err := nodeMatcher(r.GetNodeMatchers())
-		if err != nil {
-			return
-		}
-		for _, m := range r.GetNodeMatchers() {
-			if len(m.GetNodeId().GetSafeRegex().GetRegex()) > maxPattern {
-				t.Error("a long expression was taken")
-			}
-		}
-		if first := matches(n); first != matches(n) || !first && len(r.GetNodeMatchers()) == 0 {
-			t.Errorf("it matches %v, and then %v", first, !first)
 		}
 	})
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 const (
@@ -50,9 +52,9 @@ type stream struct {
 	caches  map[string]*cachev3.LinearCache // by type URL; they are there with the first request, which says bind
 	reader  *reader                         // of the Envoy clusters that all gateways share
 
-	progress [2]progress // by order
-	last     uint64      // the number of the last change of those Envoy clusters that was sent
-	told     bool        // something was
+	progress [2]progress.Progress // by order
+	last     uint64               // the number of the last change of those Envoy clusters that was sent
+	told     bool                 // something was
 }
 
 // resources are those of one Envoy, by type URL and name.
@@ -184,7 +186,7 @@ func (st *stream) set(all resources) {
 	for _, typeURL := range order {
 		r, there := all[typeURL]
 		if cache := st.caches[typeURL]; there && cache != nil {
-			st.progress[slices.Index(order[:], typeURL)].change()
+			st.progress[slices.Index(order[:], typeURL)].Change()
 			cache.SetResources(r)
 		}
 	}
@@ -218,7 +220,7 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
 		return
 	}
-	s.log.Error("resources refused", "node", subject.Node, "type_url", printable(r.GetTypeUrl(), maxQuoted), "error", printable(detail.GetMessage(), maxDetail))
+	s.log.Error("resources refused", "node", subject.Node, "type_url", csds.Printable(r.GetTypeUrl(), maxQuoted), "error", csds.Printable(detail.GetMessage(), maxDetail))
 }
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
@@ -252,7 +254,7 @@ func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscrip
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
-		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", printable(r.GetTypeUrl(), maxQuoted))
+		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
 	}
 	return cache.CreateDeltaWatch(r, sub, to)
 }

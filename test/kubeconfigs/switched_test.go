@@ -12,6 +12,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // TestSwitchOver proves how Cluster API comes to use the tunnel of a workload cluster that it reached directly before.
@@ -23,13 +25,13 @@ func TestSwitchOver(t *testing.T) {
 	t.Parallel()
 	l, err := lab.New(t.Context(), lab.Options{TunnelDomain: string(domain)})
 	proof.Start(t, l, err)
-	must(t, l.ConnectDirectly(t.Context()))
+	must(t, l.Network.ConnectDirectly(t.Context()))
 	cluster, err := l.CreateCluster(t.Context(), lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}})
 	must(t, err)
 	must(t, cluster.SetProvisioned(t.Context()))
 	m := &member{Cluster: cluster, lab: l, mode: v1alpha1.KubeconfigModeConnect}
 	direct := l.Connect.Endpoint
-	tunnel := netip.AddrPortFrom(lab.InsideAddress(0), lab.ConnectPort)
+	tunnel := netip.AddrPortFrom(netns.InsideAddress(0), netns.ConnectPort)
 
 	that(t, "Cluster API reaches the workload cluster directly before it opts in", func(t *testing.T) {
 		within(t, time.Minute, "", m.RemoteConnectionProbe)
@@ -50,7 +52,7 @@ func TestSwitchOver(t *testing.T) {
 	})
 	that(t, "when the old way ends, Cluster API takes the tunnel without a restart", func(t *testing.T) {
 		pid := l.CAPI.PID()
-		must(t, l.CutDirect(t.Context()))
+		must(t, l.Network.CutDirect(t.Context()))
 		within(t, 3*time.Minute, "switched_s", connectedTo(l.CAPI, tunnel, direct))
 		within(t, time.Minute, "", m.RemoteConnectionProbe)
 		if l.CAPI.PID() != pid {
@@ -63,7 +65,7 @@ func TestSwitchOver(t *testing.T) {
 }
 
 // connectedTo is the condition that a process has a connection to one address and none to another.
-func connectedTo(p *lab.Process, wanted, other netip.AddrPort) func(context.Context) error {
+func connectedTo(p *proc.Process, wanted, other netip.AddrPort) func(context.Context) error {
 	return func(context.Context) error {
 		remotes, err := p.Remotes()
 		if err != nil {

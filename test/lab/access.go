@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Kubeconfig is the kubeconfig that Cluster API's controllers read.
@@ -35,7 +37,7 @@ func (c *Cluster) Kubeconfig(ctx context.Context) ([]byte, error) {
 
 // WaitKubeconfig waits until the kubeconfig leads through the tunnel, and returns it.
 func (c *Cluster) WaitKubeconfig(ctx context.Context) ([]byte, error) {
-	err := Wait(ctx, startTimeout, func(ctx context.Context) error {
+	err := proc.Wait(ctx, proc.StartTimeout, func(ctx context.Context) error {
 		tunnel, err := c.Tunnel(ctx)
 		if err != nil {
 			return err
@@ -131,13 +133,13 @@ func (l *Lab) Kubectl(ctx context.Context, kubeconfig []byte, args ...string) (s
 // KubectlCommand is the command that Kubectl runs, for callers that want its input or its environment.
 func (l *Lab) KubectlCommand(ctx context.Context, kubeconfig []byte, args ...string) (*exec.Cmd, error) {
 	sum := sha256.Sum256(kubeconfig)
-	file := l.file(hex.EncodeToString(sum[:8]) + ".kubeconfig")
+	file := l.File(hex.EncodeToString(sum[:8]) + ".kubeconfig")
 	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
 		return nil, fmt.Errorf("writing a kubeconfig: %w", err)
 	}
-	cmd := l.Network.Management.Command(ctx, l.parts.real("kubectl"), args...)
+	cmd := l.Network.Management.Command(ctx, l.Parts.RealPath("kubectl"), args...)
 	// Discovery is cached by server name: a cache of another lab would lie.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "KUBECACHEDIR="+l.file("kubectl"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "KUBECACHEDIR="+l.File("kubectl"))
 	return cmd, nil
 }
 
@@ -163,4 +165,11 @@ func jsonOf(value any) []byte {
 		panic(err) // maps of strings and numbers
 	}
 	return data
+}
+
+// ManagementKubeconfig writes the administrator's kubeconfig of the management cluster, and returns the file.
+func (l *Lab) ManagementKubeconfig() (string, error) {
+	file := l.File("management.kubeconfig")
+	kubeconfig, err := l.Management.AdminKubeconfig("management")
+	return file, kube.WriteKubeconfig(file, kubeconfig, err)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // EdgeSpec says what an edge is to be. Only Name is needed, and names of edges must differ.
@@ -19,7 +21,7 @@ type EdgeSpec struct {
 	// Bootstraps are the bootstrap files, one for each workload cluster.
 	Bootstraps [][]byte
 	// Site is where it stands; the workload network by default.
-	Site *Namespace
+	Site *netns.Namespace
 	// Flags and Env are added to those of the agent.
 	Flags, Env []string
 	// Program is a build of edge-agent, Envoy a program that it runs as Envoy; by default those of the lab.
@@ -59,12 +61,12 @@ func (l *Lab) RunEdge(spec EdgeSpec) (*Agent, error) {
 }
 
 func (l *Lab) edgeSpec(spec EdgeSpec) (agentSpec, error) {
-	dir := l.file(spec.Name)
+	dir := l.File(spec.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", spec.Name, err)
 	}
 	run := agentSpec{
-		name: spec.Name, program: l.parts.fairlead("edge-agent"), namespace: l.Network.Workload, dir: filepath.Join(dir, "state"),
+		name: spec.Name, program: l.Parts.OwnPath("edge-agent"), namespace: l.Network.Workload, dir: filepath.Join(dir, "state"),
 		health: l.nextHealthAddress(), env: spec.Env, envoy: spec.Envoy,
 	}
 	if spec.Program != "" {
@@ -98,14 +100,14 @@ func (l *Lab) edgeSpec(spec EdgeSpec) (agentSpec, error) {
 // BootstrapFile is the i-th bootstrap file of an edge.
 func (l *Lab) BootstrapFile(edge string, i int) string {
 	if i == 0 {
-		return l.file(edge, v1alpha1.BootstrapFileKey)
+		return l.File(edge, v1alpha1.BootstrapFileKey)
 	}
-	return l.file(edge, strconv.Itoa(i)+"-"+v1alpha1.BootstrapFileKey)
+	return l.File(edge, strconv.Itoa(i)+"-"+v1alpha1.BootstrapFileKey)
 }
 
 // writeOwnHosts writes the hosts file of one machine.
 func (l *Lab) writeOwnHosts(spec EdgeSpec) (string, error) {
-	file := l.file(spec.Name, "hosts")
+	file := l.File(spec.Name, "hosts")
 	var text []byte
 	for name, address := range spec.Hosts {
 		text = fmt.Appendf(text, "%s %s\n", address, name)
@@ -125,8 +127,8 @@ shift 3
 cd "$state"
 exec "$envoy" "$@"`
 
-func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*Service, error) {
-	return l.supervise(Spec{
+func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*proc.Service, error) {
+	return l.supervise(proc.Spec{
 		Name: name + "-envoy", Namespace: spec.namespace, Program: "sh",
 		Args: append([]string{"-c", envoyContainer, "sh", spec.dir, spec.program, l.EnvoyPath()}, envoyproc.ExternalArguments()...),
 	})
@@ -148,7 +150,7 @@ func (l *Lab) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := l.Network.Management.Command(ctx, l.parts.fairlead("fairlead"), args...)
+	cmd := l.Network.Management.Command(ctx, l.Parts.OwnPath("fairlead"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+file)
 	return cmd, nil
 }

@@ -1,20 +1,24 @@
-// Package lab builds a whole installation on one machine for tests and the demo: network namespaces, real apiservers,
-// Cluster API's core manager, Fairlead's programs. Programs and options go in; a running installation, and clients that
-// stand in its networks, come out. It needs root, and leaves nothing behind. Labs don't see each other. It knows no test
-// framework.
+// Package lab builds a whole installation on one machine for tests and the demo. Options go in; a running installation,
+// and clients in its networks, come out. It composes the packages below it (networks, processes, Kubernetes, Cluster
+// API, machines) with the programs of Fairlead. It needs root, and leaves nothing behind. Labs are separate from each
+// other. It does not know any test framework.
 package lab
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/test/lab/capi"
+	"github.com/fairlead/fairlead/test/lab/infra"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
+	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
 // Options say what a lab is to be. The zero value is a usable lab.
@@ -48,9 +52,11 @@ type Options struct {
 	AccessLog string
 	// LogLevel is that of our own programs; debug by default.
 	LogLevel string
-	// Install installs what of deploy/kubernetes doesn't run, the StatefulSet of the gateways included; nil: the lab does it.
+	// Install installs what of deploy/kubernetes doesn't run, the StatefulSet of the gateways included; nil: the lab does
+	// it.
 	Install func(context.Context, *Lab) error
-	// Collector adds those of Kubernetes' own controllers that remove what is deleted; a lab with machines has them anyway.
+	// Collector adds those of Kubernetes' own controllers that remove what is deleted; a lab with machines has them
+	// anyway.
 	Collector bool
 	// Programs is the folder of our own programs; by default that of BinEnv.
 	Programs string
@@ -72,34 +78,31 @@ func (o Options) certificatesEnd() time.Time {
 // Lab is an installation. Its fields are set by New and Start, and change
 // afterwards only where gateways are added or removed.
 type Lab struct {
-	Network    *Network
-	Management *APIServer
-	SNI        *APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines
-	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab and with machines
+	Network    *netns.Network
+	Management *kube.APIServer
+	SNI        *kube.APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines
+	Connect    *kube.APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab and with machines
 
-	Controller  *Service // the first of Controllers
-	Controllers []*Service
-	XDSServers  []*Service
+	Controller  *proc.Service // the first of Controllers
+	Controllers []*proc.Service
+	XDSServers  []*proc.Service
 	Gateways    []*Agent
-	CAPI        *Process // nil in a lean lab
-	Cloud       *Cloud   // where machines run; nil without Options.Machines
+	CAPI        *proc.Process // nil in a lean lab
+	Cloud       *infra.Cloud  // where machines run; nil without Options.Machines
 
-	Dir     string
+	*workspace.Workspace
 	Domain  string
-	parts   Parts
 	options Options
 
-	etcd      *Process   // of the management cluster
-	collector *Process   // nil in a lab without one
-	webhooks  *Authority // of Cluster API's managers
+	etcd      *proc.Process  // of the management cluster
+	collector *proc.Process  // nil in a lab without one
+	webhooks  *pki.Authority // of Cluster API's managers
 
 	mu          sync.Mutex
-	closers     []func(context.Context) // run last to first
-	services    []*Service              // of ours
-	edges       []*Agent                // that RunEdge has started
-	healthPorts int                     // how many were given out
-	sites       int                     // likewise
-	arguments   map[string][]string     // of our programs, by the names of their processes: also those that a program doesn't know
+	services    []*proc.Service     // of ours
+	edges       []*Agent            // that RunEdge has started
+	healthPorts int                 // how many were given out
+	arguments   map[string][]string // of our programs, by the names of their processes: also those that a program doesn't know
 }
 
 // New finds the programs, removes what killed labs left behind, and makes the networks. The lab must be closed, also
@@ -110,25 +113,7 @@ func New(ctx context.Context, options Options) (*Lab, error) {
 
 // build is New. Besides an installation it shares the workload network and the machines of that one.
 func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("making network namespaces: this must run as root")
-	}
-	parts, err := FindParts()
-	if err != nil {
-		return nil, err
-	}
-	if options.Machines {
-		if err := parts.FindMachineParts(); err != nil {
-			return nil, err
-		}
-	}
-	if options.Programs != "" {
-		parts.Fairlead = options.Programs
-	}
-	if err := removeLeftovers(ctx); err != nil {
-		return nil, err
-	}
-	name, err := newName()
+	workspace, err := workspace.New(ctx, options.Programs, options.Machines)
 	if err != nil {
 		return nil, err
 	}
@@ -136,11 +121,8 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 		options.TunnelDomain = "tunnels.example.test"
 	}
 	options.Gateways, options.XDSServers, options.Controllers = max(options.Gateways, 1), max(options.XDSServers, 1), max(options.Controllers, 1)
-	l := &Lab{Dir: filepath.Join(os.TempDir(), name), Domain: options.TunnelDomain, parts: parts, options: options, arguments: map[string][]string{}}
-	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
-		return nil, fmt.Errorf("making the lab's folder: %w", err)
-	}
-	if l.Network, err = l.network(ctx, name, beside); err != nil {
+	l := &Lab{Workspace: workspace, Domain: options.TunnelDomain, options: options, arguments: map[string][]string{}}
+	if l.Network, err = l.network(ctx, workspace.Name, beside); err != nil {
 		l.Close(context.WithoutCancel(ctx))
 		return nil, err
 	}
@@ -163,7 +145,7 @@ func (l *Lab) startManagement(ctx context.Context) error {
 		return err
 	}
 	if l.options.Machines {
-		l.startInfrastructure()
+		infra.StartProvider(l.Workspace, l.Cloud, l.Management)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	crds := make(chan struct{})
@@ -174,28 +156,31 @@ func (l *Lab) startManagement(ctx context.Context) error {
 
 // startManagementCluster starts a management cluster without anything in it.
 func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
-	if l.etcd, err = l.startEtcd(ctx, l.Network.Management); err != nil {
+	if l.etcd, err = kube.StartEtcd(ctx, l.Workspace, l.Network.Management); err != nil {
 		return err
 	}
-	l.Management, err = l.startAPIServer(ctx, apiServerSpec{
-		name: "management", namespace: l.Network.Management, address: managementAddress, port: 6443, etcd: l.etcd, prefix: "/management",
+	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+		Name: "management", Namespace: l.Network.Management, Address: netns.ManagementAddress, Port: 6443, Etcd: l.etcd, Prefix: "/management",
+		NotAfter: l.options.certificatesEnd(),
 	})
 	if err != nil || !l.options.Machines && !l.options.Collector {
 		return err
 	}
-	return l.startCollector(ctx)
+	l.collector, err = kube.StartCollector(ctx, l.Workspace, l.Management)
+	return err
 }
 
 // startWorkload starts the workload apiservers.
 func (l *Lab) startWorkload(ctx context.Context) error {
-	etcd, err := l.startEtcd(ctx, l.Network.Workload)
+	etcd, err := kube.StartEtcd(ctx, l.Workspace, l.Network.Workload)
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		l.SNI, err = l.startAPIServer(ctx, apiServerSpec{
-			name: "workload-sni", namespace: l.Network.Workload, address: workloadAddress, port: 6443, etcd: etcd, prefix: "/sni", names: l.options.ServingNames,
+		l.SNI, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+			Name: "workload-sni", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 6443, Etcd: etcd, Prefix: "/sni", Names: l.options.ServingNames,
+			NotAfter: l.options.certificatesEnd(),
 		})
 		return err
 	})
@@ -203,55 +188,65 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 		return group.Wait()
 	}
 	group.Go(func() (err error) {
-		l.Connect, err = l.startAPIServer(ctx, apiServerSpec{
-			name: "workload-connect", namespace: l.Network.Workload, address: workloadAddress, port: 7443, etcd: etcd, prefix: "/connect",
+		l.Connect, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+			Name: "workload-connect", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 7443, Etcd: etcd, Prefix: "/connect",
+			NotAfter: l.options.certificatesEnd(),
 		})
 		return err
 	})
 	return group.Wait()
 }
 
-// onClose adds a step to Close. Steps run in reverse order.
-func (l *Lab) onClose(step func(context.Context)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closers = append(l.closers, step)
-}
-
 // Close stops all processes and removes the networks and all files. It is safe to call it twice.
 func (l *Lab) Close(ctx context.Context) {
-	l.mu.Lock()
-	steps := l.closers
-	l.closers = nil
-	l.mu.Unlock()
 	l.stopServices()
-	for _, step := range slices.Backward(steps) {
-		step(ctx)
-	}
+	l.RunClosers(ctx)
 	if l.Network != nil {
-		l.Network.close(ctx)
+		l.Network.Close(ctx)
 	}
 	_ = os.RemoveAll(l.Dir)
 }
 
-// KeepLogs moves the logs of all processes to a folder that Close doesn't remove, and returns its name.
-func (l *Lab) KeepLogs() (string, error) {
-	kept, err := os.MkdirTemp("", "fairlead-logs-")
+// AddSite makes a site on the workload network: see Network.AddSite.
+func (l *Lab) AddSite(ctx context.Context, name string) (*netns.Site, error) {
+	return l.Network.AddSite(ctx, name)
+}
+
+// AddSecludedSite makes a site behind a proxy: see Network.AddSecludedSite.
+func (l *Lab) AddSecludedSite(ctx context.Context, name string) (*netns.Site, error) {
+	return l.Network.AddSecludedSite(ctx, name)
+}
+
+// startCAPI installs Cluster API and starts its managers: see Provider.
+func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) (err error) {
+	p, err := l.clusterAPI()
 	if err != nil {
-		return "", fmt.Errorf("making a folder for logs: %w", err)
+		return err
 	}
-	if err := os.CopyFS(kept, os.DirFS(l.logs())); err != nil {
-		return "", fmt.Errorf("keeping logs: %w", err)
-	}
-	return kept, nil
+	l.CAPI, err = p.Start(ctx, installed)
+	return err
 }
 
-func (l *Lab) logs() string { return filepath.Join(l.Dir, "logs") }
-
-// file is the path of a file in the lab's folder.
-func (l *Lab) file(elements ...string) string {
-	return filepath.Join(append([]string{l.Dir}, elements...)...)
+// StartManager starts Cluster API's core manager for the Clusters of one namespace of a lean lab: see
+// Provider.StartManager.
+func (l *Lab) StartManager(ctx context.Context, name, namespace string, flags ...string) (*proc.Process, error) {
+	p, err := l.clusterAPI()
+	if err != nil {
+		return nil, err
+	}
+	return p.StartManager(ctx, name, namespace, flags...)
 }
 
-// LogFile is the file with the output of a process.
-func (l *Lab) LogFile(name string) string { return l.file("logs", name+".log") }
+// clusterAPI is what Cluster API's managers of this lab run with.
+func (l *Lab) clusterAPI() (*capi.Provider, error) {
+	if l.webhooks == nil {
+		authority, err := pki.NewAuthority("capi-webhook")
+		if err != nil {
+			return nil, err
+		}
+		l.webhooks = authority
+	}
+	return &capi.Provider{
+		Workspace: l.Workspace, Management: l.Management, Webhooks: l.webhooks, Machines: l.options.Machines, Lean: l.options.Lean,
+	}, nil
+}

@@ -1,14 +1,12 @@
 package lab
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Memory is the resident memory of one process.
@@ -33,7 +31,7 @@ func (l *Lab) Memory() ([]Memory, error) {
 	}
 	var all []Memory
 	for _, name := range slices.SortedFunc(maps.Keys(pids), strings.Compare) {
-		bytes, err := RSS(pids[name])
+		bytes, err := proc.RSS(pids[name])
 		if err != nil {
 			return nil, fmt.Errorf("measuring %s: %w", name, err)
 		}
@@ -49,29 +47,4 @@ func (l *Lab) firstEdge() *Agent {
 		return nil
 	}
 	return l.edges[0]
-}
-
-// ticks is USER_HZ, which Linux has at 100 everywhere.
-const ticks = 10 * time.Millisecond
-
-// CPU is the time that a process has had so far.
-func CPU(pid int) (time.Duration, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
-	}
-	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-	const user, system = 11, 12 // fields 14 and 15, of which two are gone
-	if len(fields) <= system {
-		return 0, fmt.Errorf("reading the time of process %d: %q", pid, data)
-	}
-	var sum time.Duration
-	for _, f := range fields[user : system+1] {
-		n, err := strconv.Atoi(string(f))
-		if err != nil {
-			return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
-		}
-		sum += time.Duration(n) * ticks
-	}
-	return sum, nil
 }

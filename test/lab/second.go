@@ -6,6 +6,10 @@ import (
 	"net"
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fairlead/fairlead/test/lab/infra"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // SecondPublicName is the name of the second installation's gateways in the workload network.
@@ -22,27 +26,22 @@ func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 		return nil, fmt.Errorf("making a second installation: %w", err)
 	}
 	if l.Cloud != nil {
-		return second, l.Cloud.addName(SecondPublicName, second.Network.publicAddresses()...)
+		return second, l.Cloud.AddName(SecondPublicName, second.Network.PublicAddresses()...)
 	}
 	return second, nil
 }
 
 // network makes the lab's network, which may share the workload network of another lab.
-func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*Network, error) {
+func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*netns.Network, error) {
 	if beside == nil {
-		network, err := newNetwork(ctx, name, l.options.Gateways)
+		network, err := netns.NewNetwork(ctx, name, l.options.Gateways)
 		if err == nil && l.options.Machines {
-			l.Cloud = newCloud(l, network)
+			l.Cloud = infra.NewCloud(l.Workspace, network)
 		}
 		return network, err
 	}
 	l.Cloud = beside.Cloud
-	n := &Network{name: name, Workload: beside.Network.Workload, publicName: SecondPublicName, firstGateway: secondGateways}
-	if err := n.build(ctx, l.options.Gateways); err != nil {
-		n.close(context.WithoutCancel(ctx))
-		return nil, err
-	}
-	return n, nil
+	return beside.Network.NewBeside(ctx, name, SecondPublicName, secondGateways, l.options.Gateways)
 }
 
 // forwardPort is where the management network of the first installation finds the apiserver of the second.
@@ -51,39 +50,17 @@ const forwardPort = 16443
 // SecondKubeconfig makes the management cluster of a second installation reachable from that of the first, as an
 // administrator's machine reaches both, and writes a kubeconfig for it there. It works until the lab is closed.
 func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error) {
-	address := host("127.0.0.1", forwardPort)
+	address := netns.HostPort("127.0.0.1", forwardPort)
 	listener, err := l.Network.Management.Listen(ctx, address)
 	if err != nil {
 		return "", fmt.Errorf("forwarding to the second installation: %w", err)
 	}
-	l.onClose(func(context.Context) { _ = listener.Close() })
-	go forwardAll(listener, func() (net.Conn, error) {
+	l.OnClose(func(context.Context) { _ = listener.Close() })
+	go netns.ForwardAll(listener, func() (net.Conn, error) {
 		return second.Network.Management.DialContext(context.Background(), "tcp", second.Management.Endpoint.String())
 	})
-	kubeconfig, err := Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
+	kubeconfig, err := kube.Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
 		clientcmdapi.AuthInfo{ClientCertificateData: second.Management.Admin.CertPEM, ClientKeyData: second.Management.Admin.KeyPEM})
-	file := l.file("second.kubeconfig")
-	return file, writeKubeconfig(file, kubeconfig, err)
-}
-
-// forwardAll copies the bytes of every connection to another one and back, until the listener is closed.
-func forwardAll(listener net.Listener, dial func() (net.Conn, error)) {
-	for {
-		client, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer func() { _ = client.Close() }()
-			server, err := dial()
-			if err != nil {
-				return
-			}
-			defer func() { _ = server.Close() }()
-			done := make(chan struct{}, 2)
-			go pipe(server, client, done)
-			go pipe(client, server, done)
-			<-done
-		}()
-	}
+	file := l.File("second.kubeconfig")
+	return file, kube.WriteKubeconfig(file, kubeconfig, err)
 }

@@ -1,0 +1,34 @@
+package identity
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+)
+
+// ReadLeaf reads the certificate of the identity in a folder.
+func ReadLeaf(dir string) (*x509.Certificate, error) {
+	data, err := os.ReadFile(filepath.Join(dir, certs.LeafFile))
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("reading leaf: it is no PEM")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// Trusts returns whether the identity in a folder is of the installation with a CA: a tunnel that moves between
+// installations keeps its id.
+func Trusts(dir string, ca []byte) bool {
+	return slices.ContainsFunc([]string{certs.TrustFile, enrolledCAFile}, func(name string) bool {
+		bundle, err := os.ReadFile(filepath.Join(dir, name))
+		return err == nil && certs.Bundle(bundle).Overlaps(ca)
+	})
+}

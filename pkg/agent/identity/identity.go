@@ -1,0 +1,174 @@
+// Package identity gets and keeps the identity of one enrolment of an agent: its key, its certificate and the CAs that
+// it trusts. A role with a credential and a state folder go in; the next identity comes out, by the key of the current
+// one or, as a last resort, by the credential. It also serves identities to Envoy by SDS. It does not know what an
+// identity is used for, nor how the xds-server decides.
+package identity
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/disk"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/dial"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// enrolledCAFile holds the CA of the credential that the identity belongs to.
+const enrolledCAFile = "enrolled-ca.pem"
+
+// Role is what differs between the enrolment of an edge and that of a gateway.
+type Role interface {
+	// Enrol tries once to get a first identity and its trust bundle (PEM). It reads the credential at each call, because
+	// the file may have been replaced. An error that wraps certs.ErrRefused is final for this credential.
+	Enrol(ctx context.Context) (certs.Identity, []byte, error)
+	// Cure is what an operator can do when enrolment is refused.
+	Cure() string
+	// Expected returns the id of the tunnel that the credential is for, empty if it has none, and the CA (PEM) of the
+	// control channel. It reads the credential at each call.
+	Expected() (id string, ca []byte, err error)
+	// Control returns the domain whose names the control channel has, and the way there.
+	Control() (model.TunnelDomain, *dial.Way)
+	// Owns returns an error for a subject that is not of this role.
+	Owns(subject model.Subject) error
+}
+
+// Renewer decides how the next identity is obtained: by the key of the current one, or by the credential of the role.
+type Renewer struct {
+	Now func() time.Time // the clock; time.Now by default
+
+	role  Role
+	store *certs.Store
+	log   *slog.Logger
+
+	enrolledCA string // path of enrolledCAFile
+
+	rejected *rejected // nil: none
+}
+
+// NewRenewer returns a Renewer for the role whose identity is in a folder.
+//
+// Its methods must not be called at the same time.
+func NewRenewer(role Role, store *certs.Store, dir string, log *slog.Logger) *Renewer {
+	return &Renewer{role: role, store: store, log: log, Now: time.Now, enrolledCA: filepath.Join(dir, enrolledCAFile)}
+}
+
+// ForgetForeign removes an identity of another role, domain or credential from the store: the folder served another
+// purpose before, or the machine received the credential of another Cluster.
+func (i *Renewer) ForgetForeign() {
+	current, err := i.store.Identity()
+	if err != nil {
+		return
+	}
+	domain, _ := i.role.Control()
+	subject, err := ParseSubject(domain, current)
+	if err == nil {
+		err = i.role.Owns(subject)
+	}
+	if err == nil {
+		err = i.checkCredential(subject)
+	}
+	if err != nil {
+		i.log.Warn("the certificate in the state folder is not for this agent, enrolling anew", "error", err)
+		i.store.Forget()
+		return
+	}
+	i.rememberCA()
+}
+
+// checkCredential returns an error if the identity in the store is another tunnel's or another installation's than the
+// credential. Where the credential can't be read, or does not say, the identity stays: it does without.
+func (i *Renewer) checkCredential(subject model.Subject) error {
+	id, ca, err := i.role.Expected()
+	if err != nil {
+		return nil //nolint:nilerr // enrolling says it, once that is needed
+	}
+	if id != "" && id != subject.ID {
+		return fmt.Errorf("it is of the tunnel %s, the credential of %s", subject.ID, id)
+	}
+	// That the CA beside the credential did not sign the identity means nothing by itself: CAs are rotated, and the
+	// credential stays on the machine as it was. Nor does the bundle in the store tell, which always fits its identity. So
+	// only a CA that was changed since the identity was got counts, and only if the store trusts none of it: a newer
+	// credential of the same installation has a CA that the store has too. Without the record nothing was changed.
+	recorded, err := os.ReadFile(i.enrolledCA)
+	if err != nil || bytes.Equal(recorded, ca) {
+		return nil //nolint:nilerr // as above
+	}
+	if _, err := certs.Bundle(ca).Roots(); err != nil || i.store.Bundle().Overlaps(ca) {
+		return nil //nolint:nilerr // a CA that can't be read is no reason to give up one that works
+	}
+	return errors.New("it is of another CA than the credential")
+}
+
+// rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when
+// the leaf has expired.
+func (i *Renewer) rememberCA() {
+	_, ca, err := i.role.Expected()
+	if err != nil {
+		return
+	}
+	if recorded, err := os.ReadFile(i.enrolledCA); err == nil && bytes.Equal(recorded, ca) {
+		return
+	}
+	if err := disk.Replace(i.enrolledCA, ca); err != nil {
+		i.log.Warn("CA of the credential not recorded", "error", err)
+	}
+}
+
+// enrol gets an identity by the credential. It uses none of that up for an identity that could not be kept.
+func (i *Renewer) enrol(ctx context.Context) (certs.Identity, []byte, error) {
+	if err := i.store.Probe(); err != nil {
+		return certs.Identity{}, nil, err
+	}
+	identity, bundle, err := i.role.Enrol(ctx)
+	if errors.Is(err, certs.ErrRefused) {
+		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.Cure())
+	}
+	if err == nil {
+		i.rejected = nil
+		i.rememberCA()
+	}
+	return identity, bundle, err
+}
+
+// Renew is one attempt at a new identity. An expired leaf is tried too, because the server renews by key for some time
+// after the end. To enrol anew is the last resort: it makes this machine another node, which cuts the tunnels that it
+// has, and it takes a credential that may be used up by now, or is then for the others. No error that may pass is a
+// reason, a refusal neither: only that this leaf will never be renewed.
+func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
+	current, err := i.store.Identity()
+	if err != nil {
+		if identity, bundle, err := i.reclaim(ctx); err == nil {
+			return identity, bundle, nil
+		}
+		return i.enrol(ctx)
+	}
+	domain, way := i.role.Control()
+	if subject, err := ParseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
+		i.log.Warn("the credential is not that of the certificate any more, enrolling anew", "node", subject.Node)
+		return i.enrol(ctx)
+	}
+	client := enrolclient.Client{Way: way, Domain: domain, Trust: i.store}
+	identity, bundle, renewErr := client.Renew(ctx, current)
+	if renewErr == nil || !errors.Is(renewErr, enrolclient.ErrNotRenewable) {
+		return identity, bundle, renewErr
+	}
+	identity, bundle, err = i.enrol(ctx)
+	if err != nil {
+		//nolint:errorlint // the last way decides how soon to try again
+		return certs.Identity{}, nil, fmt.Errorf("%w (before that: %v)", err, renewErr)
+	}
+	return identity, bundle, nil
+}
+
+// ParseSubject returns the subject of an identity of an installation.
+func ParseSubject(domain model.TunnelDomain, identity certs.Identity) (model.Subject, error) {
+	return domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
+}

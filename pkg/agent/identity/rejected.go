@@ -1,0 +1,64 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/certs"
+	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+)
+
+// reclaims are the waits between attempts to use a rejected identity again. A revocation can be taken back. The edge is
+// not told, and its token may be used up by then.
+var reclaims = retry.Backoff{Min: 2 * time.Minute, Max: 20 * time.Minute}
+
+// reclaimTime is how long after the end of its leaf an identity is asked for: the server renews none that ended longer
+// ago.
+const reclaimTime = 90 * 24 * time.Hour
+
+var errNotReclaimed = errors.New("there is no identity to be asked for again, or not yet")
+
+// rejected is an identity that the xds-server serves no more.
+type rejected struct {
+	identity certs.Identity
+	trust    certs.Bundle
+	next     time.Time // when to ask again
+	asked    int
+}
+
+// Reject removes the identity from the store: the xds-server no longer serves it. Renew asks for it again later,
+// because a revocation can be taken back. It must not be called while Renew runs.
+func (i *Renewer) Reject() {
+	if identity, err := i.store.Identity(); err == nil {
+		i.rejected = &rejected{identity: identity, trust: i.store.Bundle(), next: i.Now().Add(reclaims.Wait(0))}
+	}
+	i.store.Forget()
+}
+
+// reclaim asks for the identity that was rejected last, if it is time to.
+func (i *Renewer) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
+	b, now := i.rejected, i.Now()
+	if b == nil || now.Before(b.next) {
+		return certs.Identity{}, nil, errNotReclaimed
+	}
+	domain, way := i.role.Control()
+	subject, err := ParseSubject(domain, b.identity)
+	if err == nil {
+		err = i.checkCredential(subject)
+	}
+	if err != nil || now.After(b.identity.NotAfter().Add(reclaimTime)) {
+		i.rejected = nil // the credential is another Cluster's by now, or it is too late
+		return certs.Identity{}, nil, errNotReclaimed
+	}
+	b.asked++
+	b.next = now.Add(reclaims.Wait(b.asked))
+	identity, bundle, err := enrolclient.Client{Way: way, Domain: domain, Trust: b.trust}.Renew(ctx, b.identity)
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	i.rejected = nil
+	i.log.Info("the identity that was over is served again", "node", subject.Node)
+	return identity, bundle, nil
+}

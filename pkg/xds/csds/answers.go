@@ -1,0 +1,187 @@
+package csds
+
+import (
+	"cmp"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unique"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+)
+
+const (
+	// maxRefusals bounds the rejected resources of one type that are kept for one node, maxRefusal the bytes of a reason.
+	maxRefusals, maxRefusal = 32, 1 << 10
+	// maxAgent bounds the bytes of a version.
+	maxAgent = 64
+)
+
+// Answers records what a node answered about one resource type on one stream: names that await an answer, and
+// rejections. Every other resource is accepted, so a stream without rejections keeps no names. The zero value is ready
+// to use. It is safe for concurrent use.
+type Answers struct {
+	mu       sync.Mutex
+	began    int64  // when it was asked for first, as all times here in Unix ns; 0: it was not
+	sent     int64  // when something was sent last; 0: nothing was
+	nonce    string // of what was sent last
+	pending  []string
+	refusals map[string]*refusals // by name; nil: none
+	agent    unique.Handle[string]
+}
+
+// refusals are resources that were rejected together, each with its own version.
+type refusals struct {
+	versions map[string]string // by name
+	why      string
+	since    time.Time
+}
+
+// Sent records a response to the node. A rejected resource that is sent again awaits a new answer, and so do those that
+// were rejected together with it: pkg/xdsproxy offers them to Envoy again.
+func (a *Answers) Sent(r *discoveryv3.DeltaDiscoveryResponse, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sent, a.nonce = now.UnixNano(), r.GetNonce()
+	a.pending = make([]string, 0, len(r.GetResources())+len(r.GetRemovedResources()))
+	for _, resource := range r.GetResources() {
+		a.pending = append(a.pending, resource.GetName())
+	}
+	a.pending = append(a.pending, r.GetRemovedResources()...)
+	for _, name := range a.pending {
+		a.retry(name)
+	}
+}
+
+// retry removes a rejection, and those that came together with it.
+func (a *Answers) retry(name string) {
+	if group := a.refusals[name]; group != nil {
+		maps.DeleteFunc(a.refusals, func(_ string, other *refusals) bool { return other == group })
+	}
+}
+
+// Received records a request of the node: an ACK, a NACK, or a subscription.
+func (a *Answers) Received(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) {
+	detail := r.GetErrorDetail()
+	var groups []*statusv3.ClientConfig // decoded before the lock is taken: what lists nodes waits for it
+	for _, packed := range detail.GetDetails()[:min(len(detail.GetDetails()), maxRefusals)] {
+		group := &statusv3.ClientConfig{}
+		if packed.UnmarshalTo(group) == nil {
+			groups = append(groups, group)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.began == 0 {
+		a.began = now.UnixNano()
+	}
+	if node := r.GetNode(); node != nil {
+		a.agent = unique.Make(Printable(node.GetUserAgentVersion(), maxAgent))
+	}
+	if r.GetResponseNonce() == "" {
+		return
+	}
+	names := a.pending
+	if r.GetResponseNonce() == a.nonce {
+		a.pending = nil
+	} else {
+		names = nil
+	}
+	if detail == nil {
+		return
+	}
+	for _, group := range groups {
+		a.refuse(group, now)
+	}
+	if len(groups) == 0 { // an agent that does not say which
+		group := &refusals{versions: map[string]string{}, why: Printable(detail.GetMessage(), maxRefusal), since: now}
+		for _, name := range names {
+			a.add(name, "", group)
+		}
+	}
+}
+
+// refuse remembers what was refused together.
+func (a *Answers) refuse(said *statusv3.ClientConfig, now time.Time) {
+	group := &refusals{versions: map[string]string{}, since: now}
+	for _, r := range said.GetGenericXdsConfigs() {
+		state := r.GetErrorState()
+		group.why = cmp.Or(group.why, Printable(state.GetDetails(), maxRefusal))
+		// By the node's clock, which may be wrong, but it can't be later than now.
+		if at := state.GetLastUpdateAttempt(); at != nil && at.CheckValid() == nil && at.AsTime().Before(group.since) {
+			group.since = at.AsTime()
+		}
+		a.add(r.GetName(), Printable(state.GetVersionInfo(), maxAgent), group)
+	}
+}
+
+func (a *Answers) add(name, version string, group *refusals) {
+	if name == "" || a.refusals[name] == nil && len(a.refusals) >= maxRefusals {
+		return
+	}
+	if a.refusals == nil {
+		a.refusals = map[string]*refusals{}
+	}
+	a.refusals[name] = group
+	group.versions[name] = version
+}
+
+// outcome is a copy of Answers at one time.
+type outcome struct {
+	asked    bool
+	sent     time.Time // zero: nothing was
+	pending  map[string]bool
+	refusals map[string]*refusals // never changed
+}
+
+func (a *Answers) outcome() outcome {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	o := outcome{asked: a.began != 0, pending: make(map[string]bool, len(a.pending)), refusals: maps.Clone(a.refusals)}
+	if a.sent != 0 {
+		o.sent = time.Unix(0, a.sent)
+	}
+	for _, name := range a.pending {
+		o.pending[name] = true
+	}
+	return o
+}
+
+// agentVersion returns the version of the agent, and when its stream began; zero values: not recorded.
+func (a *Answers) agentVersion() (version string, since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.began != 0 {
+		since = time.Unix(0, a.began)
+	}
+	if a.agent != (unique.Handle[string]{}) {
+		version = a.agent.Value()
+	}
+	return version, since
+}
+
+// Rejected calls a function with the name of each resource that is rejected now, and when it was first.
+func (a *Answers) Rejected(do func(name string, since time.Time)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, group := range a.refusals {
+		do(name, group.since)
+	}
+}
+
+// Printable returns the printable characters of a text, at most so many bytes: a node chooses what it states.
+func Printable(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
