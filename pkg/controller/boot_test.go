@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -29,11 +29,11 @@ type fixedBoots struct {
 
 func (f *fixedBoots) Boots(id string) ([]report.Boot, bool) { return f.boots[id], f.known }
 
-// bootWorld is a Cluster on a real kube-apiserver, served by the real controller, and a reconciler of boot reports that has the
+// bootWorld is a Cluster on a real kube-apiserver, with its Tunnel, and a reconciler of boot reports that has the
 // controller's permissions and a clock of the test's.
 type bootWorld struct {
 	t       *testing.T
-	m       *management
+	m       client.WithWatch
 	r       *bootReports
 	view    *fixedBoots
 	events  *events.FakeRecorder
@@ -44,27 +44,22 @@ type bootWorld struct {
 
 func newBootWorld(t *testing.T, annotations map[string]string) *bootWorld {
 	t.Helper()
-	m := apiserver(t)
+	m := bareAPIServer(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	cluster.Annotations = annotations
 	create(t, m, cluster)
 	w := &bootWorld{t: t, m: m, view: &fixedBoots{boots: map[string][]report.Boot{}, known: true}, events: events.NewFakeRecorder(100), clock: time.Now().Truncate(time.Second), cluster: cluster}
-	eventually(t, func() error {
-		var tunnel v1alpha1.Tunnel
-		if err := m.Get(t.Context(), client.ObjectKeyFromObject(cluster), &tunnel); err != nil {
-			return err
-		}
-		if tunnel.Status.ID == "" || len(tunnel.Status.BootReportTokens) == 0 {
-			return fmt.Errorf("status %+v", tunnel.Status)
-		}
-		w.id = tunnel.Spec.ID
-		return nil
-	})
-	api, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), controllerUser))
-	if err != nil {
+	tunnel := tunnelNamed(cluster)
+	fillTunnel(tunnel, cluster)
+	create(t, m, tunnel)
+	tunnel.Status.ID = tunnel.Spec.ID
+	tunnel.Status.BootReportTokens = []v1alpha1.TokenStatus{{SHA256: enrol.HashToken("fl1.boot"), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 1}}
+	if err := m.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	w.r = &bootReports{config: testConfig(), client: api, recorder: w.events, log: slog.New(slog.DiscardHandler), now: func() time.Time { return w.clock }, view: w.view}
+	w.id = tunnel.Spec.ID
+	api := bareAs(t, controllerUser)
+	w.r = &bootReports{deps: deps{config: testConfig(), client: api, recorder: w.events, log: slog.New(slog.DiscardHandler), now: func() time.Time { return w.clock }}, view: w.view}
 	return w
 }
 

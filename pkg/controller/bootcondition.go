@@ -23,12 +23,14 @@ const (
 	maxBootMessage = 2 << 10
 	// muteTime is ten of the pauses after which a machine repeats that it is still booting.
 	muteTime = 5 * time.Minute
+	// muteInterval is how soon a machine is looked at again while not everything is known that machines have reported.
+	muteInterval = 30 * time.Second
 	// defaultBootReportAfter is longer than most machines take from their infrastructure to their first report.
 	defaultBootReportAfter = 10 * time.Minute
 )
 
-// bootReportAfter is BootReportAfter, which may be zero.
-func (c Config) bootReportAfter() time.Duration {
+// reportAfter is BootReportAfter, which may be zero.
+func reportAfter(c Config) time.Duration {
 	return cmp.Or(c.BootReportAfter, defaultBootReportAfter)
 }
 
@@ -107,7 +109,7 @@ func unreported(m *clusterv1.Machine, have *metav1.Condition, c bootCircumstance
 	}
 	left := since.Add(c.after).Sub(c.now)
 	if left <= 0 && !c.known {
-		left = askInterval
+		left = muteInterval
 	}
 	if left > 0 {
 		return &metav1.Condition{

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -34,12 +32,8 @@ type bootView interface {
 // bootReports reconciles the Machines of one Cluster with what they report. It writes one condition of Machines, events, and nothing
 // else.
 type bootReports struct {
-	config   Config
-	client   client.Client // reads come from the cache
-	recorder events.EventRecorder
-	log      *slog.Logger
-	now      func() time.Time
-	view     bootView
+	deps
+	view bootView
 
 	mu     sync.Mutex
 	memory map[client.ObjectKey]*bootMemory // of the Tunnels that there are
@@ -91,7 +85,7 @@ func (r *bootReports) settle(ctx context.Context, cluster *clusterv1.Cluster, tu
 	boots, known := r.view.Boots(tunnel.HeldID())
 	byMachine, left := r.assign(client.ObjectKeyFromObject(cluster), machines, boots)
 	c := bootCircumstances{
-		now: now, known: known, after: r.config.bootReportAfter(),
+		now: now, known: known, after: reportAfter(r.config),
 		// A machine can only be blamed for its silence where there is something that it can report with.
 		expected: cluster.Annotations[v1alpha1.BootReportsAnnotation] == v1alpha1.BootReportsEnabled && len(tunnel.Status.BootReportTokens) > 0,
 	}
@@ -131,20 +125,20 @@ func (r *bootReports) machines(ctx context.Context, cluster *clusterv1.Cluster) 
 }
 
 // write writes the condition of a Machine, if it is not there already, and tells of a change that is one.
-func (r *bootReports) write(ctx context.Context, m *clusterv1.Machine, condition metav1.Condition) error {
-	condition.ObservedGeneration = m.Generation
-	have := apimeta.FindStatusCondition(m.Status.Conditions, condition.Type)
-	news := have == nil || have.Status != condition.Status || have.Reason != condition.Reason
+func (r *bootReports) write(ctx context.Context, m *clusterv1.Machine, c metav1.Condition) error {
+	c.ObservedGeneration = m.Generation
+	have := apimeta.FindStatusCondition(m.Status.Conditions, c.Type)
+	news := have == nil || have.Status != c.Status || have.Reason != c.Reason
 	want := slices.Clone(m.Status.Conditions)
-	if !apimeta.SetStatusCondition(&want, condition) {
+	if !apimeta.SetStatusCondition(&want, c) {
 		return nil
 	}
 	kind := clusterv1.GroupVersion.WithKind("Machine")
-	if err := applyConditions(ctx, r.client, kind, m, []metav1.Condition{*apimeta.FindStatusCondition(want, condition.Type)}); err != nil {
+	if err := applyConditions(ctx, r.client, kind, m, []metav1.Condition{*apimeta.FindStatusCondition(want, c.Type)}); err != nil {
 		return err
 	}
 	if news {
-		r.tell(m, condition)
+		r.tell(m, c)
 	}
 	return nil
 }

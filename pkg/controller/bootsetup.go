@@ -24,7 +24,7 @@ import (
 const bootWorkers = 4
 
 // setupBoots adds the controller of boot reports to what asks the xds-servers.
-func (p parts) setupBoots(mgr ctrl.Manager, view *report.View) error {
+func setupBoots(p deps, mgr ctrl.Manager, view *report.View) error {
 	kind := clusterv1.GroupVersion.WithKind("Machine")
 	if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); apimeta.IsNoMatchError(err) {
 		p.log.Warn("the management cluster has no Machines: boot reports are not looked at")
@@ -34,7 +34,7 @@ func (p parts) setupBoots(mgr ctrl.Manager, view *report.View) error {
 	}
 	booted := workqueue.NewTyped[string]()
 	view.OnBoot(booted.Add)
-	r := &bootReports{config: p.config, client: p.client, recorder: p.recorder, log: p.log, now: p.now, view: view}
+	r := &bootReports{deps: p, view: view}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("boot").
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(clusterOfMachine), builder.WithPredicates(machineChanged())).

@@ -68,7 +68,7 @@ func TestAReportStaysWithItsMachine(t *testing.T) {
 // TestStrangersAreToldOfTogether has the holder of a token invent machines without end.
 func TestStrangersAreToldOfTogether(t *testing.T) {
 	recorder := events.NewFakeRecorder(2000)
-	r := &bootReports{recorder: recorder, log: slog.New(slog.DiscardHandler)}
+	r := &bootReports{deps: deps{recorder: recorder, log: slog.New(slog.DiscardHandler)}}
 	cluster := kubetest.Cluster("prod", "c1")
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var told []string

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -58,37 +57,30 @@ func (f bootstrapFile) data() (map[string][]byte, error) {
 
 // freshToken says whether a token is on record and good for long enough to be put into further machines: for half of its
 // life and half of its uses. Whoever reads the Secret then has that time to bring a machine up.
-func (c Config) freshToken(tokens []v1alpha1.TokenStatus, token string, now time.Time) bool {
+func freshToken(c Config, tokens []v1alpha1.TokenStatus, token string, now time.Time) bool {
 	i := indexToken(tokens, enrol.HashToken(token))
-	return token != "" && i >= 0 && now.Before(c.replaceAt(tokens[i])) && 2*tokens[i].Uses <= tokens[i].MaxUses
+	return token != "" && i >= 0 && now.Before(replaceAt(c, tokens[i])) && 2*tokens[i].Uses <= tokens[i].MaxUses
 }
 
 // replaceAt is when a token in the bootstrap Secret has to make room for another.
-func (c Config) replaceAt(token v1alpha1.TokenStatus) time.Time {
+func replaceAt(c Config, token v1alpha1.TokenStatus) time.Time {
 	return token.ExpiresAt.Add(-c.TokenLifetime / 2)
 }
 
 // newRecord is the record of a new token.
-func (c Config) newRecord(token string, now time.Time) v1alpha1.TokenStatus {
+func newRecord(c Config, token string, now time.Time) v1alpha1.TokenStatus {
 	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second)), MaxUses: c.TokenUses}
 }
 
-// nextLook is how long a served Tunnel may stay as it is: until its token is due, or its hostname is to be looked up.
+// nextLook is how long a served Tunnel may stay as it is: until its token is due.
 // A token that is not on record is due at once.
-func (c Config) nextLook(status v1alpha1.TunnelStatus, token string, now time.Time) time.Duration {
+func nextLook(c Config, status v1alpha1.TunnelStatus, token string, now time.Time) time.Duration {
 	var wait time.Duration
 	if i := indexToken(status.Tokens, enrol.HashToken(token)); i >= 0 {
-		wait = max(0, c.replaceAt(status.Tokens[i]).Sub(now))
-	}
-	if c.DNS == TunnelDNSAuto {
-		wait = min(wait, lookupInterval)
+		wait = max(0, replaceAt(c, status.Tokens[i]).Sub(now))
 	}
 	// Spread, so that Clusters that were made together don't come together for ever.
 	return max(wait, time.Second) + rand.N(wait/10+time.Second)
-}
-
-func indexToken(tokens []v1alpha1.TokenStatus, hash string) int {
-	return slices.IndexFunc(tokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 == hash })
 }
 
 // validTokens drops the records of tokens that have ended, and where there are too many, of the oldest that are used up.
@@ -109,32 +101,22 @@ func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenS
 // chooseToken returns the token that belongs into the bootstrap Secret and notes its record in a Tunnel's status. The
 // Secret itself is written after the status: no token is handed out that is not on record. Where there is no Secret every
 // token ends.
-func (c Config) chooseToken(status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
+func chooseToken(c Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
 	status.Tokens = validTokens(status.Tokens, now)
 	if secret == nil {
 		// Who deletes the Secret ends what was in it, copies and all: a stolen token can't be ended in another way before it
 		// is used. Records of used-up tokens stay for who comes late.
 		status.Tokens = slices.DeleteFunc(slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses })
 	} else {
-		if token = string(secret.Data[v1alpha1.BootstrapTokenKey]); c.freshToken(status.Tokens, token, now) {
+		if token = string(secret.Data[v1alpha1.BootstrapTokenKey]); freshToken(c, status.Tokens, token, now) {
 			return token, nil
 		}
 	}
 	if token, err = enrol.RandomToken(); err != nil {
 		return "", err
 	}
-	status.Tokens = validTokens(append(status.Tokens, c.newRecord(token, now)), now)
+	status.Tokens = validTokens(append(status.Tokens, newRecord(c, token, now)), now)
 	return token, nil
-}
-
-// readBundle returns the CAs to accept, as PEM; nothing while the installation is not complete.
-func readBundle(ctx context.Context, from client.Reader, namespace string) ([]byte, error) {
-	key := client.ObjectKey{Namespace: namespace, Name: v1alpha1.InstallationConfigMapName}
-	config, err := get(ctx, from, key, &corev1.ConfigMap{})
-	if err != nil || config == nil {
-		return nil, wrap("reading ConfigMap of the installation", err)
-	}
-	return []byte(config.Data[v1alpha1.TrustBundleKey]), nil
 }
 
 // bootstrapSecret reads the bootstrap Secret of a Cluster; nil where there is none. It is read from the apiserver,
@@ -187,14 +169,3 @@ func (r *tunnels) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tu
 	err = r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
 	return client.IgnoreNotFound(wrap("deleting bootstrap Secret", err))
 }
-
-// wrap adds what was done to an error, and keeps nil.
-func wrap(doing string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", doing, err)
-}
-
-// conflict says whether somebody else was faster. It is no fault, and the other's change starts another reconciliation.
-func conflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }

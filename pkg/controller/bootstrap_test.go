@@ -93,7 +93,7 @@ func TestChooseToken(t *testing.T) {
 				secret = &corev1.Secret{Data: map[string][]byte{v1alpha1.BootstrapTokenKey: []byte(tc.secret)}}
 			}
 			status := &v1alpha1.TunnelStatus{Tokens: tc.records}
-			token, err := config.chooseToken(status, secret, at)
+			token, err := chooseToken(config, status, secret, at)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,7 @@ func TestChooseToken(t *testing.T) {
 					t.Errorf("a token is forgotten that has %d uses left", r.MaxUses-r.Uses)
 				}
 			}
-			if wait := config.nextLook(*status, token, at); wait <= 0 || wait > 14*time.Hour {
+			if wait := nextLook(config, *status, token, at); wait <= 0 || wait > 14*time.Hour {
 				t.Errorf("next look after %s", wait)
 			}
 		})
@@ -122,7 +122,7 @@ func TestChooseToken(t *testing.T) {
 func TestTokenRecordsAreBounded(t *testing.T) {
 	config, status, at := testConfig(), &v1alpha1.TunnelStatus{}, time.Now()
 	for range 3 * maxTokens {
-		if _, err := config.chooseToken(status, nil, at); err != nil {
+		if _, err := chooseToken(config, status, nil, at); err != nil {
 			t.Fatal(err)
 		}
 		newest := &status.Tokens[len(status.Tokens)-1]
@@ -136,7 +136,7 @@ func TestTokenRecordsAreBounded(t *testing.T) {
 
 func TestATokenThatIsNotOnRecordIsDueAtOnce(t *testing.T) {
 	config := testConfig()
-	if wait := config.nextLook(v1alpha1.TunnelStatus{}, "fl1.lost", time.Now()); wait <= 0 || wait > 3*time.Second {
+	if wait := nextLook(config, v1alpha1.TunnelStatus{}, "fl1.lost", time.Now()); wait <= 0 || wait > 3*time.Second {
 		t.Errorf("next look after %s", wait)
 	}
 }

@@ -20,14 +20,14 @@ import (
 // chooseReportToken returns the token that belongs into the Secret for boot reports and notes its record in a Tunnel's status. It
 // is like chooseToken, but for the uses: they are not counted, because all machines of a workload cluster report with what they
 // found in the Secret when they were made. A token is replaced after half of its life, so whoever reads the Secret has as long.
-func (c Config) chooseReportToken(status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
+func chooseReportToken(c Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
 	status.BootReportTokens = validReportTokens(status.BootReportTokens, now)
 	if secret == nil {
 		status.BootReportTokens = nil // who deletes the Secret ends what was in it
 	} else {
 		token = string(secret.Data[v1alpha1.BootstrapTokenKey])
 		i := indexToken(status.BootReportTokens, enrol.HashToken(token))
-		if token != "" && i >= 0 && now.Before(c.replaceAt(status.BootReportTokens[i])) {
+		if token != "" && i >= 0 && now.Before(replaceAt(c, status.BootReportTokens[i])) {
 			return token, nil
 		}
 	}
@@ -57,11 +57,11 @@ func (r *tunnels) prepareReports(ctx context.Context, tunnel *v1alpha1.Tunnel, s
 	if d.have, err = r.reportSecret(ctx, tunnel); err != nil {
 		return d, err
 	}
-	if d.token, err = r.config.chooseReportToken(status, d.have, now); err != nil {
+	if d.token, err = chooseReportToken(r.config, status, d.have, now); err != nil {
 		return d, err
 	}
 	if i := indexToken(status.BootReportTokens, enrol.HashToken(d.token)); i >= 0 {
-		d.due = max(0, r.config.replaceAt(status.BootReportTokens[i]).Sub(now))
+		d.due = max(0, replaceAt(r.config, status.BootReportTokens[i]).Sub(now))
 	}
 	return d, nil
 }

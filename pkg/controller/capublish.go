@@ -32,7 +32,7 @@ func readCAState(ctx context.Context, live client.Reader, namespace string) (caS
 }
 
 // loadCA returns the CA that signs for a role now.
-func (c Config) loadCA(ctx context.Context, live client.Reader, role model.Role, now time.Time) (*issuer, error) {
+func loadCA(c Config, ctx context.Context, live client.Reader, role model.Role, now time.Time) (*issuer, error) {
 	state, secret, err := readCAState(ctx, live, c.Namespace)
 	if err != nil {
 		return nil, err
@@ -109,16 +109,8 @@ func (s caState) public(t caTiming, now time.Time, problem string) v1alpha1.CARo
 	return out
 }
 
-func timeOrNil(t time.Time) *metav1.Time {
-	if t.IsZero() {
-		return nil
-	}
-	at := metav1.NewTime(t.UTC().Truncate(time.Second))
-	return &at
-}
-
 // problemOf is what a person has to do about the CA; empty: nothing.
-func (c Config) problemOf(source caSource, state caState, facts caFacts) string {
+func problemOf(c Config, source caSource, state caState, facts caFacts) string {
 	secret := "Secret " + c.Namespace + "/" + v1alpha1.CASecretName
 	switch left := state.signing.NotAfter().Sub(facts.now); {
 	case source.problem != "":

@@ -36,14 +36,14 @@ func (r *installation) readSource(ctx context.Context) (caSource, error) {
 	}
 	s := caSource{secret: secret}
 	var field string
-	if s.issuer, field, err = r.config.parseSource(secret, r.now()); err != nil {
+	if s.issuer, field, err = parseSource(r.config, secret, r.now()); err != nil {
 		s.problem = fmt.Sprintf("Secret %s: %s: %v: %s", key, field, err, cureCA)
 	}
 	return s, nil
 }
 
 // parseSource reads the CA of a Secret, and tries whether it can sign what is needed. An error comes with the field that it is about.
-func (c Config) parseSource(secret *corev1.Secret, now time.Time) (*issuer, string, error) {
+func parseSource(c Config, secret *corev1.Secret, now time.Time) (*issuer, string, error) {
 	if secret.Type != corev1.SecretTypeTLS {
 		return nil, "type", fmt.Errorf("it is %q, not %q", secret.Type, corev1.SecretTypeTLS)
 	}

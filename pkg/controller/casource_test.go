@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"math/big"
 	"slices"
 	"strings"
@@ -15,15 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
 func TestABroughtCAThatChangesIsARotation(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	w.reconcile()
 	mine := w.bringNew("Mine")
 	w.reconcile()
@@ -82,7 +79,7 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 		"a CA that has ended":                  {ended.CertPEM(), keyOf(t, ended), []string{"tls.crt", "ended"}},
 		"a CA that may not sign for our names": {limitedCert, limitedKey, []string{"tls.crt", "not permitted"}},
 	}
-	m := apiserver(t)
+	m := bareAPIServer(t)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, m)
@@ -152,7 +149,7 @@ func signedBy(t *testing.T, ca *certs.CA, change func(*x509.Certificate)) (certP
 }
 
 func TestASourceThatIsDeleted(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	w.reconcile()
 	made := w.state().signing
 	if err := w.m.Delete(t.Context(), w.secret(v1alpha1.CASecretName)); err != nil {
@@ -190,7 +187,7 @@ func TestASourceThatCanNotBeChanged(t *testing.T) {
 		"of a wrong type": {func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, true},
 		"immutable":       {func(s *corev1.Secret) { s.Immutable = ptr.To(true) }, false},
 	}
-	m := apiserver(t)
+	m := bareAPIServer(t)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, m)
@@ -221,44 +218,11 @@ func TestASourceThatCanNotBeChanged(t *testing.T) {
 }
 
 func TestAStateThatCanNotBeReadStopsEverythingAndSaysSo(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	w.reconcile()
 	edit(t, w.m, w.secret(v1alpha1.CAStateSecretName), func(s *corev1.Secret) { s.Data["signing.key"] = []byte("garbage") })
 	_, err := w.r.ensure(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "fairlead-ca-state") || !strings.Contains(err.Error(), "signing.key") || strings.Contains(err.Error(), "BEGIN") {
 		t.Errorf("got %v", err)
 	}
-}
-
-// TestTheBundleReachesTheBootstrapSecrets has the shared manager introduce another CA, and takes it back.
-func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
-	m := apiserver(t)
-	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
-	source, _, _ := installed(t, m, testConfig().Namespace)
-	other := newIssuer(t, "other", time.Now(), caLifetime).CA
-	replace := func(data map[string][]byte) {
-		t.Helper()
-		edit(t, m, source.DeepCopy(), func(s *corev1.Secret) { s.Data = data })
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: source.Namespace, Name: v1alpha1.InstallationConfigMapName}}
-		edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = "x" }) // so that the controller looks now
-	}
-	replace(map[string][]byte{corev1.TLSCertKey: other.CertPEM(), corev1.TLSPrivateKeyKey: keyOf(t, other)})
-	waitBundle(t, m, cluster, string(source.Data[corev1.TLSCertKey])+string(other.CertPEM()))
-	replace(source.Data)
-	waitBundle(t, m, cluster, string(source.Data[corev1.TLSCertKey]))
-}
-
-func waitBundle(t *testing.T, m *management, cluster client.Object, want string) {
-	t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.GetNamespace(), Name: cluster.GetName() + v1alpha1.BootstrapSecretSuffix}}
-	eventually(t, func() error {
-		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
-			return err
-		}
-		if got := string(secret.Data[v1alpha1.BootstrapCAKey]); got != want {
-			return fmt.Errorf("the Secret has a bundle of %d bytes, want %d", len(got), len(want))
-		}
-		return nil
-	})
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 )
 
@@ -140,10 +139,6 @@ func ready(conditions []metav1.Condition) metav1.Condition {
 	return c
 }
 
-func unknownCondition(kind, message string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonUnknown, Message: message}
-}
-
 // keepKnown returns what was said before instead of a condition that is unknown, as long as there is still doubt: a restart of
 // an xds-server or of the controller says nothing about tunnels.
 func keepKnown(before []metav1.Condition, c metav1.Condition, doubt bool) metav1.Condition {
@@ -162,22 +157,4 @@ func firstEnd(edges []v1alpha1.EdgeStatus, now time.Time) (end time.Time) {
 		}
 	}
 	return end
-}
-
-// counted is a number and what there is of it, in singular or plural.
-func counted(n int, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, more)
-}
-
-// ofNode finds an edge by its node name; nil: there is none.
-func ofNode(edges []v1alpha1.EdgeStatus, node string) *v1alpha1.EdgeStatus {
-	for i := range edges {
-		if edges[i].NodeID == model.NodeID(node) {
-			return &edges[i]
-		}
-	}
-	return nil
 }

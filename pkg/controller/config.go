@@ -8,7 +8,9 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -146,4 +148,15 @@ func (c Config) clock() func() time.Time {
 		return time.Now
 	}
 	return c.Now
+}
+
+func splitListen(listen string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", 0, fmt.Errorf("address of the webhook: %w", err)
+	}
+	if port, err = strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("address of the webhook: %q is no TCP port", text)
+	}
+	return host, port, nil
 }

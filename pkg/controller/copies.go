@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -30,13 +28,8 @@ const copyRetry = time.Minute
 // copies reconciles the further kubeconfigs of one Tunnel: spec.kubeconfig.copies. Its requests are Tunnels, and, without a
 // namespace, ids of tunnels whose copies may have outlived them.
 type copies struct {
-	config   Config
-	client   client.Client // reads come from the cache
-	live     client.Reader // reads come from the apiserver
+	deps
 	labelled client.Reader // a cache of the metadata of all copies
-	recorder events.EventRecorder
-	log      *slog.Logger
-	now      func() time.Time
 }
 
 // Reconcile brings all copies of one Tunnel to what they have to be.
@@ -172,7 +165,7 @@ func (r *copies) report(ctx context.Context, tunnel *v1alpha1.Tunnel, results []
 	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
 		return nil
 	}
-	if err := writeStatus(ctx, r.client, tunnel, *status); err != nil {
+	if _, err := patchStatus(ctx, r.client, tunnel, *status); err != nil {
 		return err
 	}
 	tell(r.recorder, r.log, tunnel, transitions)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -31,15 +30,6 @@ func copiedCluster(t *testing.T, m *management, withKey bool) *clusterv1.Cluster
 	}
 	waitReady(t, m, cluster)
 	return cluster
-}
-
-func newCA(t *testing.T) *certs.CA {
-	t.Helper()
-	ca, err := certs.NewCA("kubernetes", time.Now(), 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ca
 }
 
 // caSecret is what Cluster API's control plane provider keeps its CA in.
@@ -79,10 +69,6 @@ func inGroup(group string) func(*v1alpha1.KubeconfigCopy) {
 
 func called(name string) func(*v1alpha1.KubeconfigCopy) {
 	return func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.CommonName = name }
-}
-
-func secretNamed(namespace, name string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
 // waitCopies waits until the condition has a reason, and its message a text.
@@ -131,9 +117,12 @@ func TestACopyWithAClientCertificate(t *testing.T) {
 	if entry, _ := readCopy(t, read(t, m, secretNamed(cluster.Namespace, "by-connect"))); entry.ProxyURL != "http://10.1.1.1:3128" || entry.TLSServerName == "" {
 		t.Errorf("the copy by connect: %s by %s", entry.Server, entry.ProxyURL)
 	}
-	_, cert := certificateIn(secret)
+	leaf, err := certs.ParseIdentity(user.ClientCertificateData, user.ClientKeyData)
+	if err != nil {
+		t.Fatal(err)
+	}
 	status := tunnel.Status.Kubeconfig.Copies
-	if len(status) != 2 || status[0].Error != "" || !status[0].CertificateNotAfter.Time.Equal(cert.NotAfter) {
+	if len(status) != 2 || status[0].Error != "" || !status[0].CertificateNotAfter.Time.Equal(leaf.NotAfter()) {
 		t.Errorf("status %+v", status)
 	}
 

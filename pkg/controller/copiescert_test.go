@@ -20,7 +20,7 @@ func TestACopysCertificateIsRotatedInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &v1alpha1.ClientCertificateAudience{CommonName: "alice", Groups: []string{"b", "a"}, ExpirationSeconds: 36000}
-	r := &copies{now: func() time.Time { return now }}
+	r := &copies{deps: deps{now: func() time.Time { return now }}}
 	var have *corev1.Secret
 	issued, begun := 0, now
 	for now.Before(begun.Add(10 * 24 * time.Hour)) {
@@ -59,7 +59,7 @@ func TestACopyEndsWithItsCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &v1alpha1.ClientCertificateAudience{CommonName: "alice"}
-	r := &copies{now: func() time.Time { return now }}
+	r := &copies{deps: deps{now: func() time.Time { return now }}}
 	var first, second copyResult
 	user, err := r.certified(ca, spec, nil, &first)
 	if err != nil {

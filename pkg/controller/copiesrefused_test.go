@@ -49,7 +49,8 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 				},
 			})
 			r := &copies{
-				config: testConfig(), client: refusing, live: api, labelled: api, recorder: events.NewFakeRecorder(10), log: slog.New(slog.DiscardHandler), now: time.Now,
+				deps:     deps{config: testConfig(), client: refusing, live: api, recorder: events.NewFakeRecorder(10), log: slog.New(slog.DiscardHandler), now: time.Now},
+				labelled: api,
 			}
 			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)})
 			if (err != nil) != tc.failed || (err == nil && (result.RequeueAfter < copyRetry || result.RequeueAfter > 2*copyRetry)) {
@@ -95,7 +96,7 @@ func TestACopySaysWhatItsReadersWillMeet(t *testing.T) {
 			tunnel.Status.Hostname, tunnel.Status.Kubeconfig.Mode = host, v1alpha1.KubeconfigModeConnect
 			tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: "CN=e1", Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0"}}, APIServer: &v1alpha1.EdgeAPIServerStatus{CertificateNames: tc.names}}}
 			api := fakeAPI(t, cluster, tunnel, kubeconfigSecret(t, "prod", "c1", originalServer))
-			r := &copies{config: testConfig(), client: api, live: api, labelled: api, recorder: events.NewFakeRecorder(10), log: slog.New(slog.DiscardHandler), now: time.Now}
+			r := &copies{deps: deps{config: testConfig(), client: api, live: api, recorder: events.NewFakeRecorder(10), log: slog.New(slog.DiscardHandler), now: time.Now}, labelled: api}
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
 				t.Fatal(err)
 			}

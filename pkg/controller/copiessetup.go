@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,19 +24,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-const (
-	copyWorkers = 4
-	// copiesNamespaceIndex finds Tunnels by the namespaces that they want copies in.
-	copiesNamespaceIndex = "copies.namespace"
-)
-
 // setupCopies adds the controller of further kubeconfigs.
-func (p parts) setupCopies(mgr ctrl.Manager) error {
+func setupCopies(p deps, mgr ctrl.Manager) error {
 	labelled, err := secretCache(mgr, cache.ByObject{Label: mustSelect(v1alpha1.CopyLabel)})
 	if err != nil {
 		return err
 	}
-	r := &copies{config: p.config, client: p.client, live: p.live, labelled: labelled, recorder: p.recorder, log: p.log, now: p.now}
+	r := &copies{deps: p, labelled: labelled}
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("copies").
 		Watches(&v1alpha1.Tunnel{}, tunnelOrItsOrphans(), builder.WithPredicates(copiesMayDiffer())).
@@ -49,22 +42,6 @@ func (p parts) setupCopies(mgr ctrl.Manager) error {
 		build = build.Watches(&corev1.Secret{}, byName(suffix))
 	}
 	return build.WithOptions(options(copyWorkers, "tunnel", p.log)).Complete(traced{"copies", r})
-}
-
-// copyNamespaces are the other namespaces that a Tunnel wants copies in.
-func copyNamespaces(o client.Object) []string {
-	tunnel, ok := o.(*v1alpha1.Tunnel)
-	if !ok {
-		return nil
-	}
-	var all []string
-	for i := range tunnel.Spec.Kubeconfig.Copies {
-		if ns := tunnel.Spec.Kubeconfig.Copies[i].Namespace; ns != "" && ns != tunnel.Namespace {
-			all = append(all, ns)
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // tunnelOrItsOrphans leads from a Tunnel to itself, and from one that is gone to its id, by which its copies are known.
@@ -132,3 +109,6 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	return o
 }
+
+// copyWorkers is how many Tunnels have their copies reconciled at a time.
+const copyWorkers = 4

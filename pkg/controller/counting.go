@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -115,4 +116,14 @@ func (f *figures) countAnswer(o client.Object, err error) {
 	case hasCondition(csr, certificatesv1.CertificateDenied):
 		f.signatures.WithLabelValues(role, "denied").Inc()
 	}
+}
+
+// writing begins the span of a write of a kubeconfig or a copy of one, which webhooks of others may hold up; other writes have none.
+func writing(ctx context.Context, o client.Object) (context.Context, func(error)) {
+	_, secret := o.(*corev1.Secret)
+	if !secret || !isKubeconfig(o) && o.GetLabels()[v1alpha1.CopyLabel] == "" {
+		return ctx, func(error) {}
+	}
+	ctx, span := traces.Begin(ctx, "write kubeconfig", "namespace", o.GetNamespace(), "name", o.GetName())
+	return ctx, func(err error) { endSpan(span, err) }
 }

@@ -107,7 +107,7 @@ func TestTheHostnameIsComparedWithTheAPIServerAddress(t *testing.T) {
 	for address, want := range map[string]answer{"10.1.1.1": yes, "203.0.113.80": no} {
 		cluster, tunnel := served("c1", 1000)
 		tunnel.Status.Hostname = hostname
-		r := kubeconfigsOf(started(t, fakeAPI(t), nil))
+		r := kubeconfigsOf(withTunnels(t, fakeAPI(t), nil))
 		r.resolver = &resolver{mode: TunnelDNSAuto, now: time.Now, lookup: func(context.Context, string) ([]string, error) {
 			return []string{address}, nil
 		}}

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -235,4 +236,22 @@ func connections(edges []v1alpha1.EdgeStatus) (connected, tunnels int32) {
 		}
 	}
 	return connected, tunnels
+}
+
+// edgeEvents are what happened to edges between two states of a Tunnel: that one was revoked, and that its tunnels are cut.
+func edgeEvents(before, after []v1alpha1.EdgeStatus) (all []transition) {
+	for i := range after {
+		edge := &after[i]
+		was := v1alpha1.EdgeStatus{}
+		if j := slices.IndexFunc(before, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID }); j >= 0 {
+			was = before[j]
+		}
+		if edge.RevokedAt != nil && was.RevokedAt == nil {
+			all = append(all, transition{"", corev1.EventTypeNormal, v1alpha1.EventEdgeRevoked, "the edge " + edge.NodeID + " is let in no more"})
+		}
+		if edge.CutAt != nil && was.CutAt == nil {
+			all = append(all, transition{"", corev1.EventTypeNormal, v1alpha1.EventEdgeCut, "all gateways have said that they have no tunnel of the revoked edge " + edge.NodeID + " any more"})
+		}
+	}
+	return all
 }

@@ -10,17 +10,12 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
-
-func recorded(node string, at time.Time, gateways ...v1alpha1.EdgeGatewayStatus) v1alpha1.EdgeStatus {
-	return v1alpha1.EdgeStatus{NodeID: model.NodeID(node), EnrolledAt: metav1.NewTime(at), CertificateNotAfter: metav1.NewTime(at.Add(time.Hour)), Gateways: gateways}
-}
 
 func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
 	at := time.Now()
@@ -128,35 +123,6 @@ func TestACertificateIsKnownWhileItsAPIServerIsAway(t *testing.T) {
 	seen = mergeEdges(seen, report.Live{Known: true, Edges: []report.Edge{away}}, nil, time.Hour, at)
 	if s := seen[0].APIServer; s.Healthy || !slices.Equal(s.CertificateNames, names) {
 		t.Errorf("healthy %v, names %v", s.Healthy, s.CertificateNames)
-	}
-}
-
-func TestWhichCertificatesAreEvidence(t *testing.T) {
-	now := time.Now()
-	ago := func(d time.Duration) *metav1.Time { at := metav1.NewTime(now.Add(-d)); return &at }
-	tests := map[string]struct {
-		change func(*v1alpha1.EdgeStatus)
-		want   int
-	}{
-		"of an apiserver that does not answer": {func(e *v1alpha1.EdgeStatus) { e.APIServer.Healthy = false }, 1},
-		"of an edge with a tunnel": {func(e *v1alpha1.EdgeStatus) {
-			e.LastSeen, e.Gateways = ago(time.Hour), []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 1}}
-		}, 1},
-		"of one that starts again":  {func(e *v1alpha1.EdgeStatus) { e.LastSeen = ago(evidenceTime - time.Second) }, 1},
-		"of one that is away":       {func(e *v1alpha1.EdgeStatus) { e.LastSeen = ago(evidenceTime) }, 0},
-		"of one that was not seen":  {func(e *v1alpha1.EdgeStatus) { e.EnrolledAt = *ago(time.Hour) }, 0},
-		"of one that is revoked":    {func(e *v1alpha1.EdgeStatus) { e.RevokedAt = ago(0) }, 0},
-		"of one that shows nothing": {func(e *v1alpha1.EdgeStatus) { e.APIServer.CertificateNames = nil }, 0},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			edge := recorded("edge-a", now)
-			edge.APIServer = &v1alpha1.EdgeAPIServerStatus{Healthy: true, CertificateNames: []string{"kubernetes"}}
-			tc.change(&edge)
-			if got := len(certificates([]v1alpha1.EdgeStatus{edge}, now)); got != tc.want {
-				t.Errorf("%d certificates, want %d", got, tc.want)
-			}
-		})
 	}
 }
 

@@ -40,6 +40,11 @@ type endedTunnels struct {
 	known map[string]string // what the ConfigMap holds; nil: not read yet
 }
 
+// newEndedTunnels returns the record in a namespace. What it has read stays empty until the first write or prune.
+func newEndedTunnels(to client.Client, live client.Reader, namespace string, now func() time.Time) *endedTunnels {
+	return &endedTunnels{client: to, live: live, namespace: namespace, now: now}
+}
+
 // add records that a tunnel has ended and that certificates of its edges may be valid until a time.
 func (e *endedTunnels) add(ctx context.Context, id string, until time.Time) error {
 	return e.change(ctx, func(ids map[string]string) {
@@ -133,7 +138,7 @@ func dropOldest(ids map[string]string, limit int) {
 }
 
 // validUntil is the time until which certificates of a Tunnel's edges may be valid.
-func (c Config) validUntil(tunnel *v1alpha1.Tunnel, now time.Time) time.Time {
+func validUntil(c Config, tunnel *v1alpha1.Tunnel, now time.Time) time.Time {
 	until := now.Add(c.LeafLifetime)
 	for _, edge := range tunnel.Status.Edges { // leaves may have lived longer before
 		if edge.CertificateNotAfter.After(until) {

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -13,13 +12,13 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/certs"
 )
+
+// deletedForMove is the annotation of clusterctl on what it has moved.
+const deletedForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
 
 // endedIDs is the record of the shared management cluster.
 func endedIDs(t *testing.T, m *management) map[string]string {
@@ -110,7 +109,7 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 	tests := map[string]func(*clusterv1.Cluster, *v1alpha1.Tunnel){
 		"by clusterctl: the Tunnel first": func(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
 			for _, o := range []client.Object{tunnel, cluster} {
-				edit(t, m, o, func(o client.Object) { o.SetAnnotations(map[string]string{deleteForMoveAnnotation: ""}) })
+				edit(t, m, o, func(o client.Object) { o.SetAnnotations(map[string]string{deletedForMove: ""}) })
 				if err := m.Delete(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
@@ -125,7 +124,7 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 			}
 		},
 		"the Cluster first, and clusterctl has marked the Tunnel": func(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
-			edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Annotations = map[string]string{deleteForMoveAnnotation: ""} })
+			edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Annotations = map[string]string{deletedForMove: ""} })
 			if err := m.Delete(t.Context(), cluster); err != nil {
 				t.Fatal(err)
 			}
@@ -185,59 +184,17 @@ func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
 	})
 }
 
-// TestTheRecordComesBeforeTheEnd has the record fail to be written: the Tunnel then stays.
-func TestTheRecordComesBeforeTheEnd(t *testing.T) {
-	m := apiserver(t)
-	tunnel := pausedTunnel(t, m) // which the shared manager leaves to us
-	fails := true
-	refuse := func(o client.Object) error {
-		if o.GetName() == v1alpha1.EndedTunnelsConfigMapName && fails {
-			return errCrash
-		}
-		return nil
-	}
-	api := interceptor.NewClient(m.WithWatch, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			return errors.Join(refuse(o), c.Create(ctx, o, opts...))
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			if err := refuse(o); err != nil {
-				return err
-			}
-			return c.Patch(ctx, o, patch, opts...)
-		},
-	})
-	r := started(t, api, api)
-	r.ended.namespace = tunnel.Namespace
-	if err := r.drop(t.Context(), read(t, m, tunnel), false); !errors.Is(err, errCrash) {
-		t.Fatalf("got %v", err)
-	}
-	if now := read(t, m, tunnel); now.DeletionTimestamp.IsZero() || !hasFinalizer(now) {
-		t.Errorf("the Tunnel is %+v", now.ObjectMeta)
-	}
-	fails = false
-	if err := m.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}); client.IgnoreNotFound(err) != nil {
-		t.Fatal(err)
-	}
-	if err := r.drop(t.Context(), read(t, m, tunnel), false); err != nil {
-		t.Fatal(err)
-	}
-	waitGone(t, m, tunnel)
-	if !r.ended.has(tunnel.Spec.ID) {
-		t.Error("it is not on record")
-	}
-}
-
 func TestTheRecordIsPrunedAndBounded(t *testing.T) {
 	m := apiserver(t)
 	at := time.Now()
-	e := &endedTunnels{client: m, live: m, namespace: kubetest.NewNamespace(t, m), now: func() time.Time { return at }}
+	namespace := kubetest.NewNamespace(t, m)
+	e := newEndedTunnels(m, m, namespace, func() time.Time { return at })
 	for id, until := range map[string]time.Time{"here": at.Add(time.Hour), "grace": at.Add(-89 * 24 * time.Hour), "gone": at.Add(-91 * 24 * time.Hour)} {
 		if err := e.add(t.Context(), id, until); err != nil {
 			t.Fatal(err)
 		}
 	}
-	edit(t, m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}, func(c *corev1.ConfigMap) {
+	edit(t, m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}, func(c *corev1.ConfigMap) {
 		c.Data["unreadable"] = "yesterday"
 	})
 	if err := e.prune(t.Context()); err != nil {
@@ -247,49 +204,13 @@ func TestTheRecordIsPrunedAndBounded(t *testing.T) {
 		t.Error("an entry with a bad time is gone, and its edges are let in")
 	}
 	if !e.has("here") || !e.has("grace") || e.has("gone") {
-		t.Errorf("left: %v", e.known)
+		t.Errorf("left: here %v, grace %v, gone %v", e.has("here"), e.has("grace"), e.has("gone"))
 	}
-	ids := map[string]string{"unreadable": ""}
-	for i := range maxEnded + 5 {
-		ids[fmt.Sprintf("%032d", i)] = at.Add(time.Duration(i) * time.Minute).UTC().Format(time.RFC3339)
-	}
-	dropOldest(ids, maxEnded)
-	if _, old := ids[fmt.Sprintf("%032d", 4)]; old || len(ids) != maxEnded || !has(ids, "unreadable") {
-		t.Errorf("%d are left, or the oldest is, or the one without a time is not", len(ids))
+	ids := map[string]string{}
+	for i := range maxEnded {
+		ids[fmt.Sprintf("%032d", i)] = at.UTC().Format(time.RFC3339)
 	}
 	// So many fit into one object.
-	full := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "full"}, Data: ids}
+	full := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "full"}, Data: ids}
 	create(t, m, full)
-}
-
-func has(ids map[string]string, id string) bool {
-	_, ok := ids[id]
-	return ok
-}
-
-func TestALeafThatLivesLongerKeepsTheRecordLonger(t *testing.T) {
-	at := time.Now()
-	tunnel := &v1alpha1.Tunnel{}
-	tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(at.Add(100 * time.Hour))}}
-	if got := testConfig().validUntil(tunnel, at).Sub(at); got != 100*time.Hour+certs.ClockSkew {
-		t.Errorf("%s", got)
-	}
-}
-
-func TestALateLookAtALivingTunnelRevivesNothing(t *testing.T) {
-	cluster, tunnel := served("c1", 1000)
-	going := tunnel.DeepCopy()
-	going.DeletionTimestamp = &now
-	cached, live := fakeAPI(t, cluster, tunnel), fakeAPI(t, cluster, going)
-	ended := &endedTunnels{client: live, live: live, namespace: "fairlead-system", now: time.Now}
-	if err := ended.add(t.Context(), tunnel.Spec.ID, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	r := newLive(cached, live, nil, ended)
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
-		t.Fatal(err)
-	}
-	if !ended.has(tunnel.Spec.ID) {
-		t.Error("a tunnel that is ending is off the record")
-	}
 }

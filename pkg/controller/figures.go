@@ -32,8 +32,8 @@ type figures struct {
 
 	kubeconfigs, signatures, statusWrites *prometheus.CounterVec
 
-	mu     sync.Mutex
-	writes *statusWrites
+	mu      sync.Mutex
+	waiting func() map[string]int // writes of status by urgency; nil: none
 }
 
 func newFigures(mgr ctrl.Manager, config Config) *figures {
@@ -55,14 +55,11 @@ func newFigures(mgr ctrl.Manager, config Config) *figures {
 	return f
 }
 
-// follow has the queue of status writes counted.
-func (f *figures) follow(w *statusWrites) {
-	if f == nil {
-		return // of a part that stands alone
-	}
+// follow has the writes of status counted that wait for their turn, by urgency.
+func (f *figures) follow(waiting func() map[string]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.writes = w
+	f.waiting = waiting
 }
 
 func (f *figures) look(emit metrics.Emit) {
@@ -75,28 +72,17 @@ func (f *figures) look(emit metrics.Emit) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	f.lookAtTunnels(ctx, emit)
-	f.lookAtCA(ctx, emit)
+	f.collectTunnels(ctx, emit)
+	f.collectCA(ctx, emit)
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	for u, n := range f.writes.waiting() {
-		emit("fairlead_controller_status_queue", float64(n), urgencyNames[u])
+	waiting := f.waiting
+	f.mu.Unlock()
+	if waiting == nil {
+		return
 	}
-}
-
-var urgencyNames = [urgencies]string{worse: "worse", flipped: "flipped", minor: "minor", seen: "seen"}
-
-// waiting is how many wait for their turn, by urgency.
-func (w *statusWrites) waiting() (n [urgencies]int) {
-	if w == nil {
-		return n
+	for urgency, n := range waiting() {
+		emit("fairlead_controller_status_queue", float64(n), urgency)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for u, queue := range w.queues {
-		n[u] = queue.Len()
-	}
-	return n
 }
 
 // condition is what Tunnels are counted by.
@@ -105,7 +91,7 @@ type condition struct {
 	status       metav1.ConditionStatus
 }
 
-func (f *figures) lookAtTunnels(ctx context.Context, emit metrics.Emit) {
+func (f *figures) collectTunnels(ctx context.Context, emit metrics.Emit) {
 	var tunnels v1alpha1.TunnelList
 	// There may be 10,000, and nothing here changes them.
 	if err := f.cached.List(ctx, &tunnels, client.UnsafeDisableDeepCopy); err != nil {
@@ -169,8 +155,8 @@ func stateOf(e *v1alpha1.EdgeStatus, now time.Time) string {
 	return edgeAway
 }
 
-// lookAtCA says what of the CA is public.
-func (f *figures) lookAtCA(ctx context.Context, emit metrics.Emit) {
+// collectCA says what of the CA is public.
+func (f *figures) collectCA(ctx context.Context, emit metrics.Emit) {
 	if f.config.NoTunnels {
 		return
 	}

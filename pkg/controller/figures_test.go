@@ -25,7 +25,7 @@ func TestTheNextLeafOfEachTunnel(t *testing.T) {
 	for _, perCluster := range []bool{true, false} {
 		got := map[string]float64{}
 		f := &figures{config: Config{PerCluster: perCluster}, cached: fakeAPI(t, one, two, three), now: func() time.Time { return now }}
-		f.lookAtTunnels(t.Context(), func(name string, value float64, labels ...string) {
+		f.collectTunnels(t.Context(), func(name string, value float64, labels ...string) {
 			if name == all {
 				got["all"] = value
 			}

@@ -12,9 +12,13 @@ import (
 	"google.golang.org/grpc/credentials"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -40,14 +44,33 @@ func (openHouse) Gateways() []string { return nil }
 // Denied implements report.Admission.
 func (openHouse) Denied() (model.Denied, <-chan struct{}) { return model.Denied{}, nil }
 
+// hubWorld is an installation with a CA, in a namespace of its own.
+type hubWorld struct {
+	t      *testing.T
+	m      client.WithWatch
+	config Config
+}
+
+func newHubWorld(t *testing.T, m client.WithWatch) *hubWorld {
+	t.Helper()
+	w := &hubWorld{t: t, m: m, config: testConfig()}
+	w.config.Namespace = kubetest.NewNamespace(t, m)
+	d := deps{config: w.config, client: m, live: m, recorder: events.NewFakeRecorder(10), log: slog.New(slog.DiscardHandler), now: time.Now}
+	ended := newEndedTunnels(m, m, w.config.Namespace, time.Now)
+	if _, err := makeInstallation(d, ended).Reconcile(t.Context(), reconcile.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
 // identify issues a leaf by the CA that signs for its role.
-func (w *world) identify(subject model.Subject) certs.Source {
+func (w *hubWorld) identify(subject model.Subject) certs.Source {
 	w.t.Helper()
 	key, err := certs.NewKey()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	ca, err := w.config.loadCA(w.t.Context(), w.m, subject.Role, time.Now())
+	ca, err := loadCA(w.config, w.t.Context(), w.m, subject.Role, time.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -66,7 +89,7 @@ func (w *world) identify(subject model.Subject) certs.Source {
 }
 
 // serveHub runs a real hub behind the TLS of an xds-server, and returns its address.
-func (w *world) serveHub() model.Endpoint {
+func (w *hubWorld) serveHub() model.Endpoint {
 	w.t.Helper()
 	hub := report.NewHub(w.config.Domain, openHouse{}, slog.New(slog.DiscardHandler))
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(certs.ServerTLS(w.identify(model.ControlSubject()), publishedTrust{w.m, w.config.Namespace}, graceTime))))
@@ -84,7 +107,7 @@ func (w *world) serveHub() model.Endpoint {
 	return at
 }
 
-func (w *world) connect(to model.Endpoint, subject model.Subject) *grpc.ClientConn {
+func (w *hubWorld) connect(to model.Endpoint, subject model.Subject) *grpc.ClientConn {
 	w.t.Helper()
 	conn, err := dial.Conn(&dial.Way{Addresses: []model.Endpoint{to}}, w.config.Domain, publishedTrust{w.m, w.config.Namespace}, w.identify(subject))
 	if err != nil {
@@ -97,8 +120,7 @@ func (w *world) connect(to model.Endpoint, subject model.Subject) *grpc.ClientCo
 // TestWhatIsReportedBecomesStatus has a real hub, an edge and a gateway that report to it over TLS, the controller's own view with the
 // leaf that it issues to itself, and looks at the status.
 func TestWhatIsReportedBecomesStatus(t *testing.T) {
-	w := newWorld(t, apiserver(t))
-	w.reconcile()
+	w := newHubWorld(t, bareAPIServer(t))
 	w.config.XDSServer = w.serveHub()
 	changed := workqueue.NewTyped[string]()
 	view := newView(w.config, w.m, w.m, slog.New(slog.DiscardHandler), changed)

@@ -12,7 +12,7 @@ import (
 )
 
 // setupInformers has each replica compare the Clusters and Tunnels in its cache with those of the apiserver, for Alive.
-func (p parts) setupInformers(mgr ctrl.Manager) error {
+func setupInformers(p deps, mgr ctrl.Manager) error {
 	check, err := informers.New(context.Background(), informers.Config{
 		Cache: mgr.GetCache(), Live: p.live, Beats: reconciles, Log: p.log,
 		Kinds: []schema.GroupVersionKind{clusterv1.GroupVersion.WithKind("Cluster"), v1alpha1.GroupVersion.WithKind("Tunnel")},

@@ -2,15 +2,20 @@ package controller
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
@@ -28,15 +33,10 @@ const (
 // installation reconciles what belongs to the installation as a whole: the CAs, the public ConfigMap, the gateway token,
 // the record of ended tunnels.
 type installation struct {
-	config   Config
-	client   client.Client
-	live     client.Reader
-	recorder events.EventRecorder
-	log      *slog.Logger
-	now      func() time.Time
-	up       time.Time // since when this process signs; zero before the first reconciliation
-	ended    *endedTunnels
-	problem  string // what was said last
+	deps
+	up      time.Time // since when this process signs; zero before the first reconciliation
+	ended   *endedTunnels
+	problem string // what was said last
 }
 
 // Reconcile makes what is missing, and takes a rotation of the CA as far as it can go now.
@@ -93,7 +93,7 @@ func (r *installation) round(ctx context.Context) (wait time.Duration, changed b
 	if changed, err = r.advance(ctx, source, state, secret, facts); changed || err != nil {
 		return 0, changed, err
 	}
-	problem := r.config.problemOf(source, state, facts)
+	problem := problemOf(r.config, source, state, facts)
 	r.say(published, problem)
 	if changed, err = r.publish(ctx, published, state, problem); changed || err != nil {
 		return 0, changed, err
@@ -188,4 +188,32 @@ func (r *installation) ensureGatewayToken(ctx context.Context, bundle []byte) (t
 
 func (r *installation) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: r.config.Namespace, Name: name}
+}
+
+func makeInstallation(p deps, ended *endedTunnels) *installation {
+	return &installation{deps: p, ended: ended}
+}
+
+func (r *installation) setup(mgr ctrl.Manager) error {
+	key := client.ObjectKey{Namespace: r.config.Namespace, Name: v1alpha1.InstallationConfigMapName}
+	sources, err := secretCache(mgr, cache.ByObject{Namespaces: map[string]cache.Config{
+		key.Namespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.CASecretName)},
+	}})
+	if err != nil {
+		return err
+	}
+	toInstallation := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: key}}
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("installation").
+		For(&corev1.ConfigMap{}, builder.WithPredicates(named(key.Namespace, key.Name))).
+		WatchesRawSource(source.Kind[client.Object](sources, secretMetadata(), toInstallation)).
+		// The first time there is no ConfigMap that could be seen.
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			queue.Add(reconcile.Request{NamespacedName: key})
+			return nil
+		})).
+		WithOptions(options(1, "configmap", r.log)).
+		Complete(traced{"installation", r})
 }

@@ -25,11 +25,6 @@ const (
 	proofRetry, proofRarely = 10 * time.Second, 10 * time.Minute
 )
 
-// errLater says that there is nothing to be decided yet.
-type errLater struct{ wait time.Duration }
-
-func (e errLater) Error() string { return fmt.Sprintf("to be asked again in %s", e.wait) }
-
 // proofs remembers which https proxies were refused.
 type proofs struct {
 	now   func() time.Time

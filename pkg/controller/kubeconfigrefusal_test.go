@@ -99,10 +99,6 @@ func (w *switchWorld) refuseSecrets(refuse func(name string) error) {
 	w.restart()
 }
 
-func forbidden(name string) error {
-	return apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, name, context.DeadlineExceeded)
-}
-
 func TestAKubeconfigThatMayNotBeWrittenIsSaidToBeSo(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
 	w := newSwitchWorld(t, testConfig(), originalServer, byProxy("proxy:3128", ""))
@@ -174,7 +170,7 @@ func TestAnImmutableKubeconfigKeepsNoTunnel(t *testing.T) {
 
 // TestOthersWakeBeforeTheStart finds a race only with -race.
 func TestOthersWakeBeforeTheStart(t *testing.T) {
-	r := kubeconfigsOf(started(t, fakeAPI(t), nil))
+	r := kubeconfigsOf(withTunnels(t, fakeAPI(t), nil))
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	t.Cleanup(queue.ShutDown)
 	key := client.ObjectKey{Namespace: "prod", Name: "c1"}

@@ -26,24 +26,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// credentialsIndex finds Tunnels by the Secret with the credentials of their proxy.
-const credentialsIndex = "spec.kubeconfig.proxy.credentialsSecret"
-
-func credentialsOf(o client.Object) []string {
-	tunnel, ok := o.(*v1alpha1.Tunnel)
-	if !ok || tunnel.Spec.Kubeconfig.Proxy == nil || tunnel.Spec.Kubeconfig.Proxy.CredentialsSecret == "" {
-		return nil
-	}
-	return []string{tunnel.Spec.Kubeconfig.Proxy.CredentialsSecret}
-}
-
-// kubeconfigs is the controller of kubeconfigs; names are those that tunnels have.
-func (p parts) kubeconfigs(names *registry) *kubeconfigs {
+// newKubeconfigs is the controller of kubeconfigs; names are those that tunnels have.
+// newKubeconfigs returns the reconciler of kubeconfigs. names are those that Tunnels hold; apiserver is the address of the
+// management cluster's apiserver, which is never dialled as a proxy.
+func newKubeconfigs(p deps, names holders, apiserver string) *kubeconfigs {
 	// The resolver's pauses are measured on this machine alone.
 	r := &kubeconfigs{
-		config: p.config, client: p.client, live: p.live, recorder: p.recorder, log: p.log, now: p.now, names: names,
+		deps:     p,
+		names:    names,
 		resolver: &resolver{mode: p.config.DNS, lookup: net.DefaultResolver.LookupHost, now: time.Now},
-		rule:     newDialRule(p.config, p.apiserver),
+		rule:     newDialRule(p.config, apiserver),
 	}
 	r.prove = func(ctx context.Context, leg proxyLeg) error { return leg.handshake(ctx, r.rule.dialer(ctx, false)) }
 	r.oldWays, r.proofs = newOldWays(p.now, r.wake, r.rule), newProofs(p.now)
@@ -108,3 +100,6 @@ func forKubeconfig(tunnel *v1alpha1.Tunnel) any {
 	t.Status = v1alpha1.TunnelStatus{Hostname: t.Status.Hostname, Names: t.Status.Names, Kubeconfig: t.Status.Kubeconfig, Conditions: conditions}
 	return []any{t, certificates(tunnel.Status.Edges, time.Time{})}
 }
+
+// kubeconfigWorkers is how many kubeconfigs are reconciled at a time. A lookup of a hostname or a slow proxy delays one worker.
+const kubeconfigWorkers = 16

@@ -1,10 +1,7 @@
 package controller
 
 import (
-	"context"
-	"crypto/tls"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -50,7 +47,7 @@ func newSwitchWorld(t *testing.T, config Config, server string, spec v1alpha1.Ku
 	secret := kubeconfigSecret(t, "prod", "c1", server, func(c *clientcmdapi.Config) { c.Clusters["c1"].CertificateAuthorityData = ca.CertPEM() })
 	secret.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
 	w := &switchWorld{t: t, api: fakeAPI(t, cluster, tunnel, secret), clock: time.Now().Truncate(time.Second), woken: make(chan client.ObjectKey, 100), cluster: cluster, ca: ca}
-	w.tunnels = started(t, w.api, w.api)
+	w.tunnels = withTunnels(t, w.api, w.api)
 	w.tunnels.config, w.tunnels.recorder = config, events.NewFakeRecorder(100)
 	w.restart()
 	return w
@@ -120,38 +117,6 @@ func (w *switchWorld) way() kubeconfig.Way {
 		w.t.Fatal(err)
 	}
 	return way
-}
-
-// listen serves TLS with a certificate of a CA until the test ends it.
-func listen(t *testing.T, ca *certs.CA, address string, protocols []string, names ...string) net.Listener {
-	t.Helper()
-	key, err := certs.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := ca.Issue(key.Public(), certs.Leaf{CommonName: "x", DNSNames: names, Server: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	identity, err := certs.NewIdentity(leaf, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{identity.TLSCertificate()}, NextProtos: protocols, MinVersion: tls.VersionTLS12})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _ = conn.(*tls.Conn).HandshakeContext(context.Background()) }()
-		}
-	}()
-	return listener
 }
 
 func TestASwitchIsOverWhenNobodyCanBeConnectedTheOldWay(t *testing.T) {

@@ -2,9 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,7 +51,7 @@ func (v *verdict) silent() []string {
 
 // verdict decides.
 func (r *kubeconfigs) verdict(ctx context.Context, o objects) (verdict, error) {
-	v := verdict{decision: r.config.wayBack(o), again: lookAgain()}
+	v := verdict{decision: wayBack(r.config, o), again: lookAgain()}
 	spec := o.tunnel.Spec.Kubeconfig
 	var credentials *kubeconfig.Credentials
 	switch {
@@ -159,43 +159,6 @@ func (r *kubeconfigs) holder(ctx context.Context, key client.ObjectKey, host str
 	return "", nil
 }
 
-// endpointIndex finds Clusters by the host of their endpoint.
-const endpointIndex = "spec.controlPlaneEndpoint.host"
-
-func endpointHosts(o client.Object) []string {
-	cluster, ok := o.(*clusterv1.Cluster)
-	if !ok || cluster.Spec.ControlPlaneEndpoint.Host == "" {
-		return nil
-	}
-	return []string{canonicalHost(cluster)}
-}
-
-// canonicalHost is the host of a Cluster's endpoint as certificates have it.
-func canonicalHost(cluster *clusterv1.Cluster) string {
-	return strings.ToLower(strings.TrimSuffix(cluster.Spec.ControlPlaneEndpoint.Host, "."))
-}
-
-// evidenceTime is how long the certificate counts that an edge has seen which is away: longer than a machine takes to start
-// again, and than the steps of LastSeen. So a mode does not go to and fro with the health of apiservers and edges.
-const evidenceTime = 15 * time.Minute
-
-// certificates are the names in the serving certificates that edges see now, or saw last while they can't. An edge that is let
-// in no more, or away for longer, says nothing. Without a time none is.
-func certificates(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]string) {
-	for i := range edges {
-		edge := &edges[i]
-		seen := edge.EnrolledAt
-		if edge.LastSeen != nil {
-			seen = *edge.LastSeen
-		}
-		here := len(edge.Gateways) > 0 || now.IsZero() || now.Sub(seen.Time) < evidenceTime
-		if s := edge.APIServer; here && edge.RevokedAt == nil && s != nil && len(s.CertificateNames) > 0 {
-			all = append(all, s.CertificateNames)
-		}
-	}
-	return all
-}
-
 // sayMode says which mode was chosen and why, or what was said before where there is nothing new.
 func (v *verdict) sayMode(o objects, choice kubeconfig.Choice) {
 	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigMode, Status: metav1.ConditionTrue, Reason: choice.Reason, Message: choice.Message}
@@ -262,4 +225,32 @@ func (v *verdict) write(o objects) (want *corev1.Secret, leads kubeconfig.Way, e
 		want = nil
 	}
 	return want, leads, nil
+}
+
+// ready is the condition that tells where the kubeconfig leads; err is what writing it came to.
+func (v *verdict) ready(o objects, leads kubeconfig.Way, err error) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse}
+	switch {
+	case o.kubeconfig == nil:
+		c.Reason, c.Message = v1alpha1.ReasonWaitingForSecret, waitingForSecret(o)
+	case errors.Is(err, kubeconfig.ErrInvalid):
+		c.Reason, c.Message = v1alpha1.ReasonInvalidKubeconfig, err.Error()
+	case errors.Is(err, errNotWritable):
+		c.Reason = v1alpha1.ReasonNotWritable
+		c.Message = fmt.Sprintf("Secret %s may not be changed: it is immutable, or an admission policy or webhook refuses the write, so the kubeconfig stays as it is: "+
+			"let the controller patch it; an immutable one has to be deleted, and its control-plane provider writes it anew", o.key.Name+kubeconfig.Suffix)
+	case v.stays:
+		c.Reason, c.Message = v.refused.Reason, v.refused.Message+". The kubeconfig leads by this proxy and stays so meanwhile"
+	case v.refused != nil:
+		return *v.refused
+	case v.record.Mode.Tunnelled():
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads through the tunnel by "+leads.String()
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads by "+leads.String()
+	}
+	return c
+}
+
+func waitingForSecret(o objects) string {
+	return fmt.Sprintf("there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it", o.key.Name+kubeconfig.Suffix)
 }

@@ -116,12 +116,6 @@ type writersWorld struct {
 	proxy     string // host:port of an https proxy that has a certificate of the workload cluster's CA
 }
 
-// everyMode are all modes that a kubeconfig can be written in; auto comes to one of the first two.
-var everyMode = []v1alpha1.KubeconfigMode{
-	v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect, v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy,
-	v1alpha1.KubeconfigModeSOCKS5, v1alpha1.KubeconfigModeAddress,
-}
-
 func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha1.KubeconfigMode) *writersWorld {
 	t.Helper()
 	w := &writersWorld{t: t, m: m, mode: mode, cluster: kubetest.Cluster(namespace, "c1"), proxy: "proxy.example.org:3128"}
@@ -137,18 +131,6 @@ func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha
 	w.tunnel.Spec.Kubeconfig = specOf(mode, w.proxy)
 	create(t, m, w.authority, w.tunnel, w.cluster)
 	return w
-}
-
-// specOf is a spec in which a mode has what it needs.
-func specOf(mode v1alpha1.KubeconfigMode, proxy string) v1alpha1.KubeconfigSpec {
-	spec := v1alpha1.KubeconfigSpec{Mode: mode}
-	switch {
-	case mode == v1alpha1.KubeconfigModeAddress:
-		spec.Server, spec.TLSServerName = "https://lb.example.org:6443", "kubernetes"
-	case !mode.Tunnelled():
-		spec.Proxy, spec.TLSServerName = &v1alpha1.ProxySpec{Address: proxy}, "kubernetes"
-	}
-	return spec
 }
 
 // want is where the kubeconfig leads where the provider wrote a server.

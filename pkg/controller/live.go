@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -38,12 +36,7 @@ type liveView interface {
 // liveStatus reconciles the part of a Tunnel's status that comes from what is alive, with the condition on its Cluster. It writes
 // nothing but status, and does so while the Cluster is paused too: an edge can be revoked at any time.
 type liveStatus struct {
-	config        Config
-	client        client.Client // reads come from the cache
-	live          client.Reader // reads come from the apiserver
-	log           *slog.Logger
-	recorder      events.EventRecorder
-	now           func() time.Time
+	deps
 	view          liveView // nil: nothing is ever known
 	ended         *endedTunnels
 	clusterStatus clusterStatus
@@ -115,9 +108,9 @@ func (r *liveStatus) settle(ctx context.Context, o objects, now time.Time) (time
 // write writes what differs of a Tunnel's status and of the condition on its Cluster, if it is this Tunnel's turn. A revocation does
 // not wait for one.
 func (r *liveStatus) write(ctx context.Context, o objects, status v1alpha1.TunnelStatus, events []transition, now time.Time) error {
-	condition := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady)
+	tunnelReady := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady)
 	tunnelDiffers := r.differs(o.tunnel.Status, status)
-	clusterDiffers := !paused(o) && o.cluster.UID != "" && r.clusterStatus.differs(o.cluster, condition)
+	clusterDiffers := !paused(o) && o.cluster.UID != "" && r.clusterStatus.differs(o.cluster, tunnelReady)
 	switch {
 	case !tunnelDiffers && !clusterDiffers:
 		r.writes.leave(o.key)
@@ -129,7 +122,7 @@ func (r *liveStatus) write(ctx context.Context, o objects, status v1alpha1.Tunne
 		return nil
 	}
 	if tunnelDiffers {
-		if err := writeStatus(ctx, r.client, o.tunnel, status); err != nil {
+		if _, err := patchStatus(ctx, r.client, o.tunnel, status); err != nil {
 			return err
 		}
 		r.remember(o.key, func(m *remembered) { m.written = now })
@@ -141,10 +134,10 @@ func (r *liveStatus) write(ctx context.Context, o objects, status v1alpha1.Tunne
 	switch {
 	case !clusterDiffers:
 		return nil
-	case condition == nil:
+	case tunnelReady == nil:
 		return r.clusterStatus.remove(ctx, o.cluster)
 	}
-	return r.clusterStatus.set(ctx, o.cluster, *condition)
+	return r.clusterStatus.set(ctx, o.cluster, *tunnelReady)
 }
 
 // status is what a Tunnel's status has to be.

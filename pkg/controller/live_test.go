@@ -1,9 +1,6 @@
 package controller
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -11,7 +8,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -19,9 +15,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/decision"
-	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/report"
-	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 // fixedView says what a test wants it to.
@@ -31,26 +25,17 @@ func (v *fixedView) Tunnel(string) report.Live { return v.live }
 
 func newLive(cached client.Client, live client.Reader, view liveView, ended *endedTunnels) *liveStatus {
 	return &liveStatus{
-		config: testConfig(), client: cached, live: live, log: slog.New(slog.DiscardHandler), now: time.Now, recorder: events.NewFakeRecorder(100),
-		view: view, ended: ended, clusterStatus: clusterStatus{cached},
+		deps:          deps{config: testConfig(), client: cached, live: live, log: slog.New(slog.DiscardHandler), now: time.Now, recorder: events.NewFakeRecorder(100)},
+		view:          view,
+		ended:         ended,
+		clusterStatus: clusterStatus{cached},
 	}
-}
-
-// connected is an edge with tunnels to gateways and a good report.
-func connected(node string, gateways ...string) report.Edge {
-	e := report.Edge{Node: node, Connected: true, Since: time.Now(), Gateways: map[string]int{}, Report: &reportv1.EdgeReport{
-		Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"},
-	}}
-	for _, g := range gateways {
-		e.Gateways[g] = 2
-	}
-	return e
 }
 
 // liveWorld is one Tunnel to which nobody else writes, with a clock and a view of the test's. Its Cluster is on the real apiserver.
 type liveWorld struct {
 	t       *testing.T
-	m       *management
+	m       client.WithWatch
 	r       *liveStatus
 	view    *fixedView
 	clock   time.Time
@@ -59,7 +44,7 @@ type liveWorld struct {
 
 func newLiveWorld(t *testing.T) *liveWorld {
 	t.Helper()
-	m := apiserver(t)
+	m := bareAPIServer(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	create(t, m, cluster)
 	tunnel := tunnelNamed(cluster)
@@ -68,8 +53,8 @@ func newLiveWorld(t *testing.T) *liveWorld {
 	copied := cluster.DeepCopy()
 	copied.SetResourceVersion("")
 	api := fakeAPI(t, copied, tunnel)
-	w := &liveWorld{t: t, m: &management{WithWatch: api}, view: &fixedView{}, clock: time.Now().Truncate(time.Second), cluster: cluster}
-	w.r = newLive(api, api, w.view, &endedTunnels{client: api, live: api, namespace: "fairlead-system", now: time.Now})
+	w := &liveWorld{t: t, m: api, view: &fixedView{}, clock: time.Now().Truncate(time.Second), cluster: cluster}
+	w.r = newLive(api, api, w.view, newEndedTunnels(api, api, "fairlead-system", time.Now))
 	w.r.clusterStatus = clusterStatus{m}
 	w.r.now = func() time.Time { return w.clock }
 	return w
@@ -169,107 +154,20 @@ func TestWritesAreFew(t *testing.T) {
 	}
 }
 
-func TestTheClusterHasTheConditionToo(t *testing.T) {
-	m := apiserver(t)
-	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
-	waitCluster := func(check func(*metav1.Condition) error) {
-		t.Helper()
-		eventually(t, func() error {
-			if err := m.Get(t.Context(), client.ObjectKeyFromObject(cluster), cluster); err != nil {
-				return err
-			}
-			return check(apimeta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady))
-		})
-	}
-	there := func(c *metav1.Condition) error {
-		if c == nil || c.Status != metav1.ConditionUnknown {
-			return fmt.Errorf("the condition is %+v", c)
-		}
-		return nil
-	}
-	waitCluster(there)
-	// As Cluster API's patch helper does: a merge patch of all conditions as it last read them.
-	if err := patchConditions(t, m, cluster, metav1.Condition{Type: "Available", Status: metav1.ConditionTrue, Reason: "Available", LastTransitionTime: metav1.Now()}); err != nil {
+func TestALateLookAtALivingTunnelRevivesNothing(t *testing.T) {
+	cluster, tunnel := served("c1", 1000)
+	going := tunnel.DeepCopy()
+	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	cached, live := fakeAPI(t, cluster, tunnel), fakeAPI(t, cluster, going)
+	ended := newEndedTunnels(live, live, "fairlead-system", time.Now)
+	if err := ended.add(t.Context(), tunnel.Spec.ID, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if len(cluster.Status.Conditions) != 2 {
-		t.Errorf("conditions %+v", cluster.Status.Conditions)
-	}
-	// Somebody removes it, as an overzealous controller might.
-	cluster.Status.Conditions = []metav1.Condition{cluster.Status.Conditions[1]}
-	edit(t, m, cluster, func(*clusterv1.Cluster) {})
-	before := cluster.DeepCopy()
-	apimeta.RemoveStatusCondition(&cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady)
-	if err := m.Status().Patch(t.Context(), cluster, client.MergeFrom(before)); err != nil {
+	r := newLive(cached, live, nil, ended)
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
 		t.Fatal(err)
 	}
-	waitCluster(there)
-	if apimeta.FindStatusCondition(cluster.Status.Conditions, "Available") == nil {
-		t.Error("another's condition is lost")
-	}
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels = nil })
-	waitCluster(func(c *metav1.Condition) error {
-		if c != nil {
-			return errors.New("it is still there after opting out")
-		}
-		return nil
-	})
-	if apimeta.FindStatusCondition(cluster.Status.Conditions, "Available") == nil {
-		t.Error("another's condition went with it")
-	}
-}
-
-func patchConditions(t *testing.T, m *management, cluster *clusterv1.Cluster, add metav1.Condition) error {
-	t.Helper()
-	conditions := append(append([]metav1.Condition{}, cluster.Status.Conditions...), add)
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion}, "status": map[string]any{"conditions": conditions}})
-	if err != nil {
-		return err
-	}
-	return m.Status().Patch(t.Context(), cluster, client.RawPatch("application/merge-patch+json", patch))
-}
-
-// TestRevokingAnEdgeEndsItsToken does it while the Cluster is paused too.
-func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
-	m := apiserver(t)
-	for name, pause := range map[string]bool{"served": false, "paused": true} {
-		t.Run(name, func(t *testing.T) {
-			cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-			create(t, m, cluster)
-			secret := bootstrapOf(cluster)
-			eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
-			token := string(secret.Data[v1alpha1.BootstrapTokenKey])
-			tunnel := read(t, m, tunnelNamed(cluster))
-			csr := edgeRequest(t, cluster.Namespace+"/c1")
-			csr.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
-			csr.Annotations[v1alpha1.RequestTokenAnnotation] = enrol.HashToken(token)
-			if csr = answered(t, m, csr); len(csr.Status.Certificate) == 0 {
-				t.Fatalf("not enrolled: %s", denialOf(csr))
-			}
-			if pause {
-				edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
-			}
-			edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{testNode} })
-			eventually(t, func() error {
-				status := read(t, m, tunnel).Status
-				if e := ofNode(status.Edges, testNode); e == nil || e.RevokedAt == nil || e.TokenSHA256 != enrol.HashToken(token) {
-					return fmt.Errorf("edge %+v", e)
-				}
-				if indexToken(status.Tokens, enrol.HashToken(token)) >= 0 {
-					return errors.New("the token by which it came is still good")
-				}
-				return nil
-			})
-			if !pause {
-				waitToken(t, m, cluster, token)
-			}
-			renewal := edgeRequest(t, cluster.Namespace+"/c1")
-			renewal.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
-			delete(renewal.Annotations, v1alpha1.RequestTokenAnnotation)
-			if got := denialOf(answered(t, m, renewal)); got != reasonRevoked {
-				t.Errorf("a renewal got %q", got)
-			}
-		})
+	if !ended.has(tunnel.Spec.ID) {
+		t.Error("a tunnel that is ending is off the record")
 	}
 }

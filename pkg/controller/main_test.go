@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
@@ -17,25 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/traces"
-	"github.com/fairlead/fairlead/pkg/model"
 )
-
-const (
-	controllerUser = "system:serviceaccount:fairlead-system:controller"
-	xdsServerUser  = "system:serviceaccount:fairlead-system:xds-server"
-)
-
-func testConfig() Config {
-	return Config{
-		Domain: "tunnels.example.com", Namespace: "fairlead-system",
-		Public:    model.Endpoint{Host: "gw.example.com", Port: 443},
-		APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443},
-		Connect:   model.Endpoint{Host: "10.1.1.1", Port: 3128},
-		DNS:       TunnelDNSNo, LeafLifetime: 24 * time.Hour, TokenLifetime: 24 * time.Hour, TokenUses: 3,
-		XDSServerUser: xdsServerUser,
-		DialNetworks:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, neverDial: func(netip.Addr) bool { return false },
-	}
-}
 
 // management is a real kube-apiserver with the real manager, which has the permissions of deploy/kubernetes and no more.
 type management struct {
@@ -54,7 +34,7 @@ var (
 	replicaEnded = make(chan error, 1)
 )
 
-func TestMain(m *testing.M) { os.Exit(kubetest.RunAll(m, &server, &alone)) }
+func TestMain(m *testing.M) { os.Exit(kubetest.RunAll(m, &server, &alone, &bare)) }
 
 func startManager(ctx context.Context, config *rest.Config) error {
 	config.QPS = -1
@@ -116,10 +96,4 @@ func apiserver(t *testing.T) *management {
 	t.Helper()
 	server.Config(t)
 	return shared
-}
-
-// eventually waits until check finds nothing wrong.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	kubetest.Eventually(t, "waiting", check)
 }

@@ -18,14 +18,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// message is that of a condition, or empty.
-func message(tunnel *v1alpha1.Tunnel, kind string) string {
-	if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c != nil {
-		return c.Message
-	}
-	return ""
-}
-
 func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 	tests := map[string]struct{ name, wantField string }{
 		"below the tunnel domain": {name: "control.tunnels.example.com", wantField: "spec.extraNames[0]"},

@@ -15,9 +15,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/decision"
 )
 
-// waits says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes, clusterctl replaces the
+// waitsForCluster says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes, clusterctl replaces the
 // Tunnel's metadata and spec, and the annotation goes with them; the status, with the tokens and the edges, stays.
-func (o objects) waits() bool {
+func waitsForCluster(o objects) bool {
 	_, ok := o.tunnel.PreparedUntil()
 	return ok && !hasPause(o.tunnel)
 }
@@ -93,18 +93,4 @@ func (r *tunnels) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) e
 		_, waits := now.PreparedUntil()
 		return waits && now.HeldID() == id, nil
 	})
-}
-
-// awaited is the Cluster of a Tunnel for everything that is about live state: an empty one for a Tunnel that is prepared, nil for
-// one that is not its own.
-func awaited(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) *clusterv1.Cluster {
-	switch {
-	case tunnel == nil || tunnel.ClaimedID() == "":
-		return nil
-	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
-		return cluster
-	case tunnel.Prepared(now):
-		return &clusterv1.Cluster{}
-	}
-	return nil
 }

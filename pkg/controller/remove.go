@@ -16,7 +16,7 @@ const deleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
 
 // remove takes the tunnel away from a Cluster that lives on: first its clients, then what they used.
 func (r *tunnels) remove(ctx context.Context, o objects) error {
-	tunnel, err := r.giveBack(ctx, o)
+	tunnel, err := r.restorer.giveBack(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (r *tunnels) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool)
 		return err
 	}
 	if id := tunnel.HeldID(); id != "" && !moved && !r.config.NoTunnels {
-		if err := r.ended.add(ctx, id, r.config.validUntil(tunnel, r.now())); err != nil {
+		if err := r.ended.add(ctx, id, validUntil(r.config, tunnel, r.now())); err != nil {
 			return err
 		}
 	}

@@ -1,13 +1,20 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -49,5 +56,56 @@ func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestTheRecordComesBeforeTheEnd has the record fail to be written: the Tunnel then stays.
+func TestTheRecordComesBeforeTheEnd(t *testing.T) {
+	m := bareAPIServer(t)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	create(t, m, cluster)
+	tunnel := tunnelNamed(cluster)
+	fillTunnel(tunnel, cluster)
+	create(t, m, tunnel)
+	tunnel.Status.ID = tunnel.Spec.ID
+	if err := m.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	fails := true
+	refuse := func(o client.Object) error {
+		if o.GetName() == v1alpha1.EndedTunnelsConfigMapName && fails {
+			return errCrash
+		}
+		return nil
+	}
+	api := interceptor.NewClient(m, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return errors.Join(refuse(o), c.Create(ctx, o, opts...))
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := refuse(o); err != nil {
+				return err
+			}
+			return c.Patch(ctx, o, patch, opts...)
+		},
+	})
+	r := started(t, api, api)
+	r.ended = newEndedTunnels(api, api, tunnel.Namespace, time.Now)
+	if err := r.drop(t.Context(), read(t, m, tunnel), false); !errors.Is(err, errCrash) {
+		t.Fatalf("got %v", err)
+	}
+	if now := read(t, m, tunnel); now.DeletionTimestamp.IsZero() || !hasFinalizer(now) {
+		t.Errorf("the Tunnel is %+v", now.ObjectMeta)
+	}
+	fails = false
+	if err := m.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	if err := r.drop(t.Context(), read(t, m, tunnel), false); err != nil {
+		t.Fatal(err)
+	}
+	waitGone(t, m, tunnel)
+	if !r.ended.has(tunnel.Spec.ID) {
+		t.Error("it is not on record")
 	}
 }

@@ -67,6 +67,12 @@ var profiles = map[string]profile{
 	v1alpha1.SignerControl: {role: model.RoleControl},
 }
 
+// signsFor says whether requests to a signer are answered here.
+func signsFor(signer string) bool {
+	_, ok := profiles[signer]
+	return ok
+}
+
 // allows says whether a leaf of this profile may be used like that.
 func (p profile) allows(usage certificatesv1.KeyUsage) bool {
 	switch usage {
@@ -91,14 +97,14 @@ type request struct {
 
 // readRequest checks everything of a CertificateSigningRequest that needs no other object. Its error is a *refusal. Now is
 // by the clock that has dated the request.
-func (c Config) readRequest(csr *certificatesv1.CertificateSigningRequest, now time.Time) (request, error) {
+func readRequest(c Config, csr *certificatesv1.CertificateSigningRequest, now time.Time) (request, error) {
 	if csr.Spec.Username != c.XDSServerUser {
 		return request{}, refuseRequest(reasonWrongUser, "user %q is not the xds-server", csr.Spec.Username)
 	}
 	if age := now.Sub(csr.CreationTimestamp.Time); age > maxAge {
 		return request{}, refuseRequest(reasonTooOld, "it was made %s ago, and nobody waits for it any more", age.Round(time.Second))
 	}
-	q := request{profile: profiles[csr.Spec.SignerName], notAfter: c.notAfter(csr)}
+	q := request{profile: profiles[csr.Spec.SignerName], notAfter: endOfLeaf(c, csr)}
 	for _, usage := range csr.Spec.Usages {
 		if !q.profile.allows(usage) {
 			return request{}, refuseRequest(reasonWrongUsage, "%s gives no certificates for %q", csr.Spec.SignerName, usage)
@@ -121,8 +127,8 @@ func (c Config) readRequest(csr *certificatesv1.CertificateSigningRequest, now t
 	return q, nil
 }
 
-// notAfter is the end of a leaf: after the usual lifetime, or sooner where the request asks for that.
-func (c Config) notAfter(csr *certificatesv1.CertificateSigningRequest) time.Time {
+// endOfLeaf is the end of a leaf: after the usual lifetime, or sooner where the request asks for that.
+func endOfLeaf(c Config, csr *certificatesv1.CertificateSigningRequest) time.Time {
 	lifetime := c.LeafLifetime
 	if s := csr.Spec.ExpirationSeconds; s != nil {
 		lifetime = min(lifetime, time.Duration(*s)*time.Second)

@@ -3,8 +3,6 @@ package controller
 import (
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"strings"
@@ -16,55 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
-
-const (
-	testID    = "abcdefghij0123456789"
-	testNode  = "edge-abcdefgh"
-	testToken = "fl1.token"
-)
-
-// csrPEM is a signing request for a new key that asks for names to which nobody is entitled by asking.
-func csrPEM(t *testing.T) []byte {
-	t.Helper()
-	key, err := certs.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return csrFor(t, key)
-}
-
-func csrFor(t *testing.T, key any) []byte {
-	t.Helper()
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "gateway-0", Organization: []string{"system:masters"}}, DNSNames: []string{"gateway.tunnels.example.com"},
-	}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
-}
-
-// edgeRequest is what the xds-server writes for an edge with a good token.
-func edgeRequest(t *testing.T, tunnel string) *certificatesv1.CertificateSigningRequest {
-	t.Helper()
-	return &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: "fairlead-", CreationTimestamp: metav1.Now(),
-			Annotations: map[string]string{
-				v1alpha1.RequestTunnelAnnotation: tunnel, v1alpha1.RequestTunnelIDAnnotation: testID, v1alpha1.RequestNodeAnnotation: testNode,
-				v1alpha1.RequestTokenAnnotation: enrol.HashToken(testToken), v1alpha1.RequestHostAnnotation: "machine-1",
-			},
-		},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: v1alpha1.SignerEdge, Username: xdsServerUser, Request: csrPEM(t),
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth, certificatesv1.UsageServerAuth},
-		},
-	}
-}
 
 func TestReadRequestRefuses(t *testing.T) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -119,7 +71,7 @@ func TestReadRequestRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			csr := edgeRequest(t, "prod/c1")
 			tc.change(csr)
-			_, err := testConfig().readRequest(csr, time.Now())
+			_, err := readRequest(testConfig(), csr, time.Now())
 			var no *refusal
 			if !errors.As(err, &no) || no.reason != tc.want {
 				t.Errorf("got %v, want reason %s", err, tc.want)
@@ -132,7 +84,7 @@ func TestReadRequest(t *testing.T) {
 	config := testConfig()
 	csr := edgeRequest(t, "prod/c1")
 	csr.Spec.ExpirationSeconds = ptr.To[int32](3600)
-	q, err := config.readRequest(csr, time.Now())
+	q, err := readRequest(config, csr, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +95,7 @@ func TestReadRequest(t *testing.T) {
 		t.Errorf("ends at %s, want %s as asked for", q.notAfter, want)
 	}
 	csr.Spec.ExpirationSeconds = ptr.To[int32](1e6)
-	if q, err = config.readRequest(csr, time.Now()); err != nil || !q.notAfter.Equal(csr.CreationTimestamp.Add(config.LeafLifetime)) {
+	if q, err = readRequest(config, csr, time.Now()); err != nil || !q.notAfter.Equal(csr.CreationTimestamp.Add(config.LeafLifetime)) {
 		t.Errorf("ends at %s, %v; want no more than the lifetime of leaves", q.notAfter, err)
 	}
 }

@@ -47,7 +47,7 @@ func FuzzSigningRequest(f *testing.F) {
 		if !open(csr) {
 			return
 		}
-		got, err := testConfig().readRequest(csr, now)
+		got, err := readRequest(testConfig(), csr, now)
 		if err != nil {
 			var no *refusal
 			if !errors.As(err, &no) {

@@ -1,63 +1,14 @@
 package controller
 
 import (
-	"errors"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/enrol"
-	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 )
-
-// TestARevokedEdgeDoesNotComeBackByItsToken asks before the status can have been written again.
-func TestARevokedEdgeDoesNotComeBackByItsToken(t *testing.T) {
-	m := apiserver(t)
-	tunnel := pausedTunnel(t, m)
-	first := answered(t, m, edgeRequest(t, tunnel.Namespace+"/c1"))
-	if len(first.Status.Certificate) == 0 {
-		t.Fatalf("not enrolled: %s", denialOf(first))
-	}
-	eventually(t, func() error { // the live state was just written
-		if e := ofNode(read(t, m, tunnel).Status.Edges, testNode); e == nil {
-			return errors.New("the edge is not on record")
-		}
-		return nil
-	})
-	edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{testNode} })
-	again := edgeRequest(t, tunnel.Namespace+"/c1")
-	again.Annotations[v1alpha1.RequestNodeAnnotation] = "edge-again"
-	if got := denialOf(answered(t, m, again)); got != reasonRevoked && got != reasonUnknownToken {
-		t.Errorf("the revoked edge is back as another: %q", got)
-	}
-}
-
-// TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself: whatever the status says.
-func TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself(t *testing.T) {
-	cluster, tunnel := served("c1", 1000)
-	tunnel.Spec.RevokedEdges, tunnel.Status.ID = []string{"edge-a"}, tunnel.Spec.ID
-	for _, node := range []string{"edge-a", "edge-b"} {
-		e := recorded(node, time.Now())
-		e.TokenSHA256 = enrol.HashToken(node)
-		tunnel.Status.Edges = append(tunnel.Status.Edges, e)
-		tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: e.TokenSHA256, MaxUses: 9, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour))})
-	}
-	api := fakeAPI(t, cluster, tunnel)
-	r := &signer{config: testConfig(), client: api, live: api, now: time.Now}
-	for token, want := range map[string]string{"edge-a": reasonRevoked, "edge-b": ""} {
-		err := r.admitEdge(t.Context(), request{
-			subject: model.Subject{Role: model.RoleEdge, Node: "edge-new", ID: tunnel.Spec.ID}, tunnel: model.Key{Namespace: "prod", Name: "c1"},
-			tokenHash: enrol.HashToken(token), notAfter: time.Now().Add(time.Hour),
-		})
-		var no *refusal
-		if errors.As(err, &no); (want == "") != (err == nil) || (no != nil && no.reason != want) {
-			t.Errorf("by the token of %s: %v", token, err)
-		}
-	}
-}
 
 func (w *liveWorld) revoke(nodes ...string) {
 	w.t.Helper()

@@ -14,7 +14,7 @@ import (
 )
 
 func TestARotationGoesThroughAllPhases(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	phases := w.rotate()
 	want := []v1alpha1.CAPhase{v1alpha1.CAPhaseIntroduce, v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire, v1alpha1.CAPhaseSteady}
 	if fmt.Sprint(phases) != fmt.Sprint(want) {
@@ -37,7 +37,7 @@ func TestARotationGoesThroughAllPhases(t *testing.T) {
 // TestARotationSurvivesACrashAtEachWrite fails each write of an installation and a whole rotation once: before it is
 // done, and after it with the answer lost.
 func TestARotationSurvivesACrashAtEachWrite(t *testing.T) {
-	m := apiserver(t)
+	m := bareAPIServer(t)
 	plain := newWorld(t, m)
 	plain.rotate()
 	writes := plain.fail.count
@@ -60,7 +60,7 @@ func TestARotationSurvivesACrashAtEachWrite(t *testing.T) {
 }
 
 func TestPhasesDecideWhoSigns(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	w.reconcile()
 	old := w.state().signing.Serial()
 	w.ask()
@@ -72,7 +72,7 @@ func TestPhasesDecideWhoSigns(t *testing.T) {
 			t.Fatalf("phase %s, want %s", got, phase)
 		}
 		for role, want := range map[model.Role]string{model.RoleEdge: edge, model.RoleGateway: edge, model.RoleController: edge, model.RoleControl: control} {
-			ca, err := w.config.loadCA(t.Context(), w.m, role, w.clock)
+			ca, err := loadCA(w.config, t.Context(), w.m, role, w.clock)
 			if err != nil || ca.Serial() != want {
 				t.Errorf("in %s another CA signs for %s: %v", phase, role, err)
 			}
@@ -115,7 +115,7 @@ func TestAnOldCAThatIsAboutToEndSignsNoMore(t *testing.T) {
 }
 
 func TestACAIsRotatedBeforeItEnds(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	w.config.LeafLifetime, w.config.CAOverlap, w.config.CALifetime = 4*time.Second, 0, time.Minute
 	if err := w.config.Validate(); err != nil {
 		t.Fatal(err)

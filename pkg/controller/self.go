@@ -6,8 +6,10 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -58,7 +60,7 @@ func (s *selfIssued) issue(now time.Time) (certs.Identity, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), selfTimeout)
 	defer cancel()
 	subject := model.ControllerSubject()
-	ca, err := s.config.loadCA(ctx, s.live, subject.Role, now)
+	ca, err := loadCA(s.config, ctx, s.live, subject.Role, now)
 	if err != nil {
 		return certs.Identity{}, err
 	}
@@ -85,4 +87,20 @@ func (t publishedTrust) Roots() (*x509.CertPool, error) {
 		return nil, err
 	}
 	return certs.Bundle(bundle).Roots()
+}
+
+// readBundle returns the CAs to accept, as PEM; nothing while the installation is not complete.
+func readBundle(ctx context.Context, from client.Reader, namespace string) ([]byte, error) {
+	key := client.ObjectKey{Namespace: namespace, Name: v1alpha1.InstallationConfigMapName}
+	config, err := get(ctx, from, key, &corev1.ConfigMap{})
+	if err != nil || config == nil {
+		return nil, wrap("reading ConfigMap of the installation", err)
+	}
+	return []byte(config.Data[v1alpha1.TrustBundleKey]), nil
+}
+
+// publishedTrust is the installation's trust bundle at this moment.
+type publishedTrust struct {
+	from      client.Reader
+	namespace string
 }

@@ -1,10 +1,8 @@
 package controller
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +12,7 @@ import (
 )
 
 func TestTheControllersOwnLeaf(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	w.config.Now = func() time.Time { return w.clock }
 	trust := publishedTrust{w.m, w.config.Namespace}
 	s := &selfIssued{config: w.config, live: w.m, trust: trust}
@@ -49,7 +47,7 @@ func TestTheControllersOwnLeaf(t *testing.T) {
 
 // TestTheControllersOwnLeafFollowsALostState: nobody takes the old leaf any more, long before it is due.
 func TestTheControllersOwnLeafFollowsALostState(t *testing.T) {
-	w := newWorld(t, apiserver(t))
+	w := newWorld(t, bareAPIServer(t))
 	w.config.Now = func() time.Time { return w.clock }
 	w.reconcile()
 	trust := publishedTrust{w.m, w.config.Namespace}
@@ -77,21 +75,5 @@ func TestTheControllersOwnLeafFollowsALostState(t *testing.T) {
 	}
 	if again, err := s.Identity(); err != nil || again.Serial() != second.Serial() {
 		t.Errorf("a leaf that is good is replaced: %v", err)
-	}
-}
-
-func TestAllXDSServersBehindANameAreFound(t *testing.T) {
-	lookup := func(_ context.Context, host string) ([]string, error) {
-		if host != "xds.example.com" {
-			return nil, errors.New("no such host")
-		}
-		return []string{"10.0.0.1", "fd00::1"}, nil
-	}
-	got, err := addresses(model.Endpoint{Host: "xds.example.com", Port: 18000}, lookup)(t.Context())
-	if err != nil || !slices.Equal(got, []string{"10.0.0.1:18000", "[fd00::1]:18000"}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	if _, err := addresses(model.Endpoint{Host: "other.example.com", Port: 18000}, lookup)(t.Context()); err == nil {
-		t.Error("a name that is not there")
 	}
 }

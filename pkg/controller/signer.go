@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -24,13 +24,7 @@ import (
 
 // signer approves or denies the CertificateSigningRequests of the xds-server, and signs those that it approved.
 type signer struct {
-	config Config
-	client client.Client
-	live   client.Reader
-	log    *slog.Logger
-	now    func() time.Time
-	// recorder is told which edges come, and which are refused; nil: nobody is.
-	recorder events.EventRecorder
+	deps
 }
 
 // Reconcile takes one CertificateSigningRequest to its end.
@@ -53,15 +47,6 @@ func open(csr *certificatesv1.CertificateSigningRequest) bool {
 		!hasCondition(csr, certificatesv1.CertificateDenied) && !hasCondition(csr, certificatesv1.CertificateFailed)
 }
 
-func hasCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
-	for _, c := range csr.Status.Conditions {
-		if c.Type == kind && c.Status == corev1.ConditionTrue {
-			return true
-		}
-	}
-	return false
-}
-
 // answer denies a request, or counts, approves and signs it. Each step can be repeated: whoever comes after a crash goes on
 // where the last one stopped.
 func (r *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
@@ -82,12 +67,12 @@ func (r *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSign
 // check reads a request and notes it where it has to be noted, or says no with a *refusal.
 func (r *signer) check(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (request, *issuer, error) {
 	now := r.now()
-	wanted, err := r.config.readRequest(csr, now)
+	wanted, err := readRequest(r.config, csr, now)
 	if err != nil {
 		return request{}, nil, err
 	}
 	// Before anything is counted.
-	ca, err := r.config.loadCA(ctx, r.live, wanted.subject.Role, now)
+	ca, err := loadCA(r.config, ctx, r.live, wanted.subject.Role, now)
 	if err != nil {
 		return request{}, nil, err
 	}
@@ -199,4 +184,23 @@ func (r *signer) deny(ctx context.Context, csr *certificatesv1.CertificateSignin
 	}
 	r.log.Warn("certificate denied", "request", csr.Name, "reason", no.reason, "message", no.message)
 	return nil
+}
+
+func (r *signer) setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("signer").
+		For(&certificatesv1.CertificateSigningRequest{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			csr, ok := o.(*certificatesv1.CertificateSigningRequest)
+			return ok && open(csr)
+		}))).
+		WithOptions(options(signerWorkers, "request", r.log)).
+		Complete(traced{"signer", r})
+}
+
+// signerWorkers is how many requests are answered at a time.
+const signerWorkers = 4
+
+// newSigner returns the reconciler of CertificateSigningRequests.
+func newSigner(p deps) *signer {
+	return &signer{deps: p}
 }

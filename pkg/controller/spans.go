@@ -9,12 +9,9 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/traces"
 )
@@ -48,16 +45,6 @@ func (t traced) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	span.SetAttributes(attribute.String("fairlead.result", said))
 	endSpan(span, err)
 	return result, err
-}
-
-// writing begins the span of a write of a kubeconfig or a copy of one, which webhooks of others may hold up; other writes have none.
-func writing(ctx context.Context, o client.Object) (context.Context, func(error)) {
-	_, secret := o.(*corev1.Secret)
-	if !secret || !isKubeconfig(o) && o.GetLabels()[v1alpha1.CopyLabel] == "" {
-		return ctx, func(error) {}
-	}
-	ctx, span := traces.Begin(ctx, "write kubeconfig", "namespace", o.GetNamespace(), "name", o.GetName())
-	return ctx, func(err error) { endSpan(span, err) }
 }
 
 // endSpan ends a span. Of an error of the apiserver only the reason is told: who denied something may have said why in words of a Secret's.

@@ -28,11 +28,6 @@ func tell(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tunn
 	}
 }
 
-// warn tells of what is no transition of a condition.
-func (r *tunnels) warn(tunnel *v1alpha1.Tunnel, reason, message string) {
-	tell(r.recorder, r.log, tunnel, []transition{{"", corev1.EventTypeWarning, reason, message}})
-}
-
 // concernsCluster says whether a transition is told of the Cluster too: what a person has to do something about, and whether its
 // tunnel is up, with the end of either.
 func concernsCluster(t transition) bool {
@@ -55,22 +50,4 @@ func clusterOf(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: clusterv1.GroupVersion.String(), Kind: owner.Kind, Namespace: tunnel.Namespace, Name: owner.Name, UID: owner.UID,
 	}
-}
-
-// edgeEvents are what happened to edges between two states of a Tunnel: that one was revoked, and that its tunnels are cut.
-func edgeEvents(before, after []v1alpha1.EdgeStatus) (all []transition) {
-	for i := range after {
-		edge := &after[i]
-		was := v1alpha1.EdgeStatus{}
-		if j := slices.IndexFunc(before, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID }); j >= 0 {
-			was = before[j]
-		}
-		if edge.RevokedAt != nil && was.RevokedAt == nil {
-			all = append(all, transition{"", corev1.EventTypeNormal, v1alpha1.EventEdgeRevoked, "the edge " + edge.NodeID + " is let in no more"})
-		}
-		if edge.CutAt != nil && was.CutAt == nil {
-			all = append(all, transition{"", corev1.EventTypeNormal, v1alpha1.EventEdgeCut, "all gateways have said that they have no tunnel of the revoked edge " + edge.NodeID + " any more"})
-		}
-	}
-	return all
 }

@@ -3,14 +3,11 @@ package controller
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,30 +15,28 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/decision"
-	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// conflictDelay is how long to wait after somebody else was faster: until the cache has seen it, as a rule.
-const conflictDelay = 100 * time.Millisecond
-
 // tunnels reconciles one Cluster with its Tunnel and its bootstrap Secret, and ends both.
 type tunnels struct {
-	config   Config
-	client   client.Client // reads come from the cache
-	live     client.Reader // reads come from the apiserver
-	recorder events.EventRecorder
-	log      *slog.Logger
-	now      func() time.Time
-	ended    *endedTunnels
+	deps
+	ended *endedTunnels
 
 	clusterStatus clusterStatus
 
 	names   *registry
 	claims  sync.Mutex
 	claimed bool
-	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
-	wake    func(client.ObjectKey) // has the kubeconfig of another Cluster reconciled too; nil: nobody
+	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
+	notify  func(client.ObjectKey)                                  // enqueues the kubeconfig of another Cluster; nil: there is none
+
+	restorer kubeconfigRestorer
+}
+
+// kubeconfigRestorer restores the kubeconfig of a Cluster whose tunnel ends, and returns its Tunnel as it is then.
+type kubeconfigRestorer interface {
+	giveBack(ctx context.Context, o objects) (*v1alpha1.Tunnel, error)
 }
 
 // Reconcile brings everything of one Cluster to what it has to be: load, decide, write, report.
@@ -56,15 +51,7 @@ func (r *tunnels) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if o.tunnel == nil {
 		r.enqueue(r.names.release(model.Key(o.key)))
 	}
-	result, err := r.act(ctx, o, decide(o, r.config.AllClusters))
-	if conflict(err) {
-		return reconcile.Result{RequeueAfter: conflictDelay}, nil
-	}
-	var later errLater
-	if errors.As(err, &later) {
-		return reconcile.Result{RequeueAfter: later.wait}, nil
-	}
-	return result, err
+	return retry(r.act(ctx, o, decide(o, r.config.AllClusters)))
 }
 
 func (r *tunnels) act(ctx context.Context, o objects, what action) (reconcile.Result, error) {
@@ -78,7 +65,7 @@ func (r *tunnels) act(ctx context.Context, o objects, what action) (reconcile.Re
 	case refuse:
 		return reconcile.Result{}, r.refuse(ctx, o)
 	}
-	if o.waits() && !r.config.NoTunnels {
+	if waitsForCluster(o) && !r.config.NoTunnels {
 		return r.prepare(ctx, o)
 	}
 	return reconcile.Result{}, r.recordPaused(ctx, o)
@@ -105,29 +92,6 @@ func (r *tunnels) recordPaused(ctx context.Context, o objects) error {
 func granted(o objects) bool {
 	served := o.tunnel.Status.Served
 	return o.tunnel.HeldID() != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == o.cluster.UID
-}
-
-// load reads the objects of one Cluster.
-func load(ctx context.Context, from client.Reader, key client.ObjectKey) (o objects, err error) {
-	o.key = key
-	if o.cluster, err = get(ctx, from, key, &clusterv1.Cluster{}); err != nil {
-		return o, wrap("reading Cluster", err)
-	}
-	if o.tunnel, err = get(ctx, from, key, &v1alpha1.Tunnel{}); err != nil {
-		return o, wrap("reading Tunnel", err)
-	}
-	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}
-	o.kubeconfig, err = get(ctx, from, secret, &corev1.Secret{})
-	return o, wrap("reading kubeconfig Secret", err)
-}
-
-// get reads one object into into; nil where there is none.
-func get[T client.Object](ctx context.Context, from client.Reader, key client.ObjectKey, into T) (T, error) {
-	if err := from.Get(ctx, key, into); err != nil {
-		var none T
-		return none, client.IgnoreNotFound(err)
-	}
-	return into, nil
 }
 
 // claimAll lets every Tunnel that exists claim its names before the first decision after a start. What is on
@@ -159,12 +123,17 @@ func (r *tunnels) claimAll(ctx context.Context) error {
 	return nil
 }
 
+// holder returns the Tunnel that holds a name, as far as this process has decided. It is safe for concurrent use.
+func (r *tunnels) holder(name string) (holder model.Key, held bool) { return r.names.holder(name) }
+
 // enqueue has other Clusters reconciled, because the rights to their names may have changed.
 func (r *tunnels) enqueue(keys []model.Key) {
 	for _, key := range keys {
-		r.queue.Add(reconcile.Request{NamespacedName: client.ObjectKey(key)})
-		if r.wake != nil {
-			r.wake(client.ObjectKey(key))
+		if r.queue != nil {
+			r.queue.Add(reconcile.Request{NamespacedName: client.ObjectKey(key)})
+		}
+		if r.notify != nil {
+			r.notify(client.ObjectKey(key))
 		}
 	}
 }
@@ -228,7 +197,7 @@ func (r *tunnels) serveBootstrap(ctx context.Context, tunnel *v1alpha1.Tunnel, s
 		return reconcile.Result{}, err
 	}
 	now := r.now()
-	token, err := r.config.chooseToken(status, secret, now)
+	token, err := chooseToken(r.config, status, secret, now)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -241,7 +210,7 @@ func (r *tunnels) serveBootstrap(ctx context.Context, tunnel *v1alpha1.Tunnel, s
 	}
 	file := bootstrapFile{Gateway: r.config.Public.String(), TunnelDomain: string(r.config.Domain), Token: token, CA: string(bundle)}
 	err = errors.Join(r.writeBootstrapSecret(ctx, tunnel, secret, file), r.deliverReports(ctx, tunnel, reports, file))
-	return reconcile.Result{RequeueAfter: min(r.config.nextLook(*status, token, now), reports.due+time.Second)}, err
+	return reconcile.Result{RequeueAfter: min(nextLook(r.config, *status, token, now), reports.due+time.Second)}, err
 }
 
 // ensureTunnel returns the Tunnel of a Cluster: made, taken over or completed where it has to be.
@@ -266,30 +235,10 @@ func (r *tunnels) ensureTunnel(ctx context.Context, o objects) (*v1alpha1.Tunnel
 	return tunnel, wrap("completing Tunnel", r.client.Patch(ctx, tunnel, lockedPatch(o.tunnel)))
 }
 
-// report writes a status with these conditions, once and only if something differs, and then tells of transitions.
+// report writes a status with these conditions, as condition.Report does.
 func (r *tunnels) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition) error {
-	transitions := setConditions(status, tunnel.Generation, conditions...)
-	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
-		return nil
-	}
-	if err := writeStatus(ctx, r.client, tunnel, *status); err != nil {
-		return err
-	}
-	tell(r.recorder, r.log, tunnel, transitions)
-	return nil
-}
-
-// writeStatus writes a Tunnel's status, and fails if somebody else has changed the Tunnel since it was read.
-func writeStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus) error {
-	_, err := patchStatus(ctx, to, tunnel, status)
+	_, err := reportStatus(ctx, statusWriter{r.client, r.recorder, r.log}, tunnel, status, conditions...)
 	return err
-}
-
-// patchStatus is writeStatus, and returns the Tunnel as it is then.
-func patchStatus(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus) (*v1alpha1.Tunnel, error) {
-	want := tunnel.DeepCopy()
-	want.Status = status
-	return want, wrap("writing status of Tunnel", to.Status().Patch(ctx, want, lockedPatch(tunnel)))
 }
 
 // refuse says that a Tunnel belongs to somebody else.
@@ -298,9 +247,4 @@ func (r *tunnels) refuse(ctx context.Context, o objects) error {
 	status := o.tunnel.Status.DeepCopy()
 	decision.RecordNothing(status)
 	return r.report(ctx, o.tunnel, status, controlledByOther(*metav1.GetControllerOf(o.tunnel)))
-}
-
-// lockedPatch is a patch that fails when somebody else has changed the object since.
-func lockedPatch(base client.Object) client.Patch {
-	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 }

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -33,15 +32,6 @@ func newView(config Config, cached, live client.Reader, log *slog.Logger, change
 	return report.NewView(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
 }
 
-// leading is a part of the manager that runs only while this process leads.
-type leading struct{ run func(context.Context) error }
-
-// Start implements manager.Runnable.
-func (l leading) Start(ctx context.Context) error { return l.run(ctx) }
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (leading) NeedLeaderElection() bool { return true }
-
 // addresses finds all xds-servers behind one name: each knows what reports to it alone. An IP address stands for itself.
 func addresses(server model.Endpoint, lookup func(ctx context.Context, host string) ([]string, error)) func(context.Context) ([]string, error) {
 	return func(ctx context.Context) ([]string, error) {
@@ -56,32 +46,4 @@ func addresses(server model.Endpoint, lookup func(ctx context.Context, host stri
 	}
 }
 
-// publishedTrust is the installation's trust bundle at this moment.
-type publishedTrust struct {
-	from      client.Reader
-	namespace string
-}
-
 var _ certs.TrustSource = publishedTrust{}
-
-// wakeTunnels has the Tunnels with these ids reconciled until ctx ends. An empty id stands for all of them; one that no Tunnel has
-// is dropped.
-func wakeTunnels(ctx context.Context, from client.Reader, log *slog.Logger, ids workqueue.TypedInterface[string],
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-) {
-	defer context.AfterFunc(ctx, ids.ShutDown)()
-	for {
-		id, end := ids.Get()
-		if end {
-			return
-		}
-		var which []client.ListOption
-		if id != "" {
-			which = []client.ListOption{client.MatchingFields{tunnelIDIndex: id}}
-		}
-		for _, request := range tunnelRequests(ctx, from, log.With("tunnel", id), which...) {
-			queue.Add(request)
-		}
-		ids.Done(id)
-	}
-}

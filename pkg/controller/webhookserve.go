@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -43,7 +41,7 @@ const (
 )
 
 // setupWebhook adds the webhook, which every replica serves, and the controller that leads keeps its certificate.
-func (p parts) setupWebhook(mgr ctrl.Manager) error {
+func setupWebhook(p deps, mgr ctrl.Manager) error {
 	if p.config.WebhookListen == "" {
 		return nil
 	}
@@ -70,23 +68,6 @@ func (p parts) setupWebhook(mgr ctrl.Manager) error {
 		mgr.AddReadyzCheck("webhook", source.check(server.StartedChecker())),
 		keeper.setup(mgr, watched),
 	)
-}
-
-// everywhere is run by replicas that don't lead too.
-type everywhere struct{ run func(context.Context) error }
-
-func (e everywhere) Start(ctx context.Context) error { return e.run(ctx) }
-func (everywhere) NeedLeaderElection() bool          { return false }
-
-func splitListen(listen string) (host string, port int, err error) {
-	host, text, err := net.SplitHostPort(listen)
-	if err != nil {
-		return "", 0, fmt.Errorf("address of the webhook: %w", err)
-	}
-	if port, err = strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("address of the webhook: %q is no TCP port", text)
-	}
-	return host, port, nil
 }
 
 // webhookCache holds the Secret of the webhook, with its key, and the configuration of the webhook, and no other.

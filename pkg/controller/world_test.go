@@ -24,16 +24,17 @@ import (
 
 // newInstallation is what a controller that has just begun to lead has.
 func newInstallation(api client.Client, config Config, now func() time.Time) *installation {
-	ended := &endedTunnels{client: api, live: api, namespace: config.Namespace, now: now}
+	ended := newEndedTunnels(api, api, config.Namespace, now)
 	return &installation{
-		config: config, client: api, live: api, log: slog.New(slog.DiscardHandler), now: now, ended: ended, recorder: events.NewFakeRecorder(100),
+		deps:  deps{config: config, client: api, live: api, log: slog.New(slog.DiscardHandler), now: now, recorder: events.NewFakeRecorder(100)},
+		ended: ended,
 	}
 }
 
 // world is one installation in a namespace of its own, with a clock that goes when it is told to.
 type world struct {
 	t      *testing.T
-	m      *management
+	m      client.WithWatch
 	config Config
 	clock  time.Time
 	fail   *failOnce
@@ -45,8 +46,6 @@ type failOnce struct {
 	number, count int
 	after         bool
 }
-
-var errCrash = errors.New("the process ends here")
 
 func (f *failOnce) write(do func() error) error {
 	f.count++
@@ -61,7 +60,7 @@ func (f *failOnce) write(do func() error) error {
 	return errCrash
 }
 
-func newWorld(t *testing.T, m *management) *world {
+func newWorld(t *testing.T, m client.WithWatch) *world {
 	t.Helper()
 	config := testConfig()
 	config.Namespace = kubetest.NewNamespace(t, m)
@@ -73,7 +72,7 @@ func newWorld(t *testing.T, m *management) *world {
 
 // restart is what a crash leaves behind: nothing but what the apiserver has.
 func (w *world) restart() {
-	api := interceptor.NewClient(w.m.WithWatch, interceptor.Funcs{
+	api := interceptor.NewClient(w.m, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return w.fail.write(func() error { return c.Create(ctx, o, opts...) })
 		},
@@ -135,7 +134,7 @@ func (w *world) checkOut() {
 		w.t.Fatalf("in %s the bundles are not those of the state", state.phase)
 	}
 	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
-		ca, err := w.config.loadCA(w.t.Context(), w.m, role, w.clock)
+		ca, err := loadCA(w.config, w.t.Context(), w.m, role, w.clock)
 		if err != nil || !ca.CanSign() || !strings.Contains(published, string(ca.CertPEM())) {
 			w.t.Fatalf("in %s who signs for %s is not in the bundle: %v", state.phase, role, err)
 		}

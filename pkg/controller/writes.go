@@ -30,10 +30,10 @@ const (
 	defaultStatusWrites = 150
 	// seenShare is the part of the rate that lastSeen has: nobody waits for it, and there is always some of it.
 	seenShare = 20
-	// fairShare says that each so many turns one goes to who waits longest, so that nobody waits for ever.
-	fairShare = 4
-	// ahead is how many may have a turn that they have not used yet: more than there are workers, so that none is idle.
-	ahead = 2 * liveWorkers
+	// longestWaitShare says that each so many turns one goes to who waits longest, so that nobody waits for ever.
+	longestWaitShare = 4
+	// unusedTurns is how many may have a turn that they have not used yet: more than there are workers, so that none is idle.
+	unusedTurns = 2 * liveWorkers
 )
 
 // statusWrites bounds how often live state is written to the apiserver, over all Tunnels. Who may not write now waits for a turn, and
@@ -169,7 +169,7 @@ func (w *statusWrites) grant(now time.Time) (keys []client.ObjectKey, wait time.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.refill(now)
-	for len(w.places) > 0 && len(w.granted) < ahead {
+	for len(w.places) > 0 && len(w.granted) < unusedTurns {
 		if w.tokens < 1 {
 			return keys, seconds((1 - w.tokens) / w.rate)
 		}
@@ -201,7 +201,7 @@ func (w *statusWrites) next() *list.Element {
 			longest = at
 		}
 	}
-	if w.turns%fairShare == fairShare-1 {
+	if w.turns%longestWaitShare == longestWaitShare-1 {
 		return longest
 	}
 	return first
@@ -289,4 +289,23 @@ func onlySeen(before, after v1alpha1.TunnelStatus) bool {
 		return out
 	}
 	return equality.Semantic.DeepEqual(unseen(before), unseen(after))
+}
+
+var urgencyNames = [urgencies]string{worse: "worse", flipped: "flipped", minor: "minor", seen: "seen"}
+
+// waiting returns how many writes wait for their turn, by the name of their urgency. Of nil none wait.
+func (w *statusWrites) waiting() map[string]int {
+	n := map[string]int{}
+	for _, name := range urgencyNames {
+		n[name] = 0
+	}
+	if w == nil {
+		return n
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for u, queue := range w.queues {
+		n[urgencyNames[u]] = queue.Len()
+	}
+	return n
 }

@@ -135,7 +135,7 @@ func TestNoMoreTurnsAreGivenThanAreUsed(t *testing.T) {
 		}
 		time.Sleep(time.Minute) // the apiserver hangs, and with it who writes
 		synctest.Wait()
-		if n := given.Load(); n != int64(ahead) {
+		if n := given.Load(); n != int64(unusedTurns) {
 			t.Errorf("%d turns were given, and none was used", n)
 		}
 	})

@@ -26,6 +26,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/report"
 )
 
+// Of package status: one of fairShare turns goes to the write that waits longest, and at most ahead turns are not used yet.
+const fairShare, ahead = 4, 16
+
 // alone is an apiserver whose Tunnels nobody but a test writes to.
 var alone = kubetest.Server{CRDs: true}
 
@@ -138,12 +141,12 @@ func (f *fleet) start() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	parts := parts{config: own, client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("test"), log: slog.New(slog.DiscardHandler), now: time.Now}
-	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: own.Namespace, now: time.Now}
+	d := deps{config: own, client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("test"), log: slog.New(slog.DiscardHandler), now: time.Now}
+	ended := newEndedTunnels(d.client, d.live, own.Namespace, time.Now)
 	if err := addIndexes(mgr); err != nil {
 		f.t.Fatal(err)
 	}
-	if err := parts.liveStatus(f, ended).setup(mgr, f.changed); err != nil {
+	if err := newLiveStatus(d, f, ended).setup(mgr, f.changed); err != nil {
 		f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(f.t.Context())

@@ -1,10 +1,7 @@
 package controller
 
 import (
-	"strings"
 	"testing"
-	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,29 +32,5 @@ func TestEventsAreForTransitionsOnly(t *testing.T) {
 		if c := status.Conditions[0]; c.ObservedGeneration != int64(i) || c.Message != step.condition.Message {
 			t.Errorf("step %d: %+v", i, c)
 		}
-	}
-}
-
-func TestAMessageStaysShort(t *testing.T) {
-	long := shorten(strings.Repeat("ä", 40000))
-	if len(long) > maxMessage || !utf8.ValidString(long) {
-		t.Errorf("%d bytes, valid: %v", len(long), utf8.ValidString(long))
-	}
-}
-
-func TestEdgesThatCanNotComeBackAreForgotten(t *testing.T) {
-	at := time.Now()
-	edge := func(node string, notAfter time.Time) v1alpha1.EdgeStatus {
-		return v1alpha1.EdgeStatus{NodeID: node, CertificateNotAfter: metav1.NewTime(notAfter)}
-	}
-	edges := []v1alpha1.EdgeStatus{edge("CN=gone", at.Add(-91*24*time.Hour)), edge("CN=away", at.Add(-89*24*time.Hour)), edge("CN=here", at.Add(time.Hour))}
-	if got := liveEdges(edges, at); len(got) != 2 || got[0].NodeID != "CN=away" {
-		t.Errorf("left: %v", got)
-	}
-	for range 2 * maxEdges {
-		edges = append(edges, edge(model.NodeID(model.NewNodeName()), at.Add(time.Minute)))
-	}
-	if got := liveEdges(edges, at); len(got) != maxEdges || got[0].NodeID != "CN=here" {
-		t.Errorf("%d left, the first is %s", len(got), got[0].NodeID)
 	}
 }
