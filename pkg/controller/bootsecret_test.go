@@ -10,6 +10,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
@@ -17,11 +19,11 @@ import (
 func TestTheSecretForBootReports(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	key := client.ObjectKey{Namespace: cluster.Namespace, Name: "c1" + v1alpha1.BootReportSecretSuffix}
 	token := func(not string) (found string) {
 		t.Helper()
-		eventually(t, func() error {
+		controllertest.Eventually(t, func() error {
 			secret := &corev1.Secret{}
 			if err := m.Get(t.Context(), key, secret); err != nil {
 				return err
@@ -30,8 +32,8 @@ func TestTheSecretForBootReports(t *testing.T) {
 			if found == not || !strings.Contains(string(secret.Data[v1alpha1.BootReportFileKey]), found) || len(secret.Data) != 2 {
 				return fmt.Errorf("the Secret has %d keys", len(secret.Data))
 			}
-			tunnel := read(t, m, tunnelNamed(cluster))
-			if indexToken(tunnel.Status.BootReportTokens, enrol.HashToken(found)) < 0 || indexToken(tunnel.Status.Tokens, enrol.HashToken(found)) >= 0 {
+			tunnel := controllertest.Read(t, m, controllertest.TunnelNamed(cluster))
+			if records.TokenIndex(tunnel.Status.BootReportTokens, enrol.HashToken(found)) < 0 || records.TokenIndex(tunnel.Status.Tokens, enrol.HashToken(found)) >= 0 {
 				return fmt.Errorf("status %+v", tunnel.Status)
 			}
 			return nil

@@ -13,17 +13,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/boot"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 // CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
 // ConfigMap, Clusters without topology and of their status our condition and how far they are alone, and CertificateSigningRequests of others as no more than a name.
 // Clusters and Tunnels have no selector and no list of namespaces: setupInformers compares all of them.
-func CacheOptions(config Config) cache.Options {
+func CacheOptions(config config.Config) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}: {Label: mustSelect(clusterv1.ClusterNameLabel), Transform: slim},
+			&corev1.Secret{}: {Label: reconciler.HasLabel(clusterv1.ClusterNameLabel), Transform: slim},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
 				config.Namespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.InstallationConfigMapName)},
 			}},
@@ -49,9 +53,9 @@ func slim(in any) (any, error) {
 			o.Status.Conditions = []metav1.Condition{*ours}
 		}
 	case *clusterv1.Machine:
-		slimMachine(o)
+		boot.Slim(o)
 	case *certificatesv1.CertificateSigningRequest:
-		if !signsFor(o.Spec.SignerName) {
+		if !signer.SignsFor(o.Spec.SignerName) {
 			o.Spec, o.Status = certificatesv1.CertificateSigningRequestSpec{}, certificatesv1.CertificateSigningRequestStatus{}
 		}
 	}

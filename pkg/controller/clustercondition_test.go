@@ -13,15 +13,16 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
 func TestTheClusterHasTheConditionToo(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	waitCluster := func(check func(*metav1.Condition) error) {
 		t.Helper()
-		eventually(t, func() error {
+		controllertest.Eventually(t, func() error {
 			if err := m.Get(t.Context(), client.ObjectKeyFromObject(cluster), cluster); err != nil {
 				return err
 			}
@@ -44,7 +45,7 @@ func TestTheClusterHasTheConditionToo(t *testing.T) {
 	}
 	// Somebody removes it, as an overzealous controller might.
 	cluster.Status.Conditions = []metav1.Condition{cluster.Status.Conditions[1]}
-	edit(t, m, cluster, func(*clusterv1.Cluster) {})
+	controllertest.Edit(t, m, cluster, func(*clusterv1.Cluster) {})
 	before := cluster.DeepCopy()
 	apimeta.RemoveStatusCondition(&cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady)
 	if err := m.Status().Patch(t.Context(), cluster, client.MergeFrom(before)); err != nil {
@@ -54,7 +55,7 @@ func TestTheClusterHasTheConditionToo(t *testing.T) {
 	if apimeta.FindStatusCondition(cluster.Status.Conditions, "Available") == nil {
 		t.Error("another's condition is lost")
 	}
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels = nil })
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels = nil })
 	waitCluster(func(c *metav1.Condition) error {
 		if c != nil {
 			return errors.New("it is still there after opting out")

@@ -15,6 +15,9 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/records"
 )
 
 // deletedForMove is the annotation of clusterctl on what it has moved.
@@ -24,7 +27,7 @@ const deletedForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
 func endedIDs(t *testing.T, m *management) map[string]string {
 	t.Helper()
 	record := &corev1.ConfigMap{}
-	key := client.ObjectKey{Namespace: testConfig().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
+	key := client.ObjectKey{Namespace: controllertest.Config().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
 	if err := m.Get(t.Context(), key, record); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +48,8 @@ func checkEnded(t *testing.T, m *management, id string) {
 // waitPaused waits until the controller has noted that a Cluster is paused, or is no more.
 func waitPaused(t *testing.T, m *management, cluster *clusterv1.Cluster, want bool) *v1alpha1.Tunnel {
 	t.Helper()
-	tunnel := tunnelNamed(cluster)
-	eventually(t, func() error {
+	tunnel := controllertest.TunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err
 		}
@@ -67,7 +70,7 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 			}
 		},
 		"its Cluster opts out": func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
-			edit(t, m, c, func(c *clusterv1.Cluster) { c.Labels = nil })
+			controllertest.Edit(t, m, c, func(c *clusterv1.Cluster) { c.Labels = nil })
 		},
 		"it is deleted itself": func(_ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
 			if err := m.Delete(t.Context(), tunnel); err != nil {
@@ -75,9 +78,9 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 			}
 		},
 		"its Cluster was paused before": func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
-			edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+			controllertest.Edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 			waitPaused(t, m, c, true)
-			edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+			controllertest.Edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 			waitPaused(t, m, c, false)
 			if err := m.Delete(t.Context(), c); err != nil {
 				t.Fatal(err)
@@ -86,11 +89,11 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-			create(t, m, cluster)
+			controllertest.Create(t, m, cluster)
 			tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 			end(cluster, tunnel.DeepCopy())
-			eventually(t, func() error {
-				now := tunnelNamed(cluster)
+			controllertest.Eventually(t, func() error {
+				now := controllertest.TunnelNamed(cluster)
 				err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now)
 				if client.IgnoreNotFound(err) != nil || (err == nil && now.UID == tunnel.UID) {
 					return fmt.Errorf("the Tunnel is still there: %w", err)
@@ -109,7 +112,7 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 	tests := map[string]func(*clusterv1.Cluster, *v1alpha1.Tunnel){
 		"by clusterctl: the Tunnel first": func(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
 			for _, o := range []client.Object{tunnel, cluster} {
-				edit(t, m, o, func(o client.Object) { o.SetAnnotations(map[string]string{deletedForMove: ""}) })
+				controllertest.Edit(t, m, o, func(o client.Object) { o.SetAnnotations(map[string]string{deletedForMove: ""}) })
 				if err := m.Delete(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
@@ -124,7 +127,7 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 			}
 		},
 		"the Cluster first, and clusterctl has marked the Tunnel": func(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
-			edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Annotations = map[string]string{deletedForMove: ""} })
+			controllertest.Edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Annotations = map[string]string{deletedForMove: ""} })
 			if err := m.Delete(t.Context(), cluster); err != nil {
 				t.Fatal(err)
 			}
@@ -134,12 +137,12 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := kubetest.NewNamespace(t, m)
 			cluster := kubetest.Cluster(ns, "c1")
-			create(t, m, cluster)
+			controllertest.Create(t, m, cluster)
 			waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
-			edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+			controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 			tunnel := waitPaused(t, m, cluster, true)
 			move(cluster, tunnel.DeepCopy())
-			waitGone(t, m, tunnel)
+			controllertest.WaitGone(t, m, tunnel)
 			settled(t, m, ns)
 			if until, ok := endedIDs(t, m)[tunnel.Spec.ID]; ok {
 				t.Errorf("its edges are denied until %s", until)
@@ -151,28 +154,28 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	first := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	if err := m.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	waitGone(t, m, first)
+	controllertest.WaitGone(t, m, first)
 	checkEnded(t, m, first.Spec.ID)
 	// Restored as clusterctl does it: paused, the Cluster first, then the Tunnel with the Cluster's new UID.
 	again := kubetest.Cluster(cluster.Namespace, "c1")
 	again.Spec.Paused = ptr.To(true)
-	create(t, m, again)
-	tunnel := tunnelNamed(again)
+	controllertest.Create(t, m, again)
+	tunnel := controllertest.TunnelNamed(again)
 	tunnel.Spec.ID = first.Spec.ID
-	fillTunnel(tunnel, again)
-	create(t, m, tunnel)
-	eventually(t, func() error {
+	objects.CompleteTunnel(tunnel, again)
+	controllertest.Create(t, m, tunnel)
+	controllertest.Eventually(t, func() error {
 		if _, ok := endedIDs(t, m)[first.Spec.ID]; ok {
 			return errors.New("the tunnel lives, and is on record as ended")
 		}
 		return nil
 	})
-	eventually(t, func() error { // so its edges are served while the Cluster is paused still, and nothing else begins
+	controllertest.Eventually(t, func() error { // so its edges are served while the Cluster is paused still, and nothing else begins
 		now := &v1alpha1.Tunnel{}
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), now); err != nil {
 			return err
@@ -188,29 +191,29 @@ func TestTheRecordIsPrunedAndBounded(t *testing.T) {
 	m := apiserver(t)
 	at := time.Now()
 	namespace := kubetest.NewNamespace(t, m)
-	e := newEndedTunnels(m, m, namespace, func() time.Time { return at })
+	e := records.NewEndedTunnels(m, m, namespace, func() time.Time { return at })
 	for id, until := range map[string]time.Time{"here": at.Add(time.Hour), "grace": at.Add(-89 * 24 * time.Hour), "gone": at.Add(-91 * 24 * time.Hour)} {
-		if err := e.add(t.Context(), id, until); err != nil {
+		if err := e.Add(t.Context(), id, until); err != nil {
 			t.Fatal(err)
 		}
 	}
-	edit(t, m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}, func(c *corev1.ConfigMap) {
+	controllertest.Edit(t, m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}, func(c *corev1.ConfigMap) {
 		c.Data["unreadable"] = "yesterday"
 	})
-	if err := e.prune(t.Context()); err != nil {
+	if err := e.Prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !e.has("unreadable") {
+	if !e.Has("unreadable") {
 		t.Error("an entry with a bad time is gone, and its edges are let in")
 	}
-	if !e.has("here") || !e.has("grace") || e.has("gone") {
-		t.Errorf("left: here %v, grace %v, gone %v", e.has("here"), e.has("grace"), e.has("gone"))
+	if !e.Has("here") || !e.Has("grace") || e.Has("gone") {
+		t.Errorf("left: here %v, grace %v, gone %v", e.Has("here"), e.Has("grace"), e.Has("gone"))
 	}
 	ids := map[string]string{}
-	for i := range maxEnded {
+	for i := range records.MaxEnded {
 		ids[fmt.Sprintf("%032d", i)] = at.UTC().Format(time.RFC3339)
 	}
 	// So many fit into one object.
 	full := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "full"}, Data: ids}
-	create(t, m, full)
+	controllertest.Create(t, m, full)
 }

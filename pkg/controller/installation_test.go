@@ -12,12 +12,13 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
 func TestTheManagerMakesTheInstallation(t *testing.T) {
 	m := apiserver(t)
-	ca, gateway, config := installed(t, m, testConfig().Namespace)
+	ca, gateway, config := controllertest.Installed(t, m, controllertest.Config().Namespace)
 	if ca.Type != corev1.SecretTypeTLS {
 		t.Errorf("the CA's Secret has type %s", ca.Type)
 	}
@@ -35,8 +36,8 @@ func TestTheManagerMakesTheInstallation(t *testing.T) {
 	if err := m.Update(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		if got := read(t, m, config).Data[v1alpha1.TrustBundleKey]; got != bundle {
+	controllertest.Eventually(t, func() error {
+		if got := controllertest.Read(t, m, config).Data[v1alpha1.TrustBundleKey]; got != bundle {
 			return fmt.Errorf("the bundle has %d bytes", len(got))
 		}
 		return nil
@@ -47,8 +48,8 @@ func TestTheManagerMakesTheInstallation(t *testing.T) {
 func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
-	source, _, _ := installed(t, m, testConfig().Namespace)
+	controllertest.Create(t, m, cluster)
+	source, _, _ := controllertest.Installed(t, m, controllertest.Config().Namespace)
 	other, err := certs.NewCA("other", time.Now(), 24*365*time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -59,9 +60,9 @@ func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 	}
 	replace := func(data map[string][]byte) {
 		t.Helper()
-		edit(t, m, source.DeepCopy(), func(s *corev1.Secret) { s.Data = data })
+		controllertest.Edit(t, m, source.DeepCopy(), func(s *corev1.Secret) { s.Data = data })
 		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: source.Namespace, Name: v1alpha1.InstallationConfigMapName}}
-		edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = "x" }) // so that the controller looks now
+		controllertest.Edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = "x" }) // so that the controller looks now
 	}
 	replace(map[string][]byte{corev1.TLSCertKey: other.CertPEM(), corev1.TLSPrivateKeyKey: otherKey})
 	waitBundle(t, m, cluster, string(source.Data[corev1.TLSCertKey])+string(other.CertPEM()))
@@ -72,7 +73,7 @@ func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 func waitBundle(t *testing.T, m client.WithWatch, cluster client.Object, want string) {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.GetNamespace(), Name: cluster.GetName() + v1alpha1.BootstrapSecretSuffix}}
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 			return err
 		}

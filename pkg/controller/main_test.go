@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/traces"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
 // management is a real kube-apiserver with the real manager, which has the permissions of deploy/kubernetes and no more.
@@ -34,7 +35,7 @@ var (
 	replicaEnded = make(chan error, 1)
 )
 
-func TestMain(m *testing.M) { os.Exit(kubetest.RunAll(m, &server, &alone, &bare)) }
+func TestMain(m *testing.M) { os.Exit(kubetest.RunAll(m, &server, &alone)) }
 
 func startManager(ctx context.Context, config *rest.Config) error {
 	config.QPS = -1
@@ -45,7 +46,7 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err := kubetest.Deploy(ctx, admin, "namespace.yaml", "controller.yaml", "xds-server.yaml", "policy.yaml"); err != nil {
 		return err
 	}
-	xdsServerConfig := kubetest.Impersonate(config, xdsServerUser)
+	xdsServerConfig := kubetest.Impersonate(config, controllertest.XDSServerUser)
 	xdsServer, err := kubetest.NewClient(xdsServerConfig)
 	if err != nil {
 		return err
@@ -60,11 +61,11 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	own := kubetest.Impersonate(config, controllerUser)
+	own := kubetest.Impersonate(config, controllertest.ControllerUser)
 	own.Wrap(traces.Transport)
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
-		Scheme: scheme, Cache: CacheOptions(testConfig()), Metrics: metrics.Options{BindAddress: "0"},
-		LeaderElection: true, LeaderElectionID: "fairlead-controller", LeaderElectionNamespace: testConfig().Namespace,
+		Scheme: scheme, Cache: CacheOptions(controllertest.Config()), Metrics: metrics.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "fairlead-controller", LeaderElectionNamespace: controllertest.Config().Namespace,
 	})
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	installed := testConfig()
+	installed := controllertest.Config()
 	installed.WebhookListen = leadersWebhook
 	if err := Setup(mgr, installed, log); err != nil {
 		return err

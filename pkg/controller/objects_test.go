@@ -12,13 +12,14 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
 // waitCondition waits until a Tunnel has a condition with this reason, and returns the Tunnel.
 func waitCondition(t *testing.T, m *management, cluster *clusterv1.Cluster, kind, reason string) *v1alpha1.Tunnel {
 	t.Helper()
-	tunnel := tunnelNamed(cluster)
-	eventually(t, func() error {
+	tunnel := controllertest.TunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(cluster), tunnel); err != nil {
 			return err
 		}
@@ -34,8 +35,8 @@ func waitCondition(t *testing.T, m *management, cluster *clusterv1.Cluster, kind
 // waitReady waits until the kubeconfig leads through the tunnel and edges can enrol.
 func waitReady(t *testing.T, m *management, cluster *clusterv1.Cluster) *v1alpha1.Tunnel {
 	t.Helper()
-	eventually(t, func() error {
-		return m.Get(t.Context(), client.ObjectKeyFromObject(bootstrapOf(cluster)), &corev1.Secret{})
+	controllertest.Eventually(t, func() error {
+		return m.Get(t.Context(), client.ObjectKeyFromObject(controllertest.BootstrapOf(cluster)), &corev1.Secret{})
 	})
 	return waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
 }
@@ -43,11 +44,11 @@ func waitReady(t *testing.T, m *management, cluster *clusterv1.Cluster) *v1alpha
 func waitServer(t *testing.T, m *management, secret *corev1.Secret, want string) *corev1.Secret {
 	t.Helper()
 	now := secret.DeepCopy()
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), now); err != nil {
 			return err
 		}
-		if got := entryOf(t, now).Server; got != want {
+		if got := controllertest.EntryOf(t, now).Server; got != want {
 			return fmt.Errorf("the kubeconfig's server is %s, want %s", got, want)
 		}
 		return nil
@@ -60,6 +61,6 @@ func waitServer(t *testing.T, m *management, secret *corev1.Secret, want string)
 func settled(t *testing.T, m *management, namespace string) {
 	t.Helper()
 	marker := kubetest.Cluster(namespace, fmt.Sprintf("marker-%d", time.Now().UnixNano()))
-	create(t, m, marker, kubeconfigSecret(t, namespace, marker.Name, originalServer))
+	controllertest.Create(t, m, marker, controllertest.KubeconfigSecret(t, namespace, marker.Name, controllertest.OriginalServer))
 	waitReady(t, m, marker)
 }

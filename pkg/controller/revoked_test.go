@@ -11,6 +11,9 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
@@ -20,27 +23,27 @@ func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
 	for name, pause := range map[string]bool{"served": false, "paused": true} {
 		t.Run(name, func(t *testing.T) {
 			cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-			create(t, m, cluster)
-			secret := bootstrapOf(cluster)
-			eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
+			controllertest.Create(t, m, cluster)
+			secret := controllertest.BootstrapOf(cluster)
+			controllertest.Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
 			token := string(secret.Data[v1alpha1.BootstrapTokenKey])
-			tunnel := read(t, m, tunnelNamed(cluster))
-			csr := edgeRequest(t, cluster.Namespace+"/c1")
+			tunnel := controllertest.Read(t, m, controllertest.TunnelNamed(cluster))
+			csr := controllertest.EdgeRequest(t, cluster.Namespace+"/c1")
 			csr.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
 			csr.Annotations[v1alpha1.RequestTokenAnnotation] = enrol.HashToken(token)
 			if csr = answered(t, m, csr); len(csr.Status.Certificate) == 0 {
 				t.Fatalf("not enrolled: %s", denialOf(csr))
 			}
 			if pause {
-				edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+				controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 			}
-			edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{testNode} })
-			eventually(t, func() error {
-				status := read(t, m, tunnel).Status
-				if e := ofNode(status.Edges, testNode); e == nil || e.RevokedAt == nil || e.TokenSHA256 != enrol.HashToken(token) {
+			controllertest.Edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{controllertest.TestNode} })
+			controllertest.Eventually(t, func() error {
+				status := controllertest.Read(t, m, tunnel).Status
+				if e := records.EdgeOf(status.Edges, controllertest.TestNode); e == nil || e.RevokedAt == nil || e.TokenSHA256 != enrol.HashToken(token) {
 					return fmt.Errorf("edge %+v", e)
 				}
-				if indexToken(status.Tokens, enrol.HashToken(token)) >= 0 {
+				if records.TokenIndex(status.Tokens, enrol.HashToken(token)) >= 0 {
 					return errors.New("the token by which it came is still good")
 				}
 				return nil
@@ -48,10 +51,10 @@ func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
 			if !pause {
 				waitToken(t, m, cluster, token)
 			}
-			renewal := edgeRequest(t, cluster.Namespace+"/c1")
+			renewal := controllertest.EdgeRequest(t, cluster.Namespace+"/c1")
 			renewal.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
 			delete(renewal.Annotations, v1alpha1.RequestTokenAnnotation)
-			if got := denialOf(answered(t, m, renewal)); got != reasonRevoked {
+			if got := denialOf(answered(t, m, renewal)); got != signer.ReasonRevoked {
 				t.Errorf("a renewal got %q", got)
 			}
 		})
@@ -62,20 +65,20 @@ func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
 func TestARevokedEdgeDoesNotComeBackByItsToken(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
-	first := answered(t, m, edgeRequest(t, tunnel.Namespace+"/c1"))
+	first := answered(t, m, controllertest.EdgeRequest(t, tunnel.Namespace+"/c1"))
 	if len(first.Status.Certificate) == 0 {
 		t.Fatalf("not enrolled: %s", denialOf(first))
 	}
-	eventually(t, func() error { // the live state was just written
-		if e := ofNode(read(t, m, tunnel).Status.Edges, testNode); e == nil {
+	controllertest.Eventually(t, func() error { // the live state was just written
+		if e := records.EdgeOf(controllertest.Read(t, m, tunnel).Status.Edges, controllertest.TestNode); e == nil {
 			return errors.New("the edge is not on record")
 		}
 		return nil
 	})
-	edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{testNode} })
-	again := edgeRequest(t, tunnel.Namespace+"/c1")
+	controllertest.Edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{controllertest.TestNode} })
+	again := controllertest.EdgeRequest(t, tunnel.Namespace+"/c1")
 	again.Annotations[v1alpha1.RequestNodeAnnotation] = "edge-again"
-	if got := denialOf(answered(t, m, again)); got != reasonRevoked && got != reasonUnknownToken {
+	if got := denialOf(answered(t, m, again)); got != signer.ReasonRevoked && got != signer.ReasonUnknownToken {
 		t.Errorf("the revoked edge is back as another: %q", got)
 	}
 }

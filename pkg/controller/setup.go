@@ -1,76 +1,115 @@
+// Package controller joins the reconcilers that write everything Fairlead writes in a management cluster. In go a manager and a
+// Config, out come registered reconcilers: Tunnels and the names that they have (tunnel), where kubeconfigs lead (kubeconfigs,
+// webhook, copies), the CAs and what they sign (ca, signer), and what is alive (status, boot). It serves no Envoy and talks to
+// no edge.
+//
+// Every reconciliation is level-based: it looks at what there is, decides once, and writes only what differs. Data that changes
+// together is one write. Where names, ids, tokens or counts are involved, the write has the resourceVersion of the object that
+// the decision was made about, and a conflict repeats the decision. Where nothing is counted and other programs write beside
+// it, as in the conditions of Clusters and Machines, it is a server-side apply with one field owner.
 package controller
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/pkg/controller/boot"
+	"github.com/fairlead/fairlead/pkg/controller/ca"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/copies"
+	"github.com/fairlead/fairlead/pkg/controller/kubeconfigs"
+	"github.com/fairlead/fairlead/pkg/controller/metrics"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
+	"github.com/fairlead/fairlead/pkg/controller/status"
+	"github.com/fairlead/fairlead/pkg/controller/tunnel"
+	"github.com/fairlead/fairlead/pkg/controller/webhook"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
+// Config holds the settings of the controller.
+type Config = config.Config
+
+// TunnelDNS says whether clients can resolve tunnel hostnames.
+type TunnelDNS = config.TunnelDNS
+
+// The values of TunnelDNS.
+const (
+	TunnelDNSAuto = config.TunnelDNSAuto
+	TunnelDNSYes  = config.TunnelDNSYes
+	TunnelDNSNo   = config.TunnelDNSNo
+)
+
+// Alive returns an error that names each reconciliation that does not end and each informer that is stuck, for a liveness probe.
+func Alive(request *http.Request) error { return reconciler.Alive(request) }
+
 // NewScheme returns a scheme with every type that the controller reads or writes.
-func NewScheme() (*runtime.Scheme, error) { return newScheme() }
+func NewScheme() (*runtime.Scheme, error) { return objects.NewScheme() }
 
 // Setup adds all controllers to a manager whose cache was made with CacheOptions. It starts nothing.
-func Setup(mgr ctrl.Manager, config Config, log *slog.Logger) error {
+func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 	if err := config.Validate(); err != nil {
 		return err
 	}
-	figures := newFigures(mgr, config)
+	figures := metrics.New(mgr, config)
 	if config.Metrics != nil {
 		if err := config.Metrics.Register(figures); err != nil {
 			return fmt.Errorf("registering figures: %w", err)
 		}
 	}
-	p := deps{
-		config: config, client: counting{mgr.GetClient(), figures}, live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorder("fairlead.dev/controller"), log: log, now: config.clock(),
+	p := reconciler.Deps{
+		Config: config, Client: metrics.CountingClient{Client: mgr.GetClient(), Figures: figures}, Live: mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("fairlead.dev/controller"), Log: log, Now: config.Clock(),
 	}
-	ended := newEndedTunnels(p.client, p.live, config.Namespace, p.now)
-	var writer *kubeconfigs
-	tunnels := newTunnels(p, ended, newRestorer(p), func(key client.ObjectKey) { writer.wake(key) })
-	writer = newKubeconfigs(p, tunnels, mgr.GetConfig().Host)
+	ended := records.NewEndedTunnels(p.Client, p.Live, config.Namespace, p.Now)
+	var writer *kubeconfigs.Reconciler
+	tunnels := tunnel.New(p, ended, kubeconfigs.NewRestorer(p), func(key client.ObjectKey) { writer.Notify(key) })
+	writer = kubeconfigs.New(p, tunnels, mgr.GetConfig().Host)
 	err := errors.Join(
-		addIndexes(mgr),
-		wrap("setting up tunnels", tunnels.setup(mgr)),
-		wrap("setting up kubeconfigs", writer.setup(mgr)),
-		wrap("setting up live status", setupLive(p, mgr, ended, figures)),
-		wrap("setting up webhook", setupWebhook(p, mgr)),
-		wrap("setting up copies", setupCopies(p, mgr)),
-		wrap("setting up the comparison of informers", setupInformers(p, mgr)),
+		reconciler.AddIndexes(mgr),
+		objects.Wrap("setting up tunnels", tunnels.Setup(mgr)),
+		objects.Wrap("setting up kubeconfigs", writer.Setup(mgr)),
+		objects.Wrap("setting up live status", setupLive(p, mgr, ended, figures)),
+		objects.Wrap("setting up webhook", webhook.Setup(p, mgr)),
+		objects.Wrap("setting up copies", copies.Setup(p, mgr)),
+		objects.Wrap("setting up the comparison of informers", setupInformers(p, mgr)),
 	)
 	if config.NoTunnels || err != nil {
 		return err
 	}
 	return errors.Join(
-		wrap("setting up signer", newSigner(p).setup(mgr)),
-		wrap("setting up installation", makeInstallation(p, ended).setup(mgr)),
+		objects.Wrap("setting up signer", signer.New(p).Setup(mgr)),
+		objects.Wrap("setting up installation", ca.New(p, ended).Setup(mgr)),
 	)
 }
 
 // setupLive adds the reconcilers of what edges, gateways and machines report, and the view of the xds-servers that they read.
-func setupLive(p deps, mgr ctrl.Manager, ended *endedTunnels, figures *figures) error {
+func setupLive(p reconciler.Deps, mgr ctrl.Manager, ended *records.EndedTunnels, figures *metrics.Collector) error {
 	changed := workqueue.NewTyped[string]()
-	setup := func(view liveView) error {
-		live := newLiveStatus(p, view, ended)
-		figures.follow(live.waiting)
-		return live.setup(mgr, changed)
+	setup := func(view status.View) error {
+		live := status.New(p, view, ended)
+		figures.Follow(live.Waiting)
+		return live.Setup(mgr, changed)
 	}
 	switch {
-	case p.config.NoTunnels:
+	case p.Config.NoTunnels:
 		return setup(nil)
-	case p.config.XDSServer == (model.Endpoint{}):
-		p.log.Warn("no address of xds-servers is configured: the state of tunnels stays unknown")
+	case p.Config.XDSServer == (model.Endpoint{}):
+		p.Log.Warn("no address of xds-servers is configured: the state of tunnels stays unknown")
 		return setup(nil)
 	}
-	view := newView(p.config, p.client, p.live, p.log, changed)
-	if err := mgr.Add(leading{view.Run}); err != nil {
+	view := status.NewView(p.Config, p.Client, p.Live, p.Log, changed)
+	if err := mgr.Add(reconciler.Leading{Run: view.Run}); err != nil {
 		return fmt.Errorf("adding view of xds-servers: %w", err)
 	}
-	return errors.Join(setup(view), setupBoots(p, mgr, view))
+	return errors.Join(setup(view), boot.Setup(p, mgr, view))
 }

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -17,22 +18,22 @@ func TestAPausedClusterIsLeftAlone(t *testing.T) {
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "paused")
 	pause := func(on bool) {
-		edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = &on })
+		controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = &on })
 	}
 	written := func(want string) {
 		t.Helper()
-		eventually(t, func() error {
-			secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, "https://192.0.2.77:6443")
+		controllertest.Eventually(t, func() error {
+			secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, "https://192.0.2.77:6443")
 			if err := m.Update(t.Context(), secret, client.DryRunAll); err != nil {
 				return err
 			}
-			if got := entryOf(t, secret).Server; got != want {
+			if got := controllertest.EntryOf(t, secret).Server; got != want {
 				return fmt.Errorf("it would be stored with %s, want %s", got, want)
 			}
 			return nil
 		})
 	}
-	through := entryOf(t, read(t, m, secretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix))).Server
+	through := controllertest.EntryOf(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix))).Server
 	pause(true)
 	written("https://192.0.2.77:6443")
 	pause(false)
@@ -45,15 +46,15 @@ func TestGivingBackIsNotUndone(t *testing.T) {
 	startReplica(t, m)
 	for i := range 5 {
 		cluster := webhookCluster(t, m, fmt.Sprintf("given-back-%d", i))
-		secret := secretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)
+		secret := controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)
 		seen := watchSecret(t, m, secret)
-		edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
-		if got := entryOf(t, next(t, seen).secret).Server; got != originalServer {
+		controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+		if got := controllertest.EntryOf(t, next(t, seen).secret).Server; got != controllertest.OriginalServer {
 			t.Fatalf("it was given back as %s", got)
 		}
-		waitGone(t, m, tunnelNamed(cluster))
-		if now := read(t, m, secret); entryOf(t, now).Server != originalServer || kubeconfig.Noted(now) {
-			t.Errorf("it did not stay given back: %s, %v", entryOf(t, now).Server, now.Annotations)
+		controllertest.WaitGone(t, m, controllertest.TunnelNamed(cluster))
+		if now := controllertest.Read(t, m, secret); controllertest.EntryOf(t, now).Server != controllertest.OriginalServer || kubeconfig.Noted(now) {
+			t.Errorf("it did not stay given back: %s, %v", controllertest.EntryOf(t, now).Server, now.Annotations)
 		}
 	}
 }
