@@ -13,7 +13,6 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
-	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/decision"
 )
 
@@ -38,18 +37,22 @@ func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Re
 			return reconcile.Result{}, objects.Wrap("completing Tunnel", err)
 		}
 	}
-	resolution := r.names.decide(r.Config.Domain, decision.PreparedCandidate(tunnel))
-	r.enqueue(resolution.Affected)
-	status := tunnel.Status.DeepCopy()
-	decision.Record(status, resolution)
-	status.Edges = records.CurrentEdges(status.Edges, now)
-	if resolution.Fatal != nil {
-		return reconcile.Result{RequeueAfter: until.Sub(now)}, r.report(ctx, tunnel, status, accepted(resolution))
-	}
-	if err := r.revivePrepared(ctx, tunnel); err != nil {
+	candidate := decision.PreparedCandidate(tunnel)
+	resolution, b, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: func(resolution decision.Resolution) metav1.Condition {
+		if resolution.Fatal != nil {
+			return accepted(resolution)
+		}
+		return waitingForCluster(until)
+	}})
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	result, err := r.serveBootstrap(ctx, tunnel, status, []metav1.Condition{waitingForCluster(until)})
+	if resolution.Fatal == nil {
+		if err := r.revivePrepared(ctx, tunnel); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	result, err := r.deliver(ctx, tunnel, b)
 	if left := until.Sub(now); result.RequeueAfter == 0 || result.RequeueAfter > left {
 		result.RequeueAfter = left
 	}

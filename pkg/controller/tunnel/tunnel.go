@@ -5,9 +5,7 @@ package tunnel
 
 import (
 	"context"
-	"errors"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/controller/ca"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
@@ -89,11 +86,8 @@ func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
 	if !ok {
 		return nil
 	}
-	resolution := r.names.decide(r.Config.Domain, candidate)
-	r.enqueue(resolution.Affected)
-	status := o.Tunnel.Status.DeepCopy()
-	decision.Record(status, resolution)
-	return r.report(ctx, o.Tunnel, status, accepted(resolution))
+	_, _, err := r.decide(ctx, o.Tunnel, claim{candidate: &candidate, condition: accepted})
+	return err
 }
 
 // granted says whether a decision is on record that lets clients of this Cluster be served.
@@ -131,21 +125,6 @@ func (r *Reconciler) claimAll(ctx context.Context) error {
 	return nil
 }
 
-// Holder returns the Tunnel that holds a name, as far as this process has decided. It is safe for concurrent use.
-func (r *Reconciler) Holder(name string) (holder model.Key, held bool) { return r.names.Holder(name) }
-
-// enqueue has other Clusters reconciled, because the rights to their names may have changed.
-func (r *Reconciler) enqueue(keys []model.Key) {
-	for _, key := range keys {
-		if r.queue != nil {
-			r.queue.Add(reconcile.Request{NamespacedName: client.ObjectKey(key)})
-		}
-		if r.notify != nil {
-			r.notify(client.ObjectKey(key))
-		}
-	}
-}
-
 // serve makes or keeps the Tunnel of a Cluster and everything that belongs to it.
 func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Result, error) {
 	tunnel, err := r.ensureTunnel(ctx, o)
@@ -159,66 +138,29 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	if !ok {
 		return reconcile.Result{}, nil // it is going, and was never complete
 	}
-	resolution := r.names.decide(r.Config.Domain, candidate)
-	r.enqueue(resolution.Affected)
-	status := tunnel.Status.DeepCopy()
-	decision.Record(status, resolution)
-	status.Edges = records.CurrentEdges(status.Edges, r.Now())
-	if resolution.Fatal != nil {
-		return reconcile.Result{}, r.report(ctx, tunnel, status, accepted(resolution))
+	_, d, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: accepted})
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	return r.serveBootstrap(ctx, tunnel, status, []metav1.Condition{accepted(resolution)})
+	return r.deliver(ctx, tunnel, d)
 }
 
-// serveNothing keeps a Tunnel that only says how its Cluster's kubeconfig is written: no name is served, and no edge gets in.
-// It keeps its id, for which edges may have certificates.
+// serveNothing keeps a Tunnel that only has the mode in which its Cluster's kubeconfig is written: no name is served, and no edge
+// is admitted. It keeps its id, for which edges may have certificates.
 func (r *Reconciler) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
-	status := tunnel.Status.DeepCopy()
-	if candidate, ok := decision.UnservedCandidate(cluster, tunnel); ok && !r.Config.NoTunnels {
-		resolution := r.names.decide(r.Config.Domain, candidate)
-		r.enqueue(resolution.Affected)
-		decision.Record(status, resolution)
-	} else {
-		r.enqueue(r.names.reserve(r.Config.Domain, decision.RecordedCandidate(tunnel)))
-		decision.RecordNothing(status)
-	}
+	c := claim{tokensEnd: true, condition: func(decision.Resolution) metav1.Condition {
+		return notTunnelled(tunnel.Spec.Kubeconfig.Mode)
+	}}
 	if !r.Config.NoTunnels {
+		if candidate, ok := decision.UnservedCandidate(cluster, tunnel); ok {
+			c.candidate = &candidate
+		}
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
 			return err
 		}
 	}
-	status.Tokens = nil
-	return r.report(ctx, tunnel, status, notTunnelled(tunnel.Spec.Kubeconfig.Mode))
-}
-
-// serveBootstrap chooses a token, reports it with all the rest in one status, and then delivers it.
-func (r *Reconciler) serveBootstrap(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions []metav1.Condition) (reconcile.Result, error) {
-	bundle, err := ca.ReadBundle(ctx, r.Client, r.Config.Namespace)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	if len(bundle) == 0 { // a new installation: its ConfigMap starts another reconciliation
-		return reconcile.Result{}, r.report(ctx, tunnel, status, conditions...)
-	}
-	secret, err := r.bootstrapSecret(ctx, client.ObjectKeyFromObject(tunnel))
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	now := r.Now()
-	token, err := chooseToken(r.Config, status, secret, now)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	reports, err := r.prepareReports(ctx, tunnel, status, now)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	if err := r.report(ctx, tunnel, status, conditions...); err != nil {
-		return reconcile.Result{}, err
-	}
-	file := bootstrapFile{Gateway: r.Config.Public.String(), TunnelDomain: string(r.Config.Domain), Token: token, CA: string(bundle)}
-	err = errors.Join(r.writeBootstrapSecret(ctx, tunnel, secret, file), r.deliverReports(ctx, tunnel, reports, file))
-	return reconcile.Result{RequeueAfter: min(nextLook(r.Config, *status, token, now), reports.due+time.Second)}, err
+	_, _, err := r.decide(ctx, tunnel, c)
+	return err
 }
 
 // ensureTunnel returns the Tunnel of a Cluster: made, taken over or completed where it has to be.
@@ -243,16 +185,10 @@ func (r *Reconciler) ensureTunnel(ctx context.Context, o objects.Group) (*v1alph
 	return tunnel, objects.Wrap("completing Tunnel", r.Client.Patch(ctx, tunnel, objects.LockedPatch(o.Tunnel)))
 }
 
-// report writes a status with these conditions, as condition.Report does.
-func (r *Reconciler) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition) error {
-	_, err := condition.Report(ctx, condition.Writer{Client: r.Client, Recorder: r.Recorder, Log: r.Log}, tunnel, status, conditions...)
-	return err
-}
-
-// refuse says that a Tunnel belongs to somebody else.
+// refuse records that a Tunnel has another controlling owner, and grants it nothing.
 func (r *Reconciler) refuse(ctx context.Context, o objects.Group) error {
-	r.enqueue(r.names.reserve(r.Config.Domain, decision.RecordedCandidate(o.Tunnel)))
-	status := o.Tunnel.Status.DeepCopy()
-	decision.RecordNothing(status)
-	return r.report(ctx, o.Tunnel, status, controlledByOther(*metav1.GetControllerOf(o.Tunnel)))
+	_, _, err := r.decide(ctx, o.Tunnel, claim{condition: func(decision.Resolution) metav1.Condition {
+		return controlledByOther(*metav1.GetControllerOf(o.Tunnel))
+	}})
+	return err
 }
