@@ -63,6 +63,9 @@ type Config struct {
 	NeverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
 	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
 	WebhookListen string
+	// WebhookCertDir is a folder with tls.crt and tls.key, which another program makes, replaces and has apiservers trust, such as
+	// cert-manager; empty: the controller does so itself.
+	WebhookCertDir string
 	// Metrics is where figures are registered; nil: nowhere. PerCluster has some for each workload cluster.
 	Metrics    prometheus.Registerer
 	PerCluster bool
@@ -85,6 +88,9 @@ func (c Config) Validate() error {
 		if _, _, err := SplitListen(c.WebhookListen); err != nil {
 			errs = append(errs, err)
 		}
+	}
+	if c.WebhookCertDir != "" && c.WebhookListen == "" {
+		errs = append(errs, errors.New("there is a certificate for the webhook, but no address that it listens on"))
 	}
 	if c.StatusWrites < 0 {
 		errs = append(errs, fmt.Errorf("%d writes of status a second are less than none", c.StatusWrites))

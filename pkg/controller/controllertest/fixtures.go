@@ -445,3 +445,9 @@ func Installed(t *testing.T, m client.Client, namespace string) (ca, gateway *co
 
 // Run runs the tests of a package that stand on a kube-apiserver without controllers, for its TestMain.
 func Run(m *testing.M) int { return kubetest.RunAll(m, &server) }
+
+// RESTConfig returns an administrator's way to the kube-apiserver of APIServer.
+func RESTConfig(t *testing.T) *rest.Config {
+	t.Helper()
+	return server.Config(t)
+}

@@ -43,7 +43,8 @@ const (
 	certificateLook  = 200 * time.Millisecond
 )
 
-// Setup adds the webhook, which every replica serves, and the controller that leads keeps its certificate.
+// Setup adds the webhook to a manager, in every replica. Where WebhookCertDir is set, its files are served and read again when they
+// change; the process ends if there are none at the start. Else the replica that leads keeps a certificate in a Secret.
 func Setup(p reconciler.Deps, mgr ctrl.Manager) error {
 	if p.Config.WebhookListen == "" {
 		return nil
@@ -52,24 +53,37 @@ func Setup(p reconciler.Deps, mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
+	options := webhook.Options{Host: host, Port: port, CertDir: p.Config.WebhookCertDir}
+	options.TLSOpts = append(options.TLSOpts, func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 })
+	if p.Config.WebhookCertDir != "" {
+		mounted := func(context.Context) error { return nil }
+		return add(p, mgr, options, mounted, func(serves healthz.Checker) healthz.Checker { return serves })
+	}
 	watched, err := webhookCache(mgr, p.Config.Namespace)
 	if err != nil {
 		return err
 	}
-	source := &servingSource{from: watched, key: client.ObjectKey{Namespace: p.Config.Namespace, Name: v1alpha1.WebhookSecretName}}
-	hook := &kubeconfigWebhook{config: p.Config, client: p.Client, log: p.Log}
-	server := webhook.NewServer(webhook.Options{Host: host, Port: port, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-		c.MinVersion, c.GetCertificate = tls.VersionTLS13, source.certificate
-	}}})
-	server.Register(Path, traces.Handler(&webhook.Admission{Handler: hook}, "admit kubeconfig"))
+	key := client.ObjectKey{Namespace: p.Config.Namespace, Name: v1alpha1.WebhookSecretName}
+	source := &servingSource{from: watched, key: key}
+	options.TLSOpts = append(options.TLSOpts, func(c *tls.Config) { c.GetCertificate = source.certificate })
 	keeper := &webhookKeeper{
-		client: p.Client, live: p.Live, watched: watched, key: source.key, log: p.Log, now: p.Now,
+		client: p.Client, live: p.Live, watched: watched, key: key, log: p.Log, now: p.Now,
 		times: servingTimes{life: webhookLifetime, settle: webhookSettle},
 	}
+	return errors.Join(add(p, mgr, options, source.wait, source.check), keeper.setup(mgr, watched))
+}
+
+// add adds the server, which listens once wait returns, and its readiness.
+func add(p reconciler.Deps, mgr ctrl.Manager, options webhook.Options, wait func(context.Context) error,
+	check func(healthz.Checker) healthz.Checker,
+) error {
+	hook := &kubeconfigWebhook{config: p.Config, client: p.Client, log: p.Log}
+	server := webhook.NewServer(options)
+	server.Register(Path, traces.Handler(&webhook.Admission{Handler: hook}, "admit kubeconfig"))
+	serve := func(ctx context.Context) error { return hook.serve(ctx, mgr.GetCache(), wait, server) }
 	return errors.Join(
-		mgr.Add(reconciler.EveryReplica{Run: func(ctx context.Context) error { return hook.serve(ctx, mgr.GetCache(), source, server) }}),
-		mgr.AddReadyzCheck("webhook", source.check(server.StartedChecker())),
-		keeper.setup(mgr, watched),
+		mgr.Add(reconciler.EveryReplica{Run: serve}),
+		mgr.AddReadyzCheck("webhook", check(server.StartedChecker())),
 	)
 }
 

@@ -151,14 +151,14 @@ func difference[V any](path string, before, after map[string]V, equal func(a, b 
 	return out
 }
 
-// serve fills the cache in every replica, whether it leads or not, and then serves the webhook.
-func (w *kubeconfigWebhook) serve(ctx context.Context, from cache.Cache, certificate *servingSource, server webhook.Server) error {
+// serve fills the cache in every replica, whether it leads or not, waits for a certificate, and then serves the webhook.
+func (w *kubeconfigWebhook) serve(ctx context.Context, from cache.Cache, wait func(context.Context) error, server webhook.Server) error {
 	for _, o := range []client.Object{&v1alpha1.Tunnel{}, &clusterv1.Cluster{}} {
 		if _, err := from.GetInformer(ctx, o); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("filling cache of the webhook: %w", err)
 		}
 	}
-	if certificate.wait(ctx) != nil {
+	if wait(ctx) != nil {
 		return nil // the program ends
 	}
 	return server.Start(ctx)
