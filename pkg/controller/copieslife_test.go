@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,5 +112,27 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 		}
 		t.Log(name)
 		controllertest.Eventually(t, changed)
+	}
+}
+
+// TestCopiesOwnTheirPartOfTheStatus on a real apiserver: their entries and their condition, and nothing that others decide or count.
+func TestCopiesOwnTheirPartOfTheStatus(t *testing.T) {
+	m := apiserver(t)
+	cluster := copiedCluster(t, m, true)
+	askFor(t, m, cluster, certificateCopy("x"))
+	tunnel := waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
+	i := slices.IndexFunc(tunnel.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "fairlead-copies" })
+	if i < 0 {
+		t.Fatalf("no field is owned by the copies: %+v", tunnel.ManagedFields)
+	}
+	var owned struct {
+		Status map[string]map[string]any `json:"f:status"`
+	}
+	if err := json.Unmarshal(tunnel.ManagedFields[i].FieldsV1.Raw, &owned); err != nil {
+		t.Fatal(err)
+	}
+	if len(owned.Status) != 2 || len(owned.Status["f:kubeconfig"]) != 1 || owned.Status["f:kubeconfig"]["f:copies"] == nil ||
+		len(owned.Status["f:conditions"]) != 1 || owned.Status["f:conditions"][`k:{"type":"CopiesReady"}`] == nil {
+		t.Errorf("owned is %s", tunnel.ManagedFields[i].FieldsV1.Raw)
 	}
 }

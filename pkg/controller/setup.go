@@ -5,8 +5,9 @@
 //
 // Every reconciliation is level-based: it looks at what there is, decides once, and writes only what differs. Data that changes
 // together is one write. Where names, ids, tokens or counts are involved, the write has the resourceVersion of the object that
-// the decision was made about, and a conflict repeats the decision. Where nothing is counted and other programs write beside
-// it, as in the conditions of Clusters and Machines, it is a server-side apply with one field owner.
+// the decision was made about, and a conflict repeats the decision. Where nothing is counted and others write beside it, it is a
+// server-side apply with one field owner for each concern: the conditions of Clusters and Machines, what became of copies, and the
+// CA bundles of the webhook.
 package controller
 
 import (

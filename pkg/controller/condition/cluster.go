@@ -60,22 +60,37 @@ func (s ClusterWriter) apply(ctx context.Context, cluster *clusterv1.Cluster, co
 	return Apply(ctx, s.Client, clusterv1.GroupVersion.WithKind("Cluster"), cluster, conditions)
 }
 
-// Apply writes those conditions of an object that are ours: which are not among them any more go.
+// Apply writes those conditions of an object that are the controller's: which are not among them any more go. It is ApplyStatus.
 func Apply(ctx context.Context, to client.Client, kind schema.GroupVersionKind, of client.Object, conditions []metav1.Condition) error {
-	doing := "writing condition of " + kind.Kind
-	all := []any{} // and not nothing: the apiserver would make null of a status that has only our condition
-	for _, c := range conditions {
-		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
-		if err != nil {
-			return objects.Wrap(doing, err)
-		}
-		all = append(all, o)
+	all, err := Unstructured(conditions)
+	if err != nil {
+		return objects.Wrap("writing condition of "+kind.Kind, err)
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": all}}}
+	return ApplyStatus(ctx, to, statusOwner, kind, of, map[string]any{"conditions": all})
+}
+
+// ApplyStatus applies a status on the server side, in which owner has nothing but what it holds: what owner applied before and is not in
+// it any more goes, and what others own stays. An object that is gone is no error; another of the same name is a conflict.
+func ApplyStatus(ctx context.Context, to client.Client, owner string, kind schema.GroupVersionKind, of client.Object, status map[string]any) error {
+	o := &unstructured.Unstructured{Object: map[string]any{"status": status}}
 	o.SetGroupVersionKind(kind)
 	o.SetNamespace(of.GetNamespace())
 	o.SetName(of.GetName())
-	o.SetUID(of.GetUID()) // another object of the same name is a conflict
-	err := to.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(statusOwner), client.ForceOwnership)
-	return client.IgnoreNotFound(objects.Wrap(doing, err))
+	o.SetUID(of.GetUID())
+	err := to.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(owner), client.ForceOwnership)
+	return client.IgnoreNotFound(objects.Wrap("writing status of "+kind.Kind, err))
+}
+
+// Unstructured returns values as they are in an unstructured object. It is never nil: the apiserver would make null of a status
+// that has nothing else.
+func Unstructured[T any](values []T) ([]any, error) {
+	all := []any{}
+	for i := range values {
+		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&values[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, o)
+	}
+	return all, nil
 }

@@ -151,31 +151,55 @@ func (r *Reconciler) nextLook(results []copyResult) (wait time.Duration) {
 	return wait
 }
 
-// report writes what became of the copies into a Tunnel's status.
+// statusOwner is the field manager of what copies have in the status of a Tunnel: their entries, and their condition.
+const statusOwner = "fairlead-copies"
+
+// report writes what became of the copies into a Tunnel's status, if it differs. Nothing in it is counted or decided by others, so it
+// is applied on the server side, and does not conflict with the other writers of the status.
 func (r *Reconciler) report(ctx context.Context, tunnel *v1alpha1.Tunnel, results []copyResult) error {
 	status := tunnel.Status.DeepCopy()
 	status.Kubeconfig.Copies = nil
 	for i := range results {
-		entry := v1alpha1.KubeconfigCopyStatus{Namespace: results[i].key.Namespace, Name: results[i].key.Name, CertificateNotAfter: objects.TimeOrNil(results[i].notAfter)}
+		entry := v1alpha1.KubeconfigCopyStatus{
+			Namespace: results[i].key.Namespace, Name: results[i].key.Name, CertificateNotAfter: objects.TimeOrNil(results[i].notAfter),
+		}
 		if results[i].problem != nil {
 			entry.Error = condition.Shorten(results[i].problem.Error())
 		}
 		status.Kubeconfig.Copies = append(status.Kubeconfig.Copies, entry)
 	}
 	var transitions []condition.Transition
+	var own []metav1.Condition
 	if len(results) == 0 {
 		apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionCopiesReady)
 	} else {
 		transitions = condition.Set(status, tunnel.Generation, copiesReady(results))
+		own = []metav1.Condition{*apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionCopiesReady)}
 	}
 	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
 		return nil
 	}
-	if _, err := condition.Patch(ctx, r.Client, tunnel, *status); err != nil {
+	if err := r.apply(ctx, tunnel, status.Kubeconfig.Copies, own); err != nil {
 		return err
 	}
 	condition.Record(r.Recorder, r.Log, tunnel, transitions)
 	return nil
+}
+
+// apply applies the entries and conditions of copies, and no others.
+func (r *Reconciler) apply(ctx context.Context, tunnel *v1alpha1.Tunnel, entries []v1alpha1.KubeconfigCopyStatus, own []metav1.Condition) error {
+	copies, err := condition.Unstructured(entries)
+	if err != nil {
+		return objects.Wrap("writing status of copies", err)
+	}
+	conditions, err := condition.Unstructured(own)
+	if err != nil {
+		return objects.Wrap("writing status of copies", err)
+	}
+	kind := v1alpha1.GroupVersion.WithKind("Tunnel")
+	return condition.ApplyStatus(ctx, r.Client, statusOwner, kind, tunnel, map[string]any{
+		"kubeconfig": map[string]any{"copies": copies}, "conditions": conditions,
+	})
 }
 
 // copiesReady is the condition that says whether all copies are as they should be.

@@ -6,6 +6,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +83,14 @@ func TestTheWebhooksCertificateIsRotated(t *testing.T) {
 	now = now.Add(30 * 24 * time.Hour)
 	if served, cas := look(); served != second || cas != 1 {
 		t.Errorf("after its end the old CA is still there: %d CAs", cas)
+	}
+
+	owner := slices.IndexFunc(controllertest.Read(t, m, own).ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == fieldOwner && e.Operation == metav1.ManagedFieldsOperationApply &&
+			!strings.Contains(string(e.FieldsV1.Raw), "f:url") && strings.Contains(string(e.FieldsV1.Raw), "f:caBundle")
+	})
+	if owner < 0 {
+		t.Error("the keeper owns something else than the bundles")
 	}
 
 	// Somebody applies the manifest again, without a CA, and somebody else deletes the Secret.

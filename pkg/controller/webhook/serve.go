@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
@@ -246,16 +248,25 @@ func (k *webhookKeeper) rotate(ctx context.Context, configuration *admissionv1.M
 	return state, err
 }
 
-// publish tells apiservers whom to trust.
+// fieldOwner is the field manager of the CA bundles in the configuration of the webhook.
+const fieldOwner = "fairlead-webhook"
+
+// publish applies the bundle to every webhook of the configuration that apiservers read, and leaves all other fields to their owners.
 func (k *webhookKeeper) publish(ctx context.Context, have *admissionv1.MutatingWebhookConfiguration, bundle []byte) error {
 	if publishedEverywhere(have, bundle) {
 		return nil
 	}
-	want := have.DeepCopy()
-	for i := range want.Webhooks {
-		want.Webhooks[i].ClientConfig.CABundle = bundle
+	var hooks []any
+	for i := range have.Webhooks {
+		clientConfig := map[string]any{"caBundle": base64.StdEncoding.EncodeToString(bundle)}
+		hooks = append(hooks, map[string]any{"name": have.Webhooks[i].Name, "clientConfig": clientConfig})
 	}
-	return objects.Wrap("writing configuration of the webhook", k.client.Patch(ctx, want, objects.LockedPatch(have)))
+	want := &unstructured.Unstructured{Object: map[string]any{"webhooks": hooks}}
+	want.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"))
+	want.SetName(have.Name)
+	want.SetUID(have.UID) // one that is gone is not made again
+	applied := client.ApplyConfigurationFromUnstructured(want)
+	return objects.Wrap("writing configuration of the webhook", k.client.Apply(ctx, applied, client.FieldOwner(fieldOwner), client.ForceOwnership))
 }
 
 // say logs a problem once.
