@@ -84,6 +84,7 @@ func rootCommand() *cobra.Command {
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
 	set.BoolVar(&f.config.PerCluster, "per-cluster-metrics", false, "publish series for each workload cluster too")
 	set.StringVar(&f.webhookListen, "webhook-listen", ":9443", "address of the webhook that has kubeconfigs written the right way at once, HTTPS; 0 for none")
+	set.StringVar(&f.config.WebhookCertDir, "webhook-cert-dir", "", "folder of tls.crt and tls.key of the webhook, which another program makes, replaces and has apiservers trust, such as cert-manager; without it the controller does so itself")
 	set.StringSliceVar(&f.dialNetworks, "dial-networks", nil, "networks in which the controller may dial addresses that Tunnels name, such as 10.1.0.0/16: https proxies, and servers of kubeconfigs before; without any it dials the endpoints of Clusters alone, and takes no https proxy. Never loopback, link-local addresses and the management cluster's apiserver")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
 	f.logging.AddTo(set)

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"fmt"
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -9,25 +8,26 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/boot"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 // CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
 // ConfigMap, Clusters without topology and of their status our condition and how far they are alone, and CertificateSigningRequests of others as no more than a name.
 // Clusters and Tunnels have no selector and no list of namespaces: setupInformers compares all of them.
-func CacheOptions(config Config) cache.Options {
+func CacheOptions(config config.Config) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}: {Label: mustSelect(clusterv1.ClusterNameLabel), Transform: slim},
+			&corev1.Secret{}: {Label: reconciler.HasLabel(clusterv1.ClusterNameLabel), Transform: slim},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
 				config.Namespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.InstallationConfigMapName)},
 			}},
@@ -53,9 +53,9 @@ func slim(in any) (any, error) {
 			o.Status.Conditions = []metav1.Condition{*ours}
 		}
 	case *clusterv1.Machine:
-		slimMachine(o)
+		boot.Slim(o)
 	case *certificatesv1.CertificateSigningRequest:
-		if _, ours := profiles[o.Spec.SignerName]; !ours {
+		if !signer.SignsFor(o.Spec.SignerName) {
 			o.Spec, o.Status = certificatesv1.CertificateSigningRequestSpec{}, certificatesv1.CertificateSigningRequestStatus{}
 		}
 	}
@@ -63,33 +63,4 @@ func slim(in any) (any, error) {
 		o.SetManagedFields(nil)
 	}
 	return in, nil
-}
-
-// mustSelect selects the objects that have a label, whatever its value. The label is one of ours and always valid.
-func mustSelect(label string) labels.Selector {
-	requirement, err := labels.NewRequirement(label, selection.Exists, nil)
-	if err != nil {
-		panic(err)
-	}
-	return labels.NewSelector().Add(*requirement)
-}
-
-func secretMetadata() *metav1.PartialObjectMetadata {
-	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	return o
-}
-
-// secretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their metadata
-// alone: enough to see that somebody has changed one, and no key.
-func secretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
-	c, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		ByObject:         map[client.Object]cache.ByObject{secretMetadata(): which},
-		DefaultTransform: cache.TransformStripManagedFields(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("making cache of Secrets: %w", err)
-	}
-	return c, mgr.Add(c)
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -25,21 +25,12 @@ import (
 func copiedCluster(t *testing.T, m *management, withKey bool) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster, kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer))
+	controllertest.Create(t, m, cluster, controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer))
 	if withKey {
-		create(t, m, caSecret(t, cluster, newCA(t)))
+		controllertest.Create(t, m, caSecret(t, cluster, controllertest.NewCA(t)))
 	}
 	waitReady(t, m, cluster)
 	return cluster
-}
-
-func newCA(t *testing.T) *certs.CA {
-	t.Helper()
-	ca, err := certs.NewCA("kubernetes", time.Now(), 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ca
 }
 
 // caSecret is what Cluster API's control plane provider keeps its CA in.
@@ -58,7 +49,7 @@ func caSecret(t *testing.T, cluster *clusterv1.Cluster, ca *certs.CA) *corev1.Se
 
 func askFor(t *testing.T, m *management, cluster *clusterv1.Cluster, all ...v1alpha1.KubeconfigCopy) {
 	t.Helper()
-	edit(t, m, tunnelNamed(cluster), func(tunnel *v1alpha1.Tunnel) { tunnel.Spec.Kubeconfig.Copies = all })
+	controllertest.Edit(t, m, controllertest.TunnelNamed(cluster), func(tunnel *v1alpha1.Tunnel) { tunnel.Spec.Kubeconfig.Copies = all })
 }
 
 func certificateCopy(name string, changes ...func(*v1alpha1.KubeconfigCopy)) v1alpha1.KubeconfigCopy {
@@ -81,16 +72,12 @@ func called(name string) func(*v1alpha1.KubeconfigCopy) {
 	return func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.CommonName = name }
 }
 
-func secretNamed(namespace, name string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-}
-
 // waitCopies waits until the condition has a reason, and its message a text.
 func waitCopies(t *testing.T, m *management, cluster *clusterv1.Cluster, reason, text string) *v1alpha1.Tunnel {
 	t.Helper()
-	tunnel := tunnelNamed(cluster)
-	eventually(t, func() error {
-		tunnel = read(t, m, tunnel)
+	tunnel := controllertest.TunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
+		tunnel = controllertest.Read(t, m, tunnel)
 		c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionCopiesReady)
 		if c == nil || c.Reason != reason || !strings.Contains(c.Message, text) || c.ObservedGeneration != tunnel.Generation {
 			return fmt.Errorf("condition %+v, want %s with %q", c, reason, text)
@@ -116,9 +103,9 @@ func TestACopyWithAClientCertificate(t *testing.T) {
 	cluster := copiedCluster(t, m, true)
 	askFor(t, m, cluster, certificateCopy("for-alice"), certificateCopy("by-connect", func(c *v1alpha1.KubeconfigCopy) { c.Mode = v1alpha1.KubeconfigModeConnect }))
 	tunnel := waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "2 copies")
-	secret := read(t, m, secretNamed(cluster.Namespace, "for-alice"))
+	secret := controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "for-alice"))
 	entry, user := readCopy(t, secret)
-	own := entryOf(t, read(t, m, secretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)))
+	own := controllertest.EntryOf(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)))
 	if entry.Server != own.Server || entry.ProxyURL != own.ProxyURL || string(entry.CertificateAuthorityData) != string(own.CertificateAuthorityData) {
 		t.Errorf("it leads to %s, the Cluster's own to %s", entry.Server, own.Server)
 	}
@@ -128,19 +115,22 @@ func TestACopyWithAClientCertificate(t *testing.T) {
 	if secret.Type != corev1.SecretTypeOpaque || secret.Labels[v1alpha1.CopyLabel] != tunnel.Spec.ID || !metav1.IsControlledBy(secret, tunnel) || len(secret.Labels) != 1 {
 		t.Errorf("type %s, labels %v, owners %v", secret.Type, secret.Labels, secret.OwnerReferences)
 	}
-	if entry, _ := readCopy(t, read(t, m, secretNamed(cluster.Namespace, "by-connect"))); entry.ProxyURL != "http://10.1.1.1:3128" || entry.TLSServerName == "" {
+	if entry, _ := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "by-connect"))); entry.ProxyURL != "http://10.1.1.1:3128" || entry.TLSServerName == "" {
 		t.Errorf("the copy by connect: %s by %s", entry.Server, entry.ProxyURL)
 	}
-	_, cert := certificateIn(secret)
+	leaf, err := certs.ParseIdentity(user.ClientCertificateData, user.ClientKeyData)
+	if err != nil {
+		t.Fatal(err)
+	}
 	status := tunnel.Status.Kubeconfig.Copies
-	if len(status) != 2 || status[0].Error != "" || !status[0].CertificateNotAfter.Time.Equal(cert.NotAfter) {
+	if len(status) != 2 || status[0].Error != "" || !status[0].CertificateNotAfter.Time.Equal(leaf.NotAfter()) {
 		t.Errorf("status %+v", status)
 	}
 
 	askFor(t, m, cluster)
-	waitGone(t, m, secret)
-	eventually(t, func() error {
-		if c := apimeta.FindStatusCondition(read(t, m, tunnel).Status.Conditions, v1alpha1.ConditionCopiesReady); c != nil {
+	controllertest.WaitGone(t, m, secret)
+	controllertest.Eventually(t, func() error {
+		if c := apimeta.FindStatusCondition(controllertest.Read(t, m, tunnel).Status.Conditions, v1alpha1.ConditionCopiesReady); c != nil {
 			return fmt.Errorf("the condition stays: %+v", c)
 		}
 		return nil
@@ -150,20 +140,20 @@ func TestACopyWithAClientCertificate(t *testing.T) {
 // TestTheApiserverKnowsTheUserOfACopy logs in with a copy at a real kube-apiserver that trusts the CA.
 func TestTheApiserverKnowsTheUserOfACopy(t *testing.T) {
 	m := apiserver(t)
-	ca := newCA(t)
+	ca := controllertest.NewCA(t)
 	workload := server.TrustClientCA(t, ca.CertPEM())
 	cluster := copiedCluster(t, m, false)
-	create(t, m, caSecret(t, cluster, ca))
+	controllertest.Create(t, m, caSecret(t, cluster, ca))
 	askFor(t, m, cluster, certificateCopy("for-alice"))
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
-	_, user := readCopy(t, read(t, m, secretNamed(cluster.Namespace, "for-alice")))
+	_, user := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "for-alice")))
 	workload.CertData, workload.KeyData = user.ClientCertificateData, user.ClientKeyData
 	who, err := kubetest.NewClient(workload)
 	if err != nil {
 		t.Fatal(err)
 	}
 	review := &authenticationv1.SelfSubjectReview{}
-	eventually(t, func() error { return who.Create(t.Context(), review) })
+	controllertest.Eventually(t, func() error { return who.Create(t.Context(), review) })
 	got := review.Status.UserInfo
 	if got.Username != "alice" || !slices.Contains(got.Groups, "ops") || !slices.Contains(got.Groups, "dev") || slices.Contains(got.Groups, "system:masters") {
 		t.Errorf("the apiserver sees %s in %v", got.Username, got.Groups)
@@ -177,7 +167,7 @@ func TestACopyForAPlugin(t *testing.T) {
 		Command: "kubelogin", Args: []string{"get-token"}, Env: []v1alpha1.ExecEnv{{Name: "A", Value: "b"}}, InstallHint: "install it",
 	}})
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
-	_, user := readCopy(t, read(t, m, secretNamed(cluster.Namespace, "by-plugin")))
+	_, user := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "by-plugin")))
 	if e := user.Exec; e == nil || e.APIVersion != "client.authentication.k8s.io/v1" || e.InteractiveMode != clientcmdapi.IfAvailableExecInteractiveMode ||
 		!e.ProvideClusterInfo || e.Command != "kubelogin" || e.Args[0] != "get-token" || e.Env[0] != (clientcmdapi.ExecEnvVar{Name: "A", Value: "b"}) || e.InstallHint != "install it" {
 		t.Errorf("%+v", e)
@@ -187,12 +177,12 @@ func TestACopyForAPlugin(t *testing.T) {
 func TestCopiesThatAreRefused(t *testing.T) {
 	m := apiserver(t)
 	cluster := copiedCluster(t, m, true)
-	foreign := secretNamed(cluster.Namespace, "theirs")
+	foreign := controllertest.SecretNamed(cluster.Namespace, "theirs")
 	foreign.Data = map[string][]byte{"x": []byte("y")}
-	create(t, m, foreign)
+	controllertest.Create(t, m, foreign)
 	bare := copiedCluster(t, m, false)
 	external := copiedCluster(t, m, true)
-	edit(t, m, caSecret(t, external, newCA(t)), func(s *corev1.Secret) { delete(s.Data, corev1.TLSPrivateKeyKey) })
+	controllertest.Edit(t, m, caSecret(t, external, controllertest.NewCA(t)), func(s *corev1.Secret) { delete(s.Data, corev1.TLSPrivateKeyKey) })
 	tests := map[string]struct {
 		cluster *clusterv1.Cluster
 		ask     v1alpha1.KubeconfigCopy
@@ -224,7 +214,7 @@ func TestCopiesThatAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if got := read(t, m, foreign); string(got.Data["x"]) != "y" || len(got.Data) != 1 {
+	if got := controllertest.Read(t, m, foreign); string(got.Data["x"]) != "y" || len(got.Data) != 1 {
 		t.Errorf("the Secret of somebody else has %v", got.Data)
 	}
 }

@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -20,30 +23,30 @@ func TestCopiesInAnotherNamespace(t *testing.T) {
 	cluster := copiedCluster(t, m, true)
 	other := kubetest.NewNamespace(t, m)
 	accept := func(who string) {
-		edit(t, m, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, func(ns *corev1.Namespace) {
+		controllertest.Edit(t, m, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, func(ns *corev1.Namespace) {
 			ns.Annotations = map[string]string{v1alpha1.AcceptKubeconfigsAnnotation: who}
 		})
 	}
 	askFor(t, m, cluster, certificateCopy("x", inNamespace(other)))
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopyRefused, other)
-	secret := secretNamed(other, "x")
+	secret := controllertest.SecretNamed(other, "x")
 	there := func() {
 		t.Helper()
-		eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) })
+		controllertest.Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) })
 	}
 	accept("elsewhere, " + cluster.Namespace)
 	there()
-	if refs := read(t, m, secret).OwnerReferences; len(refs) != 0 {
+	if refs := controllertest.Read(t, m, secret).OwnerReferences; len(refs) != 0 {
 		t.Errorf("it is owned across namespaces: %v", refs)
 	}
 	accept("elsewhere")
-	waitGone(t, m, secret)
+	controllertest.WaitGone(t, m, secret)
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopyRefused, other)
 	accept("*")
 	there()
 	// What the Tunnel's end leaves behind no garbage collector finds.
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
-	waitGone(t, m, secret)
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.WaitGone(t, m, secret)
 }
 
 // TestACopyIsRepairedAndFollows what it was made from.
@@ -52,9 +55,9 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 	cluster := copiedCluster(t, m, true)
 	askFor(t, m, cluster, certificateCopy("x"))
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
-	secret := secretNamed(cluster.Namespace, "x")
+	secret := controllertest.SecretNamed(cluster.Namespace, "x")
 	cert := func() string {
-		_, user := readCopy(t, read(t, m, secret))
+		_, user := readCopy(t, controllertest.Read(t, m, secret))
 		return string(user.ClientCertificateData)
 	}
 	was := cert()
@@ -64,12 +67,12 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 		}
 		return nil
 	}
-	settledAt := read(t, m, secret).ResourceVersion
+	settledAt := controllertest.Read(t, m, secret).ResourceVersion
 	if err := m.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		now := secretNamed(secret.Namespace, secret.Name)
+	controllertest.Eventually(t, func() error {
+		now := controllertest.SecretNamed(secret.Namespace, secret.Name)
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), now); err != nil {
 			return err
 		}
@@ -80,8 +83,8 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 	})
 	for name, change := range map[string]func(){
 		"another CA": func() {
-			want := caSecret(t, cluster, newCA(t))
-			edit(t, m, caSecret(t, cluster, newCA(t)), func(s *corev1.Secret) { s.Data = want.Data })
+			want := caSecret(t, cluster, controllertest.NewCA(t))
+			controllertest.Edit(t, m, caSecret(t, cluster, controllertest.NewCA(t)), func(s *corev1.Secret) { s.Data = want.Data })
 		},
 		"another name": func() {
 			askFor(t, m, cluster, certificateCopy("x", func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.CommonName = "bob" }))
@@ -93,7 +96,7 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 			askFor(t, m, cluster, certificateCopy("x", func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.ExpirationSeconds = 3600 }))
 		},
 		"a broken value": func() {
-			edit(t, m, secret, func(s *corev1.Secret) { s.Data = map[string][]byte{"value": []byte("{")} })
+			controllertest.Edit(t, m, secret, func(s *corev1.Secret) { s.Data = map[string][]byte{"value": []byte("{")} })
 		},
 	} {
 		if name != "a broken value" {
@@ -101,10 +104,35 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 		}
 		change()
 		if name == "a broken value" {
-			eventually(t, func() error { _, err := clientcmd.Load(read(t, m, secret).Data[kubeconfig.Key]); return err })
+			controllertest.Eventually(t, func() error {
+				_, err := clientcmd.Load(controllertest.Read(t, m, secret).Data[kubeconfig.Key])
+				return err
+			})
 			continue
 		}
 		t.Log(name)
-		eventually(t, changed)
+		controllertest.Eventually(t, changed)
+	}
+}
+
+// TestCopiesOwnTheirPartOfTheStatus on a real apiserver: their entries and their condition, and nothing that others decide or count.
+func TestCopiesOwnTheirPartOfTheStatus(t *testing.T) {
+	m := apiserver(t)
+	cluster := copiedCluster(t, m, true)
+	askFor(t, m, cluster, certificateCopy("x"))
+	tunnel := waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
+	i := slices.IndexFunc(tunnel.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "fairlead-copies" })
+	if i < 0 {
+		t.Fatalf("no field is owned by the copies: %+v", tunnel.ManagedFields)
+	}
+	var owned struct {
+		Status map[string]map[string]any `json:"f:status"`
+	}
+	if err := json.Unmarshal(tunnel.ManagedFields[i].FieldsV1.Raw, &owned); err != nil {
+		t.Fatal(err)
+	}
+	if len(owned.Status) != 2 || len(owned.Status["f:kubeconfig"]) != 1 || owned.Status["f:kubeconfig"]["f:copies"] == nil ||
+		len(owned.Status["f:conditions"]) != 1 || owned.Status["f:conditions"][`k:{"type":"CopiesReady"}`] == nil {
+		t.Errorf("owned is %s", tunnel.ManagedFields[i].FieldsV1.Raw)
 	}
 }

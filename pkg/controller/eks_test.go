@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -44,7 +45,7 @@ func TestTheAWSProviderKeepsWriting(t *testing.T) {
 	if _, err := envtest.InstallCRDs(server.Config(t), envtest.CRDInstallOptions{Paths: []string{filepath.Join(filepath.Dir(program), "capa-crd.yaml")}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range everyMode {
+	for _, mode := range controllertest.EveryMode {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			aws := newAWSProvider(t, newWritersWorld(t, m, labelledNamespace(t, m, "yes"), mode), program)
@@ -62,7 +63,7 @@ func TestTheAWSProviderKeepsWriting(t *testing.T) {
 
 			aws.checkOptsOut(eksMoved)
 			aws.reconcile(eksEndpoint)
-			got, err := kubeconfig.Read(read(t, m, aws.secret()), aws.cluster.Name)
+			got, err := kubeconfig.Read(controllertest.Read(t, m, aws.secret()), aws.cluster.Name)
 			if back := (kubeconfig.Way{Server: eksEndpoint}); err != nil || got != back {
 				t.Errorf("what the provider writes then leads %v, %v", got, err)
 			}
@@ -88,7 +89,7 @@ func awsProgram(t *testing.T) string {
 
 func newAWSProvider(t *testing.T, w *writersWorld, program string) *awsProvider {
 	t.Helper()
-	create(t, w.m, &unstructured.Unstructured{Object: map[string]any{
+	controllertest.Create(t, w.m, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "controlplane.cluster.x-k8s.io/v1beta2", "kind": "AWSManagedControlPlane",
 		"metadata": map[string]any{"namespace": w.cluster.Namespace, "name": w.cluster.Name},
 		"spec": map[string]any{
@@ -129,7 +130,7 @@ func (p *awsProvider) reconcile(endpoint string) {
 func (p *awsProvider) ledAway(original string) (secret *corev1.Secret, way kubeconfig.Way) {
 	p.t.Helper()
 	secret = p.secret()
-	eventually(p.t, func() (err error) {
+	controllertest.Eventually(p.t, func() (err error) {
 		if err := p.m.Get(p.t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 			return err
 		}

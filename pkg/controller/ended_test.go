@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -13,19 +12,22 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/records"
 )
+
+// deletedForMove is the annotation of clusterctl on what it has moved.
+const deletedForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
 
 // endedIDs is the record of the shared management cluster.
 func endedIDs(t *testing.T, m *management) map[string]string {
 	t.Helper()
 	record := &corev1.ConfigMap{}
-	key := client.ObjectKey{Namespace: testConfig().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
+	key := client.ObjectKey{Namespace: controllertest.Config().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
 	if err := m.Get(t.Context(), key, record); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +48,8 @@ func checkEnded(t *testing.T, m *management, id string) {
 // waitPaused waits until the controller has noted that a Cluster is paused, or is no more.
 func waitPaused(t *testing.T, m *management, cluster *clusterv1.Cluster, want bool) *v1alpha1.Tunnel {
 	t.Helper()
-	tunnel := tunnelNamed(cluster)
-	eventually(t, func() error {
+	tunnel := controllertest.TunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err
 		}
@@ -68,7 +70,7 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 			}
 		},
 		"its Cluster opts out": func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
-			edit(t, m, c, func(c *clusterv1.Cluster) { c.Labels = nil })
+			controllertest.Edit(t, m, c, func(c *clusterv1.Cluster) { c.Labels = nil })
 		},
 		"it is deleted itself": func(_ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
 			if err := m.Delete(t.Context(), tunnel); err != nil {
@@ -76,9 +78,9 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 			}
 		},
 		"its Cluster was paused before": func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
-			edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+			controllertest.Edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 			waitPaused(t, m, c, true)
-			edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+			controllertest.Edit(t, m, c, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 			waitPaused(t, m, c, false)
 			if err := m.Delete(t.Context(), c); err != nil {
 				t.Fatal(err)
@@ -87,11 +89,11 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-			create(t, m, cluster)
+			controllertest.Create(t, m, cluster)
 			tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 			end(cluster, tunnel.DeepCopy())
-			eventually(t, func() error {
-				now := tunnelNamed(cluster)
+			controllertest.Eventually(t, func() error {
+				now := controllertest.TunnelNamed(cluster)
 				err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now)
 				if client.IgnoreNotFound(err) != nil || (err == nil && now.UID == tunnel.UID) {
 					return fmt.Errorf("the Tunnel is still there: %w", err)
@@ -110,7 +112,7 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 	tests := map[string]func(*clusterv1.Cluster, *v1alpha1.Tunnel){
 		"by clusterctl: the Tunnel first": func(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
 			for _, o := range []client.Object{tunnel, cluster} {
-				edit(t, m, o, func(o client.Object) { o.SetAnnotations(map[string]string{deleteForMoveAnnotation: ""}) })
+				controllertest.Edit(t, m, o, func(o client.Object) { o.SetAnnotations(map[string]string{deletedForMove: ""}) })
 				if err := m.Delete(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
@@ -125,7 +127,7 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 			}
 		},
 		"the Cluster first, and clusterctl has marked the Tunnel": func(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
-			edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Annotations = map[string]string{deleteForMoveAnnotation: ""} })
+			controllertest.Edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Annotations = map[string]string{deletedForMove: ""} })
 			if err := m.Delete(t.Context(), cluster); err != nil {
 				t.Fatal(err)
 			}
@@ -135,12 +137,12 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := kubetest.NewNamespace(t, m)
 			cluster := kubetest.Cluster(ns, "c1")
-			create(t, m, cluster)
+			controllertest.Create(t, m, cluster)
 			waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
-			edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+			controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 			tunnel := waitPaused(t, m, cluster, true)
 			move(cluster, tunnel.DeepCopy())
-			waitGone(t, m, tunnel)
+			controllertest.WaitGone(t, m, tunnel)
 			settled(t, m, ns)
 			if until, ok := endedIDs(t, m)[tunnel.Spec.ID]; ok {
 				t.Errorf("its edges are denied until %s", until)
@@ -152,28 +154,28 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	first := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	if err := m.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	waitGone(t, m, first)
+	controllertest.WaitGone(t, m, first)
 	checkEnded(t, m, first.Spec.ID)
 	// Restored as clusterctl does it: paused, the Cluster first, then the Tunnel with the Cluster's new UID.
 	again := kubetest.Cluster(cluster.Namespace, "c1")
 	again.Spec.Paused = ptr.To(true)
-	create(t, m, again)
-	tunnel := tunnelNamed(again)
+	controllertest.Create(t, m, again)
+	tunnel := controllertest.TunnelNamed(again)
 	tunnel.Spec.ID = first.Spec.ID
-	fillTunnel(tunnel, again)
-	create(t, m, tunnel)
-	eventually(t, func() error {
+	objects.CompleteTunnel(tunnel, again)
+	controllertest.Create(t, m, tunnel)
+	controllertest.Eventually(t, func() error {
 		if _, ok := endedIDs(t, m)[first.Spec.ID]; ok {
 			return errors.New("the tunnel lives, and is on record as ended")
 		}
 		return nil
 	})
-	eventually(t, func() error { // so its edges are served while the Cluster is paused still, and nothing else begins
+	controllertest.Eventually(t, func() error { // so its edges are served while the Cluster is paused still, and nothing else begins
 		now := &v1alpha1.Tunnel{}
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), now); err != nil {
 			return err
@@ -185,111 +187,33 @@ func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
 	})
 }
 
-// TestTheRecordComesBeforeTheEnd has the record fail to be written: the Tunnel then stays.
-func TestTheRecordComesBeforeTheEnd(t *testing.T) {
-	m := apiserver(t)
-	tunnel := pausedTunnel(t, m) // which the shared manager leaves to us
-	fails := true
-	refuse := func(o client.Object) error {
-		if o.GetName() == v1alpha1.EndedTunnelsConfigMapName && fails {
-			return errCrash
-		}
-		return nil
-	}
-	api := interceptor.NewClient(m.WithWatch, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			return errors.Join(refuse(o), c.Create(ctx, o, opts...))
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			if err := refuse(o); err != nil {
-				return err
-			}
-			return c.Patch(ctx, o, patch, opts...)
-		},
-	})
-	r := started(t, api, api)
-	r.ended.namespace = tunnel.Namespace
-	if err := r.drop(t.Context(), read(t, m, tunnel), false); !errors.Is(err, errCrash) {
-		t.Fatalf("got %v", err)
-	}
-	if now := read(t, m, tunnel); now.DeletionTimestamp.IsZero() || !hasFinalizer(now) {
-		t.Errorf("the Tunnel is %+v", now.ObjectMeta)
-	}
-	fails = false
-	if err := m.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}); client.IgnoreNotFound(err) != nil {
-		t.Fatal(err)
-	}
-	if err := r.drop(t.Context(), read(t, m, tunnel), false); err != nil {
-		t.Fatal(err)
-	}
-	waitGone(t, m, tunnel)
-	if !r.ended.has(tunnel.Spec.ID) {
-		t.Error("it is not on record")
-	}
-}
-
 func TestTheRecordIsPrunedAndBounded(t *testing.T) {
 	m := apiserver(t)
 	at := time.Now()
-	e := &endedTunnels{client: m, live: m, namespace: kubetest.NewNamespace(t, m), now: func() time.Time { return at }}
+	namespace := kubetest.NewNamespace(t, m)
+	e := records.NewEndedTunnels(m, m, namespace, func() time.Time { return at })
 	for id, until := range map[string]time.Time{"here": at.Add(time.Hour), "grace": at.Add(-89 * 24 * time.Hour), "gone": at.Add(-91 * 24 * time.Hour)} {
-		if err := e.add(t.Context(), id, until); err != nil {
+		if err := e.Add(t.Context(), id, until); err != nil {
 			t.Fatal(err)
 		}
 	}
-	edit(t, m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}, func(c *corev1.ConfigMap) {
+	controllertest.Edit(t, m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}, func(c *corev1.ConfigMap) {
 		c.Data["unreadable"] = "yesterday"
 	})
-	if err := e.prune(t.Context()); err != nil {
+	if err := e.Prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !e.has("unreadable") {
+	if !e.Has("unreadable") {
 		t.Error("an entry with a bad time is gone, and its edges are let in")
 	}
-	if !e.has("here") || !e.has("grace") || e.has("gone") {
-		t.Errorf("left: %v", e.known)
+	if !e.Has("here") || !e.Has("grace") || e.Has("gone") {
+		t.Errorf("left: here %v, grace %v, gone %v", e.Has("here"), e.Has("grace"), e.Has("gone"))
 	}
-	ids := map[string]string{"unreadable": ""}
-	for i := range maxEnded + 5 {
-		ids[fmt.Sprintf("%032d", i)] = at.Add(time.Duration(i) * time.Minute).UTC().Format(time.RFC3339)
-	}
-	dropOldest(ids, maxEnded)
-	if _, old := ids[fmt.Sprintf("%032d", 4)]; old || len(ids) != maxEnded || !has(ids, "unreadable") {
-		t.Errorf("%d are left, or the oldest is, or the one without a time is not", len(ids))
+	ids := map[string]string{}
+	for i := range records.MaxEnded {
+		ids[fmt.Sprintf("%032d", i)] = at.UTC().Format(time.RFC3339)
 	}
 	// So many fit into one object.
-	full := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "full"}, Data: ids}
-	create(t, m, full)
-}
-
-func has(ids map[string]string, id string) bool {
-	_, ok := ids[id]
-	return ok
-}
-
-func TestALeafThatLivesLongerKeepsTheRecordLonger(t *testing.T) {
-	at := time.Now()
-	tunnel := &v1alpha1.Tunnel{}
-	tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(at.Add(100 * time.Hour))}}
-	if got := testConfig().validUntil(tunnel, at).Sub(at); got != 100*time.Hour+certs.ClockSkew {
-		t.Errorf("%s", got)
-	}
-}
-
-func TestALateLookAtALivingTunnelRevivesNothing(t *testing.T) {
-	cluster, tunnel := served("c1", 1000)
-	going := tunnel.DeepCopy()
-	going.DeletionTimestamp = &now
-	cached, live := fakeAPI(t, cluster, tunnel), fakeAPI(t, cluster, going)
-	ended := &endedTunnels{client: live, live: live, namespace: "fairlead-system", now: time.Now}
-	if err := ended.add(t.Context(), tunnel.Spec.ID, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	r := newLive(cached, live, nil, ended)
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
-		t.Fatal(err)
-	}
-	if !ended.has(tunnel.Spec.ID) {
-		t.Error("a tunnel that is ending is off the record")
-	}
+	full := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "full"}, Data: ids}
+	controllertest.Create(t, m, full)
 }

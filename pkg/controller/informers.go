@@ -9,18 +9,19 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/informers"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
 // setupInformers has each replica compare the Clusters and Tunnels in its cache with those of the apiserver, for Alive.
-func (p parts) setupInformers(mgr ctrl.Manager) error {
+func setupInformers(p reconciler.Deps, mgr ctrl.Manager) error {
 	check, err := informers.New(context.Background(), informers.Config{
-		Cache: mgr.GetCache(), Live: p.live, Beats: reconciles, Log: p.log,
+		Cache: mgr.GetCache(), Live: p.Live, Beats: reconciler.Reconciliations, Log: p.Log,
 		Kinds: []schema.GroupVersionKind{clusterv1.GroupVersion.WithKind("Cluster"), v1alpha1.GroupVersion.WithKind("Tunnel")},
 	})
 	if err != nil {
 		return err
 	}
-	return mgr.Add(everywhere{func(ctx context.Context) error {
+	return mgr.Add(reconciler.EveryReplica{Run: func(ctx context.Context) error {
 		check.Run(ctx)
 		return nil
 	}})

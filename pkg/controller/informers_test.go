@@ -6,11 +6,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
 // TestTheCacheHasAllObjectsThatAreCompared: an object that a selector leaves out would look like one that an informer missed.
 func TestTheCacheHasAllObjectsThatAreCompared(t *testing.T) {
-	options := CacheOptions(testConfig())
+	options := CacheOptions(controllertest.Config())
 	if options.DefaultNamespaces != nil || options.DefaultLabelSelector != nil || options.DefaultFieldSelector != nil {
 		t.Error("a default leaves objects out")
 	}

@@ -8,27 +8,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// installed reads the three objects of the installation.
-func installed(t *testing.T, m *management, namespace string) (ca, gateway *corev1.Secret, config *corev1.ConfigMap) {
-	t.Helper()
-	config = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.InstallationConfigMapName}}
-	eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(config), config) })
-	ca = read(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.CASecretName}})
-	gateway = read(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.GatewaySecretName}})
-	return ca, gateway, config
-}
-
 func TestTheManagerMakesTheInstallation(t *testing.T) {
 	m := apiserver(t)
-	ca, gateway, config := installed(t, m, testConfig().Namespace)
+	ca, gateway, config := controllertest.Installed(t, m, controllertest.Config().Namespace)
 	if ca.Type != corev1.SecretTypeTLS {
 		t.Errorf("the CA's Secret has type %s", ca.Type)
 	}
@@ -46,44 +36,50 @@ func TestTheManagerMakesTheInstallation(t *testing.T) {
 	if err := m.Update(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		if got := read(t, m, config).Data[v1alpha1.TrustBundleKey]; got != bundle {
+	controllertest.Eventually(t, func() error {
+		if got := controllertest.Read(t, m, config).Data[v1alpha1.TrustBundleKey]; got != bundle {
 			return fmt.Errorf("the bundle has %d bytes", len(got))
 		}
 		return nil
 	})
 }
 
-func TestAnInstallationUsesTheCAThatIsThere(t *testing.T) {
+// TestTheBundleReachesTheBootstrapSecrets has the shared manager introduce another CA, and takes it back.
+func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 	m := apiserver(t)
-	config := testConfig()
-	config.Namespace = kubetest.NewNamespace(t, m)
-	r := newInstallation(m, config, time.Now)
-	mine, err := certs.NewCA("Mine", time.Now(), time.Hour)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	controllertest.Create(t, m, cluster)
+	source, _, _ := controllertest.Installed(t, m, controllertest.Config().Namespace)
+	other, err := certs.NewCA("other", time.Now(), 24*365*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := mine.KeyPEM()
+	otherKey, err := other.KeyPEM()
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, m, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: config.Namespace, Name: v1alpha1.CASecretName}, Type: corev1.SecretTypeTLS,
-		Data: map[string][]byte{corev1.TLSCertKey: mine.CertPEM(), corev1.TLSPrivateKeyKey: key},
+	replace := func(data map[string][]byte) {
+		t.Helper()
+		controllertest.Edit(t, m, source.DeepCopy(), func(s *corev1.Secret) { s.Data = data })
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: source.Namespace, Name: v1alpha1.InstallationConfigMapName}}
+		controllertest.Edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = "x" }) // so that the controller looks now
+	}
+	replace(map[string][]byte{corev1.TLSCertKey: other.CertPEM(), corev1.TLSPrivateKeyKey: otherKey})
+	waitBundle(t, m, cluster, string(source.Data[corev1.TLSCertKey])+string(other.CertPEM()))
+	replace(source.Data)
+	waitBundle(t, m, cluster, string(source.Data[corev1.TLSCertKey]))
+}
+
+func waitBundle(t *testing.T, m client.WithWatch, cluster client.Object, want string) {
+	t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.GetNamespace(), Name: cluster.GetName() + v1alpha1.BootstrapSecretSuffix}}
+	controllertest.Eventually(t, func() error {
+		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+			return err
+		}
+		if got := string(secret.Data[v1alpha1.BootstrapCAKey]); got != want {
+			return fmt.Errorf("the Secret has a bundle of %d bytes, want %d", len(got), len(want))
+		}
+		return nil
 	})
-	var versions []string
-	for range 3 { // the second and third time nothing is left to write
-		result, err := r.Reconcile(t.Context(), reconcile.Request{})
-		if err != nil || result.RequeueAfter != installationInterval {
-			t.Fatalf("%+v, %v", result, err)
-		}
-		ca, gateway, published := installed(t, m, config.Namespace)
-		if string(ca.Data[corev1.TLSCertKey]) != string(mine.CertPEM()) || published.Data[v1alpha1.TrustBundleKey] != string(mine.CertPEM()) {
-			t.Fatal("another CA is used")
-		}
-		versions = append(versions, ca.ResourceVersion+gateway.ResourceVersion+published.ResourceVersion)
-	}
-	if versions[0] != versions[1] || versions[1] != versions[2] {
-		t.Errorf("versions %v", versions)
-	}
 }

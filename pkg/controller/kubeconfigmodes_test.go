@@ -16,14 +16,16 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
 // sees puts the names of a serving certificate into a Tunnel's status, as one edge sees it.
 func sees(t *testing.T, m *management, cluster *clusterv1.Cluster, names ...string) {
 	t.Helper()
-	eventually(t, func() error {
-		tunnel := tunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
+		tunnel := controllertest.TunnelNamed(cluster)
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err
 		}
@@ -39,7 +41,7 @@ func sees(t *testing.T, m *management, cluster *clusterv1.Cluster, names ...stri
 func waitWay(t *testing.T, m *management, cluster *clusterv1.Cluster, want kubeconfig.Way) *corev1.Secret {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + kubeconfig.Suffix}}
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 			return err
 		}
@@ -55,16 +57,16 @@ func TestModeAutoFollowsTheServingCertificate(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
-	create(t, m, cluster, kubeconfigSecret(t, ns, "c1", originalServer))
+	controllertest.Create(t, m, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
 	hostname := "c1." + ns + ".tunnels.example.com"
-	connect := kubeconfig.Way{Server: connectServer(cluster), TLSServerName: "kubernetes", ProxyURL: proxy}
+	connect := kubeconfig.Way{Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL}
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonNoEvidence)
 	waitWay(t, m, cluster, connect)
 
 	sees(t, m, cluster, "kubernetes", hostname)
-	waitWay(t, m, cluster, kubeconfig.Way{Server: byAddress, TLSServerName: hostname})
+	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: hostname})
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateHasHostname)
-	if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.Server != byAddress || s.TLSServerName != hostname || s.ChangedAt == nil {
+	if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.Server != controllertest.AddressURL || s.TLSServerName != hostname || s.ChangedAt == nil {
 		t.Errorf("on record is %+v", s)
 	}
 	if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves); c == nil || c.Reason != v1alpha1.ReasonDoesNotResolve {
@@ -81,49 +83,49 @@ func TestModeAutoServesTheEndpointsName(t *testing.T) {
 	name := "api." + ns + ".example.org"
 	first, second := kubetest.Cluster(ns, "first"), kubetest.Cluster(ns, "second")
 	first.Spec.ControlPlaneEndpoint.Host = strings.ToUpper(name)
-	create(t, m, first, kubeconfigSecret(t, ns, "first", "https://"+name+":6443"))
+	controllertest.Create(t, m, first, controllertest.KubeconfigSecret(t, ns, "first", "https://"+name+":6443"))
 	waitReady(t, m, first)
 	sees(t, m, first, "kubernetes", name)
-	waitWay(t, m, first, kubeconfig.Way{Server: byAddress, TLSServerName: name})
+	waitWay(t, m, first, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: name})
 	tunnel := waitCondition(t, m, first, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateHasEndpoint)
 	if s := tunnel.Status; s.Kubeconfig.EndpointName != name || len(s.Names) != 2 || s.Names[1] != name {
 		t.Errorf("names %v, on record is %+v", s.Names, s.Kubeconfig)
 	}
 
 	second.Spec.ControlPlaneEndpoint.Host = name
-	create(t, m, second, kubeconfigSecret(t, ns, "second", "https://"+name+":6443"))
+	controllertest.Create(t, m, second, controllertest.KubeconfigSecret(t, ns, "second", "https://"+name+":6443"))
 	waitReady(t, m, second)
 	sees(t, m, second, "kubernetes", name)
 	tunnel = waitCondition(t, m, second, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateLacksHostname)
-	if got := message(tunnel, v1alpha1.ConditionKubeconfigMode); !strings.Contains(got, ns+"/first has that name too") || len(tunnel.Status.Names) != 1 {
+	if got := controllertest.Message(tunnel, v1alpha1.ConditionKubeconfigMode); !strings.Contains(got, ns+"/first has that name too") || len(tunnel.Status.Names) != 1 {
 		t.Errorf("message %q, names %v", got, tunnel.Status.Names)
 	}
-	waitWay(t, m, second, kubeconfig.Way{Server: connectServer(second), TLSServerName: name, ProxyURL: proxy})
-	waitWay(t, m, first, kubeconfig.Way{Server: byAddress, TLSServerName: name})
+	waitWay(t, m, second, kubeconfig.Way{Server: controllertest.ConnectServer(second), TLSServerName: name, ProxyURL: controllertest.ProxyURL})
+	waitWay(t, m, first, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: name})
 }
 
 func TestAProxysCredentialsAreInTheSecretAlone(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, tunnel := kubetest.Cluster(ns, "c1"), tunnelNamed(kubetest.Cluster(ns, "c1"))
+	cluster, tunnel := kubetest.Cluster(ns, "c1"), controllertest.TunnelNamed(kubetest.Cluster(ns, "c1"))
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
 		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
 	}
-	create(t, m, tunnel, cluster, kubeconfigSecret(t, ns, "c1", originalServer))
+	controllertest.Create(t, m, tunnel, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
 	refused := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy)
-	if got := message(refused, v1alpha1.ConditionKubeconfigReady); !strings.HasPrefix(got, "spec.kubeconfig.proxy.credentialsSecret") {
+	if got := controllertest.Message(refused, v1alpha1.ConditionKubeconfigReady); !strings.HasPrefix(got, "spec.kubeconfig.proxy.credentialsSecret") {
 		t.Errorf("message %q", got)
 	}
-	waitWay(t, m, cluster, kubeconfig.Way{Server: originalServer})
+	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer})
 
 	credentials := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,
 		StringData: map[string]string{corev1.BasicAuthUsernameKey: "capi", corev1.BasicAuthPasswordKey: "hunter2"},
 	}
-	create(t, m, credentials)
-	secret := waitWay(t, m, cluster, kubeconfig.Way{Server: originalServer, ProxyURL: "socks5://capi:hunter2@proxy.example.org:1080"})
-	edit(t, m, credentials, func(s *corev1.Secret) { s.Data[corev1.BasicAuthPasswordKey] = []byte("hunter3") })
-	waitWay(t, m, cluster, kubeconfig.Way{Server: originalServer, ProxyURL: "socks5://capi:hunter3@proxy.example.org:1080"})
+	controllertest.Create(t, m, credentials)
+	secret := waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter2@proxy.example.org:1080"})
+	controllertest.Edit(t, m, credentials, func(s *corev1.Secret) { s.Data[corev1.BasicAuthPasswordKey] = []byte("hunter3") })
+	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter3@proxy.example.org:1080"})
 	waitCondition(t, m, cluster, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled)
 	if now.Status.Kubeconfig.ProxyURL != "socks5://proxy.example.org:1080" {
@@ -139,35 +141,35 @@ func TestATunnelIsGivenUpForANetworkOfTheUsersOwn(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
-	create(t, m, cluster, kubeconfigSecret(t, ns, "c1", originalServer))
+	controllertest.Create(t, m, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
 	tunnel := waitReady(t, m, cluster)
 	waitCondition(t, m, cluster, v1alpha1.ConditionEnrolled, v1alpha1.ReasonNoEdge)
-	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
+	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
 		t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
 	})
 	waitWay(t, m, cluster, kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"})
-	waitGone(t, m, bootstrapOf(cluster))
+	controllertest.WaitGone(t, m, controllertest.BootstrapOf(cluster))
 	now := waitCondition(t, m, cluster, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	if now.Status.Hostname != "" || now.Status.Names != nil || now.HeldID() == "" || len(now.Status.Tokens) != 0 {
 		t.Errorf("something is served: %+v", now.Status)
 	}
-	for _, kind := range liveConditions {
+	for _, kind := range condition.Live {
 		if c := apimeta.FindStatusCondition(now.Status.Conditions, kind); c != nil {
 			t.Errorf("condition %s is %+v", kind, c)
 		}
 	}
-	eventually(t, func() error {
-		if c := apimeta.FindStatusCondition(read(t, m, cluster).Status.Conditions, v1alpha1.ClusterConditionTunnelReady); c != nil {
+	controllertest.Eventually(t, func() error {
+		if c := apimeta.FindStatusCondition(controllertest.Read(t, m, cluster).Status.Conditions, v1alpha1.ClusterConditionTunnelReady); c != nil {
 			return fmt.Errorf("the Cluster has the condition %+v", c)
 		}
 		return nil
 	})
-	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
+	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
 		t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}
 	})
-	waitWay(t, m, cluster, kubeconfig.Way{Server: connectServer(cluster), TLSServerName: "kubernetes", ProxyURL: proxy})
-	eventually(t, func() error {
-		return m.Get(t.Context(), client.ObjectKeyFromObject(bootstrapOf(cluster)), &corev1.Secret{})
+	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL})
+	controllertest.Eventually(t, func() error {
+		return m.Get(t.Context(), client.ObjectKeyFromObject(controllertest.BootstrapOf(cluster)), &corev1.Secret{})
 	})
 }
 
@@ -180,7 +182,7 @@ func TestTheAPIServerRefusesHalfAMode(t *testing.T) {
 		"a mode without server":    {Mode: v1alpha1.KubeconfigModeAddress},
 		"a server of another mode": {Mode: v1alpha1.KubeconfigModeSNI, Server: "https://lb.example.org"},
 	} {
-		tunnel := tunnelNamed(kubetest.Cluster(ns, "c1"))
+		tunnel := controllertest.TunnelNamed(kubetest.Cluster(ns, "c1"))
 		tunnel.Spec.Kubeconfig = spec
 		if err := m.Create(t.Context(), tunnel); !apierrors.IsInvalid(err) {
 			t.Errorf("%s: got %v", name, err)

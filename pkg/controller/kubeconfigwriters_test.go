@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -40,26 +41,26 @@ func (w *writersWorld) providers() map[string]provider {
 	key := client.ObjectKeyFromObject(w.cluster)
 	return map[string]provider{
 		"KCP": {
-			{"creates", originalServer, func(*corev1.Secret) error {
+			{"creates", controllertest.OriginalServer, func(*corev1.Secret) error {
 				return capikubeconfig.CreateSecretWithOwner(w.t.Context(), w.m, key, "192.0.2.10:6443", owner)
 			}},
-			{"adopts", originalServer, func(now *corev1.Secret) error {
+			{"adopts", controllertest.OriginalServer, func(now *corev1.Secret) error {
 				now.OwnerReferences = []metav1.OwnerReference{owner}
 				return w.m.Update(w.t.Context(), now)
 			}},
-			{"rotates", originalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
-			{"rotates", originalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
+			{"rotates", controllertest.OriginalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
+			{"rotates", controllertest.OriginalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
 		},
 		"Kamaji and EKS": { // everything again at each reconcile, as CreateOrUpdate does
-			{"creates", originalServer, w.writeAll(originalServer)},
-			{"rewrites", originalServer, w.writeAll(originalServer)},
-			{"rewrites", originalServer, w.writeAll(originalServer)},
+			{"creates", controllertest.OriginalServer, w.writeAll(controllertest.OriginalServer)},
+			{"rewrites", controllertest.OriginalServer, w.writeAll(controllertest.OriginalServer)},
+			{"rewrites", controllertest.OriginalServer, w.writeAll(controllertest.OriginalServer)},
 			{"rewrites for another endpoint", movedServer, w.writeAll(movedServer)},
 		},
 		"RKE2 and Talos": { // by copies of this code
-			{"creates", originalServer, w.generate(originalServer)},
-			{"rotates", originalServer, w.generate(originalServer)},
-			{"rewrites", originalServer, w.generate(originalServer)},
+			{"creates", controllertest.OriginalServer, w.generate(controllertest.OriginalServer)},
+			{"rotates", controllertest.OriginalServer, w.generate(controllertest.OriginalServer)},
+			{"rewrites", controllertest.OriginalServer, w.generate(controllertest.OriginalServer)},
 			{"rewrites for another endpoint", movedServer, w.generate(movedServer)},
 		},
 	}
@@ -75,7 +76,7 @@ func (w *writersWorld) store(now *corev1.Secret) error {
 
 func (w *writersWorld) writeAll(server string) func(*corev1.Secret) error {
 	return func(now *corev1.Secret) error {
-		whole := kubeconfigSecret(w.t, w.cluster.Namespace, w.cluster.Name, server, func(c *clientcmdapi.Config) {
+		whole := controllertest.KubeconfigSecret(w.t, w.cluster.Namespace, w.cluster.Name, server, func(c *clientcmdapi.Config) {
 			c.Clusters[w.cluster.Name].CertificateAuthorityData = w.authority.Data[corev1.TLSCertKey]
 		})
 		now.Data, now.Labels, now.Type = whole.Data, whole.Labels, whole.Type
@@ -116,12 +117,6 @@ type writersWorld struct {
 	proxy     string // host:port of an https proxy that has a certificate of the workload cluster's CA
 }
 
-// everyMode are all modes that a kubeconfig can be written in; auto comes to one of the first two.
-var everyMode = []v1alpha1.KubeconfigMode{
-	v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect, v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy,
-	v1alpha1.KubeconfigModeSOCKS5, v1alpha1.KubeconfigModeAddress,
-}
-
 func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha1.KubeconfigMode) *writersWorld {
 	t.Helper()
 	w := &writersWorld{t: t, m: m, mode: mode, cluster: kubetest.Cluster(namespace, "c1"), proxy: "proxy.example.org:3128"}
@@ -131,33 +126,21 @@ func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.proxy = listen(t, ca, "127.0.0.1:0", nil, "kubernetes").Addr().String()
+		w.proxy = controllertest.ListenTLS(t, ca, "127.0.0.1:0", nil, "kubernetes").Addr().String()
 	}
-	w.tunnel = tunnelNamed(w.cluster)
-	w.tunnel.Spec.Kubeconfig = specOf(mode, w.proxy)
-	create(t, m, w.authority, w.tunnel, w.cluster)
+	w.tunnel = controllertest.TunnelNamed(w.cluster)
+	w.tunnel.Spec.Kubeconfig = controllertest.SpecOf(mode, w.proxy)
+	controllertest.Create(t, m, w.authority, w.tunnel, w.cluster)
 	return w
-}
-
-// specOf is a spec in which a mode has what it needs.
-func specOf(mode v1alpha1.KubeconfigMode, proxy string) v1alpha1.KubeconfigSpec {
-	spec := v1alpha1.KubeconfigSpec{Mode: mode}
-	switch {
-	case mode == v1alpha1.KubeconfigModeAddress:
-		spec.Server, spec.TLSServerName = "https://lb.example.org:6443", "kubernetes"
-	case !mode.Tunnelled():
-		spec.Proxy, spec.TLSServerName = &v1alpha1.ProxySpec{Address: proxy}, "kubernetes"
-	}
-	return spec
 }
 
 // want is where the kubeconfig leads where the provider wrote a server.
 func (w *writersWorld) want(original string) kubeconfig.Way {
 	switch w.mode {
 	case v1alpha1.KubeconfigModeSNI:
-		return kubeconfig.Way{Server: byAddress, TLSServerName: w.cluster.Name + "." + w.cluster.Namespace + ".tunnels.example.com"}
+		return kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: w.cluster.Name + "." + w.cluster.Namespace + ".tunnels.example.com"}
 	case v1alpha1.KubeconfigModeConnect:
-		return kubeconfig.Way{Server: connectServer(w.cluster), TLSServerName: "kubernetes", ProxyURL: proxy}
+		return kubeconfig.Way{Server: controllertest.ConnectServer(w.cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL}
 	case v1alpha1.KubeconfigModeAddress:
 		return kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
 	}
@@ -168,7 +151,7 @@ func (w *writersWorld) want(original string) kubeconfig.Way {
 }
 
 func (w *writersWorld) secret() *corev1.Secret {
-	return secretNamed(w.cluster.Namespace, w.cluster.Name+kubeconfig.Suffix)
+	return controllertest.SecretNamed(w.cluster.Namespace, w.cluster.Name+kubeconfig.Suffix)
 }
 
 // TestAKubeconfigHoldsAgainstEveryWriter has each provider do what it does to a Secret, in each mode, and the Cluster opt out in the
@@ -176,14 +159,14 @@ func (w *writersWorld) secret() *corev1.Secret {
 func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
 	m := apiserver(t)
 	for _, name := range []string{"KCP", "Kamaji and EKS", "RKE2 and Talos"} {
-		for _, mode := range everyMode {
+		for _, mode := range controllertest.EveryMode {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
 				w := newWritersWorld(t, m, kubetest.NewNamespace(t, m), mode)
 				last := ""
 				for _, step := range w.providers()[name] {
 					var wrote []byte
-					eventually(t, func() error {
+					controllertest.Eventually(t, func() error {
 						now := w.secret()
 						if err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now); client.IgnoreNotFound(err) != nil {
 							return err
@@ -204,9 +187,9 @@ func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
 // checkOptsOut has the Cluster opt out, and checks that its kubeconfig is the provider's again.
 func (w *writersWorld) checkOptsOut(server string) {
 	w.t.Helper()
-	edit(w.t, w.m, w.cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
-	waitGone(w.t, w.m, w.tunnel)
-	now := read(w.t, w.m, w.secret())
+	controllertest.Edit(w.t, w.m, w.cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.WaitGone(w.t, w.m, w.tunnel)
+	now := controllertest.Read(w.t, w.m, w.secret())
 	if kubeconfig.Noted(now) {
 		w.t.Errorf("annotations %v are left", now.Annotations)
 	}
@@ -221,7 +204,7 @@ func (w *writersWorld) checkHolds(what, original string, wrote []byte) {
 	t := w.t
 	t.Helper()
 	want, now, start := w.want(original), w.secret(), time.Now()
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := w.m.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
 			return err
 		}

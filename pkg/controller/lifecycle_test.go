@@ -15,6 +15,9 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
@@ -24,44 +27,44 @@ const capiFinalizer = "cluster.cluster.x-k8s.io"
 func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
 	cluster.Finalizers = []string{capiFinalizer}
-	create(t, m, cluster, secret.DeepCopy())
+	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
 	for _, o := range []client.Object{cluster, tunnel} { // the Tunnel as a foreground deletion does
 		if err := m.Delete(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = secret.Data }) // a provider that writes in each round
-	waitServer(t, m, secret, connectServer(cluster))
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.Edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = secret.Data }) // a provider that writes in each round
+	waitServer(t, m, secret, controllertest.ConnectServer(cluster))
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
 	settled(t, m, ns)
-	if now := read(t, m, tunnel); now.UID != tunnel.UID || !hasFinalizer(now) {
+	if now := controllertest.Read(t, m, tunnel); now.UID != tunnel.UID || !controllertest.HasFinalizer(now) {
 		t.Errorf("the Tunnel is another, or has lost its finalizer: %+v", now.ObjectMeta)
 	}
-	read(t, m, bootstrapOf(cluster))
-	waitServer(t, m, secret, connectServer(cluster))
+	controllertest.Read(t, m, controllertest.BootstrapOf(cluster))
+	waitServer(t, m, secret, controllertest.ConnectServer(cluster))
 
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Finalizers = nil })
-	waitGone(t, m, tunnel)
-	waitGone(t, m, bootstrapOf(cluster))
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Finalizers = nil })
+	controllertest.WaitGone(t, m, tunnel)
+	controllertest.WaitGone(t, m, controllertest.BootstrapOf(cluster))
 }
 
 func TestAClusterThatIsMadeAgainGetsAnotherTunnel(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
-	create(t, m, cluster, kubeconfigSecret(t, ns, "c1", originalServer))
+	controllertest.Create(t, m, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
 	first := waitReady(t, m, cluster)
-	token := string(read(t, m, bootstrapOf(cluster)).Data[v1alpha1.BootstrapTokenKey])
+	token := string(controllertest.Read(t, m, controllertest.BootstrapOf(cluster)).Data[v1alpha1.BootstrapTokenKey])
 	if err := m.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
 	again := kubetest.Cluster(ns, "c1")
-	create(t, m, again)
-	eventually(t, func() error {
-		tunnel := tunnelNamed(again)
+	controllertest.Create(t, m, again)
+	controllertest.Eventually(t, func() error {
+		tunnel := controllertest.TunnelNamed(again)
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err
 		}
@@ -71,7 +74,7 @@ func TestAClusterThatIsMadeAgainGetsAnotherTunnel(t *testing.T) {
 		return nil
 	})
 	waitReady(t, m, again)
-	if string(read(t, m, bootstrapOf(again)).Data[v1alpha1.BootstrapTokenKey]) == token {
+	if string(controllertest.Read(t, m, controllertest.BootstrapOf(again)).Data[v1alpha1.BootstrapTokenKey]) == token {
 		t.Error("the new Cluster's edges enrol with the old Cluster's token")
 	}
 }
@@ -79,11 +82,11 @@ func TestAClusterThatIsMadeAgainGetsAnotherTunnel(t *testing.T) {
 func TestTheTunnelOfAClusterThatIsGoneGoes(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	orphan := tunnelNamed(kubetest.Cluster(ns, "c1"))
+	orphan := controllertest.TunnelNamed(kubetest.Cluster(ns, "c1"))
 	orphan.Finalizers = []string{v1alpha1.TunnelFinalizer}
 	orphan.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "gone", Controller: ptr.To(true)}}
-	create(t, m, orphan)
-	waitGone(t, m, orphan)
+	controllertest.Create(t, m, orphan)
+	controllertest.WaitGone(t, m, orphan)
 }
 
 func TestNothingIsWrittenWhilePaused(t *testing.T) {
@@ -92,45 +95,45 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 	bySpec, byAnnotation, byTunnel := kubetest.Cluster(ns, "spec"), kubetest.Cluster(ns, "annotation"), kubetest.Cluster(ns, "tunnel")
 	bySpec.Spec.Paused = ptr.To(true)
 	byAnnotation.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
-	pausedTunnel := tunnelNamed(byTunnel)
+	pausedTunnel := controllertest.TunnelNamed(byTunnel)
 	pausedTunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
-	create(t, m, pausedTunnel)
+	controllertest.Create(t, m, pausedTunnel)
 	all := []*clusterv1.Cluster{bySpec, byAnnotation, byTunnel}
 	for _, c := range all {
-		create(t, m, c, kubeconfigSecret(t, ns, c.Name, originalServer))
+		controllertest.Create(t, m, c, controllertest.KubeconfigSecret(t, ns, c.Name, controllertest.OriginalServer))
 	}
 	settled(t, m, ns)
 	for _, c := range all {
-		waitServer(t, m, kubeconfigSecret(t, ns, c.Name, ""), originalServer)
+		waitServer(t, m, controllertest.KubeconfigSecret(t, ns, c.Name, ""), controllertest.OriginalServer)
 	}
-	edit(t, m, bySpec, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
-	edit(t, m, byAnnotation, func(c *clusterv1.Cluster) { c.Annotations = nil })
-	edit(t, m, pausedTunnel, func(t *v1alpha1.Tunnel) { t.Annotations = nil })
+	controllertest.Edit(t, m, bySpec, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+	controllertest.Edit(t, m, byAnnotation, func(c *clusterv1.Cluster) { c.Annotations = nil })
+	controllertest.Edit(t, m, pausedTunnel, func(t *v1alpha1.Tunnel) { t.Annotations = nil })
 	for _, c := range all {
 		waitReady(t, m, c)
 	}
 	// Pausing keeps what was written, even when the Tunnel is deleted: so clusterctl moves it.
-	edit(t, m, bySpec, func(c *clusterv1.Cluster) {
+	controllertest.Edit(t, m, bySpec, func(c *clusterv1.Cluster) {
 		c.Spec.Paused = ptr.To(true)
 		c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled
 	})
 	settled(t, m, ns)
-	waitServer(t, m, kubeconfigSecret(t, ns, bySpec.Name, ""), connectServer(bySpec))
-	read(t, m, tunnelNamed(bySpec))
+	waitServer(t, m, controllertest.KubeconfigSecret(t, ns, bySpec.Name, ""), controllertest.ConnectServer(bySpec))
+	controllertest.Read(t, m, controllertest.TunnelNamed(bySpec))
 }
 
 func TestAProvidersRewriteIsRewrittenAndKept(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
-	create(t, m, cluster, secret.DeepCopy())
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
-	moved := kubeconfigSecret(t, ns, "c1", "https://192.0.2.99:6443")
-	edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = moved.Data })
-	eventually(t, func() error {
-		now := read(t, m, secret)
-		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != "https://192.0.2.99:6443" || entryOf(t, now).ProxyURL == "" {
-			return fmt.Errorf("original server %s, entry %+v", got, entryOf(t, now).Server)
+	moved := controllertest.KubeconfigSecret(t, ns, "c1", "https://192.0.2.99:6443")
+	controllertest.Edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = moved.Data })
+	controllertest.Eventually(t, func() error {
+		now := controllertest.Read(t, m, secret)
+		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != "https://192.0.2.99:6443" || controllertest.EntryOf(t, now).ProxyURL == "" {
+			return fmt.Errorf("original server %s, entry %+v", got, controllertest.EntryOf(t, now).Server)
 		}
 		return nil
 	})
@@ -139,19 +142,19 @@ func TestAProvidersRewriteIsRewrittenAndKept(t *testing.T) {
 func TestCertificateRotationKeepsTheOriginal(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
-	create(t, m, cluster, secret.DeepCopy())
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
-	rotated := kubeconfigSecret(t, ns, "c1", connectServer(cluster)) // other credentials, our server, no proxy-url
-	edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = rotated.Data })
-	eventually(t, func() error {
-		now := read(t, m, secret)
-		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != originalServer || entryOf(t, now).ProxyURL == "" {
-			return fmt.Errorf("original server %s, entry %+v", got, entryOf(t, now).Server)
+	rotated := controllertest.KubeconfigSecret(t, ns, "c1", controllertest.ConnectServer(cluster)) // other credentials, our server, no proxy-url
+	controllertest.Edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = rotated.Data })
+	controllertest.Eventually(t, func() error {
+		now := controllertest.Read(t, m, secret)
+		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != controllertest.OriginalServer || controllertest.EntryOf(t, now).ProxyURL == "" {
+			return fmt.Errorf("original server %s, entry %+v", got, controllertest.EntryOf(t, now).Server)
 		}
 		return nil
 	})
-	config, err := clientcmd.Load(read(t, m, secret).Data[kubeconfig.Key])
+	config, err := clientcmd.Load(controllertest.Read(t, m, secret).Data[kubeconfig.Key])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,20 +171,20 @@ func TestTheBootstrapSecretComesBack(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
-	secret := bootstrapOf(cluster)
-	eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
+	secret := controllertest.BootstrapOf(cluster)
+	controllertest.Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
 	first := secret.DeepCopy()
 
-	edit(t, m, secret, func(s *corev1.Secret) { s.Data[v1alpha1.BootstrapGatewayKey] = []byte("elsewhere:1") })
-	eventually(t, func() error {
-		if now := read(t, m, secret); string(now.Data[v1alpha1.BootstrapGatewayKey]) != "gw.example.com:443" {
+	controllertest.Edit(t, m, secret, func(s *corev1.Secret) { s.Data[v1alpha1.BootstrapGatewayKey] = []byte("elsewhere:1") })
+	controllertest.Eventually(t, func() error {
+		if now := controllertest.Read(t, m, secret); string(now.Data[v1alpha1.BootstrapGatewayKey]) != "gw.example.com:443" {
 			return fmt.Errorf("gateway %s", now.Data[v1alpha1.BootstrapGatewayKey])
 		}
 		return nil
 	})
-	if string(read(t, m, secret).Data[v1alpha1.BootstrapTokenKey]) != string(first.Data[v1alpha1.BootstrapTokenKey]) {
+	if string(controllertest.Read(t, m, secret).Data[v1alpha1.BootstrapTokenKey]) != string(first.Data[v1alpha1.BootstrapTokenKey]) {
 		t.Error("an edit of the Secret has cost a token")
 	}
 	if err := m.Delete(t.Context(), secret); err != nil {
@@ -189,11 +192,11 @@ func TestTheBootstrapSecretComesBack(t *testing.T) {
 	}
 	waitToken(t, m, cluster, string(first.Data[v1alpha1.BootstrapTokenKey]))
 	// Whoever has stolen the token that was in it, and did not use it, is left with nothing.
-	tunnel := read(t, m, tunnelNamed(cluster))
-	stolen := edgeRequest(t, cluster.Namespace+"/c1")
+	tunnel := controllertest.Read(t, m, controllertest.TunnelNamed(cluster))
+	stolen := controllertest.EdgeRequest(t, cluster.Namespace+"/c1")
 	stolen.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
 	stolen.Annotations[v1alpha1.RequestTokenAnnotation] = enrol.HashToken(string(first.Data[v1alpha1.BootstrapTokenKey]))
-	if got := denialOf(answered(t, m, stolen)); got != reasonUnknownToken {
+	if got := denialOf(answered(t, m, stolen)); got != signer.ReasonUnknownToken {
 		t.Errorf("the token of the deleted Secret got %q", got)
 	}
 }
@@ -207,20 +210,20 @@ func TestATokenMakesRoomForAnotherWellBeforeItEnds(t *testing.T) {
 			m := apiserver(t)
 			ns := kubetest.NewNamespace(t, m)
 			cluster := kubetest.Cluster(ns, "c1")
-			create(t, m, cluster)
-			secret := bootstrapOf(cluster)
-			eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
+			controllertest.Create(t, m, cluster)
+			secret := controllertest.BootstrapOf(cluster)
+			controllertest.Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
 			old := string(secret.Data[v1alpha1.BootstrapTokenKey])
-			tunnel := tunnelNamed(cluster)
-			eventually(t, func() error {
+			tunnel := controllertest.TunnelNamed(cluster)
+			controllertest.Eventually(t, func() error {
 				if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 					return err
 				}
-				wearOut(&tunnel.Status.Tokens[indexToken(tunnel.Status.Tokens, enrol.HashToken(old))])
+				wearOut(&tunnel.Status.Tokens[records.TokenIndex(tunnel.Status.Tokens, enrol.HashToken(old))])
 				return m.Status().Update(t.Context(), tunnel)
 			})
 			waitToken(t, m, cluster, old)
-			if tokens := read(t, m, tunnel).Status.Tokens; indexToken(tokens, enrol.HashToken(old)) < 0 {
+			if tokens := controllertest.Read(t, m, tunnel).Status.Tokens; records.TokenIndex(tokens, enrol.HashToken(old)) < 0 {
 				t.Errorf("the old token, which machines may have, is not on record: %+v", tokens)
 			}
 		})
@@ -230,8 +233,8 @@ func TestATokenMakesRoomForAnotherWellBeforeItEnds(t *testing.T) {
 // waitToken waits until a bootstrap Secret has another token than before, and checks that it is on record.
 func waitToken(t *testing.T, m *management, cluster *clusterv1.Cluster, before string) {
 	t.Helper()
-	secret, tunnel := bootstrapOf(cluster), tunnelNamed(cluster)
-	eventually(t, func() error {
+	secret, tunnel := controllertest.BootstrapOf(cluster), controllertest.TunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 			return err
 		}
@@ -239,7 +242,7 @@ func waitToken(t *testing.T, m *management, cluster *clusterv1.Cluster, before s
 			return err
 		}
 		token := string(secret.Data[v1alpha1.BootstrapTokenKey])
-		if token == before || indexToken(tunnel.Status.Tokens, enrol.HashToken(token)) < 0 {
+		if token == before || records.TokenIndex(tunnel.Status.Tokens, enrol.HashToken(token)) < 0 {
 			return fmt.Errorf("the token is the old one, or not among the %d on record", len(tunnel.Status.Tokens))
 		}
 		return nil

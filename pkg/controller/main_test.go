@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
@@ -17,25 +15,8 @@ import (
 
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/traces"
-	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
-
-const (
-	controllerUser = "system:serviceaccount:fairlead-system:controller"
-	xdsServerUser  = "system:serviceaccount:fairlead-system:xds-server"
-)
-
-func testConfig() Config {
-	return Config{
-		Domain: "tunnels.example.com", Namespace: "fairlead-system",
-		Public:    model.Endpoint{Host: "gw.example.com", Port: 443},
-		APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443},
-		Connect:   model.Endpoint{Host: "10.1.1.1", Port: 3128},
-		DNS:       TunnelDNSNo, LeafLifetime: 24 * time.Hour, TokenLifetime: 24 * time.Hour, TokenUses: 3,
-		XDSServerUser: xdsServerUser,
-		DialNetworks:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, neverDial: func(netip.Addr) bool { return false },
-	}
-}
 
 // management is a real kube-apiserver with the real manager, which has the permissions of deploy/kubernetes and no more.
 type management struct {
@@ -65,7 +46,7 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err := kubetest.Deploy(ctx, admin, "namespace.yaml", "controller.yaml", "xds-server.yaml", "policy.yaml"); err != nil {
 		return err
 	}
-	xdsServerConfig := kubetest.Impersonate(config, xdsServerUser)
+	xdsServerConfig := kubetest.Impersonate(config, controllertest.XDSServerUser)
 	xdsServer, err := kubetest.NewClient(xdsServerConfig)
 	if err != nil {
 		return err
@@ -80,11 +61,11 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	own := kubetest.Impersonate(config, controllerUser)
+	own := kubetest.Impersonate(config, controllertest.ControllerUser)
 	own.Wrap(traces.Transport)
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
-		Scheme: scheme, Cache: CacheOptions(testConfig()), Metrics: metrics.Options{BindAddress: "0"},
-		LeaderElection: true, LeaderElectionID: "fairlead-controller", LeaderElectionNamespace: testConfig().Namespace,
+		Scheme: scheme, Cache: CacheOptions(controllertest.Config()), Metrics: metrics.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "fairlead-controller", LeaderElectionNamespace: controllertest.Config().Namespace,
 	})
 	if err != nil {
 		return err
@@ -96,7 +77,7 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	installed := testConfig()
+	installed := controllertest.Config()
 	installed.WebhookListen = leadersWebhook
 	if err := Setup(mgr, installed, log); err != nil {
 		return err
@@ -116,10 +97,4 @@ func apiserver(t *testing.T) *management {
 	t.Helper()
 	server.Config(t)
 	return shared
-}
-
-// eventually waits until check finds nothing wrong.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	kubetest.Eventually(t, "waiting", check)
 }

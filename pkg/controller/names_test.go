@@ -15,16 +15,9 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
-
-// message is that of a condition, or empty.
-func message(tunnel *v1alpha1.Tunnel, kind string) string {
-	if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c != nil {
-		return c.Message
-	}
-	return ""
-}
 
 func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 	tests := map[string]struct{ name, wantField string }{
@@ -38,12 +31,12 @@ func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 		n++
 		cluster := kubetest.Cluster(ns, fmt.Sprintf("c%d", n))
 		t.Run(name, func(t *testing.T) {
-			tunnel := tunnelNamed(cluster)
+			tunnel := controllertest.TunnelNamed(cluster)
 			tunnel.Spec.ExtraNames = []string{tc.name}
-			secret := kubeconfigSecret(t, ns, cluster.Name, originalServer)
-			create(t, m, tunnel, secret.DeepCopy(), cluster)
+			secret := controllertest.KubeconfigSecret(t, ns, cluster.Name, controllertest.OriginalServer)
+			controllertest.Create(t, m, tunnel, secret.DeepCopy(), cluster)
 			tunnel = waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
-			if got := message(tunnel, v1alpha1.ConditionAccepted); !strings.Contains(got, tc.wantField) {
+			if got := controllertest.Message(tunnel, v1alpha1.ConditionAccepted); !strings.Contains(got, tc.wantField) {
 				t.Errorf("message %q, want one with %q", got, tc.wantField)
 			}
 			waitReady(t, m, cluster)
@@ -54,7 +47,7 @@ func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 // nextSecond waits until what is created is younger: creation times have whole seconds, and of two of one age the name decides.
 func nextSecond(t *testing.T, than client.Object) {
 	t.Helper()
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if !time.Now().Truncate(time.Second).After(than.GetCreationTimestamp().Time) {
 			return fmt.Errorf("the second has not passed")
 		}
@@ -67,28 +60,28 @@ func TestAnOlderTunnelTakesNoNameByAnEdit(t *testing.T) {
 	ns := kubetest.NewNamespace(t, m)
 	shared := "api-" + ns + ".example.org"
 	older, younger := kubetest.Cluster(ns, "older"), kubetest.Cluster(ns, "younger")
-	create(t, m, older)
+	controllertest.Create(t, m, older)
 	first := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	nextSecond(t, first)
-	second := tunnelNamed(younger)
+	second := controllertest.TunnelNamed(younger)
 	second.Spec.ExtraNames = []string{shared}
-	create(t, m, second, younger)
+	controllertest.Create(t, m, second, younger)
 	holder := waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	record := []string{holder.Status.Hostname, shared}
 	if !slices.Equal(holder.Status.Names, record) || holder.Status.ID != holder.Spec.ID {
 		t.Errorf("on record are %v and %s, want %v and %s", holder.Status.Names, holder.Status.ID, record, holder.Spec.ID)
 	}
 
-	edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{shared} })
+	controllertest.Edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{shared} })
 	refused := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
-	if got := message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/younger") || slices.Contains(refused.Status.Names, shared) {
+	if got := controllertest.Message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/younger") || slices.Contains(refused.Status.Names, shared) {
 		t.Errorf("message %q, names %v", got, refused.Status.Names)
 	}
 	settled(t, m, ns)
-	if now := read(t, m, holder); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || !slices.Equal(now.Status.Names, record) {
+	if now := controllertest.Read(t, m, holder); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || !slices.Equal(now.Status.Names, record) {
 		t.Errorf("the holder has lost the name: %+v", now.Status)
 	}
-	edit(t, m, second, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = nil })
+	controllertest.Edit(t, m, second, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = nil })
 	first = waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	if !slices.Contains(first.Status.Names, shared) {
 		t.Errorf("the name that was given up is not on record: %v", first.Status.Names)
@@ -99,19 +92,19 @@ func TestAnOlderTunnelTakesNoIDByAnEdit(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	older, younger := kubetest.Cluster(ns, "older"), kubetest.Cluster(ns, "younger")
-	first := tunnelNamed(older) // there is no Cluster yet, so nobody chooses an id
-	create(t, m, first)
+	first := controllertest.TunnelNamed(older) // there is no Cluster yet, so nobody chooses an id
+	controllertest.Create(t, m, first)
 	nextSecond(t, first)
-	create(t, m, younger)
+	controllertest.Create(t, m, younger)
 	victim := waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
-	edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ID = victim.Spec.ID })
-	create(t, m, older)
+	controllertest.Edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ID = victim.Spec.ID })
+	controllertest.Create(t, m, older)
 	refused := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
-	if got := message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, "spec.id") || refused.Status.ID != "" || refused.Status.Names != nil {
+	if got := controllertest.Message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, "spec.id") || refused.Status.ID != "" || refused.Status.Names != nil {
 		t.Errorf("message %q, on record %v and %q", got, refused.Status.Names, refused.Status.ID)
 	}
 	settled(t, m, ns)
-	if now := read(t, m, victim); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || now.Status.ID != victim.Spec.ID {
+	if now := controllertest.Read(t, m, victim); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || now.Status.ID != victim.Spec.ID {
 		t.Errorf("the victim has lost its id: %+v", now.Status)
 	}
 }
@@ -121,19 +114,19 @@ func TestTheOlderTunnelKeepsANameUntilItGivesItUp(t *testing.T) {
 	ns := kubetest.NewNamespace(t, m)
 	shared := "api-" + ns + ".example.org"
 	older, younger := kubetest.Cluster(ns, "z-older"), kubetest.Cluster(ns, "a-younger")
-	first := tunnelNamed(older)
+	first := controllertest.TunnelNamed(older)
 	first.Spec.ExtraNames = []string{shared}
-	create(t, m, first, older)
+	controllertest.Create(t, m, first, older)
 	waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
-	second := tunnelNamed(younger)
+	second := controllertest.TunnelNamed(younger)
 	second.Spec.ExtraNames = []string{shared}
 	nextSecond(t, first)
-	create(t, m, second, younger)
+	controllertest.Create(t, m, second, younger)
 	refused := waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
-	if got := message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/z-older") {
+	if got := controllertest.Message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/z-older") {
 		t.Errorf("message %q does not name the Tunnel that has the name", got)
 	}
-	edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = nil })
+	controllertest.Edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = nil })
 	waitCondition(t, m, younger, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 }
 
@@ -141,19 +134,19 @@ func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	long := kubetest.Cluster(ns, strings.Repeat("c", 64))
-	secret := kubeconfigSecret(t, ns, long.Name, originalServer)
+	secret := controllertest.KubeconfigSecret(t, ns, long.Name, controllertest.OriginalServer)
 	secret.Labels[clusterv1.ClusterNameLabel] = "long" // a label has room for 63 bytes
-	create(t, m, long, secret.DeepCopy())
+	controllertest.Create(t, m, long, secret.DeepCopy())
 	tunnel := waitCondition(t, m, long, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidName)
-	if got := message(tunnel, v1alpha1.ConditionAccepted); !strings.HasPrefix(got, "metadata.name") || tunnel.Status.Hostname != "" {
+	if got := controllertest.Message(tunnel, v1alpha1.ConditionAccepted); !strings.HasPrefix(got, "metadata.name") || tunnel.Status.Hostname != "" {
 		t.Errorf("message %q, hostname %q", got, tunnel.Status.Hostname)
 	}
 	waitCondition(t, m, long, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotAccepted)
-	if now := read(t, m, secret); entryOf(t, now).Server != originalServer || len(now.Annotations) != 0 {
+	if now := controllertest.Read(t, m, secret); controllertest.EntryOf(t, now).Server != controllertest.OriginalServer || len(now.Annotations) != 0 {
 		t.Errorf("the kubeconfig was written: %v", now.Annotations)
 	}
 	settled(t, m, ns)
-	if err := m.Get(t.Context(), client.ObjectKeyFromObject(bootstrapOf(long)), &corev1.Secret{}); !apierrors.IsNotFound(err) {
+	if err := m.Get(t.Context(), client.ObjectKeyFromObject(controllertest.BootstrapOf(long)), &corev1.Secret{}); !apierrors.IsNotFound(err) {
 		t.Errorf("edges are invited to a Tunnel that is not served: %v", err)
 	}
 }
@@ -161,40 +154,41 @@ func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 func TestTwoClustersOfOneHostname(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	// Of two of one age the first in the order of names keeps it: "-" comes before ".".
+	// Both give a--b as the first label. The first that is on record keeps it; pkg/decision has the order of two that come together.
 	keeps, loses := kubetest.Cluster(ns, "a--b"), kubetest.Cluster(ns, "a.b")
-	create(t, m, keeps, loses)
+	controllertest.Create(t, m, keeps)
 	waitCondition(t, m, keeps, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	controllertest.Create(t, m, loses)
 	waitCondition(t, m, loses, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
 }
 
 func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
-	create(t, m, cluster, secret.DeepCopy())
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
-	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "no..address" })
+	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "no..address" })
 	if now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer); now.Status.Names != nil || now.HeldID() == "" {
 		t.Errorf("on record are %v and %q, while nothing is served: the id stays the Tunnel's", now.Status.Names, now.Status.ID)
 	}
-	waitServer(t, m, secret, originalServer)
-	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "192.0.2.11" })
-	waitServer(t, m, secret, connectServer(cluster))
+	waitServer(t, m, secret, controllertest.OriginalServer)
+	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "192.0.2.11" })
+	waitServer(t, m, secret, controllertest.ConnectServer(cluster))
 }
 
 func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	bad, good := kubetest.Cluster(ns, "bad"), kubetest.Cluster(ns, "good")
-	garbage := kubeconfigSecret(t, ns, "bad", originalServer)
+	garbage := controllertest.KubeconfigSecret(t, ns, "bad", controllertest.OriginalServer)
 	garbage.Data[kubeconfig.Key] = []byte("password: hunter2: {")
-	create(t, m, garbage, bad, kubeconfigSecret(t, ns, "good", originalServer), good)
+	controllertest.Create(t, m, garbage, bad, controllertest.KubeconfigSecret(t, ns, "good", controllertest.OriginalServer), good)
 	tunnel := waitCondition(t, m, bad, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
-	if got := message(tunnel, v1alpha1.ConditionKubeconfigReady); strings.Contains(got, "hunter2") {
+	if got := controllertest.Message(tunnel, v1alpha1.ConditionKubeconfigReady); strings.Contains(got, "hunter2") {
 		t.Errorf("message %q quotes the Secret", got)
 	}
 	waitReady(t, m, good)
-	edit(t, m, bad, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
-	waitGone(t, m, tunnel) // what can't be read can't be restored, and must not keep the Tunnel
+	controllertest.Edit(t, m, bad, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.WaitGone(t, m, tunnel) // what can't be read can't be restored, and must not keep the Tunnel
 }

@@ -18,6 +18,9 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -31,7 +34,7 @@ func preparedTunnel(t *testing.T, m *management, id string, lasts time.Duration)
 		}},
 		Spec: v1alpha1.TunnelSpec{ID: id},
 	}
-	create(t, m, tunnel)
+	controllertest.Create(t, m, tunnel)
 	return tunnel
 }
 
@@ -39,7 +42,7 @@ func preparedTunnel(t *testing.T, m *management, id string, lasts time.Duration)
 func tokenOf(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) string {
 	t.Helper()
 	secret := &corev1.Secret{}
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		return m.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix}, secret)
 	})
 	if !metav1.IsControlledBy(secret, tunnel) || !strings.Contains(string(secret.Data[v1alpha1.BootstrapFileKey]), tunnel.Spec.ID) {
@@ -52,7 +55,7 @@ func tokenOf(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) string {
 func enrolment(t *testing.T, tunnel *v1alpha1.Tunnel, token string) (csr *certificatesv1.CertificateSigningRequest, node string) {
 	t.Helper()
 	node = model.NewNodeName()
-	csr = edgeRequest(t, tunnel.Namespace+"/"+tunnel.Name)
+	csr = controllertest.EdgeRequest(t, tunnel.Namespace+"/"+tunnel.Name)
 	csr.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
 	csr.Annotations[v1alpha1.RequestNodeAnnotation] = node
 	csr.Annotations[v1alpha1.RequestTokenAnnotation] = enrol.HashToken(token)
@@ -64,12 +67,12 @@ func moveIn(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) *clusterv1.Clu
 	t.Helper()
 	cluster := kubetest.Cluster(tunnel.Namespace, tunnel.Name)
 	cluster.Spec.Paused = ptr.To(true)
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	settled(t, m, tunnel.Namespace) // whatever the controller does to a Tunnel whose Cluster is there, it has done
-	moved := tunnelNamed(cluster)
+	moved := controllertest.TunnelNamed(cluster)
 	moved.Spec.ID = tunnel.Spec.ID
-	fillTunnel(moved, cluster)
-	have := read(t, m, tunnel)
+	objects.CompleteTunnel(moved, cluster)
+	have := controllertest.Read(t, m, tunnel)
 	moved.UID, moved.ResourceVersion = have.UID, have.ResourceVersion
 	if err := m.Update(t.Context(), moved); err != nil {
 		t.Fatal(err)
@@ -95,7 +98,7 @@ func TestATunnelIsPreparedForItsCluster(t *testing.T) {
 	waitCondition(t, m, cluster, v1alpha1.ConditionEnrolled, v1alpha1.ReasonEnrolled)
 
 	cluster = moveIn(t, m, tunnel)
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 	served := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	if served.UID != tunnel.UID || served.Annotations[v1alpha1.PreparedAnnotation] != "" || !metav1.IsControlledBy(served, cluster) {
 		t.Errorf("it is not the one that waited, or waits still: %v", served.ObjectMeta)
@@ -124,7 +127,7 @@ func TestAPreparedTunnelWhoseClusterIsMadeHere(t *testing.T) {
 	tunnel := preparedTunnel(t, m, model.NewID(), time.Hour)
 	tokenOf(t, m, tunnel)
 	cluster := kubetest.Cluster(tunnel.Namespace, tunnel.Name)
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	served := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	if served.UID != tunnel.UID || served.Annotations[v1alpha1.PreparedAnnotation] != "" {
 		t.Errorf("it is not the one that waited, or waits still: %v", served.ObjectMeta)
@@ -136,18 +139,18 @@ func TestAPreparedTunnelEndsWithItsTime(t *testing.T) {
 	id := model.NewID()
 	first := preparedTunnel(t, m, id, 5*time.Second)
 	token := tokenOf(t, m, first)
-	waitGone(t, m, first)
-	waitGone(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: first.Namespace, Name: first.Name + v1alpha1.BootstrapSecretSuffix}})
+	controllertest.WaitGone(t, m, first)
+	controllertest.WaitGone(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: first.Namespace, Name: first.Name + v1alpha1.BootstrapSecretSuffix}})
 	checkEnded(t, m, id)
 	late, _ := enrolment(t, first, token)
-	if reason := denialOf(answered(t, m, late)); reason != reasonUnknownTunnel {
+	if reason := denialOf(answered(t, m, late)); reason != signer.ReasonUnknownTunnel {
 		t.Errorf("who comes late is answered %q", reason)
 	}
 
 	// It can be prepared again: then it has not ended any more.
 	second := preparedTunnel(t, m, id, time.Hour)
 	tokenOf(t, m, second)
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if until, ok := endedIDs(t, m)[id]; ok {
 			return fmt.Errorf("its edges are denied until %s", until)
 		}
@@ -162,12 +165,12 @@ func TestAPreparedTunnelEndsWithItsTime(t *testing.T) {
 func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	served := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	tunnel := preparedTunnel(t, m, served.Spec.ID, time.Hour)
 	waitCondition(t, m, kubetest.Cluster(tunnel.Namespace, tunnel.Name), v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
 	csr, _ := enrolment(t, tunnel, "fl1.any")
-	if reason := denialOf(answered(t, m, csr)); reason != reasonNotHeld {
+	if reason := denialOf(answered(t, m, csr)); reason != signer.ReasonNotHeld {
 		t.Errorf("its edge is answered %q", reason)
 	}
 	settled(t, m, tunnel.Namespace)
@@ -177,7 +180,7 @@ func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
 	if err := m.Delete(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	waitGone(t, m, tunnel)
+	controllertest.WaitGone(t, m, tunnel)
 	settled(t, m, tunnel.Namespace)
 	if until, ok := endedIDs(t, m)[served.Spec.ID]; ok {
 		t.Errorf("the edges of the one that lives are denied until %s", until)
@@ -191,16 +194,16 @@ func TestAPreparedTunnelWhoseClusterIsAboutToCome(t *testing.T) {
 	tokenOf(t, m, tunnel)
 	cluster := kubetest.Cluster(tunnel.Namespace, tunnel.Name)
 	cluster.Spec.Paused = ptr.To(true)
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	until := time.Now().Add(5 * time.Second)
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if left := time.Until(until); left > 0 {
 			return fmt.Errorf("%s to go", left)
 		}
 		return nil
 	})
 	settled(t, m, tunnel.Namespace)
-	if now := read(t, m, tunnel); !now.DeletionTimestamp.IsZero() {
+	if now := controllertest.Read(t, m, tunnel); !now.DeletionTimestamp.IsZero() {
 		t.Error("it is being deleted")
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -22,20 +24,20 @@ func claimant(t *testing.T, m *management, recorded string) *v1alpha1.Tunnel {
 	t.Helper()
 	id := model.NewID()
 	holder := claims(t, m, id)
-	eventually(t, func() error {
-		if got := read(t, m, holder).HeldID(); got != id {
+	controllertest.Eventually(t, func() error {
+		if got := controllertest.Read(t, m, holder).HeldID(); got != id {
 			return fmt.Errorf("the holder has the id %q", got)
 		}
 		return nil
 	})
 	claimant := claims(t, m, id)
-	eventually(t, func() error {
-		if message(read(t, m, claimant), v1alpha1.ConditionAccepted) == "" {
+	controllertest.Eventually(t, func() error {
+		if controllertest.Message(controllertest.Read(t, m, claimant), v1alpha1.ConditionAccepted) == "" {
 			return errors.New("the controller has not decided about the claim")
 		}
 		return nil
 	})
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(claimant), claimant); err != nil {
 			return err
 		}
@@ -56,27 +58,27 @@ func TestTheSignerRefuses(t *testing.T) {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Annotations[v1alpha1.RequestTunnelAnnotation] += "-not"
 			},
-			want: reasonUnknownTunnel,
+			want: signer.ReasonUnknownTunnel,
 		},
 		"the id of an earlier tunnel": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Annotations[v1alpha1.RequestTunnelIDAnnotation] = model.NewID()
 			},
-			want: reasonTunnelEnded,
+			want: signer.ReasonTunnelEnded,
 		},
 		"a renewal for an earlier tunnel": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Annotations[v1alpha1.RequestTunnelIDAnnotation] = model.NewID()
 				delete(r.Annotations, v1alpha1.RequestTokenAnnotation)
 			},
-			want: reasonTunnelEnded,
+			want: signer.ReasonTunnelEnded,
 		},
 		"a Tunnel that claims an id which is not recorded as its own": {
 			new: func(t *testing.T, m *management) *v1alpha1.Tunnel {
 				t.Helper()
 				return claimant(t, m, "")
 			},
-			want: reasonNotHeld,
+			want: signer.ReasonNotHeld,
 		},
 		"a renewal by a Tunnel that claims another id than is recorded": {
 			new: func(t *testing.T, m *management) *v1alpha1.Tunnel {
@@ -86,58 +88,60 @@ func TestTheSignerRefuses(t *testing.T) {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				delete(r.Annotations, v1alpha1.RequestTokenAnnotation)
 			},
-			want: reasonNotHeld,
+			want: signer.ReasonNotHeld,
 		},
 		"a token of no record": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Annotations[v1alpha1.RequestTokenAnnotation] = enrol.HashToken("another")
 			},
-			want: reasonUnknownToken,
+			want: signer.ReasonUnknownToken,
 		},
 		"a token that has expired": {
 			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
 				t.Helper()
-				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(time.Now().Add(-time.Second)), MaxUses: 3})
+				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(-time.Second)), MaxUses: 3})
 			},
-			want: reasonTokenExpired,
+			want: signer.ReasonTokenExpired,
 		},
 		"a token that is used up": {
 			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
 				t.Helper()
-				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3, Uses: 3})
+				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3, Uses: 3})
 			},
-			want: reasonTokenUsedUp,
+			want: signer.ReasonTokenUsedUp,
 		},
 		"a tunnel whose Cluster is another's": {
 			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
 				t.Helper()
 				// A Tunnel of no owner is what the xds-server does not serve either.
-				edit(t, m, tunnel, func(tunnel *v1alpha1.Tunnel) { tunnel.OwnerReferences = nil })
+				controllertest.Edit(t, m, tunnel, func(tunnel *v1alpha1.Tunnel) { tunnel.OwnerReferences = nil })
 			},
-			want: reasonTunnelEnded,
+			want: signer.ReasonTunnelEnded,
 		},
 		"an edge that is revoked": {
 			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
 				t.Helper()
-				edit(t, m, tunnel, func(tunnel *v1alpha1.Tunnel) { tunnel.Spec.RevokedEdges = []string{"edge-other", testNode} })
+				controllertest.Edit(t, m, tunnel, func(tunnel *v1alpha1.Tunnel) {
+					tunnel.Spec.RevokedEdges = []string{"edge-other", controllertest.TestNode}
+				})
 			},
-			want: reasonRevoked,
+			want: signer.ReasonRevoked,
 		},
 		"an edge that would be a gateway": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Annotations[v1alpha1.RequestNodeAnnotation] = "gateway-0"
 			},
-			want: reasonInvalidName,
+			want: signer.ReasonInvalidName,
 		},
 		"a gateway that would be an edge": {
 			csr:  func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = v1alpha1.SignerGateway },
-			want: reasonInvalidName,
+			want: signer.ReasonInvalidName,
 		},
 		"a usage that is not the profile's": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageCodeSigning}
 			},
-			want: reasonWrongUsage,
+			want: signer.ReasonWrongUsage,
 		},
 	}
 	m := apiserver(t)
@@ -150,17 +154,17 @@ func TestTheSignerRefuses(t *testing.T) {
 			if tc.tunnel != nil {
 				tc.tunnel(t, m, tunnel)
 			}
-			csr := edgeRequest(t, tunnel.Namespace+"/c1")
+			csr := controllertest.EdgeRequest(t, tunnel.Namespace+"/c1")
 			csr.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
 			if tc.csr != nil {
 				tc.csr(csr)
 			}
-			before := read(t, m, tunnel).Status
+			before := controllertest.Read(t, m, tunnel).Status
 			csr = answered(t, m, csr)
 			if got := denialOf(csr); got != tc.want || len(csr.Status.Certificate) != 0 {
 				t.Errorf("got reason %q and %d bytes of certificate, want %s", got, len(csr.Status.Certificate), tc.want)
 			}
-			if after := read(t, m, tunnel).Status; len(after.Edges) != 0 || after.Tokens[0].Uses != before.Tokens[0].Uses {
+			if after := controllertest.Read(t, m, tunnel).Status; len(after.Edges) != 0 || after.Tokens[0].Uses != before.Tokens[0].Uses {
 				t.Errorf("the refusal was noted as a use: %+v", after)
 			}
 		})
@@ -169,10 +173,10 @@ func TestTheSignerRefuses(t *testing.T) {
 
 func TestTheSignerRefusesWhoeverIsNotTheXDSServer(t *testing.T) {
 	m := apiserver(t)
-	csr := edgeRequest(t, pausedTunnel(t, m).Namespace+"/c1")
-	create(t, m, csr) // as an administrator; the apiserver overwrites spec.username
-	eventually(t, func() error {
-		if got := denialOf(read(t, m, csr)); got != reasonWrongUser {
+	csr := controllertest.EdgeRequest(t, pausedTunnel(t, m).Namespace+"/c1")
+	controllertest.Create(t, m, csr) // as an administrator; the apiserver overwrites spec.username
+	controllertest.Eventually(t, func() error {
+		if got := denialOf(controllertest.Read(t, m, csr)); got != signer.ReasonWrongUser {
 			return fmt.Errorf("got reason %q", got)
 		}
 		return nil
@@ -181,11 +185,11 @@ func TestTheSignerRefusesWhoeverIsNotTheXDSServer(t *testing.T) {
 
 func TestTheSignerLeavesOthersAlone(t *testing.T) {
 	m := apiserver(t)
-	foreign := edgeRequest(t, "")
+	foreign := controllertest.EdgeRequest(t, "")
 	foreign.Spec.SignerName = "example.org/edge"
-	create(t, m, foreign)
-	answered(t, m, edgeRequest(t, pausedTunnel(t, m).Namespace+"/c1"))
-	if now := read(t, m, foreign); len(now.Status.Conditions) != 0 || len(now.Status.Certificate) != 0 {
+	controllertest.Create(t, m, foreign)
+	answered(t, m, controllertest.EdgeRequest(t, pausedTunnel(t, m).Namespace+"/c1"))
+	if now := controllertest.Read(t, m, foreign); len(now.Status.Conditions) != 0 || len(now.Status.Certificate) != 0 {
 		t.Errorf("another signer's request was answered: %+v", now.Status)
 	}
 }
@@ -193,15 +197,15 @@ func TestTheSignerLeavesOthersAlone(t *testing.T) {
 func TestAnEndedTunnelRenewsNothing(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
-	answered(t, m, edgeRequest(t, tunnel.Namespace+"/c1"))
+	answered(t, m, controllertest.EdgeRequest(t, tunnel.Namespace+"/c1"))
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: "c1"}}
 	if err := m.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	renewal := edgeRequest(t, tunnel.Namespace+"/c1")
+	renewal := controllertest.EdgeRequest(t, tunnel.Namespace+"/c1")
 	delete(renewal.Annotations, v1alpha1.RequestTokenAnnotation)
 	// Whether the Tunnel is gone already is a matter of milliseconds.
-	if got := denialOf(answered(t, m, renewal)); got != reasonTunnelEnded && got != reasonUnknownTunnel {
+	if got := denialOf(answered(t, m, renewal)); got != signer.ReasonTunnelEnded && got != signer.ReasonUnknownTunnel {
 		t.Errorf("got reason %q", got)
 	}
 }

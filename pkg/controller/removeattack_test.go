@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
 // TestARejectedTunnelEndsNothingOfAnother has an attacker's Tunnel claim the id of a victim in another namespace. It is refused, asks for
@@ -19,34 +20,34 @@ import (
 func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 	m := apiserver(t)
 	victim := kubetest.Cluster(kubetest.NewNamespace(t, m), "victim")
-	create(t, m, victim, kubeconfigSecret(t, victim.Namespace, "victim", originalServer))
+	controllertest.Create(t, m, victim, controllertest.KubeconfigSecret(t, victim.Namespace, "victim", controllertest.OriginalServer))
 	waitReady(t, m, victim)
 	askFor(t, m, victim, v1alpha1.KubeconfigCopy{Name: "copy", Exec: &v1alpha1.ExecAudience{Command: "login"}})
 	waitCopies(t, m, victim, v1alpha1.ReasonCopiesWritten, "1 copy")
-	id := read(t, m, tunnelNamed(victim)).Spec.ID
-	copied := read(t, m, secretNamed(victim.Namespace, "copy"))
+	id := controllertest.Read(t, m, controllertest.TunnelNamed(victim)).Spec.ID
+	copied := controllertest.Read(t, m, controllertest.SecretNamed(victim.Namespace, "copy"))
 
 	ends := map[string]func(t *testing.T, cluster client.Object, tunnel *v1alpha1.Tunnel){
 		"its Tunnel is deleted":  func(t *testing.T, _ client.Object, tunnel *v1alpha1.Tunnel) { deleteObject(t, m, tunnel) },
 		"its Cluster is deleted": func(t *testing.T, cluster client.Object, _ *v1alpha1.Tunnel) { deleteObject(t, m, cluster) },
 		"its Cluster opts out": func(t *testing.T, cluster client.Object, _ *v1alpha1.Tunnel) {
-			edit(t, m, cluster, func(o client.Object) { o.SetLabels(map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelDisabled}) })
+			controllertest.Edit(t, m, cluster, func(o client.Object) { o.SetLabels(map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelDisabled}) })
 		},
 	}
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			attacker := kubetest.Cluster(kubetest.NewNamespace(t, m), "attacker")
-			tunnel := tunnelNamed(attacker)
+			tunnel := controllertest.TunnelNamed(attacker)
 			tunnel.Spec.ID = id
-			create(t, m, tunnel, attacker)
+			controllertest.Create(t, m, tunnel, attacker)
 			refused := waitCondition(t, m, attacker, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
 			if refused.HeldID() != "" {
 				t.Errorf("the attacker holds the id %s", refused.HeldID())
 			}
 			uid := refused.UID
 			end(t, attacker, refused)
-			eventually(t, func() error {
-				now := tunnelNamed(attacker)
+			controllertest.Eventually(t, func() error {
+				now := controllertest.TunnelNamed(attacker)
 				if err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now); client.IgnoreNotFound(err) == nil && (err != nil || now.UID != uid) {
 					return nil
 				}
@@ -59,7 +60,7 @@ func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 					done = true
 				default:
 				}
-				record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testConfig().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}
+				record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: controllertest.Config().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}
 				if err := m.Get(context.WithoutCancel(t.Context()), client.ObjectKeyFromObject(record), record); client.IgnoreNotFound(err) != nil {
 					t.Fatal(err)
 				}
@@ -67,10 +68,10 @@ func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 					t.Fatal("the victim's id is on record as ended")
 				}
 			}
-			if now := read(t, m, secretNamed(victim.Namespace, "copy")); now.UID != copied.UID {
+			if now := controllertest.Read(t, m, controllertest.SecretNamed(victim.Namespace, "copy")); now.UID != copied.UID {
 				t.Error("the victim's copy was deleted, and made again")
 			}
-			if now := read(t, m, tunnelNamed(victim)); now.HeldID() != id {
+			if now := controllertest.Read(t, m, controllertest.TunnelNamed(victim)); now.HeldID() != id {
 				t.Errorf("the victim holds %q", now.HeldID())
 			}
 		})

@@ -21,6 +21,10 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/ca"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/signer"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	csrs "github.com/fairlead/fairlead/pkg/enrol/csr"
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
@@ -30,7 +34,7 @@ import (
 // pausedTunnel makes a Tunnel that holds its id and has one token of three uses, to which nothing but its status is written.
 func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	t.Helper()
-	tunnel := claims(t, m, testID)
+	tunnel := claims(t, m, controllertest.TestID)
 	setTokens(t, m, tunnel, usableToken())
 	return tunnel
 }
@@ -40,22 +44,22 @@ func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	cluster.Spec.Paused = ptr.To(true)
-	create(t, m, cluster)
-	tunnel := tunnelNamed(cluster)
+	controllertest.Create(t, m, cluster)
+	tunnel := controllertest.TunnelNamed(cluster)
 	tunnel.Spec.ID = id
-	fillTunnel(tunnel, cluster)
-	create(t, m, tunnel)
+	objects.CompleteTunnel(tunnel, cluster)
+	controllertest.Create(t, m, tunnel)
 	return tunnel
 }
 
-// usableToken is the record of testToken, which has three uses.
+// usableToken is the record of controllertest.TestToken, which has three uses.
 func usableToken() v1alpha1.TokenStatus {
-	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(testToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3}
+	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3}
 }
 
 func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v1alpha1.TokenStatus) {
 	t.Helper()
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err
 		}
@@ -71,11 +75,11 @@ func answered(t *testing.T, m *management, csr *certificatesv1.CertificateSignin
 	if err := m.xdsServer.Create(t.Context(), csr); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(csr), csr); err != nil {
 			return err
 		}
-		if open(csr) {
+		if len(csr.Status.Certificate) == 0 && denialOf(csr) == "" {
 			return fmt.Errorf("%s has no answer", csr.Name)
 		}
 		return nil
@@ -104,7 +108,7 @@ func checkLeaf(t *testing.T, m *management, chain []byte, want model.Subject, us
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle, err := readBundle(t.Context(), m, testConfig().Namespace)
+	bundle, err := ca.ReadBundle(t.Context(), m, controllertest.Config().Namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +117,7 @@ func checkLeaf(t *testing.T, m *management, chain []byte, want model.Subject, us
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		t.Error(err)
 	}
-	got, err := testConfig().Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
+	got, err := controllertest.Config().Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
 	if err != nil || got != want || len(leaf.Subject.Organization) != 0 {
 		t.Errorf("subject %+v of %s, %v; want %+v", got, leaf.Subject, err, want)
 	}
@@ -128,21 +132,21 @@ func checkLeaf(t *testing.T, m *management, chain []byte, want model.Subject, us
 func TestAnEdgeGetsTheNamesOfItsTunnelAndNoOthers(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
-	csr := answered(t, m, edgeRequest(t, tunnel.Namespace+"/c1")) // its CSR asks to be a gateway
-	checkLeaf(t, m, csr.Status.Certificate, model.Subject{Role: model.RoleEdge, Node: testNode, ID: testID}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
-	status := read(t, m, tunnel).Status
-	if len(status.Edges) != 1 || status.Edges[0].NodeID != "CN="+testNode || status.Edges[0].Host != "machine-1" {
+	csr := answered(t, m, controllertest.EdgeRequest(t, tunnel.Namespace+"/c1")) // its CSR asks to be a gateway
+	checkLeaf(t, m, csr.Status.Certificate, model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	status := controllertest.Read(t, m, tunnel).Status
+	if len(status.Edges) != 1 || status.Edges[0].NodeID != "CN="+controllertest.TestNode || status.Edges[0].Host != "machine-1" {
 		t.Errorf("edges %+v", status.Edges)
 	}
 	if status.Tokens[0].Uses != 1 || status.Tokens[0].LastUsedAt == nil {
 		t.Errorf("token %+v", status.Tokens[0])
 	}
-	renewal := edgeRequest(t, tunnel.Namespace+"/c1")
+	renewal := controllertest.EdgeRequest(t, tunnel.Namespace+"/c1")
 	delete(renewal.Annotations, v1alpha1.RequestTokenAnnotation)
 	delete(renewal.Annotations, v1alpha1.RequestHostAnnotation)
 	renewal = answered(t, m, renewal)
-	checkLeaf(t, m, renewal.Status.Certificate, model.Subject{Role: model.RoleEdge, Node: testNode, ID: testID}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
-	status = read(t, m, tunnel).Status
+	checkLeaf(t, m, renewal.Status.Certificate, model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	status = controllertest.Read(t, m, tunnel).Status
 	if len(status.Edges) != 1 || status.Edges[0].Host != "machine-1" || status.Tokens[0].Uses != 1 {
 		t.Errorf("a renewal has changed more than the end of the certificate: %+v", status)
 	}
@@ -150,13 +154,13 @@ func TestAnEdgeGetsTheNamesOfItsTunnelAndNoOthers(t *testing.T) {
 
 func TestGatewayAndControlLeaves(t *testing.T) {
 	m := apiserver(t)
-	gateway := edgeRequest(t, "")
+	gateway := controllertest.EdgeRequest(t, "")
 	gateway.Spec.SignerName = v1alpha1.SignerGateway
 	gateway.Annotations = map[string]string{v1alpha1.RequestNodeAnnotation: "gateway-3"}
 	gateway = answered(t, m, gateway)
 	checkLeaf(t, m, gateway.Status.Certificate, model.Subject{Role: model.RoleGateway, Node: "gateway-3"}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 
-	control := edgeRequest(t, "")
+	control := controllertest.EdgeRequest(t, "")
 	control.Spec.SignerName = v1alpha1.SignerControl
 	control.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	control.Annotations = nil
@@ -184,11 +188,11 @@ func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
 		switch {
 		case err == nil:
 			issued++
-		case !strings.Contains(err.Error(), reasonTokenUsedUp):
+		case !strings.Contains(err.Error(), signer.ReasonTokenUsedUp):
 			t.Error(err)
 		}
 	}
-	status := read(t, m, tunnel).Status
+	status := controllertest.Read(t, m, tunnel).Status
 	if issued != 3 || status.Tokens[0].Uses != 3 || len(status.Edges) != 3 {
 		t.Errorf("%d leaves, %d uses, %d edges; want 3 of each", issued, status.Tokens[0].Uses, len(status.Edges))
 	}
@@ -198,7 +202,7 @@ func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
 func TestAnEdgeThatAsksAgainIsCountedOnce(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
-	clientset, err := kubernetes.NewForConfig(kubetest.Impersonate(server.Config(t), xdsServerUser))
+	clientset, err := kubernetes.NewForConfig(kubetest.Impersonate(server.Config(t), controllertest.XDSServerUser))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +214,7 @@ func TestAnEdgeThatAsksAgainIsCountedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hash := enrol.HashToken(testToken)
+	hash := enrol.HashToken(controllertest.TestToken)
 	for range 3 {
 		_, err = csrs.Requests{Client: clientset}.Issue(t.Context(), enrolserver.IssueRequest{
 			Subject: model.Subject{Role: model.RoleEdge, Node: model.NodeNameFor(hash, csr), ID: tunnel.Spec.ID},
@@ -220,7 +224,7 @@ func TestAnEdgeThatAsksAgainIsCountedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if status := read(t, m, tunnel).Status; status.Tokens[0].Uses != 1 || len(status.Edges) != 1 {
+	if status := controllertest.Read(t, m, tunnel).Status; status.Tokens[0].Uses != 1 || len(status.Edges) != 1 {
 		t.Errorf("%d uses, %d edges; want one of each", status.Tokens[0].Uses, len(status.Edges))
 	}
 }
@@ -236,7 +240,7 @@ func enrolEdge(ctx context.Context, clientset kubernetes.Interface, tunnel *v1al
 	}
 	_, err = csrs.Requests{Client: clientset}.Issue(ctx, enrolserver.IssueRequest{
 		Subject: model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: tunnel.Spec.ID},
-		Tunnel:  model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, CSR: csr, TokenHash: enrol.HashToken(testToken),
+		Tunnel:  model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, CSR: csr, TokenHash: enrol.HashToken(controllertest.TestToken),
 	})
 	return err
 }

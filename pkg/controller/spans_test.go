@@ -3,41 +3,29 @@ package controller
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 
-	"go.opentelemetry.io/otel"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/internal/tracetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
-
-// traceTo has spans sent to a collector until stop is called.
-func traceTo(t *testing.T, c *tracetest.Collector) (stop func()) {
-	t.Helper()
-	before := otel.GetTracerProvider()
-	stop, err := traces.Flags{Endpoint: c.Endpoint}.Start(t.Context(), "controller", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stop(); otel.SetTracerProvider(before) })
-	return stop
-}
 
 // TestASignatureIsTraced is about the manager, its permissions and a real kube-apiserver.
 func TestASignatureIsTraced(t *testing.T) {
 	m := apiserver(t)
 	c := tracetest.Start(t)
-	stop := traceTo(t, c)
+	stop := controllertest.TraceTo(t, c)
 	tunnel := pausedTunnel(t, m)
-	csr := answered(t, m, edgeRequest(t, tunnel.Namespace+"/c1"))
+	csr := answered(t, m, controllertest.EdgeRequest(t, tunnel.Namespace+"/c1"))
 	var sign *tracev1.Span
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		for _, reconcile := range c.Find("reconcile", "fairlead.controller", "signer", "fairlead.name", csr.Name) {
 			if below := c.Below(reconcile, "sign"); len(below) == 1 && len(c.Below(reconcile, "HTTP PUT")) == 1 && len(c.Below(reconcile, "HTTP GET")) > 0 {
 				sign = below[0]
@@ -47,13 +35,13 @@ func TestASignatureIsTraced(t *testing.T) {
 		return fmt.Errorf("no reconciliation of %s has a signature below it: %d of the signer, %d signatures", csr.Name, len(c.Find("reconcile", "fairlead.controller", "signer")), len(c.Find("sign")))
 	})
 	stop()
-	if got := tracetest.Attribute(sign, "fairlead.node"); got != testNode || tracetest.Attribute(sign, "fairlead.role") != "edge" {
+	if got := tracetest.Attribute(sign, "fairlead.node"); got != controllertest.TestNode || tracetest.Attribute(sign, "fairlead.role") != "edge" {
 		t.Errorf("the signature is of %v", sign)
 	}
 	if puts := c.Below(sign, "HTTP PUT"); len(puts) != 1 || !strings.HasSuffix(tracetest.Attribute(puts[0], "url.full"), csr.Name+"/status") {
 		t.Errorf("below it is asked %v", puts)
 	}
-	for _, secret := range []string{testToken, "PRIVATE KEY", "BEGIN CERTIFICATE"} {
+	for _, secret := range []string{controllertest.TestToken, "PRIVATE KEY", "BEGIN CERTIFICATE"} {
 		if c.Has(secret) {
 			t.Errorf("%q was sent", secret)
 		}
@@ -63,13 +51,13 @@ func TestASignatureIsTraced(t *testing.T) {
 // A webhook of somebody else's may say no in words of the object, and the object may be a Secret.
 func TestWhatAnApiserverSaysIsNotTraced(t *testing.T) {
 	c := tracetest.Start(t)
-	stop := traceTo(t, c)
+	stop := controllertest.TraceTo(t, c)
 	for _, err := range []error{
 		&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "admission denied: value c2VjcmV0LWJ5dGVz"}},
 		errors.New("dialling 192.0.2.1:6443"),
 	} {
 		_, span := traces.Begin(t.Context(), "write kubeconfig")
-		endSpan(span, fmt.Errorf("writing: %w", err))
+		reconciler.EndSpan(span, fmt.Errorf("writing: %w", err))
 	}
 	stop()
 	if c.Has("c2VjcmV0LWJ5dGVz") || !c.Has("the apiserver answered Forbidden") || !c.Has("dialling 192.0.2.1:6443") {

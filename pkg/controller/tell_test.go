@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
 // TestEventsTellTheStory reads what `kubectl describe` shows, of the Tunnel and of its Cluster.
@@ -19,18 +20,20 @@ func TestEventsTellTheStory(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
-	garbage := kubeconfigSecret(t, ns, "c1", originalServer)
+	garbage := controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
 	garbage.Data["value"] = []byte("garbage")
-	create(t, m, cluster, garbage)
+	controllertest.Create(t, m, cluster, garbage)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
-	edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.RevokedEdges = []string{"edge-lost"} })
+	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.RevokedEdges = []string{"edge-lost"} })
 	onTunnel, onCluster := &story{"Tunnel", string(tunnel.UID), m}, &story{"Cluster", string(cluster.UID), m}
-	eventually(t, onTunnel.has(t, v1alpha1.ReasonAccepted, v1alpha1.ReasonInvalidKubeconfig))
-	eventually(t, onCluster.has(t, v1alpha1.ReasonInvalidKubeconfig))
-	edit(t, m, garbage, func(s *corev1.Secret) { s.Data = kubeconfigSecret(t, ns, "c1", originalServer).Data })
+	controllertest.Eventually(t, onTunnel.has(t, v1alpha1.ReasonAccepted, v1alpha1.ReasonInvalidKubeconfig))
+	controllertest.Eventually(t, onCluster.has(t, v1alpha1.ReasonInvalidKubeconfig))
+	controllertest.Edit(t, m, garbage, func(s *corev1.Secret) {
+		s.Data = controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer).Data
+	})
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
-	eventually(t, onTunnel.has(t, v1alpha1.ReasonRewritten))
-	edit(t, m, garbage, func(s *corev1.Secret) { s.Data["value"] = []byte("garbage again") })
+	controllertest.Eventually(t, onTunnel.has(t, v1alpha1.ReasonRewritten))
+	controllertest.Edit(t, m, garbage, func(s *corev1.Secret) { s.Data["value"] = []byte("garbage again") })
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
 	settled(t, m, ns)
 	// The same again is counted, and no new object.

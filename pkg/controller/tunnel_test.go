@@ -16,6 +16,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -27,11 +29,11 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	without := kubetest.Cluster(ns, "without")
 	without.Labels = nil
 	cluster := kubetest.Cluster(ns, "c1")
-	provided := kubeconfigSecret(t, ns, "c1", originalServer)
-	create(t, m, without, cluster, provided.DeepCopy())
+	provided := controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	controllertest.Create(t, m, without, cluster, provided.DeepCopy())
 
 	tunnel := waitReady(t, m, cluster)
-	if err := model.ValidateID(tunnel.Spec.ID); err != nil || !metav1.IsControlledBy(tunnel, cluster) || !hasFinalizer(tunnel) {
+	if err := model.ValidateID(tunnel.Spec.ID); err != nil || !metav1.IsControlledBy(tunnel, cluster) || !controllertest.HasFinalizer(tunnel) {
 		t.Errorf("id: %v, owners %v, finalizers %v", err, tunnel.OwnerReferences, tunnel.Finalizers)
 	}
 	if ptr.Deref(tunnel.OwnerReferences[0].BlockOwnerDeletion, false) {
@@ -52,9 +54,9 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	if diff := cmp.Diff(served, tunnel.Status.Served); diff != "" {
 		t.Errorf("what the xds-servers are to serve:\n%s", diff)
 	}
-	checkOnlyTheEntryDiffers(t, provided, waitServer(t, m, provided, connectServer(cluster)), cluster)
+	checkOnlyTheEntryDiffers(t, provided, waitServer(t, m, provided, controllertest.ConnectServer(cluster)), cluster)
 
-	bootstrap := read(t, m, bootstrapOf(cluster))
+	bootstrap := controllertest.Read(t, m, controllertest.BootstrapOf(cluster))
 	token := string(bootstrap.Data[v1alpha1.BootstrapTokenKey])
 	if len(tunnel.Status.Tokens) != 1 || tunnel.Status.Tokens[0].SHA256 != enrol.HashToken(token) || tunnel.Status.Tokens[0].MaxUses != 3 {
 		t.Errorf("the token of the Secret is not the one on record: %+v", tunnel.Status.Tokens)
@@ -62,7 +64,7 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	if !metav1.IsControlledBy(bootstrap, tunnel) {
 		t.Errorf("owners of the bootstrap Secret: %v", bootstrap.OwnerReferences)
 	}
-	if err := m.Get(t.Context(), client.ObjectKeyFromObject(without), tunnelNamed(without)); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := m.Get(t.Context(), client.ObjectKeyFromObject(without), controllertest.TunnelNamed(without)); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("a Cluster without the label has a Tunnel: %v", err)
 	}
 	waitEvent(t, m, tunnel, v1alpha1.ReasonRewritten)
@@ -72,10 +74,10 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 func TestTheDecisionIsRecorded(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	ask := func(connections int32, other string) {
-		edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
+		controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
 			t.Spec.Limits.Connections, t.Spec.APIServer.Others = connections, []v1alpha1.APIServerAddress{{Address: other}}
 		})
 	}
@@ -84,8 +86,8 @@ func TestTheDecisionIsRecorded(t *testing.T) {
 		want := &v1alpha1.ServedStatus{
 			ClusterUID: cluster.UID, APIServers: []string{"192.0.2.10:6443", other}, Limits: v1alpha1.ServedLimits{Connections: connections},
 		}
-		eventually(t, func() error {
-			if diff := cmp.Diff(want, read(t, m, tunnel).Status.Served); diff != "" {
+		controllertest.Eventually(t, func() error {
+			if diff := cmp.Diff(want, controllertest.Read(t, m, tunnel).Status.Served); diff != "" {
 				return fmt.Errorf("on record is another decision:\n%s", diff)
 			}
 			return nil
@@ -93,12 +95,12 @@ func TestTheDecisionIsRecorded(t *testing.T) {
 	}
 	ask(7, "192.0.2.11")
 	recorded(7, "192.0.2.11:6443")
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 	waitPaused(t, m, cluster, true)
 	ask(9, "192.0.2.12")
 	settled(t, m, cluster.Namespace)
 	recorded(7, "192.0.2.11:6443")
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 	recorded(9, "192.0.2.12:6443")
 }
 
@@ -107,13 +109,13 @@ func TestAPausedClusterThatHasNotOptedInIsGrantedNothing(t *testing.T) {
 	for label, granted := range map[string]bool{v1alpha1.TunnelEnabled: true, v1alpha1.TunnelDisabled: false} {
 		cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 		cluster.Labels, cluster.Spec.Paused = map[string]string{v1alpha1.TunnelLabel: label}, ptr.To(true)
-		create(t, m, cluster)
-		tunnel := tunnelNamed(cluster)
-		fillTunnel(tunnel, cluster)
-		create(t, m, tunnel)
+		controllertest.Create(t, m, cluster)
+		tunnel := controllertest.TunnelNamed(cluster)
+		objects.CompleteTunnel(tunnel, cluster)
+		controllertest.Create(t, m, tunnel)
 		waitPaused(t, m, cluster, true)
 		settled(t, m, cluster.Namespace)
-		if got := read(t, m, tunnel).Status.Served != nil; got != granted {
+		if got := controllertest.Read(t, m, tunnel).Status.Served != nil; got != granted {
 			t.Errorf("%s: granted: %v", label, got)
 		}
 	}
@@ -125,14 +127,14 @@ func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, cluste
 	if diff := cmp.Diff(before.Labels, after.Labels); diff != "" || before.Type != after.Type || len(after.OwnerReferences) != 0 {
 		t.Errorf("labels %s, type %s, owners %v", diff, after.Type, after.OwnerReferences)
 	}
-	if got := after.Annotations[v1alpha1.OriginalServerAnnotation]; got != originalServer {
+	if got := after.Annotations[v1alpha1.OriginalServerAnnotation]; got != controllertest.OriginalServer {
 		t.Errorf("original server %q", got)
 	}
 	was, entry, err := kubeconfig.Load(before, "c1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry.Server, entry.TLSServerName, entry.ProxyURL = connectServer(cluster), "kubernetes", proxy
+	entry.Server, entry.TLSServerName, entry.ProxyURL = controllertest.ConnectServer(cluster), "kubernetes", controllertest.ProxyURL
 	is, _, err := kubeconfig.Load(after, "c1")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +148,7 @@ func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, cluste
 func waitEvent(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, reason string) {
 	t.Helper()
 	events := &eventsv1.EventList{}
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		if err := m.List(t.Context(), events, client.InNamespace(tunnel.Namespace)); err != nil {
 			return err
 		}
@@ -162,13 +164,13 @@ func waitEvent(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, reason stri
 func TestOptingOutRestoresTheKubeconfigAndRemovesTheRest(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
-	create(t, m, cluster, secret.DeepCopy())
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
-	edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
-	waitGone(t, m, tunnelNamed(cluster))
-	waitGone(t, m, bootstrapOf(cluster))
-	now := read(t, m, secret)
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.WaitGone(t, m, controllertest.TunnelNamed(cluster))
+	controllertest.WaitGone(t, m, controllertest.BootstrapOf(cluster))
+	now := controllertest.Read(t, m, secret)
 	if diff := cmp.Diff(secret.Data, now.Data); diff != "" || len(now.Annotations) != 0 {
 		t.Errorf("annotations %v, data %s", now.Annotations, diff)
 	}
@@ -177,8 +179,8 @@ func TestOptingOutRestoresTheKubeconfigAndRemovesTheRest(t *testing.T) {
 func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", originalServer)
-	create(t, m, cluster, secret.DeepCopy())
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	first := waitReady(t, m, cluster)
 	ctx, cancel := context.WithTimeout(t.Context(), kubetest.Patience)
 	defer cancel()
@@ -190,8 +192,8 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	if err := m.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		tunnel := tunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
+		tunnel := controllertest.TunnelNamed(cluster)
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err
 		}
@@ -202,8 +204,8 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	})
 	var servers []string
 	for event := range watch.ResultChan() {
-		servers = append(servers, entryOf(t, event.Object.(*corev1.Secret)).Server)
-		if n := len(servers); n > 1 && servers[n-1] == connectServer(cluster) && servers[n-2] == originalServer {
+		servers = append(servers, controllertest.EntryOf(t, event.Object.(*corev1.Secret)).Server)
+		if n := len(servers); n > 1 && servers[n-1] == controllertest.ConnectServer(cluster) && servers[n-2] == controllertest.OriginalServer {
 			return // restored, then rewritten
 		}
 	}
@@ -213,19 +215,19 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 func TestATunnelThatAUserMakesIsTakenOver(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), kubeconfigSecret(t, ns, "c1", "https://api.example.org:443")
-	mine := tunnelNamed(cluster)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", "https://api.example.org:443")
+	mine := controllertest.TunnelNamed(cluster)
 	mine.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
 	mine.Spec.APIServer.Address = "127.0.0.1"
-	create(t, m, mine, secret.DeepCopy(), cluster)
+	controllertest.Create(t, m, mine, secret.DeepCopy(), cluster)
 	tunnel := waitReady(t, m, cluster)
-	if tunnel.UID != mine.UID || !metav1.IsControlledBy(tunnel, cluster) || !hasFinalizer(tunnel) || tunnel.Spec.ID == "" {
+	if tunnel.UID != mine.UID || !metav1.IsControlledBy(tunnel, cluster) || !controllertest.HasFinalizer(tunnel) || tunnel.Spec.ID == "" {
 		t.Errorf("not taken over: %+v", tunnel.ObjectMeta)
 	}
 	if want := (v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 6443}); !cmp.Equal(tunnel.Spec.APIServer, want) {
 		t.Errorf("apiServer %+v, want %+v", tunnel.Spec.APIServer, want)
 	}
-	entry := entryOf(t, read(t, m, secret))
+	entry := controllertest.EntryOf(t, controllertest.Read(t, m, secret))
 	if entry.Server != "https://"+tunnel.Status.Hostname+":6443" || entry.ProxyURL != "http://10.1.1.1:3128" || entry.TLSServerName != "api.example.org" {
 		t.Errorf("server %s, proxy %s, name %s", entry.Server, entry.ProxyURL, entry.TLSServerName)
 	}
@@ -236,16 +238,16 @@ func TestTheEndpointIsFilledInOnceItIsKnown(t *testing.T) {
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
 	cluster.Spec = clusterv1.ClusterSpec{ClusterNetwork: clusterv1.ClusterNetwork{APIServerPort: 7443}}
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
 	if !cmp.Equal(tunnel.Spec.APIServer, v1alpha1.APIServerSpec{}) {
 		t.Errorf("apiServer %+v before there is an endpoint", tunnel.Spec.APIServer)
 	}
-	edit(t, m, cluster, func(c *clusterv1.Cluster) {
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) {
 		c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "api.example.org", Port: 443}
 	})
-	eventually(t, func() error {
-		if got := read(t, m, tunnel).Spec.APIServer; !cmp.Equal(got, v1alpha1.APIServerSpec{Address: "api.example.org", Port: 443}) {
+	controllertest.Eventually(t, func() error {
+		if got := controllertest.Read(t, m, tunnel).Spec.APIServer; !cmp.Equal(got, v1alpha1.APIServerSpec{Address: "api.example.org", Port: 443}) {
 			return fmt.Errorf("apiServer %+v", got)
 		}
 		return nil
@@ -256,11 +258,11 @@ func TestATunnelOfSomebodyElseIsLeftAlone(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
-	foreign := tunnelNamed(cluster)
+	foreign := controllertest.TunnelNamed(cluster)
 	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "1", Controller: ptr.To(true)}}
-	create(t, m, foreign, cluster)
+	controllertest.Create(t, m, foreign, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonControlledByOther)
-	if hasFinalizer(tunnel) || tunnel.Spec.ID != "" {
+	if controllertest.HasFinalizer(tunnel) || tunnel.Spec.ID != "" {
 		t.Errorf("it was changed: %+v", tunnel)
 	}
 }
@@ -269,14 +271,14 @@ func TestTheIDOfATunnelCanNotBeChanged(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	for name, change := range map[string]func(*v1alpha1.Tunnel){
 		"another id": func(t *v1alpha1.Tunnel) { t.Spec.ID = model.NewID() },
 		"no id":      func(t *v1alpha1.Tunnel) { t.Spec.ID = "" },
 		"no spec":    func(t *v1alpha1.Tunnel) { t.Spec = v1alpha1.TunnelSpec{} },
 	} {
-		changed := read(t, m, tunnel)
+		changed := controllertest.Read(t, m, tunnel)
 		change(changed)
 		if err := m.Patch(t.Context(), changed, client.MergeFrom(tunnel)); err == nil {
 			t.Errorf("%s: the apiserver has taken it", name)

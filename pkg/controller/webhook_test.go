@@ -19,6 +19,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/webhook"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -33,7 +35,7 @@ func watchSecret(t *testing.T, m *management, secret *corev1.Secret) <-chan vers
 	t.Helper()
 	w, err := m.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(secret.Namespace), &client.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, secret.Name),
-		Raw:           &metav1.ListOptions{ResourceVersion: read(t, m, secret).ResourceVersion},
+		Raw:           &metav1.ListOptions{ResourceVersion: controllertest.Read(t, m, secret).ResourceVersion},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -67,13 +69,13 @@ func TestARewritingProviderNeverWinsForAMoment(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "rewritten")
-	secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
-	want := entryOf(t, read(t, m, secret))
+	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
+	want := controllertest.EntryOf(t, controllertest.Read(t, m, secret))
 	seen := watchSecret(t, m, secret)
 	var slowest time.Duration
 	for i := range writes {
 		// All of it is new: the user's key, the server, and no annotation of ours.
-		rewritten := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
+		rewritten := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
 		sent := rewritten.DeepCopy()
 		began := time.Now()
 		if err := m.Update(t.Context(), rewritten); err != nil {
@@ -81,14 +83,14 @@ func TestARewritingProviderNeverWinsForAMoment(t *testing.T) {
 		}
 		slowest = max(slowest, time.Since(began))
 		v := next(t, seen)
-		got := entryOf(t, v.secret)
+		got := controllertest.EntryOf(t, v.secret)
 		if got.Server != want.Server || got.TLSServerName != want.TLSServerName || got.ProxyURL != want.ProxyURL {
 			t.Fatalf("write %d: a reader saw %s", i, got.Server)
 		}
-		if string(got.CertificateAuthorityData) != string(entryOf(t, sent).CertificateAuthorityData) {
+		if string(got.CertificateAuthorityData) != string(controllertest.EntryOf(t, sent).CertificateAuthorityData) {
 			t.Fatalf("write %d: a reader saw another CA than was written", i)
 		}
-		if was := v.secret.Annotations[v1alpha1.OriginalServerAnnotation]; was != originalServer {
+		if was := v.secret.Annotations[v1alpha1.OriginalServerAnnotation]; was != controllertest.OriginalServer {
 			t.Fatalf("write %d: the original is noted as %q", i, was)
 		}
 	}
@@ -99,15 +101,15 @@ func TestAProviderThatDeletesAndCreatesDoesNotWinEither(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "recreated")
-	secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
-	want := entryOf(t, read(t, m, secret)).Server
+	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
+	want := controllertest.EntryOf(t, controllertest.Read(t, m, secret)).Server
 	for range 10 {
 		if err := m.Delete(t.Context(), secret); err != nil {
 			t.Fatal(err)
 		}
-		secret = kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
-		create(t, m, secret)
-		if got := entryOf(t, secret).Server; got != want {
+		secret = controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
+		controllertest.Create(t, m, secret)
+		if got := controllertest.EntryOf(t, secret).Server; got != want {
 			t.Fatalf("it was created with %s, want %s", got, want)
 		}
 	}
@@ -119,24 +121,24 @@ func TestWithoutWebhookTheControllerRepairs(t *testing.T) {
 	m := apiserver(t)
 	callWebhook(t, m, "down", freeAddress())
 	cluster := labelledCluster(t, m, "down", "repaired")
-	secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
-	want := entryOf(t, read(t, m, secret)).Server
+	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
+	want := controllertest.EntryOf(t, controllertest.Read(t, m, secret)).Server
 	seen := watchSecret(t, m, secret)
 	var windows []time.Duration
 	for range writes {
 		began := time.Now()
-		if err := m.Update(t.Context(), kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)); err != nil {
+		if err := m.Update(t.Context(), controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)); err != nil {
 			t.Fatalf("the webhook does not fail open: %v", err)
 		}
 		if took := time.Since(began); took > 3*time.Second {
 			t.Errorf("the write took %s", took)
 		}
 		bad := next(t, seen)
-		if got := entryOf(t, bad.secret).Server; got != originalServer {
+		if got := controllertest.EntryOf(t, bad.secret).Server; got != controllertest.OriginalServer {
 			t.Fatalf("the provider's own version was never seen, but %s: is the webhook down?", got)
 		}
 		good := next(t, seen)
-		if got := entryOf(t, good.secret).Server; got != want {
+		if got := controllertest.EntryOf(t, good.secret).Server; got != want {
 			t.Fatalf("it was repaired to %s, want %s", got, want)
 		}
 		windows = append(windows, good.at.Sub(bad.at))
@@ -155,9 +157,9 @@ func TestASilentWebhookCostsTwoSeconds(t *testing.T) {
 	defer listener.Close()
 	callWebhook(t, m, "silent", listener.Addr().String())
 	namespace := labelledNamespace(t, m, "silent")
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		began := time.Now()
-		secret := kubeconfigSecret(t, namespace, "c1", originalServer)
+		secret := controllertest.KubeconfigSecret(t, namespace, "c1", controllertest.OriginalServer)
 		if err := m.Create(t.Context(), secret, client.DryRunAll); err != nil {
 			t.Fatalf("the webhook does not fail open: %v", err)
 		}
@@ -179,7 +181,7 @@ func callWebhook(t *testing.T, m *management, label, address string) {
 		t.Fatal(err)
 	}
 	configuration.Name = label
-	create(t, m, configuration)
+	controllertest.Create(t, m, configuration)
 	t.Cleanup(func() {
 		if err := m.Delete(context.Background(), configuration); err != nil {
 			t.Error(err)
@@ -194,7 +196,7 @@ func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "one")
-	through := entryOf(t, read(t, m, kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer))).Server
+	through := controllertest.EntryOf(t, controllertest.Read(t, m, controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer))).Server
 	tests := map[string]struct {
 		change func(*corev1.Secret)
 		want   string // the server; empty: the kubeconfig is what was sent
@@ -217,11 +219,13 @@ func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 		},
 		"the kubeconfig is very large": {
 			change: func(s *corev1.Secret) {
-				s.Data[kubeconfig.Key] = append(s.Data[kubeconfig.Key], "\n#"+strings.Repeat("x", maxKubeconfig)...)
+				s.Data[kubeconfig.Key] = append(s.Data[kubeconfig.Key], "\n#"+strings.Repeat("x", webhook.MaxKubeconfig)...)
 			},
 		},
 		"its annotations are as large as they can be": {
-			change: func(s *corev1.Secret) { s.Annotations = map[string]string{"a": strings.Repeat("x", maxAnnotations-1)} },
+			change: func(s *corev1.Secret) {
+				s.Annotations = map[string]string{"a": strings.Repeat("x", webhook.MaxAnnotations-1)}
+			},
 		},
 		"the kubeconfig can't be read":     {change: func(s *corev1.Secret) { s.Data[kubeconfig.Key] = []byte("{") }},
 		"there is no kubeconfig":           {change: func(s *corev1.Secret) { delete(s.Data, kubeconfig.Key); s.Data["other"] = nil }},
@@ -233,7 +237,7 @@ func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
+			secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
 			tc.change(secret)
 			sent := secret.DeepCopy()
 			write := func() error { return m.Update(t.Context(), secret, client.DryRunAll) }
@@ -244,7 +248,7 @@ func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tc.want != "" {
-				if got := entryOf(t, secret).Server; got != tc.want {
+				if got := controllertest.EntryOf(t, secret).Server; got != tc.want {
 					t.Errorf("server %s, want %s", got, tc.want)
 				}
 				return

@@ -20,6 +20,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/webhook"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -29,14 +31,14 @@ const proxyPassword = "hunter2"
 func proxiedCluster(t *testing.T, m *management) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(labelledNamespace(t, m, "yes"), "c1")
-	tunnel := tunnelNamed(cluster)
+	tunnel := controllertest.TunnelNamed(cluster)
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
 		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
 	}
-	create(t, m, &corev1.Secret{
+	controllertest.Create(t, m, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,
 		StringData: map[string]string{corev1.BasicAuthUsernameKey: "capi", corev1.BasicAuthPasswordKey: proxyPassword},
-	}, tunnel, cluster, kubeconfigSecret(t, cluster.Namespace, "c1", originalServer))
+	}, tunnel, cluster, controllertest.KubeconfigSecret(t, cluster.Namespace, "c1", controllertest.OriginalServer))
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
 	return cluster
 }
@@ -65,7 +67,7 @@ func review(t *testing.T, operation admissionv1.Operation, object, old *corev1.S
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+replicasWebhook+webhookPath, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+replicasWebhook+webhook.Path, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,10 +123,10 @@ func decode64(t *testing.T, text string) []byte {
 // withProxy is a kubeconfig Secret that leads by a proxy-url already.
 func withProxy(t *testing.T, namespace, proxyURL string) *corev1.Secret {
 	t.Helper()
-	secret := kubeconfigSecret(t, namespace, "c1", originalServer)
+	secret := controllertest.KubeconfigSecret(t, namespace, "c1", controllertest.OriginalServer)
 	secret.Data = map[string][]byte{kubeconfig.Key: []byte(strings.ReplaceAll(string(secret.Data[kubeconfig.Key]),
-		"server: "+originalServer, "server: "+originalServer+"\n    proxy-url: "+proxyURL))}
-	if got := entryOf(t, secret).ProxyURL; got != proxyURL {
+		"server: "+controllertest.OriginalServer, "server: "+controllertest.OriginalServer+"\n    proxy-url: "+proxyURL))}
+	if got := controllertest.EntryOf(t, secret).ProxyURL; got != proxyURL {
 		t.Fatalf("the Secret of the test has the proxy %q", got)
 	}
 	return secret
@@ -135,7 +137,9 @@ func TestTheWebhookDisclosesNoCredentials(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	ns := proxiedCluster(t, m).Namespace
-	plain := func() *corev1.Secret { return kubeconfigSecret(t, ns, "c1", originalServer) }
+	plain := func() *corev1.Secret {
+		return controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	}
 	attacks := map[string]struct {
 		operation   admissionv1.Operation
 		object, old *corev1.Secret
@@ -169,16 +173,16 @@ func TestTheControllerAddsCredentialsToANewKubeconfig(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := proxiedCluster(t, m)
-	secret := kubeconfigSecret(t, cluster.Namespace, "c1", originalServer)
+	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, "c1", controllertest.OriginalServer)
 	if err := m.Delete(t.Context(), secret.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	waitGone(t, m, secret)
-	create(t, m, secret)
-	if got := entryOf(t, secret).ProxyURL; got != "socks5://proxy.example.org:1080" {
+	controllertest.WaitGone(t, m, secret)
+	controllertest.Create(t, m, secret)
+	if got := controllertest.EntryOf(t, secret).ProxyURL; got != "socks5://proxy.example.org:1080" {
 		t.Errorf("the version that was created leads by %q", got)
 	}
 	began := time.Now()
-	waitWay(t, m, cluster, kubeconfig.Way{Server: originalServer, ProxyURL: "socks5://capi:" + proxyPassword + "@proxy.example.org:1080"})
+	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:" + proxyPassword + "@proxy.example.org:1080"})
 	t.Logf("the controller added the credentials within %s", time.Since(began))
 }

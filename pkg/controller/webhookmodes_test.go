@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -19,21 +20,21 @@ func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := kubetest.Cluster(labelledNamespace(t, m, "yes"), "first")
-	create(t, m, cluster)
+	controllertest.Create(t, m, cluster)
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
-	eventually(t, func() error {
-		if read(t, m, tunnelNamed(cluster)).Status.Kubeconfig.Mode == "" {
+	controllertest.Eventually(t, func() error {
+		if controllertest.Read(t, m, controllertest.TunnelNamed(cluster)).Status.Kubeconfig.Mode == "" {
 			return errors.New("nothing is on record yet")
 		}
 		return nil
 	})
 	settled(t, m, kubetest.NewNamespace(t, m)) // so that the replica has seen it too
-	secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
-	create(t, m, secret)
-	if got := entryOf(t, secret).Server; got == originalServer {
+	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
+	controllertest.Create(t, m, secret)
+	if got := controllertest.EntryOf(t, secret).Server; got == controllertest.OriginalServer {
 		t.Errorf("the first version leads to %s", got)
 	}
-	if was := secret.Annotations[v1alpha1.OriginalServerAnnotation]; was != originalServer {
+	if was := secret.Annotations[v1alpha1.OriginalServerAnnotation]; was != controllertest.OriginalServer {
 		t.Errorf("the original is noted as %q", was)
 	}
 }
@@ -42,24 +43,24 @@ func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 func TestNoModeLosesToARewritingProvider(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
-	for _, mode := range everyMode {
+	for _, mode := range controllertest.EveryMode {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			w := newWritersWorld(t, m, labelledNamespace(t, m, "yes"), mode)
-			write := w.writeAll(originalServer)
+			write := w.writeAll(controllertest.OriginalServer)
 			if err := write(w.secret()); err != nil {
 				t.Fatal(err)
 			}
 			waitCondition(t, m, w.cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
 			settled(t, m, kubetest.NewNamespace(t, m)) // so that the replica has seen it too
 			for i := range 10 {
-				now := read(t, m, w.secret())
+				now := controllertest.Read(t, m, w.secret())
 				now.Annotations = nil
 				if err := write(now); err != nil {
 					t.Fatal(err)
 				}
 				got, err := kubeconfig.Read(now, w.cluster.Name)
-				if want := w.want(originalServer); err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != originalServer {
+				if want := w.want(controllertest.OriginalServer); err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != controllertest.OriginalServer {
 					t.Fatalf("write %d: what was stored leads %v, %v, original %s; want %v", i, got, err, now.Annotations[v1alpha1.OriginalServerAnnotation], want)
 				}
 			}
@@ -85,11 +86,11 @@ func TestTheWebhookIsNotAskedForTheController(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		secret := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
+		secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
 		if err := as.Update(t.Context(), secret, client.DryRunAll); err != nil {
 			t.Fatal(err)
 		}
-		if got := entryOf(t, secret).Server != originalServer; got != asked {
+		if got := controllertest.EntryOf(t, secret).Server != controllertest.OriginalServer; got != asked {
 			t.Errorf("%s: it was asked: %v, want %v", user, got, asked)
 		}
 	}
@@ -101,20 +102,20 @@ func TestTheWebhookKnowsAProxysCredentials(t *testing.T) {
 	startReplica(t, m)
 	ns := labelledNamespace(t, m, "yes")
 	cluster := kubetest.Cluster(ns, "c1")
-	tunnel := tunnelNamed(cluster)
+	tunnel := controllertest.TunnelNamed(cluster)
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
 		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
 	}
-	create(t, m, &corev1.Secret{
+	controllertest.Create(t, m, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,
 		StringData: map[string]string{corev1.BasicAuthUsernameKey: "capi", corev1.BasicAuthPasswordKey: "hunter2"},
-	}, tunnel, cluster, kubeconfigSecret(t, ns, "c1", originalServer))
+	}, tunnel, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
-	secret := kubeconfigSecret(t, ns, "c1", originalServer)
+	secret := controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
 	if err := m.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if got := entryOf(t, secret).ProxyURL; got != "socks5://capi:hunter2@proxy.example.org:1080" {
+	if got := controllertest.EntryOf(t, secret).ProxyURL; got != "socks5://capi:hunter2@proxy.example.org:1080" {
 		t.Error("the version that was stored has another proxy")
 	}
 
@@ -125,14 +126,14 @@ func TestTheWebhookKnowsAProxysCredentials(t *testing.T) {
 func TestACopyWithoutTunnel(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	tunnel := tunnelNamed(cluster)
+	tunnel := controllertest.TunnelNamed(cluster)
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
-	create(t, m, tunnel, cluster, kubeconfigSecret(t, cluster.Namespace, "c1", originalServer))
+	controllertest.Create(t, m, tunnel, cluster, controllertest.KubeconfigSecret(t, cluster.Namespace, "c1", controllertest.OriginalServer))
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
 	plugin := v1alpha1.KubeconfigCopy{Name: "x", Exec: &v1alpha1.ExecAudience{Command: "login"}}
 	askFor(t, m, cluster, plugin)
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
-	if entry, _ := readCopy(t, read(t, m, secretNamed(cluster.Namespace, "x"))); entry.Server != "https://lb.example.org:6443" || entry.TLSServerName != "kubernetes" {
+	if entry, _ := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "x"))); entry.Server != "https://lb.example.org:6443" || entry.TLSServerName != "kubernetes" {
 		t.Errorf("it leads to %s, %s", entry.Server, entry.TLSServerName)
 	}
 	plugin.Mode = v1alpha1.KubeconfigModeSNI

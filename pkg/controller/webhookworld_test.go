@@ -24,6 +24,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
 // webhookLabel is on the namespaces of tests whose Secrets the webhook is called for: the others are about what comes after.
@@ -76,9 +77,9 @@ func runReplica(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	installed := testConfig()
+	installed := controllertest.Config()
 	installed.WebhookListen = replicasWebhook
-	mgr, err := ctrl.NewManager(kubetest.Impersonate(config, controllerUser), ctrl.Options{
+	mgr, err := ctrl.NewManager(kubetest.Impersonate(config, controllertest.ControllerUser), ctrl.Options{
 		Scheme: scheme, Cache: CacheOptions(installed), Metrics: metrics.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "fairlead-controller", LeaderElectionNamespace: installed.Namespace,
 		Controller: runtimeconfig.Controller{SkipNameValidation: ptr.To(true)},
@@ -100,17 +101,17 @@ func startReplica(t *testing.T, m *management) {
 	config := server.Config(t)
 	replica.Do(func() { go func() { replicaEnded <- runReplica(managersEnd, config) }() })
 	cluster := webhookCluster(t, m, "served")
-	eventually(t, func() error {
+	controllertest.Eventually(t, func() error {
 		select {
 		case err := <-replicaEnded:
 			t.Fatalf("the replica: %v", err)
 		default:
 		}
-		probe := kubeconfigSecret(t, cluster.Namespace, cluster.Name, originalServer)
+		probe := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
 		if err := m.Update(t.Context(), probe, client.DryRunAll); err != nil {
 			return err
 		}
-		if got := entryOf(t, probe).Server; got == originalServer {
+		if got := controllertest.EntryOf(t, probe).Server; got == controllertest.OriginalServer {
 			return errors.New("the webhook does not answer yet")
 		}
 		return nil
@@ -127,18 +128,18 @@ func webhookCluster(t *testing.T, m *management, name string) *clusterv1.Cluster
 func labelledCluster(t *testing.T, m *management, label, name string) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(labelledNamespace(t, m, label), name)
-	secret := kubeconfigSecret(t, cluster.Namespace, name, originalServer)
-	create(t, m, cluster, secret)
+	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, name, controllertest.OriginalServer)
+	controllertest.Create(t, m, cluster, secret)
 	waitReady(t, m, cluster)
-	eventually(t, func() error {
-		tunnel := tunnelNamed(cluster)
+	controllertest.Eventually(t, func() error {
+		tunnel := controllertest.TunnelNamed(cluster)
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(cluster), tunnel); err != nil {
 			return err
 		}
 		if tunnel.Status.Kubeconfig.Mode == "" {
 			return fmt.Errorf("nothing is on record for Tunnel %s", tunnel.Name)
 		}
-		if _, ok := read(t, m, secret).Annotations[v1alpha1.WrittenServerAnnotation]; !ok {
+		if _, ok := controllertest.Read(t, m, secret).Annotations[v1alpha1.WrittenServerAnnotation]; !ok {
 			return errors.New("the kubeconfig is not written yet")
 		}
 		return nil
@@ -149,6 +150,6 @@ func labelledCluster(t *testing.T, m *management, label, name string) *clusterv1
 func labelledNamespace(t *testing.T, m *management, label string) string {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: map[string]string{webhookLabel: label}}}
-	create(t, m, ns)
+	controllertest.Create(t, m, ns)
 	return ns.Name
 }

@@ -23,8 +23,16 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/controller/status"
 	"github.com/fairlead/fairlead/pkg/report"
 )
+
+// Of package status: one of fairShare turns goes to the write that waits longest, and at most ahead turns are not used yet.
+const fairShare, ahead = 4, 16
 
 // alone is an apiserver whose Tunnels nobody but a test writes to.
 var alone = kubetest.Server{CRDs: true}
@@ -43,7 +51,7 @@ type fleet struct {
 	asked map[string]int         // how often
 }
 
-// Tunnel implements liveView.
+// Tunnel implements status.View.
 func (f *fleet) Tunnel(id string) report.Live {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,8 +114,8 @@ func newFleetWorld(t *testing.T) *fleet {
 		if err := admin.Create(t.Context(), cluster); err != nil {
 			t.Fatal(err)
 		}
-		tunnel := tunnelNamed(cluster)
-		fillTunnel(tunnel, cluster)
+		tunnel := controllertest.TunnelNamed(cluster)
+		objects.CompleteTunnel(tunnel, cluster)
 		if err := admin.Create(t.Context(), tunnel); err != nil {
 			t.Fatal(err)
 		}
@@ -127,9 +135,9 @@ func (f *fleet) start() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	own := testConfig()
+	own := controllertest.Config()
 	own.StatusWrites = fleetRate
-	config := kubetest.Impersonate(f.config, controllerUser)
+	config := kubetest.Impersonate(f.config, controllertest.ControllerUser)
 	config.Wrap(f.patches.wrap)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: CacheOptions(own), Metrics: metrics.Options{BindAddress: "0"},
@@ -138,12 +146,12 @@ func (f *fleet) start() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	parts := parts{config: own, client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("test"), log: slog.New(slog.DiscardHandler), now: time.Now}
-	ended := &endedTunnels{client: parts.client, live: parts.live, namespace: own.Namespace, now: time.Now}
-	if err := addIndexes(mgr); err != nil {
+	d := reconciler.Deps{Config: own, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("test"), Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	ended := records.NewEndedTunnels(d.Client, d.Live, own.Namespace, time.Now)
+	if err := reconciler.AddIndexes(mgr); err != nil {
 		f.t.Fatal(err)
 	}
-	if err := parts.liveStatus(f, ended).setup(mgr, f.changed); err != nil {
+	if err := status.New(d, f, ended).Setup(mgr, f.changed); err != nil {
 		f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -173,7 +181,7 @@ func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...report.Edge) {
 // seen waits until all Tunnels were looked at since the last time that something was told of them.
 func (f *fleet) seen() {
 	f.t.Helper()
-	eventually(f.t, func() error {
+	controllertest.Eventually(f.t, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for id, n := range f.asked {
@@ -189,7 +197,7 @@ func (f *fleet) seen() {
 func (f *fleet) more(writes int) {
 	f.t.Helper()
 	begin := len(f.patches.since(0))
-	eventually(f.t, func() error {
+	controllertest.Eventually(f.t, func() error {
 		if n := len(f.patches.since(begin)); n < writes {
 			return fmt.Errorf("%d of %d writes", n, writes)
 		}
@@ -200,7 +208,7 @@ func (f *fleet) more(writes int) {
 // right waits until status says of some Tunnels, and their Clusters say, what is so.
 func (f *fleet) right(tunnels []*v1alpha1.Tunnel, status metav1.ConditionStatus, gateways int) {
 	f.t.Helper()
-	eventually(f.t, func() error {
+	controllertest.Eventually(f.t, func() error {
 		for _, tunnel := range tunnels {
 			now, cluster := &v1alpha1.Tunnel{}, &clusterv1.Cluster{}
 			for _, o := range []client.Object{now, cluster} {
@@ -226,7 +234,7 @@ func TestStatusOfAFleetIsWrittenAtABoundedRate(t *testing.T) {
 	all, sick, others := f.tunnels, f.tunnels[fleetSize-fleetSick:], f.tunnels[:fleetSize-fleetSick]
 	cpu, before := f.metric("process_cpu_seconds_total"), f.written()
 	f.start()
-	f.tell(all, connected("edge-a", "gateway-0"))
+	f.tell(all, controllertest.Connected("edge-a", "gateway-0"))
 	f.right(all, metav1.ConditionTrue, 1)
 	first := f.written() - before
 	t.Logf("%d Tunnels and Clusters were written with %.0f writes, %.1f ms of the apiserver's processor each",
@@ -235,7 +243,7 @@ func TestStatusOfAFleetIsWrittenAtABoundedRate(t *testing.T) {
 		t.Errorf("the apiserver has counted %.0f writes, the controller sent %d", first, got)
 	}
 
-	f.tell(all, connected("edge-a", "gateway-0")) // nothing has changed
+	f.tell(all, controllertest.Connected("edge-a", "gateway-0")) // nothing has changed
 	f.seen()
 	if n := f.written() - before - first; n > 0 {
 		t.Errorf("%.0f writes although nothing has changed", n)
@@ -244,13 +252,13 @@ func TestStatusOfAFleetIsWrittenAtABoundedRate(t *testing.T) {
 	const changes = 6
 	start := len(f.patches.since(0))
 	for i := range changes {
-		f.tell(all, connected("edge-a", []string{"gateway-0", "gateway-1", "gateway-2"}[:1+(i+1)%3]...))
+		f.tell(all, controllertest.Connected("edge-a", []string{"gateway-0", "gateway-1", "gateway-2"}[:1+(i+1)%3]...))
 		f.more(fleetRate / 4)
 	}
-	f.tell(all, connected("edge-a", "gateway-0", "gateway-1"))
+	f.tell(all, controllertest.Connected("edge-a", "gateway-0", "gateway-1"))
 	f.seen()
 	worseFrom := len(f.patches.since(0))
-	f.tell(sick, connected("edge-a"))
+	f.tell(sick, controllertest.Connected("edge-a"))
 	f.right(sick, metav1.ConditionFalse, 0)
 	meanwhile := f.patches.since(worseFrom)
 	f.right(others, metav1.ConditionTrue, 2)

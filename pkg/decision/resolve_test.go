@@ -50,6 +50,16 @@ func TestResolve(t *testing.T) {
 			wantNames:   []string{"c1.prod.tunnels.example.com", "ok.example.com"},
 			wantRefused: []string{"spec.extraNames[0]", "spec.extraNames[2]", "spec.extraNames[3]", "spec.extraNames[4]"},
 		},
+		"of two of one age the second in the order of names has no hostname": {
+			before:    []decision.Candidate{candidate("a--b", "a", older)},
+			in:        candidate("a.b", "b", older),
+			wantFatal: "metadata.name",
+		},
+		"of two of one age the first in the order of names has the hostname although it comes later": {
+			before:    []decision.Candidate{candidate("a.b", "a", older)},
+			in:        candidate("a--b", "b", older),
+			wantNames: []string{"a--b.prod.tunnels.example.com"},
+		},
 		"an extra name that an older one has is left out": {
 			before:      []decision.Candidate{candidate("c1", "a", older, "api.example.com")},
 			in:          candidate("c2", "b", younger, "api.example.com"),

@@ -1,0 +1,208 @@
+// Package boot writes what machines report while they boot into a condition of their Machine objects. In go boot reports and
+// Machines, out come conditions and events. It writes no Tunnel, and a report that fits no Machine changes none.
+package boot
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/report"
+)
+
+const (
+	// bootInterval bounds how often the Machines of one Cluster are looked at: what comes meanwhile is looked at together.
+	bootInterval = 2 * time.Second
+)
+
+// View is what machines report of how they boot.
+type View interface {
+	Boots(id string) (all []report.Boot, known bool)
+}
+
+// Reconciler reconciles the Machines of one Cluster with what they report. It writes one condition of Machines, events, and nothing
+// else.
+type Reconciler struct {
+	reconciler.Deps
+	view View
+
+	mu     sync.Mutex
+	memory map[client.ObjectKey]*bootMemory // of the Tunnels that there are
+}
+
+// bootMemory is what is not worth writing down.
+type bootMemory struct {
+	looked    time.Time
+	matched   map[string]match    // by host, of the reports that there are
+	strangers map[string]stranger // by host
+	told      time.Time           // when strangers were told of last
+}
+
+// Reconcile brings what the machines of one Cluster report into their conditions.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	key := request.NamespacedName
+	cluster, err := objects.Get(ctx, r.Client, key, &clusterv1.Cluster{})
+	if err != nil {
+		return reconcile.Result{}, objects.Wrap("reading Cluster", err)
+	}
+	tunnel, err := objects.Get(ctx, r.Client, key, &v1alpha1.Tunnel{})
+	if err != nil {
+		return reconcile.Result{}, objects.Wrap("reading Tunnel", err)
+	}
+	if cluster == nil || tunnel == nil || !metav1.IsControlledBy(tunnel, cluster) || tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		r.forget(key)
+		return reconcile.Result{}, nil
+	}
+	if objects.Paused(objects.Group{Cluster: cluster, Tunnel: tunnel}) {
+		return reconcile.Result{}, nil // the end of the pause is an event
+	}
+	now := r.Now()
+	if wait := r.tooSoon(key, now); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	wait, err := r.settle(ctx, cluster, tunnel, now)
+	if objects.Conflict(err) {
+		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
+	}
+	return reconcile.Result{RequeueAfter: wait}, err
+}
+
+// settle writes what differs, and returns when time alone may change something; 0: never.
+func (r *Reconciler) settle(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (time.Duration, error) {
+	machines, err := r.machines(ctx, cluster)
+	if err != nil {
+		return 0, err
+	}
+	boots, known := r.view.Boots(tunnel.HeldID())
+	byMachine, left := r.assign(client.ObjectKeyFromObject(cluster), machines, boots)
+	c := bootCircumstances{
+		now: now, known: known, after: reportAfter(r.Config),
+		// A machine can only be blamed for its silence where there is something that it can report with.
+		expected: cluster.Annotations[v1alpha1.BootReportsAnnotation] == v1alpha1.BootReportsEnabled && len(tunnel.Status.BootReportTokens) > 0,
+	}
+	next := r.strangers(cluster, left, now)
+	var errs []error
+	for _, m := range machines {
+		if objects.HasPause(m) {
+			continue
+		}
+		var boot *report.Boot
+		if b, ok := byMachine[m.Name]; ok {
+			boot = &b
+		}
+		want, again := bootCondition(m, boot, c)
+		if next = sooner(next, again); want != nil {
+			errs = append(errs, r.write(ctx, m, *want))
+		}
+	}
+	return next, errors.Join(errs...)
+}
+
+// machines are those of a Cluster, in order. The label is what can be looked up, the field is what counts.
+func (r *Reconciler) machines(ctx context.Context, cluster *clusterv1.Cluster) ([]*clusterv1.Machine, error) {
+	var list clusterv1.MachineList
+	err := r.Client.List(ctx, &list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
+	if err != nil {
+		return nil, objects.Wrap("listing Machines", err)
+	}
+	var all []*clusterv1.Machine
+	for i := range list.Items {
+		if list.Items[i].Spec.ClusterName == cluster.Name {
+			all = append(all, &list.Items[i])
+		}
+	}
+	slices.SortFunc(all, func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// write writes the condition of a Machine, if it is not there already, and tells of a change that is one.
+func (r *Reconciler) write(ctx context.Context, m *clusterv1.Machine, c metav1.Condition) error {
+	c.ObservedGeneration = m.Generation
+	have := apimeta.FindStatusCondition(m.Status.Conditions, c.Type)
+	news := have == nil || have.Status != c.Status || have.Reason != c.Reason
+	want := slices.Clone(m.Status.Conditions)
+	if !apimeta.SetStatusCondition(&want, c) {
+		return nil
+	}
+	kind := clusterv1.GroupVersion.WithKind("Machine")
+	if err := condition.Apply(ctx, r.Client, kind, m, []metav1.Condition{*apimeta.FindStatusCondition(want, c.Type)}); err != nil {
+		return err
+	}
+	if news {
+		r.tell(m, c)
+	}
+	return nil
+}
+
+// tell makes an event of a condition that is new. That nothing was heard yet is none.
+func (r *Reconciler) tell(m *clusterv1.Machine, c metav1.Condition) {
+	if c.Reason == v1alpha1.ReasonWaitingForReport {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if c.Status == metav1.ConditionFalse {
+		kind = corev1.EventTypeWarning
+	}
+	r.Recorder.Eventf(m, nil, kind, c.Reason, "Boot", "%s", condition.Shorten(c.Message))
+	r.Log.Info("machine reported", "machine", client.ObjectKeyFromObject(m).String(), "reason", c.Reason)
+}
+
+// assign is the function of that name, by what is remembered.
+func (r *Reconciler) assign(key client.ObjectKey, machines []*clusterv1.Machine, boots []report.Boot) (byMachine map[string]report.Boot, left []unmatched) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.recall(key)
+	byMachine, left, m.matched = assign(machines, boots, m.matched)
+	return byMachine, left
+}
+
+// tooSoon says for how long a Cluster's Machines are to be left alone.
+func (r *Reconciler) tooSoon(key client.ObjectKey, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.recall(key)
+	if wait := m.looked.Add(bootInterval).Sub(now); wait > 0 {
+		return min(wait, bootInterval)
+	}
+	m.looked = now
+	return 0
+}
+
+// recall is for who holds the lock.
+func (r *Reconciler) recall(key client.ObjectKey) *bootMemory {
+	if r.memory == nil {
+		r.memory = map[client.ObjectKey]*bootMemory{}
+	}
+	if r.memory[key] == nil {
+		r.memory[key] = &bootMemory{}
+	}
+	return r.memory[key]
+}
+
+func (r *Reconciler) forget(key client.ObjectKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.memory, key)
+}
+
+// sooner is the lesser of two waits, of which 0 has no end.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
+}

@@ -1,0 +1,150 @@
+package ca
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// readState reads the state from the apiserver: at each use, so that the keys are nowhere but there. The Secret is nil where there
+// is none.
+func (r *Reconciler) readState(ctx context.Context) (caState, *corev1.Secret, error) {
+	return readCAState(ctx, r.Live, r.Config.Namespace)
+}
+
+func readCAState(ctx context.Context, live client.Reader, namespace string) (caState, *corev1.Secret, error) {
+	secret, err := objects.Get(ctx, live, client.ObjectKey{Namespace: namespace, Name: v1alpha1.CAStateSecretName}, &corev1.Secret{})
+	if err != nil || secret == nil {
+		return caState{}, nil, objects.Wrap("reading state of the CA", err)
+	}
+	state, err := parseStateSecret(secret)
+	return state, secret, err
+}
+
+// Load returns the CA that signs for a role now.
+func Load(ctx context.Context, c config.Config, live client.Reader, role model.Role, now time.Time) (*Issuer, error) {
+	state, secret, err := readCAState(ctx, live, c.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if secret == nil {
+		return nil, errNoCA
+	}
+	return state.signer(role, c.Timing(), now), nil
+}
+
+func (r *Reconciler) writeState(ctx context.Context, have *corev1.Secret, state caState) error {
+	if state.phase == v1alpha1.CAPhaseRetire {
+		// It never signs again. What is not there can't be stolen.
+		state.previous = &Issuer{CA: state.previous.WithoutKey(), made: state.previous.made}
+	}
+	data, err := state.data()
+	if err != nil {
+		return err
+	}
+	want := &corev1.Secret{ObjectMeta: r.meta(v1alpha1.CAStateSecretName)}
+	if have != nil {
+		want = have.DeepCopy()
+	}
+	want.Data = data
+	changed, err := r.write(ctx, "state of the CA", want, have, have == nil)
+	if changed {
+		r.Log.Info("CA in use", "phase", string(state.phase), "serial", state.signing.Serial(), "not_after", state.signing.NotAfter())
+	}
+	return err
+}
+
+// publish writes what is public of a state: first where new gateways read it, then where everybody does.
+func (r *Reconciler) publish(ctx context.Context, have *corev1.ConfigMap, state caState, problem string) (changed bool, err error) {
+	bundle := state.bundle()
+	token, changed, err := r.ensureGatewayToken(ctx, bundle)
+	if changed || err != nil {
+		return changed, err
+	}
+	rotation, err := json.Marshal(state.public(r.Config.Timing(), r.Now(), problem))
+	if err != nil {
+		return false, fmt.Errorf("writing rotation of the CA: %w", err)
+	}
+	want := &corev1.ConfigMap{ObjectMeta: r.meta(v1alpha1.InstallationConfigMapName)}
+	if have != nil {
+		want = have.DeepCopy()
+	}
+	want.Data = maps.Clone(want.Data)
+	if want.Data == nil {
+		want.Data = map[string]string{}
+	}
+	want.Data[v1alpha1.TrustBundleKey], want.Data[v1alpha1.GatewayTokenHashKey] = string(bundle), enrol.HashToken(token)
+	want.Data[v1alpha1.CARotationKey] = string(rotation)
+	// The rotation that was asked for has begun, or can't.
+	delete(want.Annotations, v1alpha1.RotateCAAnnotation)
+	return r.write(ctx, "ConfigMap of the installation", want, have, have == nil)
+}
+
+// public is what everybody may know of a state.
+func (s caState) public(t config.Timing, now time.Time, problem string) v1alpha1.CARotation {
+	end, all := s.deadlines(t)
+	out := v1alpha1.CARotation{Phase: s.phase, Since: objects.TimeOrNil(s.since), Until: objects.TimeOrNil(end), Ends: objects.TimeOrNil(all), Problem: problem}
+	if s.phase == v1alpha1.CAPhaseSteady && s.signing.made {
+		out.Next = objects.TimeOrNil(s.rotateAt(t))
+	}
+	for _, ca := range s.all() {
+		info := v1alpha1.CAInfo{Subject: ca.Subject(), Serial: ca.Serial(), NotAfter: metav1.NewTime(ca.NotAfter()), Brought: !ca.made}
+		for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
+			if s.signer(role, t, now).Equal(ca.CA) {
+				info.Signs = append(info.Signs, string(role))
+			}
+		}
+		out.CAs = append(out.CAs, info)
+	}
+	return out
+}
+
+// problemOf is what a person has to do about the CA; empty: nothing.
+func problemOf(c config.Config, source caSource, state caState, facts caFacts) string {
+	secret := "Secret " + c.Namespace + "/" + v1alpha1.CASecretName
+	switch left := state.signing.NotAfter().Sub(facts.now); {
+	case source.problem != "":
+		return source.problem + "; until then the CA that is in use goes on"
+	case source.secret == nil && !state.expected().made:
+		return secret + " is gone; the CA that it held goes on in use, but will not be followed by another: put it back, or have its issuer do so"
+	case facts.requested && state.phase == v1alpha1.CAPhaseSteady && !state.signing.made:
+		return "a rotation was asked for, but the CA was brought: put another one into " + secret + ", or have its issuer renew it, and the rotation begins by itself"
+	case state.phase == v1alpha1.CAPhaseSteady && !state.signing.made && left < c.Timing().Total():
+		return fmt.Sprintf("the CA in %s ends at %s, and a rotation takes %s: put in another one, or have its issuer renew it earlier",
+			secret, state.signing.NotAfter().UTC().Format(time.RFC3339), c.Timing().Total())
+	}
+	return ""
+}
+
+// say logs a problem once, and tells of it by an event on an object, which may be nil.
+func (r *Reconciler) say(about client.Object, problem string) {
+	if problem == r.problem {
+		return
+	}
+	r.problem = problem
+	if problem == "" {
+		return
+	}
+	r.Log.Error("the CA needs attention", "problem", problem)
+	switch o := about.(type) {
+	case *corev1.Secret:
+		r.Recorder.Eventf(o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", condition.Shorten(problem))
+	case *corev1.ConfigMap:
+		if o != nil {
+			r.Recorder.Eventf(o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", condition.Shorten(problem))
+		}
+	}
+}

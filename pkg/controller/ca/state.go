@@ -1,0 +1,173 @@
+package ca
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// errNoCA is what waits for the installation to be complete.
+var errNoCA = errors.New("there is no CA yet")
+
+// Issuer is a CA in use.
+type Issuer struct {
+	*certs.CA
+	made bool // by the controller
+}
+
+// caState is which CAs are in use, and how far their rotation is. What is in it decides; everything else that tells of CAs
+// is written after it.
+type caState struct {
+	phase    v1alpha1.CAPhase
+	since    time.Time // of the phase; zero in introduce until the bundle is out
+	signing  *Issuer
+	next     *Issuer // only in introduce
+	previous *Issuer // only in move and retire; it may have no key
+}
+
+// bundle is what everybody has to trust, the older CA first.
+func (s caState) bundle() []byte {
+	var all []byte
+	for _, ca := range s.all() {
+		all = append(all, ca.CertPEM()...)
+	}
+	return all
+}
+
+func (s caState) all() []*Issuer {
+	var all []*Issuer
+	for _, ca := range []*Issuer{s.previous, s.signing, s.next} {
+		if ca != nil {
+			all = append(all, ca)
+		}
+	}
+	return all
+}
+
+// signer is the CA that signs for a role. In the phase move the xds-servers go on showing a certificate of the old CA, which
+// whoever was away has in its bundle; but not one that is about to end with that CA.
+func (s caState) signer(role model.Role, t config.Timing, now time.Time) *Issuer {
+	old := s.previous
+	if role == model.RoleControl && s.phase == v1alpha1.CAPhaseMove && old != nil && old.CanSign() && now.Add(t.Leaf).Before(old.NotAfter()) {
+		return old
+	}
+	return s.signing
+}
+
+// expected is the CA that belongs into the source: the newest.
+func (s caState) expected() *Issuer {
+	if s.next != nil {
+		return s.next
+	}
+	return s.signing
+}
+
+// Keys of the state's Secret: for each CA <which>.crt, <which>.key, and the rest as JSON.
+const (
+	stateKey    = "state.json"
+	signingKey  = "signing"
+	nextKey     = "next"
+	previousKey = "previous"
+)
+
+// savedState is what stateKey holds.
+type savedState struct {
+	Phase v1alpha1.CAPhase `json:"phase"`
+	Since *time.Time       `json:"since,omitempty"`
+	Made  map[string]bool  `json:"made,omitempty"`
+}
+
+// data is the content of the state's Secret.
+func (s caState) data() (map[string][]byte, error) {
+	saved, data := savedState{Phase: s.phase, Made: map[string]bool{}}, map[string][]byte{}
+	if !s.since.IsZero() {
+		at := s.since.UTC()
+		saved.Since = &at
+	}
+	for name, ca := range map[string]*Issuer{signingKey: s.signing, nextKey: s.next, previousKey: s.previous} {
+		if ca == nil {
+			continue
+		}
+		saved.Made[name] = ca.made
+		data[name+".crt"] = ca.CertPEM()
+		if !ca.CanSign() {
+			continue
+		}
+		key, err := ca.KeyPEM()
+		if err != nil {
+			return nil, fmt.Errorf("writing state of the CA: %w", err)
+		}
+		data[name+".key"] = key
+	}
+	var err error
+	data[stateKey], err = json.Marshal(saved)
+	return data, objects.Wrap("writing state of the CA", err)
+}
+
+// parseState is the inverse of data. It checks what the phase needs, so that nobody else has to.
+func parseState(data map[string][]byte) (s caState, err error) {
+	var saved savedState
+	if err := json.Unmarshal(data[stateKey], &saved); err != nil {
+		return s, fmt.Errorf("%s: %w", stateKey, err)
+	}
+	s.phase = saved.Phase
+	if saved.Since != nil {
+		s.since = *saved.Since
+	}
+	for name, into := range map[string]**Issuer{signingKey: &s.signing, nextKey: &s.next, previousKey: &s.previous} {
+		if *into, err = parseIssuer(data[name+".crt"], data[name+".key"], saved.Made[name]); err != nil {
+			return s, fmt.Errorf("%s.crt, %s.key: %w", name, name, err)
+		}
+	}
+	var complete bool
+	switch s.phase {
+	case v1alpha1.CAPhaseSteady:
+		complete = s.next == nil && s.previous == nil
+	case v1alpha1.CAPhaseIntroduce:
+		complete = s.next != nil && s.next.CanSign() && s.previous == nil
+	case v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire:
+		complete = s.previous != nil && s.next == nil
+	}
+	if s.signing == nil || !s.signing.CanSign() || !complete {
+		return s, fmt.Errorf("%s: phase %q has not the CAs that it needs", stateKey, s.phase)
+	}
+	return s, nil
+}
+
+// parseIssuer reads a CA; nil where there is none, and without a key one that can't sign.
+func parseIssuer(cert, key []byte, made bool) (*Issuer, error) {
+	switch {
+	case len(cert) == 0:
+		return nil, nil
+	case len(key) == 0:
+		cas, err := certs.ParseCAs(cert)
+		if err != nil {
+			return nil, err
+		}
+		return &Issuer{cas[0], made}, nil
+	}
+	ca, err := certs.ParseCA(cert, key)
+	if err != nil {
+		return nil, err
+	}
+	return &Issuer{ca, made}, nil
+}
+
+// parseStateSecret says of a Secret that can't be used what to do with it.
+func parseStateSecret(secret *corev1.Secret) (caState, error) {
+	s, err := parseState(secret.Data)
+	if err != nil {
+		return s, fmt.Errorf("reading Secret %s/%s: %w: restore it from a backup, or delete it: then what is in Secret %s signs at once, and whoever doesn't trust that yet has to enrol anew",
+			secret.Namespace, secret.Name, err, v1alpha1.CASecretName)
+	}
+	return s, nil
+}

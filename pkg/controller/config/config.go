@@ -1,0 +1,166 @@
+// Package config holds the settings of one controller process: it validates them, and derives from them how long the phases of
+// a CA rotation last. It reads no flag, no file and no object.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// TunnelDNS says whether tunnel hostnames can be resolved where clients are.
+type TunnelDNS string
+
+const (
+	// TunnelDNSAuto looks each hostname up.
+	TunnelDNSAuto TunnelDNS = "auto"
+	// TunnelDNSYes takes every hostname to resolve to the gateways.
+	TunnelDNSYes TunnelDNS = "yes"
+	// TunnelDNSNo takes none to.
+	TunnelDNSNo TunnelDNS = "no"
+)
+
+// minLeafLifetime is what tests of rotation use. Certificates say when they end to the second.
+const minLeafLifetime = time.Second
+
+// Config is what the controller knows about its installation. What can be left out says so.
+type Config struct {
+	// NoTunnels is an installation that writes kubeconfigs alone, for networks of the user's own: it has no gateways, no CA
+	// and no xds-servers, and everything below that says something about those is left out.
+	NoTunnels     bool
+	Domain        model.TunnelDomain
+	Namespace     string         // of the installation's own objects
+	Public        model.Endpoint // where edges reach the gateways
+	APIServer     model.Endpoint // where clients reach the gateways' apiserver listener
+	Connect       model.Endpoint // where clients reach the gateways' connect listener
+	DNS           TunnelDNS
+	AllClusters   bool // Clusters without the label get a tunnel too
+	LeafLifetime  time.Duration
+	CALifetime    time.Duration // of a CA that the controller makes; zero: 10 years
+	CAOverlap     time.Duration // for how long the old CA goes on beside the new one; never less than a leaf lives
+	TokenLifetime time.Duration
+	TokenUses     int32 // how many edges may enrol with one bootstrap token
+	// BootReportAfter is how long a machine whose infrastructure is there may take to its first boot report; zero: 10 minutes.
+	BootReportAfter time.Duration
+	XDSServerUser   string // the one user whose CertificateSigningRequests are looked at
+	// XDSServer is where the xds-servers are, a name with the addresses of all of them, to be asked what edges and gateways
+	// report. Zero: nothing is known of the state of tunnels.
+	XDSServer model.Endpoint
+	// StatusWrites is how many times a second at most live state is written to the status of Tunnels and Clusters, over all of them;
+	// zero: 150.
+	StatusWrites int
+	// DialNetworks are the networks in which the controller may dial addresses that Tunnels name, such as https proxies; none: it dials
+	// none of them.
+	DialNetworks []netip.Prefix
+	NeverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
+	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
+	WebhookListen string
+	// WebhookCertDir is a folder with tls.crt and tls.key, which another program makes, replaces and has apiservers trust, such as
+	// cert-manager; empty: the controller does so itself.
+	WebhookCertDir string
+	// Metrics is where figures are registered; nil: nowhere. PerCluster has some for each workload cluster.
+	Metrics    prometheus.Registerer
+	PerCluster bool
+	// Now is the apiserver's clock, see Clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// Gateways is where clients reach the gateways; zero where there are none.
+func (c Config) Gateways() kubeconfig.Gateways {
+	return kubeconfig.Gateways{APIServer: c.APIServer, Connect: c.Connect}
+}
+
+// Validate joins everything that is wrong with a Config.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Namespace == "" {
+		errs = append(errs, errors.New("there is no namespace"))
+	}
+	if c.WebhookListen != "" {
+		if _, _, err := SplitListen(c.WebhookListen); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.WebhookCertDir != "" && c.WebhookListen == "" {
+		errs = append(errs, errors.New("there is a certificate for the webhook, but no address that it listens on"))
+	}
+	if c.StatusWrites < 0 {
+		errs = append(errs, fmt.Errorf("%d writes of status a second are less than none", c.StatusWrites))
+	}
+	if c.NoTunnels {
+		if c.Domain != "" || c.Gateways() != (kubeconfig.Gateways{}) || c.Public != (model.Endpoint{}) || c.XDSServer != (model.Endpoint{}) {
+			errs = append(errs, errors.New("an installation without tunnels has no tunnel domain and no addresses of gateways or xds-servers"))
+		}
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs, c.validateTunnels()...)...)
+}
+
+// validateTunnels returns everything that is wrong with what tunnels need.
+func (c Config) validateTunnels() []error {
+	errs := []error{c.Domain.Validate()}
+	for name, e := range map[string]model.Endpoint{"public address": c.Public, "apiserver address": c.APIServer, "connect address": c.Connect} {
+		if err := e.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("%s of the gateways: %w", name, err))
+		}
+	}
+	if c.XDSServerUser == "" {
+		errs = append(errs, errors.New("there is no user of the xds-server"))
+	}
+	if c.DNS != TunnelDNSAuto && c.DNS != TunnelDNSYes && c.DNS != TunnelDNSNo {
+		errs = append(errs, fmt.Errorf("tunnel DNS %q is neither auto nor yes nor no", c.DNS))
+	}
+	if c.XDSServer != (model.Endpoint{}) {
+		if err := c.XDSServer.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("address of the xds-servers: %w", err))
+		}
+	}
+	if c.LeafLifetime < minLeafLifetime {
+		errs = append(errs, fmt.Errorf("leaf lifetime %s is less than %s", c.LeafLifetime, minLeafLifetime))
+	}
+	if c.CAOverlap < 0 {
+		errs = append(errs, fmt.Errorf("CA overlap %s is less than nothing", c.CAOverlap))
+	}
+	// Half of a CA's life is then left for the next rotation, however late one is begun.
+	if t := c.Timing(); t.Life < 2*t.Total() {
+		errs = append(errs, fmt.Errorf("CA lifetime %s is less than twice what a rotation takes, %s with this CA overlap and leaf lifetime", t.Life, t.Total()))
+	}
+	if c.TokenLifetime < time.Minute {
+		errs = append(errs, fmt.Errorf("token lifetime %s is less than 1m", c.TokenLifetime))
+	}
+	if c.TokenUses < 1 {
+		errs = append(errs, fmt.Errorf("a token of %d uses is of no use", c.TokenUses))
+	}
+	if c.BootReportAfter < 0 {
+		errs = append(errs, fmt.Errorf("a machine can't report %s before its infrastructure is there", -c.BootReportAfter))
+	}
+	return errs
+}
+
+// Clock is Now, which may be nil.
+func (c Config) Clock() func() time.Time {
+	if c.Now == nil {
+		return time.Now
+	}
+	return c.Now
+}
+
+// SplitListen splits host:port. The host may be empty; a port that is no TCP port is an error.
+func SplitListen(listen string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", 0, fmt.Errorf("address of the webhook: %w", err)
+	}
+	if port, err = strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("address of the webhook: %q is no TCP port", text)
+	}
+	return host, port, nil
+}

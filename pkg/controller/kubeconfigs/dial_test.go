@@ -1,0 +1,124 @@
+package kubeconfigs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+)
+
+// acceptAt accepts connections, and says how many came.
+func acceptAt(t *testing.T, address string) *atomic.Int32 {
+	t.Helper()
+	listener, err := net.Listen("tcp", address) //nolint:noctx // until the test ends
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	var came atomic.Int32
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			came.Add(1)
+			_ = connection.Close()
+		}
+	}()
+	return &came
+}
+
+func allowing(networks ...string) dialRule {
+	rule := dialRule{never: func(netip.Addr) bool { return false }}
+	for _, n := range networks {
+		rule.networks = append(rule.networks, netip.MustParsePrefix(n))
+	}
+	return rule
+}
+
+var times = regexp.MustCompile(`[0-9-]{10}T[0-9:]{8}Z`)
+
+// TestATunnelMakesTheControllerDialNothing names addresses in every field of a Tunnel that holds one. Nothing comes there, and what is said
+// is the same whether or not a server listens.
+func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
+	port, closed := freeport.TCP(t), freeport.TCP(t)
+	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
+	said := map[int]string{}
+	for _, p := range []int{port, closed} {
+		w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("127.0.0.1:%d", p)))
+		w.r.rule = allowing()
+		w.r.oldWays.rule = w.r.rule
+		tunnel := w.settle(0)
+		c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
+		said[p] = times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
+		// A server that was named, and then another way: the server would be the way before.
+		tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: fmt.Sprintf("https://127.0.0.1:%d", p)}
+		if err := w.api.Update(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+		tunnel = w.settle(time.Minute)
+		tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}
+		if err := w.api.Update(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			tunnel = w.settle(time.Minute)
+		}
+		if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, switchedKind); c != nil {
+			said[p] += times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
+		}
+	}
+	if said[port] != said[closed] {
+		t.Errorf("with a server it says %q, and without %q", said[port], said[closed])
+	}
+	if n := came.Load(); n != 0 {
+		t.Errorf("%d connections came", n)
+	}
+}
+
+// TestAllowedNetworksAreDialled, or the test before would prove nothing.
+func TestAllowedNetworksAreDialled(t *testing.T) {
+	port := freeport.TCP(t)
+	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
+	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("localhost:%d", port)))
+	w.settle(0)
+	if came.Load() == 0 {
+		t.Error("nothing came")
+	}
+}
+
+// TestSomeAddressesAreNeverDialled, whatever the installation allows: the rule looks at the address in the end, and not at its name.
+func TestSomeAddressesAreNeverDialled(t *testing.T) {
+	port := freeport.TCP(t)
+	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
+	rule := newDialRule(config.Config{DialNetworks: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}, fmt.Sprintf("https://192.0.2.7:%d", port))
+	for _, known := range []bool{false, true} {
+		for _, host := range []string{"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "169.254.169.254", "fe80::1", "224.0.0.1", "192.0.2.7"} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			connection, err := rule.dialer(ctx, known).DialContext(ctx, "tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+			cancel()
+			if err == nil {
+				_ = connection.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), errNotDialled.Error()) {
+				t.Errorf("%s: %v", host, err)
+			}
+		}
+	}
+	if n := came.Load(); n != 0 {
+		t.Errorf("%d connections came", n)
+	}
+}

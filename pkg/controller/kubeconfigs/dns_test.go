@@ -1,0 +1,122 @@
+package kubeconfigs
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+func TestResolver(t *testing.T) {
+	const gateway = "gw.example.com"
+	nobody, broken := &net.DNSError{Err: "no such host", IsNotFound: true}, errors.New("broken")
+	timeout := &net.DNSError{Err: "timeout", IsTimeout: true}
+	// found is what DNS has: addresses, or an error.
+	type found map[string]any
+	tests := map[string]struct {
+		mode    config.TunnelDNS
+		gateway string // empty: the name above
+		in      found
+		want    answer
+	}{
+		"yes asks nobody":                                   {mode: config.TunnelDNSYes, want: yes},
+		"no asks nobody":                                    {mode: config.TunnelDNSNo, want: no},
+		"the gateway's address":                             {in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: []string{"10.1.1.1"}}, want: yes},
+		"one of the gateway's addresses":                    {in: found{controllertest.Hostname: []string{"10.1.1.2"}, gateway: []string{"10.1.1.1", "10.1.1.2"}}, want: yes},
+		"all of the gateway's addresses in another order":   {in: found{controllertest.Hostname: []string{"10.1.1.2", "10.1.1.1"}, gateway: []string{"10.1.1.1", "10.1.1.2"}}, want: yes},
+		"a web server's address":                            {in: found{controllertest.Hostname: []string{"203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no},
+		"the gateway's address and another":                 {in: found{controllertest.Hostname: []string{"10.1.1.1", "203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no},
+		"no address at all":                                 {in: found{controllertest.Hostname: []string(nil), gateway: []string{"10.1.1.1"}}, want: no},
+		"the gateway is an address":                         {gateway: "10.1.1.1", in: found{controllertest.Hostname: []string{"10.1.1.1"}}, want: yes},
+		"the gateway is another address":                    {gateway: "10.1.1.1", in: found{controllertest.Hostname: []string{"203.0.113.80"}}, want: no},
+		"the gateway is the same address in other words":    {gateway: "2001:DB8:0::1", in: found{controllertest.Hostname: []string{"2001:db8::1"}}, want: yes},
+		"the gateway is the same address, mapped into IPv6": {gateway: "::ffff:10.1.1.1", in: found{controllertest.Hostname: []string{"10.1.1.1"}}, want: yes},
+		"a name that is not there":                          {in: found{controllertest.Hostname: nobody, gateway: []string{"10.1.1.1"}}, want: no},
+		"a server that does not answer":                     {in: found{controllertest.Hostname: timeout, gateway: []string{"10.1.1.1"}}, want: unknown},
+		"any other error":                                   {in: found{controllertest.Hostname: broken, gateway: []string{"10.1.1.1"}}, want: unknown},
+		"an address that is none":                           {in: found{controllertest.Hostname: []string{"x"}, gateway: []string{"10.1.1.1"}}, want: unknown},
+		"the gateway's name is not there":                   {in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: nobody}, want: unknown},
+		"neither name is there":                             {in: found{controllertest.Hostname: nobody, gateway: nobody}, want: unknown},
+		"no answer for the gateway's name":                  {in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: timeout}, want: unknown},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := &resolver{mode: tc.mode, now: time.Now, lookup: func(_ context.Context, host string) ([]string, error) {
+				switch a := tc.in[host].(type) {
+				case []string:
+					return a, nil
+				case error:
+					return nil, a
+				}
+				t.Errorf("asked for %s", host)
+				return nil, broken
+			}}
+			if r.mode == "" {
+				r.mode = config.TunnelDNSAuto
+			}
+			if tc.gateway == "" {
+				tc.gateway = gateway
+			}
+			if got := r.resolves(t.Context(), controllertest.Hostname, tc.gateway); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestADeadDNSServerIsNotAskedForEveryCluster(t *testing.T) {
+	for name, gateway := range map[string]string{"the hostname's": "10.1.1.1", "the gateway's": "gw.example.com"} {
+		asked, at := 0, time.Now()
+		r := &resolver{mode: config.TunnelDNSAuto, now: func() time.Time { return at }, lookup: func(ctx context.Context, _ string) ([]string, error) {
+			asked++
+			if until, ok := ctx.Deadline(); !ok || time.Until(until) > lookupTimeout {
+				t.Errorf("a lookup may last until %s", until)
+			}
+			return nil, context.DeadlineExceeded
+		}}
+		for range 5 {
+			if got := r.resolves(t.Context(), controllertest.Hostname, gateway); got != unknown {
+				t.Errorf("%s: got %d", name, got)
+			}
+		}
+		at = at.Add(lookupPause)
+		r.resolves(t.Context(), controllertest.Hostname, gateway)
+		if asked != 2 {
+			t.Errorf("%s: asked %d times, want once and once more after the pause", name, asked)
+		}
+	}
+}
+
+func TestBothLookupsShareOneDeadline(t *testing.T) {
+	var deadlines []time.Time
+	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(ctx context.Context, _ string) ([]string, error) {
+		until, _ := ctx.Deadline()
+		deadlines = append(deadlines, until)
+		return []string{"10.1.1.1"}, nil
+	}}
+	if got := r.resolves(t.Context(), controllertest.Hostname, "gw.example.com"); got != yes || len(deadlines) != 2 || !deadlines[0].Equal(deadlines[1]) {
+		t.Errorf("got %d, deadlines %v", got, deadlines)
+	}
+}
+
+func TestTheHostnameIsComparedWithTheAPIServerAddress(t *testing.T) {
+	for address, want := range map[string]answer{"10.1.1.1": yes, "203.0.113.80": no} {
+		cluster, tunnel := controllertest.Served("c1", 1000)
+		tunnel.Status.Hostname = controllertest.Hostname
+		r := kubeconfigsOf(withTunnels(t, controllertest.FakeAPI(t), nil))
+		r.resolver = &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(context.Context, string) ([]string, error) {
+			return []string{address}, nil
+		}}
+		o := objects.Group{Cluster: cluster, Tunnel: tunnel}
+		if got := r.resolves(t.Context(), &verdict{}, o, kubeconfig.Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: controllertest.Hostname}); got != (want == yes) {
+			t.Errorf("%s: got %v, want %d", address, got, want)
+		}
+	}
+}

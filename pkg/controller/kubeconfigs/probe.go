@@ -1,0 +1,183 @@
+package kubeconfigs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+)
+
+const (
+	// probeTimeout bounds one handshake: what takes longer is of no use to Cluster API, which gives a probe 5 s.
+	probeTimeout = 3 * time.Second
+	// maxProbes bounds how many old ways are dialled at a time. What finds no place is asked again.
+	maxProbes = 32
+	// probeFresh is how long an answer is good: shorter than all intervals at which it is wanted.
+	probeFresh = 10 * time.Second
+)
+
+// oldWays finds out whether servers answer by which managers of Cluster API may still be connected. It dials beside the workers,
+// because one that does not answer takes its time, and there may be thousands.
+type oldWays struct {
+	now   func() time.Time
+	wake  func(client.ObjectKey) // called when there is an answer
+	rule  dialRule
+	slots chan struct{}
+
+	mu    sync.Mutex
+	known map[client.ObjectKey]*oldWay // of the kubeconfigs that are not switched yet
+}
+
+// oldWay is one of them.
+type oldWay struct {
+	server      string
+	asking      bool
+	askedAt     time.Time // of the last answer
+	works       bool
+	lastWorking time.Time // when it answered last, or when it was first asked after
+}
+
+func newOldWays(now func() time.Time, wake func(client.ObjectKey), rule dialRule) *oldWays {
+	return &oldWays{now: now, wake: wake, rule: rule, slots: make(chan struct{}, maxProbes), known: map[client.ObjectKey]*oldWay{}}
+}
+
+// ask returns whether a server answers, as far as it is known, and finds it out anew where that is old. expected: it is no address that
+// a Tunnel has named.
+func (w *oldWays) ask(o objects.Group, server string, expected bool) (works, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	way := w.known[o.Key]
+	if way == nil || way.server != server {
+		way = &oldWay{server: server}
+		w.known[o.Key] = way
+	}
+	if !way.asking && w.now().Sub(way.askedAt) >= probeFresh {
+		leg := serverLeg(o, server)
+		select {
+		case w.slots <- struct{}{}:
+			way.asking = true
+			go w.probe(o.Key, way, leg, expected)
+		default: // the next look asks again
+		}
+	}
+	return way.works, !way.askedAt.IsZero()
+}
+
+// probe dials one server and tells.
+func (w *oldWays) probe(key client.ObjectKey, way *oldWay, leg tlsLeg, expected bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	works := answers(leg.handshake(ctx, w.rule.dialer(ctx, expected)))
+	<-w.slots
+	w.mu.Lock()
+	way.asking, way.askedAt, way.works = false, w.now(), works
+	if works {
+		way.lastWorking = way.askedAt
+	}
+	w.mu.Unlock()
+	w.wake(key)
+}
+
+// lastWorking is when the server of a key answered last; began, the first time, where it never has.
+func (w *oldWays) lastWorking(key client.ObjectKey, began time.Time) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	way := w.known[key]
+	if way == nil {
+		return began
+	}
+	if way.lastWorking.IsZero() {
+		way.lastWorking = began
+	}
+	return way.lastWorking
+}
+
+func (w *oldWays) forget(key client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.known, key)
+}
+
+// tlsLeg is one TLS connection that a client makes.
+type tlsLeg struct {
+	address, name string // name: to be verified, and sent as SNI
+	roots         []byte // in PEM; none: those of the system
+	unverified    bool   // the kubeconfig wants nothing verified
+	protocols     []string
+}
+
+// proxyLeg is the one to an https proxy.
+type proxyLeg struct{ tlsLeg }
+
+// serverLeg is the one to the server of a way that a kubeconfig had. Nothing is verified: nobody knows any more by which name
+// and CA its clients do, and whoever is connected stays connected to whatever certificate.
+func serverLeg(o objects.Group, server string) tlsLeg {
+	leg := tlsLeg{unverified: true}
+	if o.Kubeconfig != nil {
+		leg.name = o.Kubeconfig.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
+	}
+	if u, err := url.Parse(server); err == nil {
+		leg.address = net.JoinHostPort(u.Hostname(), portOf(u))
+		if leg.name == "" {
+			leg.name = u.Hostname()
+		}
+	}
+	return leg
+}
+
+// answers says whether somebody speaks TLS, by what has become of a handshake: also who refuses, say the name, answers.
+func answers(err error) bool {
+	var unverified *tls.CertificateVerificationError
+	var alert *net.OpError
+	if errors.Is(err, errNotDialled) {
+		return true // it is not known, so it may work
+	}
+	return err == nil || errors.As(err, &unverified) || (errors.As(err, &alert) && alert.Op == "remote error")
+}
+
+// trust verifies as clients of an entry do.
+func (l *tlsLeg) trust(entry *api.Cluster) {
+	l.roots, l.unverified = entry.CertificateAuthorityData, entry.InsecureSkipTLSVerify
+}
+
+func portOf(u *url.URL) string {
+	if u.Port() == "" {
+		return "443"
+	}
+	return u.Port()
+}
+
+// errHTTP2 is what a proxy does that negotiates HTTP/2: Go's client goes on with HTTP/1.1 there, and fails.
+var errHTTP2 = errors.New("it chooses HTTP/2, which client-go offers to it but can't use towards a proxy")
+
+// handshake makes the connection and closes it. It sends no client certificate.
+func (l tlsLeg) handshake(ctx context.Context, dialer *net.Dialer) error {
+	config := &tls.Config{ServerName: l.name, NextProtos: l.protocols, MinVersion: tls.VersionTLS12}
+	if len(l.roots) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(l.roots) {
+			return errors.New("the kubeconfig's CA can't be read")
+		}
+	}
+	config.InsecureSkipVerify = l.unverified // as the kubeconfig's clients do; nothing is sent
+	connection, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", l.address)
+	if err != nil {
+		return fmt.Errorf("making TLS connection: %w", err)
+	}
+	defer connection.Close()
+	if c, ok := connection.(*tls.Conn); ok && c.ConnectionState().NegotiatedProtocol == "h2" {
+		return errHTTP2
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package kubeconfigs
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+func byHTTPS(address string) v1alpha1.KubeconfigSpec {
+	return v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPSProxy, Proxy: &v1alpha1.ProxySpec{Address: address}}
+}
+
+// TestARefusedProxyIsDialledEverMoreSeldom goes through an hour, second by second as far as the controller is concerned.
+func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
+	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
+	dialled := map[string]int{}
+	w.r.prove = func(_ context.Context, leg proxyLeg) error {
+		dialled[leg.address]++
+		return errors.New("dial tcp 10.0.0.1:22: connection refused by a secret")
+	}
+	tunnel := w.settle(0)
+	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, "--dial-networks")
+	for range 360 {
+		w.settle(10 * time.Second)
+	}
+	// At 0, 10, 30, 70, 150, 310 and 630 s, and then every ten minutes.
+	if got := dialled["proxy:3128"]; got < 10 || got > 12 {
+		t.Errorf("dialled %d times in an hour", got)
+	}
+	tunnel = w.settle(0)
+	change := func(address string) {
+		tunnel.Spec.Kubeconfig = byHTTPS(address)
+		if err := w.api.Update(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("another:3128")
+	tunnel = w.settle(10 * time.Second)
+	if dialled["another:3128"] != 1 {
+		t.Errorf("another address was dialled %d times", dialled["another:3128"])
+	}
+	change("third:3128") // at once
+	result, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)})
+	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > proofRetry || dialled["third:3128"] != 0 {
+		t.Errorf("%s, %v", result.RequeueAfter, err)
+	}
+	w.settle(0)
+	if dialled["third:3128"] != 0 {
+		t.Error("one Tunnel goes through addresses")
+	}
+	w.settle(proofRetry)
+	if dialled["third:3128"] != 1 {
+		t.Error("a third address is not dialled")
+	}
+}
+
+// TestNobodyWaitsForProxiesOfOthers: without a place nothing is decided, and the next attempt comes soon.
+func TestNobodyWaitsForProxiesOfOthers(t *testing.T) {
+	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
+	w.r.prove = func(context.Context, proxyLeg) error { return nil }
+	for range maxProofs {
+		if _, err := w.r.proofs.begin(client.ObjectKey{Name: "other"}, "other:3128"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.settle(0)
+	result, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)})
+	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 2*time.Second {
+		t.Errorf("tried again after %s, %v", result.RequeueAfter, err)
+	}
+	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
+		t.Errorf("it leads %v", got)
+	}
+	_ = w.r.proofs.end(client.ObjectKey{Name: "other"}, "other:3128", "")
+	w.settle(time.Second)
+	if got := w.way(); got.ProxyURL != "https://proxy:3128" {
+		t.Errorf("it leads %v", got)
+	}
+}

@@ -1,0 +1,97 @@
+package kubeconfigs
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
+	other, err := certs.NewCA("other", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		foreign   bool
+		name      string
+		protocols []string
+		says      string // empty: it is taken
+	}{
+		"the CA of the workload cluster and the name that clients verify": {name: "kubernetes"},
+		"another name of that CA": {name: "proxy.example.org", says: "--dial-networks"},
+		"another CA":              {name: "kubernetes", foreign: true, says: "--dial-networks"},
+		"HTTP/2":                  {name: "kubernetes", protocols: []string{"h2"}, says: "--dial-networks"},
+		"nobody":                  {says: "--dial-networks"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
+			w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, v1alpha1.KubeconfigSpec{
+				Mode: v1alpha1.KubeconfigModeHTTPSProxy, TLSServerName: "kubernetes", Proxy: &v1alpha1.ProxySpec{Address: address},
+			})
+			ca := w.ca
+			if tc.foreign {
+				ca = other
+			}
+			if tc.name != "" {
+				controllertest.ListenTLS(t, ca, address, tc.protocols, tc.name)
+			}
+			tunnel := w.settle(0)
+			if tc.says == "" {
+				w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "https://"+address)
+				return
+			}
+			w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, tc.says)
+			w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, "CA of the workload cluster")
+			if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) || tunnel.Status.Kubeconfig.Mode != "" {
+				t.Errorf("the kubeconfig leads %v", got)
+			}
+		})
+	}
+}
+
+func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
+	config := config.Config{NoTunnels: true, Namespace: "fairlead-system"}
+	if err := config.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	w := newSwitchWorld(t, config, controllertest.OriginalServer, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy:3128"}})
+	tunnel := w.settle(0)
+	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "")
+	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
+	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "http://proxy:3128"}) {
+		t.Errorf("the kubeconfig leads %v", got)
+	}
+	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAuto}
+	if err := w.api.Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	tunnel = w.settle(time.Second)
+	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff, "this installation makes no tunnels")
+	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotAccepted, "")
+	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) || tunnel.Status.Kubeconfig.Mode != "" {
+		t.Errorf("the kubeconfig leads %v", got)
+	}
+	if err := w.api.Delete(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	w.cluster.Labels = nil
+	if err := w.api.Update(t.Context(), w.cluster); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.tunnels.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("the Tunnel is still there: %v", err)
+	}
+}

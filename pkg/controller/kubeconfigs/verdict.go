@@ -1,0 +1,260 @@
+package kubeconfigs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// verdict is what becomes of one kubeconfig.
+type verdict struct {
+	leads      bool                // somewhere of ours; else it has its original
+	stays      bool                // as it is, wherever it leads, and what is on record of it
+	decision   kubeconfig.Decision // if it leads, and else only what is needed to restore it
+	record     v1alpha1.KubeconfigStatus
+	refused    *metav1.Condition // why it doesn't lead: KubeconfigReady
+	conditions []metav1.Condition
+	again      time.Duration
+}
+
+// say adds a condition.
+func (v *verdict) say(c metav1.Condition) { v.conditions = append(v.conditions, c) }
+
+// unsay takes a condition back.
+func (v *verdict) unsay(kind string) { apimeta.RemoveStatusCondition(&v.conditions, kind) }
+
+// kubeconfigConditions are those of this controller. Each that a verdict doesn't speak of goes, but for KubeconfigReady, which
+// is said last.
+var kubeconfigConditions = []string{v1alpha1.ConditionKubeconfigMode, v1alpha1.ConditionHostnameResolves, v1alpha1.ConditionKubeconfigSwitched}
+
+// silent are the conditions that there is nothing to be said of.
+func (v *verdict) silent() []string {
+	if v.stays {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(kubeconfigConditions), func(kind string) bool {
+		return apimeta.FindStatusCondition(v.conditions, kind) != nil
+	})
+}
+
+// verdict decides.
+func (r *Reconciler) verdict(ctx context.Context, o objects.Group) (verdict, error) {
+	v := verdict{decision: wayBack(r.Config, o), again: lookAgain()}
+	spec := o.Tunnel.Spec.Kubeconfig
+	var credentials *kubeconfig.Credentials
+	switch {
+	case !spec.Mode.Tunnelled():
+		reason, problem := kubeconfig.Validate(spec)
+		if problem == nil && spec.Proxy != nil && spec.Proxy.CredentialsSecret != "" {
+			var err error
+			if credentials, problem, err = r.credentials(ctx, o.Key.Namespace, spec.Proxy.CredentialsSecret); err != nil {
+				return v, err
+			}
+			v.stays = problem != nil && leadsByProxy(o)
+		}
+		if problem != nil {
+			v.refuse(reason, problem.Error())
+			return v, nil
+		}
+	case o.Tunnel.Status.Hostname == "":
+		v.refuse(v1alpha1.ReasonNotAccepted, "the Tunnel is not accepted, so the kubeconfig has its original server")
+		return v, nil
+	}
+	choice, err := r.choose(ctx, o)
+	if err != nil {
+		return v, err
+	}
+	v.record = kubeconfig.Record(spec, choice, r.Config.Gateways(), r.resolves(ctx, &v, o, choice))
+	v.sayMode(o, choice)
+	on := o.Tunnel.DeepCopy()
+	on.Status.Kubeconfig = v.record
+	decision, leads := kubeconfig.FromTunnel(on, r.Config.Gateways(), credentials)
+	if !leads {
+		return v, fmt.Errorf("deciding kubeconfig of %s: nothing comes of mode %s", o.Key, choice.Mode)
+	}
+	decision.Endpoint = endpointOf(o)
+	v.leads, v.decision = true, decision
+	if choice.Mode == v1alpha1.KubeconfigModeHTTPSProxy {
+		return v, r.proveProxy(ctx, &v, o)
+	}
+	return v, nil
+}
+
+// refuse lets a kubeconfig have its original.
+func (v *verdict) refuse(reason, message string) {
+	v.leads, v.record, v.conditions = false, v1alpha1.KubeconfigStatus{}, nil
+	v.refused = &metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+// credentials reads those of a proxy, from the apiserver: nothing keeps them in memory.
+func (r *Reconciler) credentials(ctx context.Context, namespace, name string) (c *kubeconfig.Credentials, problem *model.FieldError, err error) {
+	secret, err := objects.Get(ctx, r.Live, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Secret{})
+	if err != nil {
+		return nil, nil, objects.Wrap("reading credentials of the proxy", err)
+	}
+	c, problem = kubeconfig.ReadCredentials(name, secret)
+	return c, problem, nil
+}
+
+// leadsByProxy says whether a kubeconfig leads by the proxy that its Tunnel names. Then it stays while the credentials are
+// missing or can't be used: they may come with the next object of a move, or were mistyped a moment ago, and without the
+// proxy nobody may reach the apiserver.
+func leadsByProxy(o objects.Group) bool {
+	if o.Kubeconfig == nil {
+		return false
+	}
+	way, err := kubeconfig.Read(o.Kubeconfig, o.Key.Name)
+	return err == nil && kubeconfig.ByProxy(way, o.Tunnel.Spec.Kubeconfig)
+}
+
+// choose asks for a mode, with everything that speaks for one or another.
+func (r *Reconciler) choose(ctx context.Context, o objects.Group) (kubeconfig.Choice, error) {
+	spec, status := o.Tunnel.Spec, o.Tunnel.Status
+	q := kubeconfig.Question{Mode: spec.Kubeconfig.Mode, Hostname: status.Hostname, Before: status.Kubeconfig, Certificates: records.CertificateNames(status.Edges, r.Now())}
+	for _, name := range spec.ExtraNames {
+		if slices.Contains(status.Names, name) {
+			q.Names = append(q.Names, name)
+		}
+	}
+	host := reconciler.CanonicalHost(o.Cluster)
+	if model.ValidateDNSName(host) != nil || r.Config.Domain.Contains(host) {
+		return kubeconfig.Choose(q), nil
+	}
+	q.Endpoint, q.EndpointServed = host, slices.Contains(status.Names, host)
+	if !q.EndpointServed {
+		var err error
+		if q.EndpointHolder, err = r.holder(ctx, o.Key, host); err != nil {
+			return kubeconfig.Choice{}, err
+		}
+	}
+	return kubeconfig.Choose(q), nil
+}
+
+// holder says who else has the name of an endpoint: a Tunnel that is served by it, or another Cluster, with a Tunnel or without.
+func (r *Reconciler) holder(ctx context.Context, key client.ObjectKey, host string) (string, error) {
+	if other, held := r.names.Holder(host); held && other != model.Key(key) {
+		return "the Tunnel " + other.String(), nil
+	}
+	var all clusterv1.ClusterList
+	if err := r.Client.List(ctx, &all, client.MatchingFields{reconciler.EndpointIndex: host}); err != nil {
+		return "", objects.Wrap("listing Clusters of an endpoint", err)
+	}
+	for i := range all.Items {
+		if other := client.ObjectKeyFromObject(&all.Items[i]); other != key {
+			return "the Cluster " + other.String(), nil
+		}
+	}
+	return "", nil
+}
+
+// sayMode says which mode was chosen and why, or what was said before where there is nothing new.
+func (v *verdict) sayMode(o objects.Group, choice kubeconfig.Choice) {
+	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigMode, Status: metav1.ConditionTrue, Reason: choice.Reason, Message: choice.Message}
+	if choice.Reason == "" {
+		c.Reason, c.Message = v1alpha1.ReasonNoEvidence, fmt.Sprintf("%s: it was chosen before, and no edge sees the serving certificate now", choice.Mode)
+		if was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, c.Type); was != nil && was.Reason != v1alpha1.ReasonConfigured {
+			c.Reason, c.Message = was.Reason, was.Message
+		}
+	}
+	v.say(c)
+}
+
+// resolves says whether clients reach the gateways by the name that was chosen, and says so of the tunnel hostname. Without an
+// answer what is on record stays.
+func (r *Reconciler) resolves(ctx context.Context, v *verdict, o objects.Group, choice kubeconfig.Choice) bool {
+	if choice.Mode != v1alpha1.KubeconfigModeSNI {
+		return false
+	}
+	ask := r.resolver.resolves
+	if choice.Name != o.Tunnel.Status.Hostname {
+		ask = r.resolver.leadsTo // what is said of tunnel hostnames says nothing about other names
+	}
+	answer := ask(ctx, choice.Name, r.Config.APIServer.Host)
+	before := o.Tunnel.Status.Kubeconfig
+	c := metav1.Condition{Type: v1alpha1.ConditionHostnameResolves}
+	switch answer {
+	case yes:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonResolves
+		c.Message = choice.Name + " resolves to the gateways, and the kubeconfig names it"
+	case no:
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonDoesNotResolve
+		c.Message = fmt.Sprintf("%s does not resolve to the gateways here, so the kubeconfig names the gateways, with the name as tls-server-name", choice.Name)
+	default:
+		v.again = min(v.again, lookupPause)
+		c = condition.Unknown(c.Type, "DNS gives no answer; the kubeconfig stays as it is")
+		if was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, c.Type); was != nil {
+			c = *was
+		}
+	}
+	v.say(c)
+	stays := before.Mode == choice.Mode && before.TLSServerName == "" && kubeconfig.NameOf(before) == choice.Name
+	return answer == yes || (answer == unknown && stays)
+}
+
+// write returns the Secret as it has to be, nil if it is so already, and where it then leads. After an error, which is
+// kubeconfig.ErrInvalid, it stays as it is.
+func (v *verdict) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.Way, err error) {
+	if o.Kubeconfig == nil || v.stays {
+		return nil, kubeconfig.Way{}, nil
+	}
+	want = o.Kubeconfig.DeepCopy()
+	do := kubeconfig.Apply
+	if !v.leads {
+		do = kubeconfig.Restore
+	}
+	changed, err := do(want, o.Key.Name, v.decision)
+	if err != nil {
+		return nil, kubeconfig.Way{}, err
+	}
+	if leads, err = kubeconfig.Read(want, o.Key.Name); err != nil {
+		return nil, kubeconfig.Way{}, err
+	}
+	if !changed {
+		want = nil
+	}
+	return want, leads, nil
+}
+
+// ready is the condition that tells where the kubeconfig leads; err is what writing it came to.
+func (v *verdict) ready(o objects.Group, leads kubeconfig.Way, err error) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse}
+	switch {
+	case o.Kubeconfig == nil:
+		c.Reason, c.Message = v1alpha1.ReasonWaitingForSecret, waitingForSecret(o)
+	case errors.Is(err, kubeconfig.ErrInvalid):
+		c.Reason, c.Message = v1alpha1.ReasonInvalidKubeconfig, err.Error()
+	case errors.Is(err, errNotWritable):
+		c.Reason = v1alpha1.ReasonNotWritable
+		c.Message = fmt.Sprintf("Secret %s may not be changed: it is immutable, or an admission policy or webhook refuses the write, so the kubeconfig stays as it is: "+
+			"let the controller patch it; an immutable one has to be deleted, and its control-plane provider writes it anew", o.Key.Name+kubeconfig.Suffix)
+	case v.stays:
+		c.Reason, c.Message = v.refused.Reason, v.refused.Message+". The kubeconfig leads by this proxy and stays so meanwhile"
+	case v.refused != nil:
+		return *v.refused
+	case v.record.Mode.Tunnelled():
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads through the tunnel by "+leads.String()
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads by "+leads.String()
+	}
+	return c
+}
+
+func waitingForSecret(o objects.Group) string {
+	return fmt.Sprintf("there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it", o.Key.Name+kubeconfig.Suffix)
+}

@@ -1,0 +1,191 @@
+// Package metrics counts what the controller writes, and collects the state of Tunnels and of the CA when it is scraped. In go a
+// client and the cache, out come a client that counts and a Prometheus collector. It writes no object. What concerns the
+// whole fleet only the leading replica publishes, so that sums over replicas are right.
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// lookTime bounds a look at the cache, which is there at once but at the very beginning.
+const lookTime = 2 * time.Second
+
+// Collector is what a controller counts. What concerns the fleet only the one that leads publishes, so that sums over replicas are right.
+type Collector struct {
+	metrics.Set
+	config  config.Config
+	cached  client.Reader
+	elected <-chan struct{}
+	now     func() time.Time
+
+	kubeconfigs, signatures, statusWrites *prometheus.CounterVec
+
+	mu      sync.Mutex
+	waiting func() map[string]int // writes of status by urgency; nil: none
+}
+
+// New returns the collector of a manager. It collects state only while the manager leads.
+func New(mgr ctrl.Manager, config config.Config) *Collector {
+	f := &Collector{config: config, cached: mgr.GetCache(), elected: mgr.Elected(), now: config.Clock()}
+	f.kubeconfigs, f.signatures = f.Counter("fairlead_controller_kubeconfig_writes_total"), f.Counter("fairlead_controller_signatures_total")
+	f.statusWrites = f.Counter("fairlead_controller_status_writes_total")
+	for _, result := range []string{"ok", "error"} {
+		f.kubeconfigs.WithLabelValues(result)
+	}
+	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
+		for _, result := range []string{"signed", "denied", "error"} {
+			f.signatures.WithLabelValues(string(role), result)
+		}
+	}
+	f.Look(f.look, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions", "fairlead_controller_edges",
+		"fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue", "fairlead_controller_ca_phase",
+		"fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem", "fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
+		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds")
+	return f
+}
+
+// Follow has the writes of status counted that wait for their turn, by urgency.
+func (f *Collector) Follow(waiting func() map[string]int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting = waiting
+}
+
+func (f *Collector) look(emit metrics.Emit) {
+	select {
+	case <-f.elected:
+		emit("fairlead_controller_leader", 1)
+	default:
+		emit("fairlead_controller_leader", 0)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	f.collectTunnels(ctx, emit)
+	f.collectCA(ctx, emit)
+	f.mu.Lock()
+	waiting := f.waiting
+	f.mu.Unlock()
+	if waiting == nil {
+		return
+	}
+	for urgency, n := range waiting() {
+		emit("fairlead_controller_status_queue", float64(n), urgency)
+	}
+}
+
+// condition is what Tunnels are counted by.
+type condition struct {
+	kind, reason string
+	status       metav1.ConditionStatus
+}
+
+func (f *Collector) collectTunnels(ctx context.Context, emit metrics.Emit) {
+	var tunnels v1alpha1.TunnelList
+	// There may be 10,000, and nothing here changes them.
+	if err := f.cached.List(ctx, &tunnels, client.UnsafeDisableDeepCopy); err != nil {
+		return
+	}
+	now, counts, edges := f.now(), map[condition]int{}, map[string]int{}
+	var first time.Time
+	for i := range tunnels.Items {
+		t := &tunnels.Items[i]
+		for _, c := range t.Status.Conditions {
+			counts[condition{c.Type, c.Reason, c.Status}]++
+		}
+		connected, next := 0, time.Time{}
+		for j := range t.Status.Edges {
+			e := &t.Status.Edges[j]
+			state := stateOf(e, now)
+			edges[state]++
+			if state != edgeConnected {
+				continue
+			}
+			connected++
+			if end := e.CertificateNotAfter.Time; next.IsZero() || end.Before(next) {
+				next = end
+			}
+		}
+		if first.IsZero() || !next.IsZero() && next.Before(first) {
+			first = next
+		}
+		if f.config.PerCluster {
+			emit("fairlead_controller_tunnel_ready", metrics.Bool(apimeta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady)), t.Namespace, t.Name)
+			emit("fairlead_controller_tunnel_edges", float64(connected), t.Namespace, t.Name)
+			if !next.IsZero() {
+				emit("fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", float64(next.Unix()), t.Namespace, t.Name)
+			}
+		}
+	}
+	emit("fairlead_controller_tunnels", float64(len(tunnels.Items)))
+	for c, n := range counts {
+		emit("fairlead_controller_tunnel_conditions", float64(n), c.kind, string(c.status), c.reason)
+	}
+	for _, state := range []string{edgeConnected, edgeAway, edgeExpired, edgeRevoked} {
+		emit("fairlead_controller_edges", float64(edges[state]), state)
+	}
+	if !first.IsZero() {
+		emit("fairlead_controller_leaf_expiry_timestamp_seconds", float64(first.Unix()))
+	}
+}
+
+const edgeConnected, edgeAway, edgeExpired, edgeRevoked = "connected", "away", "expired", "revoked"
+
+// stateOf is how an edge is: that of one that has tunnels is connected, whatever its certificate.
+func stateOf(e *v1alpha1.EdgeStatus, now time.Time) string {
+	switch {
+	case e.RevokedAt != nil:
+		return edgeRevoked
+	case slices.ContainsFunc(e.Gateways, func(g v1alpha1.EdgeGatewayStatus) bool { return g.Tunnels > 0 }):
+		return edgeConnected
+	case e.CertificateNotAfter.Time.Before(now):
+		return edgeExpired
+	}
+	return edgeAway
+}
+
+// collectCA says what of the CA is public.
+func (f *Collector) collectCA(ctx context.Context, emit metrics.Emit) {
+	if f.config.NoTunnels {
+		return
+	}
+	var published corev1.ConfigMap
+	var rotation v1alpha1.CARotation
+	key := client.ObjectKey{Namespace: f.config.Namespace, Name: v1alpha1.InstallationConfigMapName}
+	if f.cached.Get(ctx, key, &published) != nil || json.Unmarshal([]byte(published.Data[v1alpha1.CARotationKey]), &rotation) != nil {
+		return // there is no installation yet
+	}
+	for _, phase := range []v1alpha1.CAPhase{v1alpha1.CAPhaseSteady, v1alpha1.CAPhaseIntroduce, v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire} {
+		emit("fairlead_controller_ca_phase", metrics.Bool(phase == rotation.Phase), string(phase))
+	}
+	emit("fairlead_controller_ca_problem", metrics.Bool(rotation.Problem != ""))
+	ends := map[string]time.Time{}
+	for _, ca := range rotation.CAs {
+		which := "other"
+		if slices.Contains(ca.Signs, "edge") {
+			which = "signing"
+		}
+		if end, ok := ends[which]; !ok || ca.NotAfter.Time.Before(end) {
+			ends[which] = ca.NotAfter.Time
+		}
+	}
+	for which, end := range ends {
+		emit("fairlead_controller_ca_expiry_timestamp_seconds", float64(end.Unix()), which)
+	}
+}

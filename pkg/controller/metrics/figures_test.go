@@ -1,0 +1,51 @@
+package metrics
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+)
+
+// TestTheNextLeafOfEachTunnel is about one with edges, one without, and an edge that is away: its leaf may end.
+func TestTheNextLeafOfEachTunnel(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	edge := func(node string, hours, tunnels int) v1alpha1.EdgeStatus {
+		end := metav1.NewTime(now.Add(time.Duration(hours) * time.Hour))
+		return v1alpha1.EdgeStatus{NodeID: "CN=" + node, CertificateNotAfter: end, Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: int32(tunnels)}}}
+	}
+	_, one := controllertest.Served("one", 1000)
+	one.Status.Edges = []v1alpha1.EdgeStatus{edge("a", 5, 2), edge("b", 3, 2), edge("c", 1, 0)}
+	_, two := controllertest.Served("two", 1000)
+	_, three := controllertest.Served("three", 1000)
+	three.Status.Edges = []v1alpha1.EdgeStatus{edge("d", 2, 1)}
+	const all, each = "fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_tunnel_leaf_expiry_timestamp_seconds"
+	for _, perCluster := range []bool{true, false} {
+		got := map[string]float64{}
+		f := &Collector{config: config.Config{PerCluster: perCluster}, cached: controllertest.FakeAPI(t, one, two, three), now: func() time.Time { return now }}
+		f.collectTunnels(t.Context(), func(name string, value float64, labels ...string) {
+			if name == all {
+				got["all"] = value
+			}
+			if name == each {
+				got[labels[1]] = value
+			}
+		})
+		want := map[string]int64{"all": now.Add(2 * time.Hour).Unix()}
+		if perCluster {
+			want["one"], want["three"] = now.Add(3*time.Hour).Unix(), now.Add(2*time.Hour).Unix()
+		}
+		if len(got) != len(want) {
+			t.Errorf("got %v", got)
+		}
+		for name, value := range want {
+			if got[name] != float64(value) {
+				t.Errorf("that of %s ends at %v, want %d", name, got[name], value)
+			}
+		}
+	}
+}

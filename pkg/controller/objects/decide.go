@@ -1,0 +1,131 @@
+package objects
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/decision"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Group are all that one reconciliation looks at. Any of them may be nil.
+type Group struct {
+	Key        client.ObjectKey
+	Cluster    *clusterv1.Cluster
+	Tunnel     *v1alpha1.Tunnel
+	Kubeconfig *corev1.Secret
+}
+
+// Action is what a reconciliation does.
+type Action int
+
+const (
+	leave  Action = iota // write nothing
+	Serve                // make or keep the Tunnel, its Secrets and its status
+	Remove               // restore the kubeconfig, then remove the Tunnel and what belongs to it
+	End                  // remove a Tunnel whose Cluster is gone: there is no kubeconfig to restore
+	Refuse               // say that the Tunnel is somebody else's
+)
+
+// Decide says what is to be done.
+func Decide(o Group, allClusters bool) Action {
+	switch owner := ControllingCluster(o.Tunnel); {
+	case owner != nil && (o.Cluster == nil || o.Cluster.UID != owner.UID):
+		return End
+	case o.Cluster == nil && o.Tunnel != nil && !o.Tunnel.DeletionTimestamp.IsZero():
+		return End // it would wait for ever for a Cluster that nobody knows
+	case o.Cluster == nil || Paused(o):
+		return leave
+	case !o.Cluster.DeletionTimestamp.IsZero():
+		// Cluster API still needs the apiserver. Nothing is begun, and nothing ends before the Cluster is gone.
+		if owner == nil {
+			return leave
+		}
+		return Serve
+	case !o.TunnelDeleting() && OptedIn(o.Cluster, allClusters):
+		if owner == nil && o.Tunnel != nil && metav1.GetControllerOf(o.Tunnel) != nil {
+			return Refuse
+		}
+		return Serve
+	case o.Tunnel != nil && owner == nil && !o.TunnelDeleting():
+		return leave // a user's Tunnel that was never taken over
+	}
+	return Remove
+}
+
+// TunnelDeleting reports whether there is a Tunnel and it is being deleted.
+func (o Group) TunnelDeleting() bool {
+	return o.Tunnel != nil && !o.Tunnel.DeletionTimestamp.IsZero()
+}
+
+// OptedIn says whether a Cluster wants a tunnel.
+func OptedIn(cluster *clusterv1.Cluster, allClusters bool) bool {
+	switch cluster.Labels[v1alpha1.TunnelLabel] {
+	case v1alpha1.TunnelEnabled:
+		return true
+	case v1alpha1.TunnelDisabled:
+		return false
+	}
+	return allClusters
+}
+
+// Paused says whether Cluster API's way to hold controllers off is in use on the Cluster or its Tunnel.
+func Paused(o Group) bool {
+	if ptr.Deref(o.Cluster.Spec.Paused, false) || HasPause(o.Cluster) {
+		return true
+	}
+	return o.Tunnel != nil && HasPause(o.Tunnel)
+}
+
+// HasPause reports whether an object has Cluster API's annotation for a pause.
+func HasPause(o client.Object) bool {
+	_, ok := o.GetAnnotations()[clusterv1.PausedAnnotation]
+	return ok
+}
+
+// ControllingCluster is the Cluster that a Tunnel says it belongs to, or nil.
+func ControllingCluster(tunnel *v1alpha1.Tunnel) *metav1.OwnerReference {
+	if tunnel == nil {
+		return nil
+	}
+	owner := metav1.GetControllerOf(tunnel)
+	if owner == nil || owner.Kind != "Cluster" || owner.Name != tunnel.Name {
+		return nil
+	}
+	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != clusterv1.GroupVersion.Group {
+		return nil
+	}
+	return owner
+}
+
+// OwnerRef makes an object the controller of another. It does not block the owner's deletion: in a foreground deletion the
+// Cluster would wait for its Tunnel, and the Tunnel for its Cluster.
+func OwnerRef(kind schema.GroupVersionKind, owner client.Object) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: ptr.To(true)}
+}
+
+// CompleteTunnel completes a Tunnel: owner, finalizer, and every field of its spec that is empty and can be known.
+func CompleteTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
+	if metav1.GetControllerOf(tunnel) == nil {
+		// A plain reference to the same Cluster, as clusterctl or a user may have made, becomes the controlling one.
+		others := slices.DeleteFunc(slices.Clone(tunnel.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
+		tunnel.OwnerReferences = append(others, OwnerRef(clusterv1.GroupVersion.WithKind("Cluster"), cluster))
+	}
+	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // what it waited for is there
+	controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer)
+	if tunnel.ClaimedID() == "" {
+		tunnel.ClaimID(model.NewID())
+	}
+	if tunnel.Spec.Kubeconfig.Mode == "" {
+		tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeAuto
+	}
+	decision.FillAPIServer(&tunnel.Spec.APIServer, cluster)
+}

@@ -1,0 +1,108 @@
+// Package objects reads the objects that belong to one Cluster, decides which action they ask for, and has the patches and the
+// error classes that every writer of the controller uses. In go a client and a key, out come a Group and an Action. It writes
+// nothing, keeps no state and does not know what a reconciler does with an action.
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// Wrap adds what was done to an error, and keeps nil.
+func Wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// Conflict says whether somebody else was faster. It is no fault, and the other's change starts another reconciliation.
+func Conflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+// TimeOrNil returns a time to the second; nil for the zero time.
+func TimeOrNil(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	at := metav1.NewTime(t.UTC().Truncate(time.Second))
+	return &at
+}
+
+// Denied says whether the apiserver, or whoever it asks, does not want something to be written, so that to try it again at once
+// is of no use.
+func Denied(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+// Load reads the objects of one Cluster.
+func Load(ctx context.Context, from client.Reader, key client.ObjectKey) (o Group, err error) {
+	o.Key = key
+	if o.Cluster, err = Get(ctx, from, key, &clusterv1.Cluster{}); err != nil {
+		return o, Wrap("reading Cluster", err)
+	}
+	if o.Tunnel, err = Get(ctx, from, key, &v1alpha1.Tunnel{}); err != nil {
+		return o, Wrap("reading Tunnel", err)
+	}
+	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}
+	o.Kubeconfig, err = Get(ctx, from, secret, &corev1.Secret{})
+	return o, Wrap("reading kubeconfig Secret", err)
+}
+
+// Get reads one object into into; nil where there is none.
+func Get[T client.Object](ctx context.Context, from client.Reader, key client.ObjectKey, into T) (T, error) {
+	if err := from.Get(ctx, key, into); err != nil {
+		var none T
+		return none, client.IgnoreNotFound(err)
+	}
+	return into, nil
+}
+
+// LockedPatch is a patch that fails when somebody else has changed the object since.
+func LockedPatch(base client.Object) client.Patch {
+	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+}
+
+// HasCondition reports whether a CertificateSigningRequest has a condition of a kind that is true.
+func HasCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
+	for _, c := range csr.Status.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+// NewScheme returns a scheme with every type that the controller reads or writes.
+func NewScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, certificatesv1.AddToScheme, admissionv1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("building scheme: %w", err)
+		}
+	}
+	return scheme, nil
+}

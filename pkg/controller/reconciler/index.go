@@ -1,0 +1,92 @@
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// CopiesNamespaceIndex finds Tunnels by the namespaces that they want copies in.
+const CopiesNamespaceIndex = "copies.namespace"
+
+// copyNamespaces are the other namespaces that a Tunnel wants copies in.
+func copyNamespaces(o client.Object) []string {
+	tunnel, ok := o.(*v1alpha1.Tunnel)
+	if !ok {
+		return nil
+	}
+	var all []string
+	for i := range tunnel.Spec.Kubeconfig.Copies {
+		if ns := tunnel.Spec.Kubeconfig.Copies[i].Namespace; ns != "" && ns != tunnel.Namespace {
+			all = append(all, ns)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// AddIndexes has the manager's cache find objects by what the controllers ask for.
+func AddIndexes(mgr ctrl.Manager) error {
+	for _, index := range []struct {
+		of    client.Object
+		name  string
+		value client.IndexerFunc
+	}{
+		{&v1alpha1.Tunnel{}, TunnelIDIndex, TunnelIDOf},
+		{&v1alpha1.Tunnel{}, CredentialsIndex, CredentialsOf},
+		{&v1alpha1.Tunnel{}, CopiesNamespaceIndex, copyNamespaces},
+		{&clusterv1.Cluster{}, EndpointIndex, EndpointHosts},
+	} {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), index.of, index.name, index.value); err != nil {
+			return fmt.Errorf("indexing %s: %w", index.name, err)
+		}
+	}
+	return nil
+}
+
+// CredentialsIndex finds Tunnels by the Secret with the credentials of their proxy.
+const CredentialsIndex = "spec.kubeconfig.proxy.credentialsSecret"
+
+// CredentialsOf returns the values of CredentialsIndex.
+func CredentialsOf(o client.Object) []string {
+	tunnel, ok := o.(*v1alpha1.Tunnel)
+	if !ok || tunnel.Spec.Kubeconfig.Proxy == nil || tunnel.Spec.Kubeconfig.Proxy.CredentialsSecret == "" {
+		return nil
+	}
+	return []string{tunnel.Spec.Kubeconfig.Proxy.CredentialsSecret}
+}
+
+// EndpointIndex finds Clusters by the host of their endpoint.
+const EndpointIndex = "spec.controlPlaneEndpoint.host"
+
+// EndpointHosts returns the values of EndpointIndex.
+func EndpointHosts(o client.Object) []string {
+	cluster, ok := o.(*clusterv1.Cluster)
+	if !ok || cluster.Spec.ControlPlaneEndpoint.Host == "" {
+		return nil
+	}
+	return []string{CanonicalHost(cluster)}
+}
+
+// CanonicalHost is the host of a Cluster's endpoint as certificates have it.
+func CanonicalHost(cluster *clusterv1.Cluster) string {
+	return strings.ToLower(strings.TrimSuffix(cluster.Spec.ControlPlaneEndpoint.Host, "."))
+}
+
+// TunnelIDIndex finds a Tunnel by its id.
+const TunnelIDIndex = "spec.id"
+
+// TunnelIDOf returns the values of TunnelIDIndex.
+func TunnelIDOf(o client.Object) []string {
+	if tunnel, ok := o.(*v1alpha1.Tunnel); ok && tunnel.ClaimedID() != "" {
+		return []string{tunnel.ClaimedID()}
+	}
+	return nil
+}

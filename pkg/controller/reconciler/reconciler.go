@@ -1,0 +1,206 @@
+// Package reconciler has what the setup of every reconciler shares: its dependencies, workers and retries, trace spans, caches of the
+// metadata of Secrets, indexes of the cache, and the event handlers and predicates of more than one. It contains no
+// reconciler, and does not know what one does.
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+)
+
+// HasLabel selects the objects that have a label, whatever its value. The label is one of ours and always valid.
+func HasLabel(label string) labels.Selector {
+	requirement, err := labels.NewRequirement(label, selection.Exists, nil)
+	if err != nil {
+		panic(err)
+	}
+	return labels.NewSelector().Add(*requirement)
+}
+
+// SecretMetadata returns an empty object that stands for the metadata of a Secret.
+func SecretMetadata() *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	return o
+}
+
+// SecretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their metadata
+// alone: enough to see that somebody has changed one, and no key.
+func SecretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
+	c, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		ByObject:         map[client.Object]cache.ByObject{SecretMetadata(): which},
+		DefaultTransform: cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making cache of Secrets: %w", err)
+	}
+	return c, mgr.Add(c)
+}
+
+// TunnelRequests has all Tunnels of a list reconciled.
+func TunnelRequests(ctx context.Context, from client.Reader, log *slog.Logger, which ...client.ListOption) []reconcile.Request {
+	var list v1alpha1.TunnelList
+	if err := from.List(ctx, &list, which...); err != nil {
+		if ctx.Err() == nil {
+			log.Error("Tunnels can't be listed", "error", err)
+		}
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
+
+// Later ends a reconciliation that is to be repeated after wait. It is no fault.
+type Later struct{ Wait time.Duration }
+
+// Error implements error.
+func (e Later) Error() string { return fmt.Sprintf("retry in %s", e.Wait) }
+
+// Retry returns what a reconciliation returns to controller-runtime. A conflict and Later are no faults: the object is
+// reconciled again after a moment, without the backoff of a fault.
+func Retry(result reconcile.Result, err error) (reconcile.Result, error) {
+	var later Later
+	switch {
+	case objects.Conflict(err):
+		return reconcile.Result{RequeueAfter: ConflictDelay}, nil
+	case errors.As(err, &later):
+		return reconcile.Result{RequeueAfter: later.Wait}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	}
+	return result, nil
+}
+
+// Deps are what every reconciler is made of.
+type Deps struct {
+	Config   config.Config
+	Client   client.Client // reads come from the cache
+	Live     client.Reader // reads come from the apiserver
+	Recorder events.EventRecorder
+	Log      *slog.Logger
+	Now      func() time.Time
+}
+
+// LiveStateIgnored says that something else of a Tunnel has changed than its live state, which changes often.
+func LiveStateIgnored() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, okBefore := e.ObjectOld.(*v1alpha1.Tunnel)
+		after, okAfter := e.ObjectNew.(*v1alpha1.Tunnel)
+		return okBefore && okAfter && !equality.Semantic.DeepEqual(withoutLive(before), withoutLive(after))
+	}}
+}
+
+func withoutLive(tunnel *v1alpha1.Tunnel) *v1alpha1.Tunnel {
+	t := *tunnel // nothing that it shares with the original is changed
+	t.ResourceVersion, t.Status.Edges = "", nil
+	t.Status.Conditions = slices.DeleteFunc(slices.Clone(t.Status.Conditions), func(c metav1.Condition) bool { return condition.IsLive(c.Type) })
+	return &t
+}
+
+// Options gives each object its own retries, so that one that fails never delays another.
+func Options(workers int, kind string, log *slog.Logger) controller.Options {
+	logger := logr.FromSlogHandler(log.Handler())
+	return controller.Options{
+		MaxConcurrentReconciles: workers,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		LogConstructor: func(request *reconcile.Request) logr.Logger {
+			if request == nil {
+				return logger
+			}
+			return logger.WithValues(kind, strings.TrimPrefix(request.String(), "/"))
+		},
+	}
+}
+
+// ByName leads from a Secret to the Cluster whose name it begins with.
+func ByName(suffix string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		name, ok := strings.CutSuffix(o.GetName(), suffix)
+		if !ok {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: name}}}
+	})
+}
+
+// Named selects the object with a namespace and a name.
+func Named(namespace, name string) predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetNamespace() == namespace && o.GetName() == name })
+}
+
+// ConflictDelay is how long to wait after somebody else was faster: until the cache has seen it, as a rule.
+const ConflictDelay = 100 * time.Millisecond
+
+// Leading is a part of the manager that runs only while this process leads.
+type Leading struct{ Run func(context.Context) error }
+
+// Start implements manager.Runnable.
+func (l Leading) Start(ctx context.Context) error { return l.Run(ctx) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (Leading) NeedLeaderElection() bool { return true }
+
+// EnqueueTunnels has the Tunnels with these ids reconciled until ctx ends. An empty id stands for all of them; one that no Tunnel has
+// is dropped.
+func EnqueueTunnels(ctx context.Context, from client.Reader, log *slog.Logger, ids workqueue.TypedInterface[string],
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+) {
+	defer context.AfterFunc(ctx, ids.ShutDown)()
+	for {
+		id, end := ids.Get()
+		if end {
+			return
+		}
+		var which []client.ListOption
+		if id != "" {
+			which = []client.ListOption{client.MatchingFields{TunnelIDIndex: id}}
+		}
+		for _, request := range TunnelRequests(ctx, from, log.With("tunnel", id), which...) {
+			queue.Add(request)
+		}
+		ids.Done(id)
+	}
+}
+
+// EveryReplica is run by replicas that don't lead too.
+type EveryReplica struct{ Run func(context.Context) error }
+
+// Start implements manager.Runnable.
+func (e EveryReplica) Start(ctx context.Context) error { return e.Run(ctx) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (EveryReplica) NeedLeaderElection() bool { return false }
+
+// Retries of one object, which never wait for those of another.
+const firstRetry, lastRetry = 200 * time.Millisecond, 5 * time.Minute

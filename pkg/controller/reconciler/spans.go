@@ -1,0 +1,57 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/internal/heartbeat"
+	"github.com/fairlead/fairlead/internal/traces"
+)
+
+// Reconciliations are the reconciliations that are under way in this process. Informers that are stuck are reported to it too.
+var Reconciliations = heartbeat.New()
+
+// Alive returns an error that names each reconciliation that does not end and each informer that is stuck, for a liveness probe. A reconciliation
+// that fails, because an apiserver is down, ends and is retried.
+func Alive(*http.Request) error { return Reconciliations.Stuck(time.Now()) }
+
+// Traced makes a span of each reconciliation. What is asked of the apiserver meanwhile is below it, by traces.Transport.
+type Traced struct {
+	Name string // of the controller
+	reconcile.Reconciler
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (t Traced) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	defer Reconciliations.Begin("reconciling "+t.Name, heartbeat.CallLimit)()
+	ctx, span := traces.Begin(ctx, "reconcile", "controller", t.Name, "namespace", request.Namespace, "name", request.Name)
+	result, err := t.Reconciler.Reconcile(ctx, request)
+	said := "done"
+	switch {
+	case err != nil:
+		said = "error"
+	case result.RequeueAfter > 0:
+		said = "again"
+		span.SetAttributes(attribute.Float64("fairlead.after_seconds", result.RequeueAfter.Seconds()))
+	}
+	span.SetAttributes(attribute.String("fairlead.result", said))
+	EndSpan(span, err)
+	return result, err
+}
+
+// EndSpan ends a span. Of an error of the apiserver only the reason is told: who denied something may have said why in words of a Secret's.
+func EndSpan(span trace.Span, err error) {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		err = fmt.Errorf("the apiserver answered %s", status.Status().Reason)
+	}
+	traces.End(span, err)
+}

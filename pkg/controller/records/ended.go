@@ -1,0 +1,151 @@
+package records
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+)
+
+const (
+	// GraceTime is for how long after its certificate has ended an edge may renew by its key.
+	GraceTime = 90 * 24 * time.Hour
+	// MaxEnded bounds the record, of about 60 bytes for each id, far below the 1 MiB that an object may have. It is as many
+	// as the largest installation has Clusters.
+	MaxEnded = 10000
+)
+
+// forever is beyond the end of every certificate.
+var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
+
+// EndedTunnels is the record of tunnels that are over, so that their edges are refused for good and not only for now. It
+// is safe for concurrent use. Only the leading controller writes it, so what it has read stays true until prune looks again.
+type EndedTunnels struct {
+	client    client.Client
+	live      client.Reader
+	namespace string
+	now       func() time.Time
+
+	mu    sync.Mutex
+	known map[string]string // what the ConfigMap holds; nil: not read yet
+}
+
+// NewEndedTunnels returns the record in a namespace. What it has read stays empty until the first write or prune.
+func NewEndedTunnels(to client.Client, live client.Reader, namespace string, now func() time.Time) *EndedTunnels {
+	return &EndedTunnels{client: to, live: live, namespace: namespace, now: now}
+}
+
+// Add records that a tunnel has ended and that certificates of its edges may be valid until a time.
+func (e *EndedTunnels) Add(ctx context.Context, id string, until time.Time) error {
+	return e.change(ctx, func(ids map[string]string) {
+		ids[id] = until.UTC().Format(time.RFC3339)
+		dropOldest(ids, MaxEnded)
+	})
+}
+
+// Revive forgets that a tunnel has ended, if lives still says that it has not: asked while nothing can be added, because a
+// tunnel may end just now.
+func (e *EndedTunnels) Revive(ctx context.Context, id string, lives func() (bool, error)) error {
+	var failed error
+	err := e.change(ctx, func(ids map[string]string) {
+		if ok, err := lives(); err != nil {
+			failed = err
+		} else if ok {
+			delete(ids, id)
+		}
+	})
+	return errors.Join(failed, err)
+}
+
+// Has says whether a tunnel is on record, without asking anybody: a tunnel that is not known to have ended, because nothing has
+// been read yet, is looked at again later.
+func (e *EndedTunnels) Has(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok := e.known[id]
+	return ok
+}
+
+// Prune reads the record anew and drops what is of no use any more. What can't be read stays: that tunnel has ended.
+func (e *EndedTunnels) Prune(ctx context.Context) error {
+	return e.change(ctx, func(ids map[string]string) {
+		maps.DeleteFunc(ids, func(_, until string) bool {
+			return e.now().After(endOf(until).Add(GraceTime))
+		})
+	})
+}
+
+// change reads the record, and writes it if something differs. It fails if somebody else writes at the same time.
+func (e *EndedTunnels) change(ctx context.Context, do func(map[string]string)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := client.ObjectKey{Namespace: e.namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
+	have, err := objects.Get(ctx, e.live, key, &corev1.ConfigMap{})
+	if err != nil {
+		return objects.Wrap("reading record of ended tunnels", err)
+	}
+	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	if have != nil {
+		want = have.DeepCopy()
+	}
+	if want.Data == nil {
+		want.Data = map[string]string{}
+	}
+	do(want.Data)
+	switch {
+	case have == nil && len(want.Data) == 0:
+	case have == nil:
+		err = objects.Wrap("creating record of ended tunnels", e.client.Create(ctx, want))
+	case !maps.Equal(have.Data, want.Data):
+		err = objects.Wrap("updating record of ended tunnels", e.client.Patch(ctx, want, objects.LockedPatch(have)))
+	}
+	if err == nil {
+		e.known = maps.Clone(want.Data)
+	}
+	return err
+}
+
+// endOf is until when certificates of a tunnel may be valid. What can't be read never ends: the xds-servers deny the tunnel for
+// as long as it is on record.
+func endOf(until string) time.Time {
+	end, err := time.Parse(time.RFC3339, until)
+	if err != nil {
+		return forever
+	}
+	return end
+}
+
+// dropOldest drops those that ended first where there are more than limit.
+func dropOldest(ids map[string]string, limit int) {
+	extra := len(ids) - limit
+	if extra <= 0 {
+		return
+	}
+	byEnd := slices.SortedFunc(maps.Keys(ids), func(a, b string) int { return cmp.Or(endOf(ids[a]).Compare(endOf(ids[b])), cmp.Compare(a, b)) })
+	for _, id := range byEnd[:extra] {
+		delete(ids, id)
+	}
+}
+
+// ValidUntil is the time until which certificates of a Tunnel's edges may be valid.
+func ValidUntil(c config.Config, tunnel *v1alpha1.Tunnel, now time.Time) time.Time {
+	until := now.Add(c.LeafLifetime)
+	for _, edge := range tunnel.Status.Edges { // leaves may have lived longer before
+		if edge.CertificateNotAfter.After(until) {
+			until = edge.CertificateNotAfter.Time
+		}
+	}
+	return until.Add(certs.ClockSkew)
+}

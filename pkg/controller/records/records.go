@@ -1,0 +1,94 @@
+// Package records keeps what enrolment has on record: the edges and tokens in the status of a Tunnel, and the ConfigMap of tunnels
+// that have ended. In go records and a time, out come records that are bounded and current. It issues no token and no
+// certificate, and except for the ConfigMap it writes nothing: callers write a changed status with the resourceVersion that they read.
+package records
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// TokenIndex returns the index of the record with a hash; -1: there is none.
+func TokenIndex(tokens []v1alpha1.TokenStatus, hash string) int {
+	return slices.IndexFunc(tokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 == hash })
+}
+
+// EdgeOf finds an edge by its node name; nil: there is none.
+func EdgeOf(edges []v1alpha1.EdgeStatus, node string) *v1alpha1.EdgeStatus {
+	for i := range edges {
+		if edges[i].NodeID == model.NodeID(node) {
+			return &edges[i]
+		}
+	}
+	return nil
+}
+
+// evidenceTime is how long the certificate counts that an edge has seen which is away: longer than a machine takes to start
+// again, and than the steps of LastSeen. So a mode does not go to and fro with the health of apiservers and edges.
+const evidenceTime = 15 * time.Minute
+
+// CertificateNames are the names in the serving certificates that edges see now, or saw last while they can't. An edge that is let
+// in no more, or away for longer, says nothing. Without a time none is.
+func CertificateNames(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]string) {
+	for i := range edges {
+		edge := &edges[i]
+		seen := edge.EnrolledAt
+		if edge.LastSeen != nil {
+			seen = *edge.LastSeen
+		}
+		here := len(edge.Gateways) > 0 || now.IsZero() || now.Sub(seen.Time) < evidenceTime
+		if s := edge.APIServer; here && edge.RevokedAt == nil && s != nil && len(s.CertificateNames) > 0 {
+			all = append(all, s.CertificateNames)
+		}
+	}
+	return all
+}
+
+// ServedCluster is the Cluster of a Tunnel for everything that is about live state: an empty one for a Tunnel that is prepared, nil for
+// one that is not its own.
+func ServedCluster(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) *clusterv1.Cluster {
+	switch {
+	case tunnel == nil || tunnel.ClaimedID() == "":
+		return nil
+	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
+		return cluster
+	case tunnel.Prepared(now):
+		return &clusterv1.Cluster{}
+	}
+	return nil
+}
+
+// CurrentEdges drops the edges that can't come back, and those that were away for longest where there are too many.
+func CurrentEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeStatus {
+	left := slices.DeleteFunc(slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(GraceTime)) })
+	if len(left) <= MaxEdges {
+		return left
+	}
+	slices.SortStableFunc(left, func(a, b v1alpha1.EdgeStatus) int {
+		return b.CertificateNotAfter.Compare(a.CertificateNotAfter.Time)
+	})
+	return left[:MaxEdges]
+}
+
+// PutEdge notes that an edge has got a certificate. A host that is not known leaves the one that is.
+func PutEdge(edges []v1alpha1.EdgeStatus, edge v1alpha1.EdgeStatus) []v1alpha1.EdgeStatus {
+	edges = slices.Clone(edges)
+	i := slices.IndexFunc(edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID })
+	if i < 0 {
+		return append(edges, edge)
+	}
+	edges[i].CertificateNotAfter = edge.CertificateNotAfter
+	if edge.Host != "" {
+		edges[i].Host = edge.Host
+	}
+	return edges
+}
+
+// MaxEdges bounds the list of edges of one Tunnel.
+const MaxEdges = 100

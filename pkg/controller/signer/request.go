@@ -1,0 +1,226 @@
+package signer
+
+import (
+	"crypto"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/decision"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// maxAge is how old a request may be to be answered: longer than the xds-server waits. Nobody would take the certificate of
+// an older one, and after an outage each retry of an edge would have used up its token once more.
+const maxAge = 30 * time.Second
+
+const (
+	// maxHost bounds the label that a machine gives itself: as long as a DNS name.
+	maxHost = 253
+	// maxRequestPEM is room for certs.MaxCSR bytes in PEM, which are a third more, and its frame.
+	maxRequestPEM = 2 * certs.MaxCSR
+)
+
+// Reasons for which a CertificateSigningRequest is denied. Whoever asked reads them, so they stay what they are.
+const (
+	ReasonWrongUser      = "WrongUser"      // it was not the xds-server that made the request
+	reasonTooOld         = "TooOld"         // nobody waits for the answer any more
+	reasonInvalidRequest = "InvalidRequest" // the signing request is garbage, or its key is of a kind that is not taken
+	ReasonWrongUsage     = "WrongUsage"     // the profile has no such usage
+	ReasonInvalidName    = "InvalidName"    // an annotation is not what it has to be
+	ReasonUnknownTunnel  = "UnknownTunnel"  // there is no such Tunnel: it may have been moved
+	ReasonTunnelEnded    = "TunnelEnded"    // the Tunnel is another one by now, or its Cluster is gone
+	ReasonNotHeld        = "IDNotHeld"      // the controller has not recorded the id as this Tunnel's: it may be another Tunnel's
+	ReasonRevoked        = "Revoked"        // the edge is one of spec.revokedEdges, or one of those came by the same token
+	ReasonUnknownToken   = "UnknownToken"   // the Tunnel has no record of the token: it has ended, or is another Tunnel's
+	ReasonTokenExpired   = "TokenExpired"   // the token was not used in time
+	ReasonTokenUsedUp    = "TokenUsedUp"    // the token was used as often as it may be
+)
+
+// refusal is an answer that no repetition would change.
+type refusal struct{ reason, message string }
+
+// Error is the message with its reason.
+func (r *refusal) Error() string { return r.reason + ": " + r.message }
+
+func refuseRequest(reason, format string, args ...any) *refusal {
+	return &refusal{reason, fmt.Sprintf(format, args...)}
+}
+
+// profile is one kind of leaf: what its signer name stands for.
+type profile struct {
+	role   model.Role
+	client bool // its holder is the client of some TLS handshakes, and always the server of others
+}
+
+var profiles = map[string]profile{
+	v1alpha1.SignerEdge:    {role: model.RoleEdge, client: true},
+	v1alpha1.SignerGateway: {role: model.RoleGateway, client: true},
+	v1alpha1.SignerControl: {role: model.RoleControl},
+}
+
+// SignsFor says whether requests to a signer are answered here.
+func SignsFor(signer string) bool {
+	_, ok := profiles[signer]
+	return ok
+}
+
+// allows says whether a leaf of this profile may be used like that.
+func (p profile) allows(usage certificatesv1.KeyUsage) bool {
+	switch usage {
+	case certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth:
+		return true
+	case certificatesv1.UsageClientAuth:
+		return p.client
+	}
+	return false
+}
+
+// request is what a CertificateSigningRequest asks for, as far as it says so by itself.
+type request struct {
+	profile   profile
+	key       crypto.PublicKey
+	subject   model.Subject
+	tunnel    model.Key
+	tokenHash string // empty for a renewal
+	host      string
+	notAfter  time.Time
+}
+
+// readRequest checks everything of a CertificateSigningRequest that needs no other object. Its error is a *refusal. Now is
+// by the clock that has dated the request.
+func readRequest(c config.Config, csr *certificatesv1.CertificateSigningRequest, now time.Time) (request, error) {
+	if csr.Spec.Username != c.XDSServerUser {
+		return request{}, refuseRequest(ReasonWrongUser, "user %q is not the xds-server", csr.Spec.Username)
+	}
+	if age := now.Sub(csr.CreationTimestamp.Time); age > maxAge {
+		return request{}, refuseRequest(reasonTooOld, "it was made %s ago, and nobody waits for it any more", age.Round(time.Second))
+	}
+	q := request{profile: profiles[csr.Spec.SignerName], notAfter: endOfLeaf(c, csr)}
+	for _, usage := range csr.Spec.Usages {
+		if !q.profile.allows(usage) {
+			return request{}, refuseRequest(ReasonWrongUsage, "%s gives no certificates for %q", csr.Spec.SignerName, usage)
+		}
+	}
+	if len(csr.Spec.Request) > maxRequestPEM {
+		return request{}, refuseRequest(reasonInvalidRequest, "spec.request has %d bytes, more than %d", len(csr.Spec.Request), maxRequestPEM)
+	}
+	block, rest := pem.Decode(csr.Spec.Request)
+	if block == nil || len(strings.TrimSpace(string(rest))) > 0 {
+		return request{}, refuseRequest(reasonInvalidRequest, "spec.request is not one block of PEM")
+	}
+	var err error
+	if q.key, err = certs.ParseCSR(block.Bytes); err != nil {
+		return request{}, refuseRequest(reasonInvalidRequest, "%v", err)
+	}
+	if no := q.readNames(csr.Annotations); no != nil {
+		return request{}, no
+	}
+	return q, nil
+}
+
+// endOfLeaf is the end of a leaf: after the usual lifetime, or sooner where the request asks for that.
+func endOfLeaf(c config.Config, csr *certificatesv1.CertificateSigningRequest) time.Time {
+	lifetime := c.LeafLifetime
+	if s := csr.Spec.ExpirationSeconds; s != nil {
+		lifetime = min(lifetime, time.Duration(*s)*time.Second)
+	}
+	// From the request's age and not from now, so that a repeated answer is the same answer.
+	return csr.CreationTimestamp.Add(lifetime)
+}
+
+// readNames reads for whom the request is. The xds-server says it in annotations; none of it comes from the CSR.
+func (q *request) readNames(annotations map[string]string) *refusal {
+	q.subject = model.Subject{Role: q.profile.role, Node: annotations[v1alpha1.RequestNodeAnnotation]}
+	switch q.profile.role {
+	case model.RoleControl:
+		q.subject = model.ControlSubject()
+		return nil
+	case model.RoleGateway:
+		if err := model.ValidateGatewayName(q.subject.Node); err != nil {
+			return refuseRequest(ReasonInvalidName, "%v", err)
+		}
+		return nil
+	}
+	q.subject.ID = annotations[v1alpha1.RequestTunnelIDAnnotation]
+	q.tokenHash = annotations[v1alpha1.RequestTokenAnnotation]
+	q.host = annotations[v1alpha1.RequestHostAnnotation]
+	namespace, name, ok := strings.Cut(annotations[v1alpha1.RequestTunnelAnnotation], "/")
+	q.tunnel = model.Key{Namespace: namespace, Name: name}
+	switch {
+	case !ok || namespace == "" || name == "" || strings.Contains(name, "/"):
+		return refuseRequest(ReasonInvalidName, "annotation %s is not namespace/name", v1alpha1.RequestTunnelAnnotation)
+	case model.ValidateNodeName(q.subject.Node) != nil || model.ValidateGatewayName(q.subject.Node) == nil:
+		return refuseRequest(ReasonInvalidName, "%q is no node name of an edge", q.subject.Node)
+	case model.ValidateID(q.subject.ID) != nil:
+		return refuseRequest(ReasonInvalidName, "%q is no tunnel id", q.subject.ID)
+	case len(q.host) > maxHost || strings.ContainsFunc(q.host, func(r rune) bool { return r < ' ' || r > '~' }):
+		return refuseRequest(ReasonInvalidName, "the host's name has more than %d bytes, or something else than printable ASCII", maxHost)
+	}
+	return nil
+}
+
+// checkTunnel says no if the tunnel of an edge is not there, is another one by now, or has ended, or if the edge or its token
+// is revoked.
+func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time) *refusal {
+	switch {
+	case tunnel == nil:
+		return refuseRequest(ReasonUnknownTunnel, "there is no Tunnel %s", q.tunnel)
+	case tunnel.ClaimedID() != q.subject.ID:
+		return refuseRequest(ReasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID)
+	case tunnel.HeldID() != q.subject.ID:
+		return refuseRequest(ReasonNotHeld, "Tunnel %s does not hold the id %s: the controller has not recorded it", q.tunnel, q.subject.ID)
+	case records.ServedCluster(cluster, tunnel, now) == nil:
+		return refuseRequest(ReasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
+	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):
+		return refuseRequest(ReasonRevoked, "the edge %s is revoked in Tunnel %s", q.subject.Node, q.tunnel)
+	case q.tokenHash != "" && decision.TokenRevoked(tunnel, q.tokenHash):
+		return refuseRequest(ReasonRevoked, "an edge that came by the same token is revoked in Tunnel %s", q.tunnel)
+	}
+	return nil
+}
+
+// enter notes an edge in the status of its Tunnel, and counts the use of its token if it has not been counted. The node
+// name of a first certificate follows from the token and the edge's signing request, so an edge that is there already has
+// been counted by an earlier try: of ours, or of an edge that had no answer in time.
+func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
+	nodeID := q.subject.NodeID()
+	known := slices.ContainsFunc(status.Edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == nodeID })
+	if q.tokenHash != "" && !known {
+		if no := useToken(status.Tokens, q.tokenHash, now); no != nil {
+			return no
+		}
+	}
+	status.Edges = records.CurrentEdges(records.PutEdge(status.Edges, v1alpha1.EdgeStatus{
+		NodeID: nodeID, Host: q.host, TokenSHA256: q.tokenHash,
+		EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(q.notAfter.Truncate(time.Second)),
+	}), now)
+	return nil
+}
+
+// useToken counts one use of a token, if it is good.
+func useToken(tokens []v1alpha1.TokenStatus, hash string, now time.Time) *refusal {
+	i := records.TokenIndex(tokens, hash)
+	switch {
+	case i < 0:
+		return refuseRequest(ReasonUnknownToken, "the Tunnel has no record of this token")
+	case !now.Before(tokens[i].ExpiresAt.Time):
+		return refuseRequest(ReasonTokenExpired, "the token ended at %s", tokens[i].ExpiresAt.UTC().Format(time.RFC3339))
+	case tokens[i].Uses >= tokens[i].MaxUses:
+		return refuseRequest(ReasonTokenUsedUp, "the token has been used %d times, which is as often as it may be", tokens[i].Uses)
+	}
+	tokens[i].Uses++
+	at := metav1.NewTime(now.Truncate(time.Second))
+	tokens[i].LastUsedAt = &at
+	return nil
+}

@@ -1,0 +1,215 @@
+// Package signer answers the CertificateSigningRequests of the xds-servers: it checks the request, the Tunnel and the token, records
+// the edge and the use of the token in the status of the Tunnel, and then signs or denies. In go a request, out come a
+// certificate or a reason. It does not know how the CA is rotated, and talks to no edge.
+package signer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/traces"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/ca"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Reconciler approves or denies the CertificateSigningRequests of the xds-server, and signs those that it approved.
+type Reconciler struct {
+	reconciler.Deps
+}
+
+// Reconcile takes one CertificateSigningRequest to its end.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	csr, err := objects.Get(ctx, r.Client, request.NamespacedName, &certificatesv1.CertificateSigningRequest{})
+	if err != nil || csr == nil || !open(csr) {
+		return reconcile.Result{}, objects.Wrap("reading CertificateSigningRequest", err)
+	}
+	err = r.answer(ctx, csr)
+	if objects.Conflict(err) {
+		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// open says whether a CertificateSigningRequest is ours and waits for an answer.
+func open(csr *certificatesv1.CertificateSigningRequest) bool {
+	_, ours := profiles[csr.Spec.SignerName]
+	return ours && len(csr.Status.Certificate) == 0 &&
+		!objects.HasCondition(csr, certificatesv1.CertificateDenied) && !objects.HasCondition(csr, certificatesv1.CertificateFailed)
+}
+
+// answer denies a request, or counts, approves and signs it. Each step can be repeated: whoever comes after a crash goes on
+// where the last one stopped.
+func (r *Reconciler) answer(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+	wanted, ca, err := r.check(ctx, csr)
+	var no *refusal
+	if errors.As(err, &no) {
+		return r.deny(ctx, csr, no)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.approve(ctx, csr); err != nil {
+		return err
+	}
+	return r.sign(ctx, csr, ca, wanted)
+}
+
+// check reads a request and notes it where it has to be noted, or says no with a *refusal.
+func (r *Reconciler) check(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (request, *ca.Issuer, error) {
+	now := r.Now()
+	wanted, err := readRequest(r.Config, csr, now)
+	if err != nil {
+		return request{}, nil, err
+	}
+	// Before anything is counted.
+	ca, err := ca.Load(ctx, r.Config, r.Live, wanted.subject.Role, now)
+	if err != nil {
+		return request{}, nil, err
+	}
+	if end := ca.NotAfter(); wanted.notAfter.After(end) {
+		wanted.notAfter = end
+	}
+	if wanted.subject.Role == model.RoleEdge {
+		err = r.admitEdge(ctx, wanted)
+	}
+	return wanted, ca, err
+}
+
+// admitEdge checks that the tunnel of an edge lives and that its token is good, and notes the edge: in one write that fails
+// if anybody has changed the Tunnel since it was read. So a token is never used more often than it may be.
+func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
+	key := client.ObjectKey(wanted.tunnel)
+	tunnel, err := objects.Get(ctx, r.Live, key, &v1alpha1.Tunnel{})
+	if err != nil {
+		return objects.Wrap("reading Tunnel", err)
+	}
+	cluster, err := objects.Get(ctx, r.Live, key, &clusterv1.Cluster{})
+	if err != nil {
+		return objects.Wrap("reading Cluster", err)
+	}
+	if no := wanted.checkTunnel(tunnel, cluster, r.Now()); no != nil {
+		return r.told(tunnel, wanted, no)
+	}
+	after := tunnel.DeepCopy()
+	if no := wanted.enter(&after.Status, r.Now()); no != nil {
+		return r.told(tunnel, wanted, no)
+	}
+	if equality.Semantic.DeepEqual(after.Status, tunnel.Status) {
+		return nil
+	}
+	if err := r.Client.Status().Patch(ctx, after, objects.LockedPatch(tunnel)); err != nil {
+		return objects.Wrap("noting edge in Tunnel", err)
+	}
+	if records.EdgeOf(tunnel.Status.Edges, wanted.subject.Node) == nil && r.Recorder != nil {
+		condition.Record(r.Recorder, r.Log, after, []condition.Transition{{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeEnrolled, Message: "the edge " + wanted.subject.Node + wanted.on() + " has its first certificate"}})
+	}
+	return nil
+}
+
+// told returns a refusal, and says in an event of the Tunnel, if there is one, that an edge was refused, and why.
+func (r *Reconciler) told(tunnel *v1alpha1.Tunnel, wanted request, no *refusal) error {
+	if tunnel != nil && r.Recorder != nil {
+		condition.Record(r.Recorder, r.Log, tunnel, []condition.Transition{{Condition: "", EventType: corev1.EventTypeWarning, Reason: v1alpha1.EventEdgeRefused, Message: "the edge " + wanted.subject.Node + wanted.on() + " gets no certificate: " + condition.Shorten(no.Error())}})
+	}
+	return no
+}
+
+// on is where an edge says that it runs.
+func (q request) on() string {
+	if q.host == "" {
+		return ""
+	}
+	return " on " + q.host
+}
+
+// approve marks a request as checked. It is told by whom: the audit log then has all of the story.
+func (r *Reconciler) approve(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+	if objects.HasCondition(csr, certificatesv1.CertificateApproved) {
+		return nil
+	}
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Checked", Message: "checked by Fairlead's controller",
+		LastUpdateTime: metav1.NewTime(r.Now()),
+	})
+	return objects.Wrap("approving CertificateSigningRequest", r.Client.SubResource("approval").Update(ctx, csr))
+}
+
+// sign issues the leaf. All that it says comes from the request that was checked, nothing from the CSR but its key.
+func (r *Reconciler) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *ca.Issuer, wanted request) (err error) {
+	ctx, span := traces.Begin(ctx, "sign", "role", string(wanted.subject.Role), "node", wanted.subject.Node)
+	defer func() { reconciler.EndSpan(span, err) }()
+	chain, err := ca.Issue(wanted.key, certs.Leaf{
+		CommonName: wanted.subject.Node,
+		DNSNames:   r.Config.Domain.DNSNames(wanted.subject),
+		Server:     true,
+		Client:     wanted.profile.client,
+		NotBefore:  csr.CreationTimestamp.Add(-certs.ClockSkew),
+		NotAfter:   wanted.notAfter,
+	})
+	if err != nil {
+		return err
+	}
+	csr.Status.Certificate = chain
+	if err := r.Client.Status().Update(ctx, csr); err != nil {
+		return objects.Wrap("signing CertificateSigningRequest", err)
+	}
+	r.Log.Info("leaf issued", "request", csr.Name, "role", string(wanted.subject.Role), "node", wanted.subject.Node,
+		"cluster", wanted.tunnel.String(), "tunnel", wanted.subject.ID, "not_after", wanted.notAfter, "ca", ca.Serial())
+	return nil
+}
+
+// deny says no. A request that was approved before can only be failed.
+func (r *Reconciler) deny(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, no *refusal) error {
+	condition := certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: no.reason, Message: condition.Shorten(no.message),
+		LastUpdateTime: metav1.NewTime(r.Now()),
+	}
+	update := r.Client.SubResource("approval").Update
+	if objects.HasCondition(csr, certificatesv1.CertificateApproved) {
+		condition.Type, update = certificatesv1.CertificateFailed, r.Client.Status().Update
+	}
+	csr.Status.Conditions = append(csr.Status.Conditions, condition)
+	if err := update(ctx, csr); err != nil {
+		return fmt.Errorf("denying CertificateSigningRequest: %w", err)
+	}
+	r.Log.Warn("certificate denied", "request", csr.Name, "reason", no.reason, "message", no.message)
+	return nil
+}
+
+// Setup adds the reconciler to a manager. It starts nothing.
+func (r *Reconciler) Setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("signer").
+		For(&certificatesv1.CertificateSigningRequest{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			csr, ok := o.(*certificatesv1.CertificateSigningRequest)
+			return ok && open(csr)
+		}))).
+		WithOptions(reconciler.Options(signerWorkers, "request", r.Log)).
+		Complete(reconciler.Traced{Name: "signer", Reconciler: r})
+}
+
+// signerWorkers is how many requests are answered at a time.
+const signerWorkers = 4
+
+// New returns the reconciler of CertificateSigningRequests.
+func New(p reconciler.Deps) *Reconciler {
+	return &Reconciler{Deps: p}
+}

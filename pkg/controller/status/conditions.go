@@ -1,0 +1,161 @@
+package status
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/report"
+)
+
+// enrolled is the condition that says whether an edge holds a certificate.
+func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
+	count := 0
+	for _, e := range edges {
+		if e.RevokedAt == nil && now.Before(e.CertificateNotAfter.Time) {
+			count++
+		}
+	}
+	if count == 0 {
+		return metav1.Condition{
+			Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoEdge,
+			Message: "no edge has a certificate that is valid: run edge-agent with the file in the Cluster's bootstrap Secret",
+		}
+	}
+	return metav1.Condition{
+		Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonEnrolled,
+		Message: fmt.Sprintf("%s a valid certificate", condition.Counted(count, "edge has", "edges have")),
+	}
+}
+
+// tunnelReady is the condition that says whether there are tunnels. What is absent counts only if all is known.
+func tunnelReady(live report.Live, revoked []string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
+	edges, complete := 0, false
+	var holes []string
+	for i := range live.Edges {
+		edge := &live.Edges[i]
+		if countTunnels(edge) == 0 || slices.Contains(revoked, edge.Node) {
+			continue
+		}
+		edges++
+		everywhere := !slices.ContainsFunc(live.Gateways, func(name string) bool { return edge.Gateways[name] == 0 })
+		if everywhere && len(edge.Without) > 0 {
+			holes = append(holes, holesOf(edge))
+		}
+		complete = complete || everywhere && len(edge.Without) == 0
+	}
+	switch {
+	case edges == 0 && !live.Known:
+		return condition.Unknown(c.Type, "no xds-server has told what the gateways report")
+	case edges == 0 && len(live.Gateways) == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, "no gateway is up"
+	case edges == 0:
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel
+		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
+	case complete:
+		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf("%s connected to every gateway", condition.Counted(edges, "edge is", "edges are"))
+	case len(holes) > 0:
+		c.Reason = v1alpha1.ReasonPartlyConnected
+		c.Message = fmt.Sprintf("%s connected, but none to each worker of every gateway, which the gateways repair: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(holes, "; "))
+	default:
+		c.Reason = v1alpha1.ReasonPartlyConnected
+		c.Message = fmt.Sprintf("%s connected, but none to all of the gateways %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))
+	}
+	return c
+}
+
+// holesOf says on how many workers of which gateways an edge has no tunnel.
+func holesOf(edge *report.Edge) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(edge.Without)) {
+		parts = append(parts, fmt.Sprintf("%s of %s", condition.Counted(edge.Without[name], "worker", "workers"), name))
+	}
+	return fmt.Sprintf("%s has no tunnel on %s", edge.Node, strings.Join(parts, ", "))
+}
+
+// apiServerReachable is the condition that says whether an edge reaches the apiserver: only an edge can tell.
+func apiServerReachable(live report.Live, revoked []string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionAPIServerReachable}
+	var healthy int
+	var problems []string
+	for i := range live.Edges {
+		edge := &live.Edges[i]
+		server := edge.Report.GetApiServer()
+		switch {
+		case !edge.Connected || server == nil || slices.Contains(revoked, edge.Node):
+		case server.GetHealthy():
+			healthy++
+		default:
+			problems = append(problems, fmt.Sprintf("%s: %s: %s", edge.Node, bounded(server.GetAddress(), maxReported), bounded(server.GetMessage(), maxReported)))
+		}
+	}
+	switch {
+	case healthy > 0:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonReachable
+		c.Message = fmt.Sprintf("%s the apiserver", condition.Counted(healthy, "edge reaches", "edges reach"))
+	case len(problems) == 0:
+		return condition.Unknown(c.Type, "no edge is connected that could tell")
+	case !live.Known:
+		return condition.Unknown(c.Type, "not all edges could be asked; "+strings.Join(problems, "; "))
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonUnreachable, strings.Join(problems, "; ")
+	}
+	return c
+}
+
+// summary are the conditions on which Ready depends, in the order in which a request meets what they are about. The first two
+// count without a tunnel too.
+var summary = []string{
+	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
+}
+
+// ready is the condition that sums up the others. False weighs more than unknown.
+func ready(conditions []metav1.Condition) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: "clients reach the apiserver"}
+	kinds := summary
+	if a := apimeta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted); a != nil && a.Reason == v1alpha1.ReasonNotTunnelled {
+		kinds, c.Message = summary[:2], "the kubeconfig is written; no tunnel is made"
+	}
+	for _, kind := range kinds {
+		found := apimeta.FindStatusCondition(conditions, kind)
+		switch {
+		case found != nil && found.Status == metav1.ConditionFalse:
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNotReady, kind+": "+found.Message
+			return c
+		case c.Status != metav1.ConditionTrue:
+		case found == nil:
+			c = condition.Unknown(c.Type, kind+": not known yet")
+		case found.Status == metav1.ConditionUnknown:
+			c = condition.Unknown(c.Type, kind+": "+found.Message)
+		}
+	}
+	return c
+}
+
+// keepKnown returns what was said before instead of a condition that is unknown, as long as there is still doubt: a restart of
+// an xds-server or of the controller says nothing about tunnels.
+func keepKnown(before []metav1.Condition, c metav1.Condition, doubt bool) metav1.Condition {
+	was := apimeta.FindStatusCondition(before, c.Type)
+	if c.Status != metav1.ConditionUnknown || !doubt || was == nil || was.Status == metav1.ConditionUnknown {
+		return c
+	}
+	return *was
+}
+
+// firstEnd is when the first certificate of an edge ends that is still valid; zero: never.
+func firstEnd(edges []v1alpha1.EdgeStatus, now time.Time) (end time.Time) {
+	for _, e := range edges {
+		if at := e.CertificateNotAfter.Time; at.After(now) && (end.IsZero() || at.Before(end)) {
+			end = at
+		}
+	}
+	return end
+}

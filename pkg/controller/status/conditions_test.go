@@ -1,0 +1,123 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+func sick(node, message string) report.Edge {
+	e := controllertest.Connected(node, "gateway-0")
+	e.Report = &reportv1.EdgeReport{ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Message: message}}
+	return e
+}
+
+// holed is an edge that has no tunnel on a worker of its first gateway.
+func holed(node string, gateways ...string) report.Edge {
+	e := controllertest.Connected(node, gateways...)
+	e.Without = map[string]int{gateways[0]: 1}
+	return e
+}
+
+func TestConditionsOfWhatIsAlive(t *testing.T) {
+	both := []string{"gateway-0", "gateway-1"}
+	away := report.Edge{Node: "edge-a"}
+	tests := map[string]struct {
+		live                       report.Live
+		revoked                    []string
+		tunnel, server             metav1.ConditionStatus
+		tunnelReason, serverReason string
+		message                    string // part of either
+	}{
+		"nothing is known":                  {tunnel: "Unknown", tunnelReason: "Unknown", server: "Unknown", serverReason: "Unknown"},
+		"no gateway is up":                  {live: report.Live{Known: true}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "no gateway is up"},
+		"no edge":                           {live: report.Live{Known: true, Gateways: both}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "gateway-0, gateway-1"},
+		"an edge that is away":              {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{away}}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
+		"tunnels to all gateways":           {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
+		"tunnels to one of two gateways":    {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-1")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable"},
+		"each edge has one of two gateways": {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-1"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "2 edges are"},
+		"a worker without a tunnel":         {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{holed("edge-a", both...)}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "edge-a has no tunnel on 1 worker of gateway-0"},
+		"another edge has one there":        {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{holed("edge-a", both...), controllertest.Connected("edge-b", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable", message: "2 edges are"},
+		"tunnels, but not all is known":     {live: report.Live{Gateways: []string{"gateway-0"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
+		"only a revoked edge has tunnels":   {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", both...)}}, revoked: []string{"edge-a"}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
+		"no edge reaches the apiserver":     {live: report.Live{Known: true, Gateways: both[:1], Edges: []report.Edge{sick("edge-a", "connection refused")}}, tunnel: "True", tunnelReason: "Connected", server: "False", serverReason: "Unreachable", message: "edge-a: 127.0.0.1:6443: connection refused"},
+		"one of two edges reaches it":       {live: report.Live{Known: true, Gateways: both[:1], Edges: []report.Edge{sick("edge-a", "x"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
+		"none reaches it, not all is known": {live: report.Live{Gateways: both[:1], Edges: []report.Edge{sick("edge-a", "x")}}, tunnel: "True", tunnelReason: "Connected", server: "Unknown", serverReason: "Unknown"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			tunnel, server := tunnelReady(tc.live, tc.revoked), apiServerReachable(tc.live, tc.revoked)
+			if tunnel.Status != tc.tunnel || tunnel.Reason != tc.tunnelReason {
+				t.Errorf("%+v", tunnel)
+			}
+			if server.Status != tc.server || server.Reason != tc.serverReason {
+				t.Errorf("%+v", server)
+			}
+			if !strings.Contains(tunnel.Message+server.Message, tc.message) {
+				t.Errorf("messages %q, %q", tunnel.Message, server.Message)
+			}
+		})
+	}
+}
+
+func TestReadySumsUp(t *testing.T) {
+	all := func(changes ...metav1.Condition) []metav1.Condition {
+		var out []metav1.Condition
+		for _, kind := range summary {
+			c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue}
+			for _, change := range changes {
+				if change.Type == kind {
+					c = change
+				}
+			}
+			if c.Status != "" {
+				out = append(out, c)
+			}
+		}
+		return out
+	}
+	tests := map[string]struct {
+		in      []metav1.Condition
+		want    metav1.ConditionStatus
+		message string
+	}{
+		"all is well":                       {in: all(), want: "True", message: "clients reach"},
+		"a condition is not there yet":      {in: all(metav1.Condition{Type: "KubeconfigReady"}), want: "Unknown", message: "KubeconfigReady"},
+		"one is unknown":                    {in: all(metav1.Condition{Type: "TunnelReady", Status: "Unknown", Message: "who knows"}), want: "Unknown", message: "TunnelReady: who knows"},
+		"one is false":                      {in: all(metav1.Condition{Type: "Enrolled", Status: "False", Message: "no edge"}), want: "False", message: "Enrolled: no edge"},
+		"one is unknown and a later false":  {in: all(metav1.Condition{Type: "Enrolled", Status: "Unknown"}, metav1.Condition{Type: "TunnelReady", Status: "False", Message: "gone"}), want: "False", message: "TunnelReady: gone"},
+		"two are false, the first is named": {in: all(metav1.Condition{Type: "Accepted", Status: "False", Message: "taken"}, metav1.Condition{Type: "TunnelReady", Status: "False"}), want: "False", message: "Accepted: taken"},
+		"paused says nothing":               {in: append(all(), metav1.Condition{Type: "Paused", Status: "True"}), want: "True"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := ready(tc.in); got.Status != tc.want || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestEnrolledCountsWhoMayComeIn(t *testing.T) {
+	at := time.Now()
+	valid := v1alpha1.EdgeStatus{NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(at.Add(time.Minute))}
+	ended, revoked := valid, valid
+	ended.CertificateNotAfter = metav1.NewTime(at.Add(-time.Minute))
+	revoked.RevokedAt = &metav1.Time{Time: at}
+	if got := enrolled([]v1alpha1.EdgeStatus{ended, revoked}, at); got.Status != metav1.ConditionFalse {
+		t.Errorf("%+v", got)
+	}
+	if got := enrolled([]v1alpha1.EdgeStatus{ended, valid}, at); got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, "1 edge has") {
+		t.Errorf("%+v", got)
+	}
+	if got := firstEnd([]v1alpha1.EdgeStatus{ended, valid}, at); !got.Equal(valid.CertificateNotAfter.Time) {
+		t.Errorf("the next end is %s", got)
+	}
+}

@@ -1,0 +1,259 @@
+package status
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// Bounds of what edges report and a status takes: with 100 edges it then stays far below the 1.5 MiB that an object may have.
+const (
+	maxReported = 256 // bytes of a text
+	maxNames    = 64  // of a serving certificate, as many as reports have
+	maxNameSize = 6 << 10
+	// seenInterval is how exact lastSeen of a connected edge is, unless there are so many that writeQueue has them wait.
+	seenInterval = 5 * time.Minute
+)
+
+// revoke notes what became of the edges that a Tunnel's spec revokes. The token of each ends with it.
+func revoke(status *v1alpha1.TunnelStatus, revoked []string, now time.Time) {
+	at := metav1.NewTime(now.Truncate(time.Second))
+	for i := range status.Edges {
+		edge := &status.Edges[i]
+		node, _ := model.ParseNodeID(edge.NodeID)
+		switch isRevoked := slices.Contains(revoked, node); {
+		case !isRevoked:
+			edge.RevokedAt, edge.CutAt = nil, nil // somebody has taken it back
+			continue
+		case edge.RevokedAt == nil:
+			edge.RevokedAt = &at
+		}
+		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
+		status.Tokens = slices.DeleteFunc(slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool {
+			return edge.TokenSHA256 != "" && t.SHA256 == edge.TokenSHA256
+		})
+	}
+}
+
+// revocationDue says whether a revocation is not in the status yet: a token must not outlive it.
+func revocationDue(tunnel *v1alpha1.Tunnel, now time.Time) bool {
+	status := tunnel.Status.DeepCopy()
+	revoke(status, tunnel.Spec.RevokedEdges, now)
+	return !equality.Semantic.DeepEqual(*status, tunnel.Status)
+}
+
+// noteCut notes of which revoked edges all gateways have said that they have no tunnel any more, with a complete record. What they say in the moment
+// of the revocation does not count yet: a tunnel may just be beginning. The next look is a writeInterval later.
+func noteCut(edges, before []v1alpha1.EdgeStatus, live report.Live, now time.Time) {
+	at := metav1.NewTime(now.Truncate(time.Second))
+	for i := range edges {
+		edge := &edges[i]
+		was := slices.ContainsFunc(before, func(b v1alpha1.EdgeStatus) bool { return b.NodeID == edge.NodeID && b.RevokedAt != nil })
+		switch {
+		case edge.RevokedAt == nil || len(edge.Gateways) > 0:
+			edge.CutAt = nil
+		case edge.CutAt == nil && was && live.Known && len(live.Incomplete) == 0:
+			edge.CutAt = &at
+		}
+	}
+}
+
+// mergeEdges brings what is live into the edges of a status. Where it is not all known, what is absent stays as it was. An
+// edge that has no record came with a moved Cluster, whose status stays behind: its leaf ends after lifetime at the latest.
+func mergeEdges(edges []v1alpha1.EdgeStatus, live report.Live, revoked []string, lifetime time.Duration, now time.Time) []v1alpha1.EdgeStatus {
+	merged := make([]v1alpha1.EdgeStatus, 0, len(edges))
+	recorded := map[string]bool{}
+	for i := range edges {
+		edge := *edges[i].DeepCopy()
+		recorded[edge.NodeID] = true
+		mergeEdge(&edge, findEdge(live, edge.NodeID), live, now)
+		merged = append(merged, edge)
+	}
+	merged = records.CurrentEdges(merged, now)
+	for i := range live.Edges {
+		l := &live.Edges[i]
+		nodeID := model.NodeID(l.Node)
+		// What a revoked edge still has is being cut. Of one without record nothing is to be said. And those that are on record
+		// stay, where there are too many.
+		if recorded[nodeID] || slices.Contains(revoked, l.Node) || (!l.Connected && countTunnels(l) == 0) || len(merged) >= records.MaxEdges {
+			continue
+		}
+		edge := v1alpha1.EdgeStatus{NodeID: nodeID, EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(now.Add(lifetime).Truncate(time.Second))}
+		mergeEdge(&edge, l, live, now)
+		merged = append(merged, edge)
+	}
+	return merged
+}
+
+func findEdge(live report.Live, nodeID string) *report.Edge {
+	for i := range live.Edges {
+		if model.NodeID(live.Edges[i].Node) == nodeID {
+			return &live.Edges[i]
+		}
+	}
+	return nil
+}
+
+// mergeEdge brings what is known about one edge, if anything, into its status.
+func mergeEdge(edge *v1alpha1.EdgeStatus, l *report.Edge, live report.Live, now time.Time) {
+	had := len(edge.Gateways) > 0
+	edge.Gateways = mergeGateways(edge.Gateways, l, live, edge.RevokedAt != nil)
+	switch seen := metav1.NewTime(now.Truncate(time.Second)); {
+	case l != nil && (l.Connected || countTunnels(l) > 0), had && len(edge.Gateways) == 0:
+		if edge.LastSeen == nil || edge.LastSeen.Before(&seen) {
+			edge.LastSeen = &seen
+		}
+	case l != nil && !l.Since.IsZero(): // when its connection ended
+		if ended := metav1.NewTime(l.Since.Truncate(time.Second)); edge.LastSeen == nil || edge.LastSeen.Before(&ended) {
+			edge.LastSeen = &ended
+		}
+	}
+	switch {
+	case edge.RevokedAt != nil:
+	case l != nil && l.Report != nil:
+		edge.Form, edge.Version = bounded(l.Report.GetForm(), 32), bounded(l.Report.GetVersion(), 64)
+		edge.APIServer, edge.LastError = apiServerStatus(l.Report.GetApiServer(), edge.APIServer), bounded(l.Report.GetLastError(), maxReported)
+	case live.Known: // nothing is known of it any more
+		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
+	}
+}
+
+// mergeGateways returns the tunnels of an edge by gateway. Those of a gateway that does not report now are the last known, as
+// long as it may only be silent, and of a revoked edge until it reports: nobody else can say that they are cut.
+func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *report.Edge, live report.Live, revoked bool) []v1alpha1.EdgeGatewayStatus {
+	var after []v1alpha1.EdgeGatewayStatus
+	if l != nil {
+		for name, count := range l.Gateways {
+			if count > 0 {
+				after = append(after, v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16)), WorkersWithout: int32(l.Without[name])})
+			}
+		}
+	}
+	if l != nil && revoked {
+		for name, count := range l.Last { // it may have been silent since before the revocation
+			after = append(after, v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16))})
+		}
+	}
+	for _, g := range before {
+		told := (live.Known && !revoked) || slices.Contains(live.Gateways, g.Name) || slices.ContainsFunc(after, func(a v1alpha1.EdgeGatewayStatus) bool { return a.Name == g.Name })
+		if !told {
+			after = append(after, g)
+		}
+	}
+	slices.SortFunc(after, func(a, b v1alpha1.EdgeGatewayStatus) int { return strings.Compare(a.Name, b.Name) })
+	return after
+}
+
+func countTunnels(l *report.Edge) (sum int) {
+	for _, count := range l.Gateways {
+		sum += count
+	}
+	return sum
+}
+
+// apiServerStatus is what an edge says of the apiserver. Of one that does not answer it shows no certificate, and the one that
+// it saw last stays.
+func apiServerStatus(s *reportv1.APIServer, before *v1alpha1.EdgeAPIServerStatus) *v1alpha1.EdgeAPIServerStatus {
+	if s == nil {
+		return nil
+	}
+	out := &v1alpha1.EdgeAPIServerStatus{
+		Address: bounded(s.GetAddress(), maxReported), Healthy: s.GetHealthy(),
+		Message: bounded(s.GetMessage(), maxReported), Version: bounded(s.GetVersion(), 64),
+	}
+	size := 0
+	for _, name := range s.GetCertificateNames()[:min(len(s.GetCertificateNames()), maxNames)] {
+		if name = bounded(name, maxReported); size+len(name) <= maxNameSize {
+			size += len(name)
+			out.CertificateNames = append(out.CertificateNames, name)
+		}
+	}
+	if end := s.GetCertificateNotAfter(); end.IsValid() {
+		at := metav1.NewTime(end.AsTime().Truncate(time.Second))
+		out.CertificateNotAfter = &at
+	}
+	if !out.Healthy && len(out.CertificateNames) == 0 && before != nil {
+		out.CertificateNames, out.CertificateNotAfter = before.CertificateNames, before.CertificateNotAfter
+	}
+	return out
+}
+
+// bounded makes a text of an edge fit for an object: short, and of characters that can be seen.
+func bounded(s string, limit int) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, s[:min(len(s), 4*limit)])
+	if len(s) <= limit {
+		return s
+	}
+	cut := limit - len("…")
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// sameButSeen says whether two lists of edges differ in nothing but when the edges were seen, by less than matters.
+func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) bool {
+	if len(before) != len(after) {
+		return false
+	}
+	for i := range after {
+		a, b := before[i], after[i]
+		if (a.LastSeen == nil) != (b.LastSeen == nil) || (a.LastSeen != nil && b.LastSeen.Sub(a.LastSeen.Time) >= seenInterval) {
+			return false
+		}
+		a.LastSeen, b.LastSeen = nil, nil
+		if !same(a, b) {
+			return false
+		}
+	}
+	return true
+}
+
+// connections counts the edges that have tunnels and are not revoked, and their tunnels.
+func connections(edges []v1alpha1.EdgeStatus) (connected, tunnels int32) {
+	for i := range edges {
+		if edges[i].RevokedAt != nil || len(edges[i].Gateways) == 0 {
+			continue
+		}
+		connected++
+		for _, g := range edges[i].Gateways {
+			tunnels += g.Tunnels
+		}
+	}
+	return connected, tunnels
+}
+
+// edgeEvents are what happened to edges between two states of a Tunnel: that one was revoked, and that its tunnels are cut.
+func edgeEvents(before, after []v1alpha1.EdgeStatus) (all []condition.Transition) {
+	for i := range after {
+		edge := &after[i]
+		was := v1alpha1.EdgeStatus{}
+		if j := slices.IndexFunc(before, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID }); j >= 0 {
+			was = before[j]
+		}
+		if edge.RevokedAt != nil && was.RevokedAt == nil {
+			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeRevoked, Message: "the edge " + edge.NodeID + " is let in no more"})
+		}
+		if edge.CutAt != nil && was.CutAt == nil {
+			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeCut, Message: "all gateways have said that they have no tunnel of the revoked edge " + edge.NodeID + " any more"})
+		}
+	}
+	return all
+}

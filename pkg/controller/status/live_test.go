@@ -1,0 +1,178 @@
+package status
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/decision"
+	"github.com/fairlead/fairlead/pkg/report"
+)
+
+// fixedView says what a test wants it to.
+type fixedView struct{ live report.Live }
+
+func (v *fixedView) Tunnel(string) report.Live { return v.live }
+
+func newLive(cached client.Client, live client.Reader, view View, ended *records.EndedTunnels) *Reconciler {
+	return &Reconciler{
+		Deps:          reconciler.Deps{Config: controllertest.Config(), Client: cached, Live: live, Log: slog.New(slog.DiscardHandler), Now: time.Now, Recorder: events.NewFakeRecorder(100)},
+		view:          view,
+		ended:         ended,
+		clusterStatus: condition.ClusterWriter{Client: cached},
+	}
+}
+
+// liveWorld is one Tunnel to which nobody else writes, with a clock and a view of the test's. Its Cluster is on the real apiserver.
+type liveWorld struct {
+	t       *testing.T
+	m       client.WithWatch
+	r       *Reconciler
+	view    *fixedView
+	clock   time.Time
+	cluster *clusterv1.Cluster
+}
+
+func newLiveWorld(t *testing.T) *liveWorld {
+	t.Helper()
+	m := controllertest.APIServer(t)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	controllertest.Create(t, m, cluster)
+	tunnel := controllertest.TunnelNamed(cluster)
+	objects.CompleteTunnel(tunnel, cluster)
+	tunnel.Status.ID = tunnel.Spec.ID
+	copied := cluster.DeepCopy()
+	copied.SetResourceVersion("")
+	api := controllertest.FakeAPI(t, copied, tunnel)
+	w := &liveWorld{t: t, m: api, view: &fixedView{}, clock: time.Now().Truncate(time.Second), cluster: cluster}
+	w.r = newLive(api, api, w.view, records.NewEndedTunnels(api, api, "fairlead-system", time.Now))
+	w.r.clusterStatus = condition.ClusterWriter{Client: m}
+	w.r.Now = func() time.Time { return w.clock }
+	return w
+}
+
+// settle lets time go by, reconciles once, and returns the Tunnel.
+func (w *liveWorld) settle(after time.Duration) *v1alpha1.Tunnel {
+	w.t.Helper()
+	w.clock = w.clock.Add(after)
+	if _, err := w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}); err != nil {
+		w.t.Fatal(err)
+	}
+	return controllertest.Read(w.t, w.m, controllertest.TunnelNamed(w.cluster))
+}
+
+func (w *liveWorld) check(tunnel *v1alpha1.Tunnel, kind string, status metav1.ConditionStatus, reason string) {
+	w.t.Helper()
+	c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind)
+	if c == nil || c.Status != status || c.Reason != reason {
+		w.t.Errorf("condition %s is %+v, want %s %s", kind, c, status, reason)
+	}
+}
+
+func TestLiveStateBecomesStatus(t *testing.T) {
+	w := newLiveWorld(t)
+	tunnel := w.settle(0)
+	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionFalse, v1alpha1.ReasonNoEdge)
+	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	tunnel = w.settle(2 * time.Second)
+	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonPartlyConnected)
+	w.check(tunnel, v1alpha1.ConditionAPIServerReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
+	if len(tunnel.Status.Edges) != 1 || tunnel.Status.Edges[0].Gateways[0] != (v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}) {
+		t.Fatalf("edges %+v", tunnel.Status.Edges)
+	}
+	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionTrue, v1alpha1.ReasonEnrolled)
+	w.check(tunnel, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown) // nobody has accepted this Tunnel
+
+	w.view.live.Edges = []report.Edge{controllertest.Connected("edge-a", "gateway-0", "gateway-1")}
+	w.check(w.settle(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
+
+	// Everything that could tell is away: nothing is concluded from that, for a while.
+	w.view.live = report.Live{}
+	tunnel = w.settle(2 * time.Second)
+	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
+	if len(tunnel.Status.Edges[0].Gateways) != 2 || tunnel.Status.Edges[0].Version == "" {
+		t.Errorf("what was known is lost: %+v", tunnel.Status.Edges[0])
+	}
+	w.check(w.settle(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}}
+	tunnel = w.settle(2 * time.Second)
+	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
+	if e := tunnel.Status.Edges[0]; len(e.Gateways) != 0 || e.Version != "" || e.NodeID != "CN=edge-a" || e.LastSeen == nil {
+		t.Errorf("an edge of which nothing is known any more: %+v", e)
+	}
+}
+
+func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
+	w := newLiveWorld(t)
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	tunnel := controllertest.Read(t, w.m, controllertest.TunnelNamed(w.cluster))
+	decision.RecordNothing(&tunnel.Status) // the controller has found that another Tunnel holds the id
+	if err := w.m.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	tunnel = w.settle(0)
+	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+	if len(tunnel.Status.Edges) != 0 {
+		t.Errorf("edges %+v", tunnel.Status.Edges)
+	}
+}
+
+func TestWritesAreFew(t *testing.T) {
+	w := newLiveWorld(t)
+	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	version := w.settle(0).ResourceVersion
+	for range 25 { // a connected edge is seen all the time
+		if got := w.settle(10 * time.Second).ResourceVersion; got != version {
+			t.Fatal("something is written although nothing has changed")
+		}
+	}
+	seen := w.settle(0).Status.Edges[0].LastSeen
+	if after := w.settle(seenInterval).Status.Edges[0].LastSeen; !seen.Before(after) {
+		t.Error("lastSeen is never renewed")
+	}
+	// What changes in the second after a write waits for its end.
+	w.view.live.Edges[0] = controllertest.Connected("edge-a")
+	before := w.settle(writeInterval / 4).ResourceVersion
+	w.view.live.Edges[0] = controllertest.Connected("edge-a", "gateway-0")
+	if got := w.settle(writeInterval / 4).ResourceVersion; got != before {
+		t.Error("a second write within the interval")
+	}
+	if got := w.settle(writeInterval).ResourceVersion; got != before {
+		t.Error("a change that was taken back is written")
+	}
+}
+
+func TestALateLookAtALivingTunnelRevivesNothing(t *testing.T) {
+	cluster, tunnel := controllertest.Served("c1", 1000)
+	going := tunnel.DeepCopy()
+	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	cached, live := controllertest.FakeAPI(t, cluster, tunnel), controllertest.FakeAPI(t, cluster, going)
+	ended := records.NewEndedTunnels(live, live, "fairlead-system", time.Now)
+	if err := ended.Add(t.Context(), tunnel.Spec.ID, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r := newLive(cached, live, nil, ended)
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
+		t.Fatal(err)
+	}
+	if !ended.Has(tunnel.Spec.ID) {
+		t.Error("a tunnel that is ending is off the record")
+	}
+}

@@ -1,0 +1,64 @@
+package status
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+)
+
+// New returns the reconciler of live state. Without a view nothing is known of it.
+func New(p reconciler.Deps, view View, ended *records.EndedTunnels) *Reconciler {
+	return &Reconciler{
+		Deps:          p,
+		view:          view,
+		ended:         ended,
+		clusterStatus: condition.ClusterWriter{Client: p.Client},
+		writes:        newWriteQueue(p.Config.StatusWrites),
+	}
+}
+
+// Setup adds the reconciler to a manager. It reconciles the Tunnels whose ids come out of changed.
+func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[string]) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("live").
+		For(&v1alpha1.Tunnel{}).
+		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, ourConditionChanged()))).
+		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			go reconciler.EnqueueTunnels(ctx, r.Client, r.Log, changed, queue)
+			go r.writes.run(ctx, func(key client.ObjectKey) { queue.Add(reconcile.Request{NamespacedName: key}) })
+			return nil
+		})).
+		WithOptions(reconciler.Options(liveWorkers, "cluster", r.Log)).
+		Complete(reconciler.Traced{Name: "live", Reconciler: r})
+}
+
+// ourConditionChanged says that somebody has touched the condition that is ours on a Cluster: the cache keeps no other.
+func ourConditionChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, okBefore := e.ObjectOld.(*clusterv1.Cluster)
+		after, okAfter := e.ObjectNew.(*clusterv1.Cluster)
+		return okBefore && okAfter && !equality.Semantic.DeepEqual(before.Status.Conditions, after.Status.Conditions)
+	}}
+}
+
+// liveWorkers is how many Tunnels have their live state reconciled at a time.
+const liveWorkers = 8
+
+// Waiting returns how many writes of status wait for their turn, by urgency.
+func (r *Reconciler) Waiting() map[string]int { return r.writes.waiting() }

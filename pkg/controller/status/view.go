@@ -1,0 +1,51 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+
+	"google.golang.org/grpc"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/controller/ca"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+)
+
+// NewView returns a view of what the xds-servers know. Ids of tunnels of which something has changed go into a queue, which
+// holds each once.
+func NewView(config config.Config, cached, live client.Reader, log *slog.Logger, changed workqueue.TypedInterface[string]) *report.View {
+	trust := ca.PublishedTrust{From: cached, Namespace: config.Namespace}
+	identity := &ca.SelfIssued{Config: config, Live: live, Trust: trust}
+	dialOne := func(address string) (*grpc.ClientConn, error) {
+		endpoint, err := model.ParseEndpoint(address)
+		if err != nil {
+			return nil, err
+		}
+		return dial.Conn(&dial.Way{Addresses: []model.Endpoint{endpoint}}, config.Domain, trust, identity)
+	}
+	return report.NewView(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
+}
+
+// addresses finds all xds-servers behind one name: each knows what reports to it alone. An IP address stands for itself.
+func addresses(server model.Endpoint, lookup func(ctx context.Context, host string) ([]string, error)) func(context.Context) ([]string, error) {
+	return func(ctx context.Context) ([]string, error) {
+		hosts, err := lookup(ctx, server.Host)
+		if err != nil {
+			return nil, fmt.Errorf("looking up the xds-servers: %w", err)
+		}
+		for i, host := range hosts {
+			hosts[i] = net.JoinHostPort(host, strconv.Itoa(int(server.Port)))
+		}
+		return hosts, nil
+	}
+}
+
+var _ certs.TrustSource = ca.PublishedTrust{}

@@ -1,0 +1,174 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/enrol"
+)
+
+// maxTokens is how many records of one Tunnel there may be before those of used-up tokens make room. Two are the rule: the
+// token in the Secret and the one before it.
+const maxTokens = 8
+
+// bootstrapFile is what edge-agent reads: bootstrap.yaml.
+type bootstrapFile struct {
+	ID           string `json:"id"` // of the Tunnel: an edge-agent sees by it that the identity it has stored is another tunnel's
+	Gateway      string `json:"gateway"`
+	TunnelDomain string `json:"tunnelDomain"`
+	Token        string `json:"token"`
+	CA           string `json:"ca"`
+}
+
+// bootstrapCommand is to be pasted into a root shell on a machine in the workload network. The quotes around EOF keep the
+// shell from reading the file's content; umask keeps others from reading the file.
+const bootstrapCommand = `install -d -m 0700 /etc/fairlead
+(umask 077; cat >/etc/fairlead/bootstrap.yaml) <<'EOF'
+%sEOF
+edge-agent run --bootstrap /etc/fairlead/bootstrap.yaml
+`
+
+// data is the content of a bootstrap Secret.
+func (f bootstrapFile) data() (map[string][]byte, error) {
+	file, err := yaml.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("writing bootstrap file: %w", err)
+	}
+	return map[string][]byte{
+		v1alpha1.BootstrapFileKey:    file,
+		v1alpha1.BootstrapCommandKey: fmt.Appendf(nil, bootstrapCommand, file),
+		v1alpha1.BootstrapTokenKey:   []byte(f.Token),
+		v1alpha1.BootstrapCAKey:      []byte(f.CA),
+		v1alpha1.BootstrapGatewayKey: []byte(f.Gateway),
+		v1alpha1.BootstrapDomainKey:  []byte(f.TunnelDomain),
+	}, nil
+}
+
+// freshToken says whether a token is on record and good for long enough to be put into further machines: for half of its
+// life and half of its uses. Whoever reads the Secret then has that time to bring a machine up.
+func freshToken(c config.Config, tokens []v1alpha1.TokenStatus, token string, now time.Time) bool {
+	i := records.TokenIndex(tokens, enrol.HashToken(token))
+	return token != "" && i >= 0 && now.Before(replaceAt(c, tokens[i])) && 2*tokens[i].Uses <= tokens[i].MaxUses
+}
+
+// replaceAt is when a token in the bootstrap Secret has to make room for another.
+func replaceAt(c config.Config, token v1alpha1.TokenStatus) time.Time {
+	return token.ExpiresAt.Add(-c.TokenLifetime / 2)
+}
+
+// newRecord is the record of a new token.
+func newRecord(c config.Config, token string, now time.Time) v1alpha1.TokenStatus {
+	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second)), MaxUses: c.TokenUses}
+}
+
+// nextLook is how long a served Tunnel may stay as it is: until its token is due.
+// A token that is not on record is due at once.
+func nextLook(c config.Config, status v1alpha1.TunnelStatus, token string, now time.Time) time.Duration {
+	var wait time.Duration
+	if i := records.TokenIndex(status.Tokens, enrol.HashToken(token)); i >= 0 {
+		wait = max(0, replaceAt(c, status.Tokens[i]).Sub(now))
+	}
+	// Spread, so that Clusters that were made together don't come together for ever.
+	return max(wait, time.Second) + rand.N(wait/10+time.Second)
+}
+
+// validTokens drops the records of tokens that have ended, and where there are too many, of the oldest that are used up.
+// The other used-up ones stay, so that a machine that comes late is told why. A token with uses left stays however many
+// there are: some machine may have been given it. The order stays: oldest first.
+func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
+	left := slices.DeleteFunc(slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) })
+	extra := len(left) - maxTokens
+	return slices.DeleteFunc(left, func(t v1alpha1.TokenStatus) bool {
+		if extra <= 0 || t.Uses < t.MaxUses {
+			return false
+		}
+		extra--
+		return true
+	})
+}
+
+// chooseToken returns the token that belongs into the bootstrap Secret and notes its record in a Tunnel's status. The
+// Secret itself is written after the status: no token is handed out that is not on record. Where there is no Secret every
+// token ends.
+func chooseToken(c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
+	status.Tokens = validTokens(status.Tokens, now)
+	if secret == nil {
+		// Who deletes the Secret ends what was in it, copies and all: a stolen token can't be ended in another way before it
+		// is used. Records of used-up tokens stay for who comes late.
+		status.Tokens = slices.DeleteFunc(slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses })
+	} else {
+		if token = string(secret.Data[v1alpha1.BootstrapTokenKey]); freshToken(c, status.Tokens, token, now) {
+			return token, nil
+		}
+	}
+	if token, err = enrol.RandomToken(); err != nil {
+		return "", err
+	}
+	status.Tokens = validTokens(append(status.Tokens, newRecord(c, token, now)), now)
+	return token, nil
+}
+
+// bootstrapSecret reads the bootstrap Secret of a Cluster; nil where there is none. It is read from the apiserver,
+// because nothing else is kept of it in memory, and because an old copy would make a token too many.
+func (r *Reconciler) bootstrapSecret(ctx context.Context, key client.ObjectKey) (*corev1.Secret, error) {
+	key.Name += v1alpha1.BootstrapSecretSuffix
+	secret, err := objects.Get(ctx, r.Live, key, &corev1.Secret{})
+	return secret, objects.Wrap("reading bootstrap Secret", err)
+}
+
+// writeBootstrapSecret creates the bootstrap Secret of a Tunnel, or changes what differs.
+func (r *Reconciler) writeBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile) error {
+	file.ID = tunnel.ClaimedID()
+	data, err := file.data()
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix}}
+		fillBootstrapSecret(want, tunnel, data)
+		return objects.Wrap("creating bootstrap Secret", r.Client.Create(ctx, want))
+	}
+	want := have.DeepCopy()
+	fillBootstrapSecret(want, tunnel, data)
+	if equality.Semantic.DeepEqual(want, have) {
+		return nil
+	}
+	return objects.Wrap("updating bootstrap Secret", r.Client.Patch(ctx, want, objects.LockedPatch(have)))
+}
+
+func fillBootstrapSecret(secret *corev1.Secret, tunnel *v1alpha1.Tunnel, data map[string][]byte) {
+	secret.Labels = maps.Clone(secret.Labels)
+	if secret.Labels == nil {
+		secret.Labels = map[string]string{}
+	}
+	secret.Labels[v1alpha1.BootstrapLabel] = v1alpha1.BootstrapEdge
+	secret.OwnerReferences = []metav1.OwnerReference{objects.OwnerRef(v1alpha1.GroupVersion.WithKind("Tunnel"), tunnel)}
+	secret.Data = data
+}
+
+// deleteBootstrapSecret removes the bootstrap Secret of a Tunnel, and that for boot reports, if they are that Tunnel's.
+func (r *Reconciler) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	if err := r.deleteReportSecret(ctx, tunnel); err != nil {
+		return err
+	}
+	secret, err := r.bootstrapSecret(ctx, client.ObjectKeyFromObject(tunnel))
+	if err != nil || secret == nil || !metav1.IsControlledBy(secret, tunnel) {
+		return err
+	}
+	err = r.Client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
+	return client.IgnoreNotFound(objects.Wrap("deleting bootstrap Secret", err))
+}

@@ -1,0 +1,57 @@
+package tunnel
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+)
+
+// TestWhatNobodyHasSeenComesFirst proves that a controller that starts does not let new work wait behind everything that is as it was.
+func TestWhatNobodyHasSeenComesFirst(t *testing.T) {
+	seen := func(name string, generation, at int64) *clusterv1.Cluster {
+		c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: generation, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}}
+		if at > 0 {
+			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ClusterConditionTunnelReady, ObservedGeneration: at}}
+		}
+		return c
+	}
+	var there []*clusterv1.Cluster
+	for i := range 50 {
+		there = append(there, seen(fmt.Sprintf("old-%d", i), 1, 1))
+	}
+	goes := seen("goes", 1, 1)
+	goes.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	unlabelled := seen("not-ours", 1, 0)
+	unlabelled.Labels = nil
+	there = append(there, unlabelled, seen("changed", 2, 1), seen("new", 1, 0), goes)
+	queue := priorityqueue.New[reconcile.Request]("first")
+	defer queue.ShutDown()
+	for _, h := range []handler.EventHandler{&handler.EnqueueRequestForObject{}, unseenFirst(false)} {
+		for _, c := range there {
+			h.Create(t.Context(), event.CreateEvent{Object: c, IsInInitialList: true}, queue)
+		}
+	}
+	first := map[string]bool{}
+	for range 3 {
+		request, priority, _ := queue.GetWithPriority()
+		if first[request.Name] = true; priority != 0 {
+			t.Errorf("%s has priority %d", request.Name, priority)
+		}
+		queue.Done(request)
+	}
+	if !first["changed"] || !first["new"] || !first["goes"] {
+		t.Errorf("first come %v", first)
+	}
+	if request, priority, _ := queue.GetWithPriority(); priority != handler.LowPriority {
+		t.Errorf("then comes %s with priority %d", request.Name, priority)
+	}
+}

@@ -1,0 +1,101 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/decision"
+)
+
+// waitsForCluster says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes, clusterctl replaces the
+// Tunnel's metadata and spec, and the annotation goes with them; the status, with the tokens and the edges, stays.
+func waitsForCluster(o objects.Group) bool {
+	_, ok := o.Tunnel.PreparedUntil()
+	return ok && !objects.HasPause(o.Tunnel)
+}
+
+// prepare makes or keeps what the edges of a Tunnel need to enrol before its Cluster is there: its id is recorded as its own,
+// then it gets a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited for too long ends.
+func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Result, error) {
+	until, _ := o.Tunnel.PreparedUntil()
+	now := r.Now()
+	if !now.Before(until) {
+		return reconcile.Result{}, r.endPrepared(ctx, o)
+	}
+	tunnel := o.Tunnel.DeepCopy()
+	if controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer) {
+		if err := r.Client.Patch(ctx, tunnel, objects.LockedPatch(o.Tunnel)); err != nil {
+			return reconcile.Result{}, objects.Wrap("completing Tunnel", err)
+		}
+	}
+	candidate := decision.PreparedCandidate(tunnel)
+	resolution, b, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: func(resolution decision.Resolution) metav1.Condition {
+		if resolution.Fatal != nil {
+			return accepted(resolution)
+		}
+		return waitingForCluster(until)
+	}})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if resolution.Fatal == nil {
+		if err := r.revivePrepared(ctx, tunnel); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	result, err := r.deliver(ctx, tunnel, b)
+	if left := until.Sub(now); result.RequeueAfter == 0 || result.RequeueAfter > left {
+		result.RequeueAfter = left
+	}
+	return result, err
+}
+
+// waitingForCluster is the condition of a Tunnel that waits for its Cluster. It is unknown, and not False: nothing is wrong.
+func waitingForCluster(until time.Time) metav1.Condition {
+	return metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonWaitingForCluster,
+		Message: fmt.Sprintf("edges may enrol, and nothing is served: its Cluster is to be moved here by %s", until.UTC().Format(time.RFC3339)),
+	}
+}
+
+// endPrepared lets a Tunnel go whose Cluster has not come in time. Its edges are denied here, and here alone: the installation
+// that serves them has a record of its own. A Cluster of its name may be its own, in the middle of the move: then it stays.
+func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
+	cluster, err := objects.Get(ctx, r.Live, o.Key, &clusterv1.Cluster{})
+	if err != nil || cluster != nil {
+		return objects.Wrap("reading Cluster", err)
+	}
+	r.Log.Info("tunnel ended: the Cluster that it waited for has not come", "cluster", o.Key.String(), "tunnel", o.Tunnel.ClaimedID())
+	return r.drop(ctx, o.Tunnel, inVain(o.Tunnel))
+}
+
+// inVain says whether a Tunnel never had the right to its id: ending it ends nothing that another one has.
+func inVain(tunnel *v1alpha1.Tunnel) bool {
+	_, prepared := tunnel.Annotations[v1alpha1.PreparedAnnotation]
+	return prepared && tunnel.HeldID() == ""
+}
+
+// revivePrepared takes a tunnel off the record of those that have ended here: it was moved away, or prepared in vain, before.
+func (r *Reconciler) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	id := tunnel.HeldID()
+	if id == "" || !r.ended.Has(id) {
+		return nil
+	}
+	return r.ended.Revive(ctx, id, func() (bool, error) {
+		now, err := objects.Get(ctx, r.Live, client.ObjectKeyFromObject(tunnel), &v1alpha1.Tunnel{})
+		if err != nil || now == nil {
+			return false, objects.Wrap("reading Tunnel", err)
+		}
+		_, waits := now.PreparedUntil()
+		return waits && now.HeldID() == id, nil
+	})
+}

@@ -1,0 +1,115 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/config"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/enrol"
+)
+
+// chooseReportToken returns the token that belongs into the Secret for boot reports and notes its record in a Tunnel's status. It
+// is like chooseToken, but for the uses: they are not counted, because all machines of a workload cluster report with what they
+// found in the Secret when they were made. A token is replaced after half of its life, so whoever reads the Secret has as long.
+func chooseReportToken(c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
+	status.BootReportTokens = validReportTokens(status.BootReportTokens, now)
+	if secret == nil {
+		status.BootReportTokens = nil // who deletes the Secret ends what was in it
+	} else {
+		token = string(secret.Data[v1alpha1.BootstrapTokenKey])
+		i := records.TokenIndex(status.BootReportTokens, enrol.HashToken(token))
+		if token != "" && i >= 0 && now.Before(replaceAt(c, status.BootReportTokens[i])) {
+			return token, nil
+		}
+	}
+	if token, err = enrol.RandomReportToken(); err != nil {
+		return "", err
+	}
+	record := v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second))}
+	status.BootReportTokens = validReportTokens(append(status.BootReportTokens, record), now)
+	return token, nil
+}
+
+// validReportTokens drops the records of tokens that have ended, and the oldest where there are too many: two are the rule.
+func validReportTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
+	left := slices.DeleteFunc(slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) })
+	return left[max(0, len(left)-maxTokens):]
+}
+
+// reportDelivery is what is still to be done about a Secret for boot reports after its token was put on record.
+type reportDelivery struct {
+	have  *corev1.Secret
+	token string
+	due   time.Duration // when the token is to be replaced
+}
+
+// prepareReports chooses the token for boot reports of a Tunnel.
+func (r *Reconciler) prepareReports(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, now time.Time) (d reportDelivery, err error) {
+	if d.have, err = r.reportSecret(ctx, tunnel); err != nil {
+		return d, err
+	}
+	if d.token, err = chooseReportToken(r.Config, status, d.have, now); err != nil {
+		return d, err
+	}
+	if i := records.TokenIndex(status.BootReportTokens, enrol.HashToken(d.token)); i >= 0 {
+		d.due = max(0, replaceAt(r.Config, status.BootReportTokens[i]).Sub(now))
+	}
+	return d, nil
+}
+
+// reportSecret reads the Secret for boot reports from the apiserver; nil where there is none.
+func (r *Reconciler) reportSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) (*corev1.Secret, error) {
+	key := client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootReportSecretSuffix}
+	secret, err := objects.Get(ctx, r.Live, key, &corev1.Secret{})
+	return secret, objects.Wrap("reading Secret for boot reports", err)
+}
+
+// deliverReports creates the Secret for boot reports, or changes what differs. The file is like an edge's bootstrap file, with the
+// other token.
+func (r *Reconciler) deliverReports(ctx context.Context, tunnel *v1alpha1.Tunnel, d reportDelivery, file bootstrapFile) error {
+	file.ID, file.Token = tunnel.ClaimedID(), d.token
+	content, err := yaml.Marshal(file)
+	if err != nil {
+		return fmt.Errorf("writing file for boot reports: %w", err)
+	}
+	want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootReportSecretSuffix}}
+	if d.have != nil {
+		want = d.have.DeepCopy()
+	}
+	want.Labels = maps.Clone(want.Labels)
+	if want.Labels == nil {
+		want.Labels = map[string]string{}
+	}
+	want.Labels[v1alpha1.BootstrapLabel] = v1alpha1.BootstrapReport
+	want.OwnerReferences = []metav1.OwnerReference{objects.OwnerRef(v1alpha1.GroupVersion.WithKind("Tunnel"), tunnel)}
+	want.Data = map[string][]byte{v1alpha1.BootReportFileKey: content, v1alpha1.BootstrapTokenKey: []byte(d.token)}
+	switch {
+	case d.have == nil:
+		return objects.Wrap("creating Secret for boot reports", r.Client.Create(ctx, want))
+	case equality.Semantic.DeepEqual(want, d.have):
+		return nil
+	}
+	return objects.Wrap("updating Secret for boot reports", r.Client.Patch(ctx, want, objects.LockedPatch(d.have)))
+}
+
+// deleteReportSecret removes the Secret for boot reports of a Tunnel, if it is that Tunnel's.
+func (r *Reconciler) deleteReportSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	secret, err := r.reportSecret(ctx, tunnel)
+	if err != nil || secret == nil || !metav1.IsControlledBy(secret, tunnel) {
+		return err
+	}
+	err = r.Client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
+	return client.IgnoreNotFound(objects.Wrap("deleting Secret for boot reports", err))
+}

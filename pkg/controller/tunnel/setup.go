@@ -1,0 +1,72 @@
+package tunnel
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// New returns the reconciler of Tunnels. It enqueues the kubeconfigs of Clusters whose names have changed by notify.
+func New(p reconciler.Deps, ended *records.EndedTunnels, restorer Restorer, notify func(client.ObjectKey)) *Reconciler {
+	return &Reconciler{
+		Deps:          p,
+		restorer:      restorer,
+		notify:        notify,
+		ended:         ended,
+		clusterStatus: condition.ClusterWriter{Client: p.Client},
+		names:         &registry{},
+	}
+}
+
+// Setup adds the reconciler to a manager. It starts nothing.
+func (r *Reconciler) Setup(mgr ctrl.Manager) error {
+	build := ctrl.NewControllerManagedBy(mgr).
+		Named("tunnel").
+		// Cluster API writes the status of a Cluster often, and nothing here depends on it.
+		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&clusterv1.Cluster{}, unseenFirst(r.Config.AllClusters)).
+		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reconciler.LiveStateIgnored())).
+		Watches(&corev1.Secret{}, reconciler.ByName(kubeconfig.Suffix)).
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			r.queue = queue
+			return nil
+		})).
+		WithOptions(reconciler.Options(tunnelWorkers, "cluster", r.Log))
+	if r.Config.NoTunnels { // nobody enrols
+		return build.Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
+	}
+	bootstraps, err := reconciler.SecretCache(mgr, cache.ByObject{Label: reconciler.HasLabel(v1alpha1.BootstrapLabel)})
+	if err != nil {
+		return err
+	}
+	return build.
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel), builder.WithPredicates(reconciler.Named(r.Config.Namespace, v1alpha1.InstallationConfigMapName))).
+		WatchesRawSource(source.Kind[client.Object](bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.BootstrapSecretSuffix))).
+		WatchesRawSource(source.Kind[client.Object](bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.BootReportSecretSuffix))).
+		Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
+}
+
+// everyTunnel leads from the trust bundle to all that deliver it.
+func (r *Reconciler) everyTunnel(ctx context.Context, _ client.Object) []reconcile.Request {
+	return reconciler.TunnelRequests(ctx, r.Client, r.Log)
+}
+
+// tunnelWorkers is how many Clusters are reconciled at a time.
+const tunnelWorkers = 16

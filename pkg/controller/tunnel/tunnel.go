@@ -1,0 +1,194 @@
+// Package tunnel reconciles a Cluster with its Tunnel. It creates, completes and ends Tunnels, decides which names and ids they have
+// and records that in their status, and delivers bootstrap tokens in Secrets. In go Clusters, Tunnels and the trust bundle,
+// out come Tunnels, their status and bootstrap Secrets. It does not know where a kubeconfig leads, nor what is connected.
+package tunnel
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/decision"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Reconciler reconciles one Cluster with its Tunnel and its bootstrap Secret, and ends both.
+type Reconciler struct {
+	reconciler.Deps
+	ended *records.EndedTunnels
+
+	clusterStatus condition.ClusterWriter
+
+	names   *registry
+	claims  sync.Mutex
+	claimed bool
+	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
+	notify  func(client.ObjectKey)                                  // enqueues the kubeconfig of another Cluster; nil: there is none
+
+	restorer Restorer
+}
+
+// Restorer restores the kubeconfig of a Cluster whose tunnel ends, and returns its Tunnel as it is then.
+type Restorer interface {
+	GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error)
+}
+
+// Reconcile brings everything of one Cluster to what it has to be: load, decide, write, report.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if err := r.claimAll(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	o, err := objects.Load(ctx, r.Client, request.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if o.Tunnel == nil {
+		r.enqueue(r.names.release(model.Key(o.Key)))
+	}
+	return reconciler.Retry(r.act(ctx, o, objects.Decide(o, r.Config.AllClusters)))
+}
+
+func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Action) (reconcile.Result, error) {
+	switch what {
+	case objects.Serve:
+		return r.serve(ctx, o)
+	case objects.Remove:
+		return reconcile.Result{}, r.remove(ctx, o)
+	case objects.End:
+		return reconcile.Result{}, r.end(ctx, o)
+	case objects.Refuse:
+		return reconcile.Result{}, r.refuse(ctx, o)
+	}
+	if waitsForCluster(o) && !r.Config.NoTunnels {
+		return r.prepare(ctx, o)
+	}
+	return reconcile.Result{}, r.recordPaused(ctx, o)
+}
+
+// recordPaused records the decision about a Tunnel that has none on record for its Cluster while that is paused, and writes nothing
+// else: a Tunnel that clusterctl move or a restored backup has just created has no status, and its edges follow it here.
+func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
+	if o.Cluster == nil || o.Tunnel == nil || !objects.Paused(o) || r.Config.NoTunnels || granted(o) || o.TunnelDeleting() || !objects.OptedIn(o.Cluster, r.Config.AllClusters) {
+		return nil
+	}
+	candidate, ok := decision.CandidateOf(o.Cluster, o.Tunnel)
+	if !ok {
+		return nil
+	}
+	_, _, err := r.decide(ctx, o.Tunnel, claim{candidate: &candidate, condition: accepted})
+	return err
+}
+
+// granted says whether a decision is on record that lets clients of this Cluster be served.
+func granted(o objects.Group) bool {
+	served := o.Tunnel.Status.Served
+	return o.Tunnel.HeldID() != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == o.Cluster.UID
+}
+
+// claimAll lets every Tunnel that exists claim its names before the first decision after a start. What is on
+// record and the age of the Tunnels then decide, and not the order in which they are looked at.
+func (r *Reconciler) claimAll(ctx context.Context) error {
+	r.claims.Lock()
+	defer r.claims.Unlock()
+	if r.claimed {
+		return nil
+	}
+	var all v1alpha1.TunnelList
+	if err := r.Client.List(ctx, &all); err != nil {
+		return objects.Wrap("listing Tunnels", err)
+	}
+	for i := range all.Items {
+		tunnel := &all.Items[i]
+		cluster, err := objects.Get(ctx, r.Client, client.ObjectKeyFromObject(tunnel), &clusterv1.Cluster{})
+		if err != nil {
+			return objects.Wrap("reading Cluster", err)
+		}
+		// Whoever has no right to be served must not keep a name from those who have.
+		if candidate, ok := decision.Claimant(cluster, tunnel, r.Now()); ok {
+			r.names.resolve(r.Config.Domain, candidate)
+		} else {
+			r.names.reserve(r.Config.Domain, decision.RecordedCandidate(tunnel))
+		}
+	}
+	r.claimed = true
+	return nil
+}
+
+// serve makes or keeps the Tunnel of a Cluster and everything that belongs to it.
+func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Result, error) {
+	tunnel, err := r.ensureTunnel(ctx, o)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if r.Config.NoTunnels || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		return reconcile.Result{}, r.serveNothing(ctx, o.Cluster, tunnel)
+	}
+	candidate, ok := decision.CandidateOf(o.Cluster, tunnel)
+	if !ok {
+		return reconcile.Result{}, nil // it is going, and was never complete
+	}
+	_, d, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: accepted})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.deliver(ctx, tunnel, d)
+}
+
+// serveNothing keeps a Tunnel that only has the mode in which its Cluster's kubeconfig is written: no name is served, and no edge
+// is admitted. It keeps its id, for which edges may have certificates.
+func (r *Reconciler) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
+	c := claim{tokensEnd: true, condition: func(decision.Resolution) metav1.Condition {
+		return notTunnelled(tunnel.Spec.Kubeconfig.Mode)
+	}}
+	if !r.Config.NoTunnels {
+		if candidate, ok := decision.UnservedCandidate(cluster, tunnel); ok {
+			c.candidate = &candidate
+		}
+		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
+			return err
+		}
+	}
+	_, _, err := r.decide(ctx, tunnel, c)
+	return err
+}
+
+// ensureTunnel returns the Tunnel of a Cluster: made, taken over or completed where it has to be.
+func (r *Reconciler) ensureTunnel(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error) {
+	if o.Tunnel == nil {
+		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: o.Key.Namespace, Name: o.Key.Name}}
+		objects.CompleteTunnel(tunnel, o.Cluster)
+		if err := r.Client.Create(ctx, tunnel); err != nil {
+			return nil, objects.Wrap("creating Tunnel", err)
+		}
+		r.Log.Info("tunnel created", "cluster", o.Key.String(), "tunnel", tunnel.ClaimedID())
+		return tunnel, nil
+	}
+	tunnel := o.Tunnel.DeepCopy()
+	if o.TunnelDeleting() {
+		return tunnel, nil // nothing may be added any more
+	}
+	objects.CompleteTunnel(tunnel, o.Cluster)
+	if equality.Semantic.DeepEqual(tunnel, o.Tunnel) {
+		return tunnel, nil
+	}
+	return tunnel, objects.Wrap("completing Tunnel", r.Client.Patch(ctx, tunnel, objects.LockedPatch(o.Tunnel)))
+}
+
+// refuse records that a Tunnel has another controlling owner, and grants it nothing.
+func (r *Reconciler) refuse(ctx context.Context, o objects.Group) error {
+	_, _, err := r.decide(ctx, o.Tunnel, claim{condition: func(decision.Resolution) metav1.Condition {
+		return controlledByOther(*metav1.GetControllerOf(o.Tunnel))
+	}})
+	return err
+}
