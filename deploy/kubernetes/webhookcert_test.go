@@ -44,9 +44,10 @@ func field(t *testing.T, built []*unstructured.Unstructured, kind, name string, 
 	return ""
 }
 
-// TestCertManagerMayKeepTheCertificateOfTheWebhook proves that the parts of the component fit together: the controller reads the
-// files of the Secret that cert-manager writes, apiservers call by the name in it and get its CA, and the controller may not write
-// that any more. What cert-manager does not define is applied to a real kube-apiserver.
+// TestCertManagerMayKeepTheCertificateOfTheWebhook proves that the parts of the component fit together: the
+// controller reads the files of the Secret that cert-manager writes, apiservers call by the name in it and get its
+// CA, and the controller may not write that any more. What cert-manager does not define is applied to a real
+// kube-apiserver.
 func TestCertManagerMayKeepTheCertificateOfTheWebhook(t *testing.T) {
 	admin := apiserver(t)
 	built := withComponent(t.Context(), t, "webhook-cert-manager")
@@ -54,7 +55,10 @@ func TestCertManagerMayKeepTheCertificateOfTheWebhook(t *testing.T) {
 		if o.GroupVersionKind().Group == "cert-manager.io" {
 			continue
 		}
-		if err := admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("webhook"), client.ForceOwnership, client.DryRunAll); err != nil {
+		if err := admin.Apply(
+			t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("webhook"),
+			client.ForceOwnership, client.DryRunAll,
+		); err != nil {
 			t.Errorf("applying %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
 	}
@@ -78,10 +82,13 @@ func TestCertManagerMayKeepTheCertificateOfTheWebhook(t *testing.T) {
 		t.Errorf("the volumes are %+v, the Secret is %s", pod.Volumes, secret)
 	}
 	mounts := pod.Containers[0].VolumeMounts
-	if len(mounts) != 1 || !mounts[0].ReadOnly || !slices.Contains(pod.Containers[0].Args, "--webhook-cert-dir="+mounts[0].MountPath) {
+	if len(mounts) != 1 || !mounts[0].ReadOnly ||
+		!slices.Contains(pod.Containers[0].Args, "--webhook-cert-dir="+mounts[0].MountPath) {
 		t.Errorf("the mounts are %+v, the flags %v", mounts, pod.Containers[0].Args)
 	}
-	if ca := field(t, built, "Certificate", "fairlead-webhook-ca", "spec", "secretName"); ca != field(t, built, "Issuer", "fairlead-webhook", "spec", "ca", "secretName") {
+	if ca := field(
+		t, built, "Certificate", "fairlead-webhook-ca", "spec", "secretName",
+	); ca != field(t, built, "Issuer", "fairlead-webhook", "spec", "ca", "secretName") {
 		t.Errorf("the CA is in Secret %s, and another signs", ca)
 	}
 	for _, rule := range of[rbacv1.ClusterRole](t, built, "ClusterRole", "fairlead-controller").Rules {

@@ -29,11 +29,13 @@ func TestTheSecretForBootReports(t *testing.T) {
 				return err
 			}
 			found = string(secret.Data[v1alpha1.BootstrapTokenKey])
-			if found == not || !strings.Contains(string(secret.Data[v1alpha1.BootReportFileKey]), found) || len(secret.Data) != 2 {
+			if found == not || !strings.Contains(string(secret.Data[v1alpha1.BootReportFileKey]), found) ||
+				len(secret.Data) != 2 {
 				return fmt.Errorf("the Secret has %d keys", len(secret.Data))
 			}
 			tunnel := controllertest.Read(t, m, controllertest.TunnelNamed(cluster))
-			if records.TokenIndex(tunnel.Status.BootReportTokens, enrol.HashToken(found)) < 0 || records.TokenIndex(tunnel.Status.Tokens, enrol.HashToken(found)) >= 0 {
+			if records.TokenIndex(tunnel.Status.BootReportTokens, enrol.HashToken(found)) < 0 ||
+				records.TokenIndex(tunnel.Status.Tokens, enrol.HashToken(found)) >= 0 {
 				return fmt.Errorf("status %+v", tunnel.Status)
 			}
 			return nil

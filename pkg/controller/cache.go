@@ -21,15 +21,18 @@ import (
 )
 
 // CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
-// ConfigMap, Clusters without topology and of their status our condition and how far they are alone, and CertificateSigningRequests of others as no more than a name.
-// Clusters and Tunnels have no selector and no list of namespaces: setupInformers compares all of them.
+// ConfigMap, Clusters without topology and of their status our condition and how far they are alone, and
+// CertificateSigningRequests of others as no more than a name. Clusters and Tunnels have no selector and no list of
+// namespaces: setupInformers compares all of them.
 func CacheOptions(config config.Config) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Label: reconciler.HasLabel(clusterv1.ClusterNameLabel), Transform: slim},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
-				config.Namespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.InstallationConfigMapName)},
+				config.Namespace: {
+					FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, v1alpha1.InstallationConfigMapName),
+				},
 			}},
 			&clusterv1.Cluster{}:                        {Transform: slim},
 			&clusterv1.Machine{}:                        {Transform: slim},
@@ -38,7 +41,7 @@ func CacheOptions(config config.Config) cache.Options {
 	}
 }
 
-// slim drops what nobody here reads from an object on its way into the cache. What is dropped is never written back,
+// slim drops what no reconciler reads from an object on its way into the cache. What is dropped is never written back,
 // because every write is a patch of differences, or to a subresource that takes no more than its own part.
 func slim(in any) (any, error) {
 	switch o := in.(type) {
@@ -47,7 +50,9 @@ func slim(in any) (any, error) {
 			o.Data = nil // such as a cluster's CA key, which has the same label
 		}
 	case *clusterv1.Cluster:
-		ours, initialization := apimeta.FindStatusCondition(o.Status.Conditions, v1alpha1.ClusterConditionTunnelReady), o.Status.Initialization
+		ours, initialization := apimeta.FindStatusCondition(
+			o.Status.Conditions, v1alpha1.ClusterConditionTunnelReady,
+		), o.Status.Initialization
 		o.Status, o.Spec.Topology = clusterv1.ClusterStatus{Initialization: initialization}, clusterv1.Topology{}
 		if ours != nil {
 			o.Status.Conditions = []metav1.Condition{*ours}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Clock is the apiserver's clock, as far as its answers tell: objects have its times on them, and this machine's clock may be
-// wrong. Its zero value is this machine's clock, until Wrap's transport has seen an answer.
+// Clock is the apiserver's clock, as far as its answers tell: objects have its times on them, and this machine's
+// clock may be wrong. Its zero value is this machine's clock, until Wrap's transport has seen an answer.
 type Clock struct {
 	mu     sync.Mutex
 	offset time.Duration // of the apiserver's clock from ours
@@ -53,7 +53,7 @@ func (c *Clock) observe(sent, received time.Time, date string) {
 	c.offset = adjust(c.offset, sent, received, at)
 }
 
-// adjust changes an offset as little as an answer demands: a header has whole seconds, and nobody knows when between
+// adjust changes an offset as little as an answer demands: a header has whole seconds, and it is unknown when between
 // sending and receiving it was written.
 func adjust(offset time.Duration, sent, received, date time.Time) time.Duration {
 	least, most := date.Sub(received), date.Add(time.Second).Sub(sent)

@@ -37,7 +37,12 @@ func TestTheClusterHasTheConditionToo(t *testing.T) {
 	}
 	waitCluster(there)
 	// As Cluster API's patch helper does: a merge patch of all conditions as it last read them.
-	if err := patchConditions(t, m, cluster, metav1.Condition{Type: "Available", Status: metav1.ConditionTrue, Reason: "Available", LastTransitionTime: metav1.Now()}); err != nil {
+	if err := patchConditions(
+		t, m, cluster,
+		metav1.Condition{
+			Type: "Available", Status: metav1.ConditionTrue, Reason: "Available", LastTransitionTime: metav1.Now(),
+		},
+	); err != nil {
 		t.Fatal(err)
 	}
 	if len(cluster.Status.Conditions) != 2 {
@@ -70,7 +75,10 @@ func TestTheClusterHasTheConditionToo(t *testing.T) {
 func patchConditions(t *testing.T, m *management, cluster *clusterv1.Cluster, add metav1.Condition) error {
 	t.Helper()
 	conditions := append(append([]metav1.Condition{}, cluster.Status.Conditions...), add)
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion}, "status": map[string]any{"conditions": conditions}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion},
+		"status":   map[string]any{"conditions": conditions},
+	})
 	if err != nil {
 		return err
 	}

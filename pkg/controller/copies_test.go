@@ -25,7 +25,9 @@ import (
 func copiedCluster(t *testing.T, m *management, withKey bool) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
-	controllertest.Create(t, m, cluster, controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer))
+	controllertest.Create(
+		t, m, cluster, controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer),
+	)
 	if withKey {
 		controllertest.Create(t, m, caSecret(t, cluster, controllertest.NewCA(t)))
 	}
@@ -41,19 +43,27 @@ func caSecret(t *testing.T, cluster *clusterv1.Cluster, ca *certs.CA) *corev1.Se
 		t.Fatal(err)
 	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + "-ca", Labels: map[string]string{clusterv1.ClusterNameLabel: cluster.Name}},
-		Type:       clusterv1.ClusterSecretType,
-		Data:       map[string][]byte{corev1.TLSCertKey: ca.CertPEM(), corev1.TLSPrivateKeyKey: key},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cluster.Namespace, Name: cluster.Name + "-ca",
+			Labels: map[string]string{clusterv1.ClusterNameLabel: cluster.Name},
+		},
+		Type: clusterv1.ClusterSecretType,
+		Data: map[string][]byte{corev1.TLSCertKey: ca.CertPEM(), corev1.TLSPrivateKeyKey: key},
 	}
 }
 
 func askFor(t *testing.T, m *management, cluster *clusterv1.Cluster, all ...v1alpha1.KubeconfigCopy) {
 	t.Helper()
-	controllertest.Edit(t, m, controllertest.TunnelNamed(cluster), func(tunnel *v1alpha1.Tunnel) { tunnel.Spec.Kubeconfig.Copies = all })
+	controllertest.Edit(
+		t, m, controllertest.TunnelNamed(cluster), func(tunnel *v1alpha1.Tunnel) { tunnel.Spec.Kubeconfig.Copies = all },
+	)
 }
 
 func certificateCopy(name string, changes ...func(*v1alpha1.KubeconfigCopy)) v1alpha1.KubeconfigCopy {
-	c := v1alpha1.KubeconfigCopy{Name: name, ClientCertificate: &v1alpha1.ClientCertificateAudience{CommonName: "alice", Groups: []string{"ops", "dev"}}}
+	c := v1alpha1.KubeconfigCopy{
+		Name:              name,
+		ClientCertificate: &v1alpha1.ClientCertificateAudience{CommonName: "alice", Groups: []string{"ops", "dev"}},
+	}
 	for _, change := range changes {
 		change(&c)
 	}
@@ -101,21 +111,30 @@ func readCopy(t *testing.T, secret *corev1.Secret) (*clientcmdapi.Cluster, *clie
 func TestACopyWithAClientCertificate(t *testing.T) {
 	m := apiserver(t)
 	cluster := copiedCluster(t, m, true)
-	askFor(t, m, cluster, certificateCopy("for-alice"), certificateCopy("by-connect", func(c *v1alpha1.KubeconfigCopy) { c.Mode = v1alpha1.KubeconfigModeConnect }))
+	askFor(
+		t, m, cluster, certificateCopy("for-alice"),
+		certificateCopy("by-connect", func(c *v1alpha1.KubeconfigCopy) { c.Mode = v1alpha1.KubeconfigModeConnect }),
+	)
 	tunnel := waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "2 copies")
 	secret := controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "for-alice"))
 	entry, user := readCopy(t, secret)
-	own := controllertest.EntryOf(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)))
-	if entry.Server != own.Server || entry.ProxyURL != own.ProxyURL || string(entry.CertificateAuthorityData) != string(own.CertificateAuthorityData) {
+	own := controllertest.EntryOf(
+		t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)),
+	)
+	if entry.Server != own.Server || entry.ProxyURL != own.ProxyURL ||
+		string(entry.CertificateAuthorityData) != string(own.CertificateAuthorityData) {
 		t.Errorf("it leads to %s, the Cluster's own to %s", entry.Server, own.Server)
 	}
 	if len(user.ClientKeyData) == 0 || user.Token != "" {
 		t.Error("its user has no key")
 	}
-	if secret.Type != corev1.SecretTypeOpaque || secret.Labels[v1alpha1.CopyLabel] != tunnel.Spec.ID || !metav1.IsControlledBy(secret, tunnel) || len(secret.Labels) != 1 {
+	if secret.Type != corev1.SecretTypeOpaque || secret.Labels[v1alpha1.CopyLabel] != tunnel.Spec.ID ||
+		!metav1.IsControlledBy(secret, tunnel) || len(secret.Labels) != 1 {
 		t.Errorf("type %s, labels %v, owners %v", secret.Type, secret.Labels, secret.OwnerReferences)
 	}
-	if entry, _ := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "by-connect"))); entry.ProxyURL != "http://10.1.1.1:3128" || entry.TLSServerName == "" {
+	if entry, _ := readCopy(
+		t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "by-connect")),
+	); entry.ProxyURL != "http://10.1.1.1:3128" || entry.TLSServerName == "" {
 		t.Errorf("the copy by connect: %s by %s", entry.Server, entry.ProxyURL)
 	}
 	leaf, err := certs.ParseIdentity(user.ClientCertificateData, user.ClientKeyData)
@@ -130,7 +149,9 @@ func TestACopyWithAClientCertificate(t *testing.T) {
 	askFor(t, m, cluster)
 	controllertest.WaitGone(t, m, secret)
 	controllertest.Eventually(t, func() error {
-		if c := apimeta.FindStatusCondition(controllertest.Read(t, m, tunnel).Status.Conditions, v1alpha1.ConditionCopiesReady); c != nil {
+		if c := apimeta.FindStatusCondition(
+			controllertest.Read(t, m, tunnel).Status.Conditions, v1alpha1.ConditionCopiesReady,
+		); c != nil {
 			return fmt.Errorf("the condition stays: %+v", c)
 		}
 		return nil
@@ -155,7 +176,8 @@ func TestTheApiserverKnowsTheUserOfACopy(t *testing.T) {
 	review := &authenticationv1.SelfSubjectReview{}
 	controllertest.Eventually(t, func() error { return who.Create(t.Context(), review) })
 	got := review.Status.UserInfo
-	if got.Username != "alice" || !slices.Contains(got.Groups, "ops") || !slices.Contains(got.Groups, "dev") || slices.Contains(got.Groups, "system:masters") {
+	if got.Username != "alice" || !slices.Contains(got.Groups, "ops") || !slices.Contains(got.Groups, "dev") ||
+		slices.Contains(got.Groups, "system:masters") {
 		t.Errorf("the apiserver sees %s in %v", got.Username, got.Groups)
 	}
 }
@@ -164,12 +186,15 @@ func TestACopyForAPlugin(t *testing.T) {
 	m := apiserver(t)
 	cluster := copiedCluster(t, m, false) // EKS gives nobody its CA's key
 	askFor(t, m, cluster, v1alpha1.KubeconfigCopy{Name: "by-plugin", Exec: &v1alpha1.ExecAudience{
-		Command: "kubelogin", Args: []string{"get-token"}, Env: []v1alpha1.ExecEnv{{Name: "A", Value: "b"}}, InstallHint: "install it",
+		Command: "kubelogin", Args: []string{"get-token"}, Env: []v1alpha1.ExecEnv{{Name: "A", Value: "b"}},
+		InstallHint: "install it",
 	}})
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
 	_, user := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "by-plugin")))
-	if e := user.Exec; e == nil || e.APIVersion != "client.authentication.k8s.io/v1" || e.InteractiveMode != clientcmdapi.IfAvailableExecInteractiveMode ||
-		!e.ProvideClusterInfo || e.Command != "kubelogin" || e.Args[0] != "get-token" || e.Env[0] != (clientcmdapi.ExecEnvVar{Name: "A", Value: "b"}) || e.InstallHint != "install it" {
+	if e := user.Exec; e == nil || e.APIVersion != "client.authentication.k8s.io/v1" ||
+		e.InteractiveMode != clientcmdapi.IfAvailableExecInteractiveMode ||
+		!e.ProvideClusterInfo || e.Command != "kubelogin" || e.Args[0] != "get-token" ||
+		e.Env[0] != (clientcmdapi.ExecEnvVar{Name: "A", Value: "b"}) || e.InstallHint != "install it" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -182,22 +207,45 @@ func TestCopiesThatAreRefused(t *testing.T) {
 	controllertest.Create(t, m, foreign)
 	bare := copiedCluster(t, m, false)
 	external := copiedCluster(t, m, true)
-	controllertest.Edit(t, m, caSecret(t, external, controllertest.NewCA(t)), func(s *corev1.Secret) { delete(s.Data, corev1.TLSPrivateKeyKey) })
+	controllertest.Edit(
+		t, m, caSecret(t, external, controllertest.NewCA(t)),
+		func(s *corev1.Secret) { delete(s.Data, corev1.TLSPrivateKeyKey) },
+	)
 	tests := map[string]struct {
 		cluster *clusterv1.Cluster
 		ask     v1alpha1.KubeconfigCopy
 		want    []string // in the message
 	}{
-		"there is another Secret":          {cluster, certificateCopy("theirs"), []string{"copies[0].name", "not this Tunnel's", "another name"}},
-		"it has a name that KCP needs":     {cluster, certificateCopy("c2-kubeconfig"), []string{"copies[0].name", "-kubeconfig"}},
-		"no namespace":                     {cluster, certificateCopy("x", inNamespace("nowhere")), []string{"copies[0].namespace", v1alpha1.AcceptKubeconfigsAnnotation}},
-		"a namespace that does not accept": {cluster, certificateCopy("x", inNamespace("default")), []string{"copies[0].namespace", v1alpha1.AcceptKubeconfigsAnnotation}},
-		"the installation's namespace":     {cluster, certificateCopy("x", inNamespace("fairlead-system")), []string{"copies[0].namespace"}},
-		"a group of Kubernetes' own":       {cluster, certificateCopy("x", inGroup("system:masters")), []string{"clientCertificate", "system:masters", "bind it"}},
-		"a group of kubeadm's":             {cluster, certificateCopy("x", inGroup("kubeadm:cluster-admins")), []string{"clientCertificate", "kubeadm:"}},
-		"a user of Kubernetes' own":        {cluster, certificateCopy("x", called("system:admin")), []string{"clientCertificate"}},
-		"there is no CA":                   {bare, certificateCopy("x"), []string{"copies[0].clientCertificate", "c1-ca", "use exec"}},
-		"the CA has no key":                {external, certificateCopy("x"), []string{"copies[0].clientCertificate", "without its key", "use exec"}},
+		"there is another Secret": {
+			cluster, certificateCopy("theirs"), []string{"copies[0].name", "not this Tunnel's", "another name"},
+		},
+		"it has a name that KCP needs": {
+			cluster, certificateCopy("c2-kubeconfig"), []string{"copies[0].name", "-kubeconfig"},
+		},
+		"no namespace": {
+			cluster, certificateCopy("x", inNamespace("nowhere")),
+			[]string{"copies[0].namespace", v1alpha1.AcceptKubeconfigsAnnotation},
+		},
+		"a namespace that does not accept": {
+			cluster, certificateCopy("x", inNamespace("default")),
+			[]string{"copies[0].namespace", v1alpha1.AcceptKubeconfigsAnnotation},
+		},
+		"the installation's namespace": {
+			cluster, certificateCopy("x", inNamespace("fairlead-system")), []string{"copies[0].namespace"},
+		},
+		"a group of Kubernetes' own": {
+			cluster, certificateCopy("x", inGroup("system:masters")), []string{"clientCertificate", "system:masters", "bind it"},
+		},
+		"a group of kubeadm's": {
+			cluster, certificateCopy("x", inGroup("kubeadm:cluster-admins")), []string{"clientCertificate", "kubeadm:"},
+		},
+		"a user of Kubernetes' own": {cluster, certificateCopy("x", called("system:admin")), []string{"clientCertificate"}},
+		"there is no CA": {
+			bare, certificateCopy("x"), []string{"copies[0].clientCertificate", "c1-ca", "use exec"},
+		},
+		"the CA has no key": {
+			external, certificateCopy("x"), []string{"copies[0].clientCertificate", "without its key", "use exec"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

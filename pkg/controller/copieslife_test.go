@@ -32,7 +32,9 @@ func TestCopiesInAnotherNamespace(t *testing.T) {
 	secret := controllertest.SecretNamed(other, "x")
 	there := func() {
 		t.Helper()
-		controllertest.Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) })
+		controllertest.Eventually(
+			t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) },
+		)
 	}
 	accept("elsewhere, " + cluster.Namespace)
 	there()
@@ -45,7 +47,9 @@ func TestCopiesInAnotherNamespace(t *testing.T) {
 	accept("*")
 	there()
 	// What the Tunnel's end leaves behind no garbage collector finds.
-	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.Edit(
+		t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled },
+	)
 	controllertest.WaitGone(t, m, secret)
 }
 
@@ -84,16 +88,23 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 	for name, change := range map[string]func(){
 		"another CA": func() {
 			want := caSecret(t, cluster, controllertest.NewCA(t))
-			controllertest.Edit(t, m, caSecret(t, cluster, controllertest.NewCA(t)), func(s *corev1.Secret) { s.Data = want.Data })
+			controllertest.Edit(
+				t, m, caSecret(t, cluster, controllertest.NewCA(t)), func(s *corev1.Secret) { s.Data = want.Data },
+			)
 		},
 		"another name": func() {
-			askFor(t, m, cluster, certificateCopy("x", func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.CommonName = "bob" }))
+			askFor(
+				t, m, cluster, certificateCopy("x", func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.CommonName = "bob" }),
+			)
 		},
 		"other groups": func() {
 			askFor(t, m, cluster, certificateCopy("x", func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.Groups = nil }))
 		},
 		"another end": func() {
-			askFor(t, m, cluster, certificateCopy("x", func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.ExpirationSeconds = 3600 }))
+			askFor(
+				t, m, cluster,
+				certificateCopy("x", func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.ExpirationSeconds = 3600 }),
+			)
 		},
 		"a broken value": func() {
 			controllertest.Edit(t, m, secret, func(s *corev1.Secret) { s.Data = map[string][]byte{"value": []byte("{")} })
@@ -115,13 +126,16 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 	}
 }
 
-// TestCopiesOwnTheirPartOfTheStatus on a real apiserver: their entries and their condition, and nothing that others decide or count.
+// TestCopiesOwnTheirPartOfTheStatus on a real apiserver: their entries and their condition, and nothing that others
+// decide or count.
 func TestCopiesOwnTheirPartOfTheStatus(t *testing.T) {
 	m := apiserver(t)
 	cluster := copiedCluster(t, m, true)
 	askFor(t, m, cluster, certificateCopy("x"))
 	tunnel := waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
-	i := slices.IndexFunc(tunnel.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "fairlead-copies" })
+	i := slices.IndexFunc(
+		tunnel.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "fairlead-copies" },
+	)
 	if i < 0 {
 		t.Fatalf("no field is owned by the copies: %+v", tunnel.ManagedFields)
 	}
@@ -131,7 +145,8 @@ func TestCopiesOwnTheirPartOfTheStatus(t *testing.T) {
 	if err := json.Unmarshal(tunnel.ManagedFields[i].FieldsV1.Raw, &owned); err != nil {
 		t.Fatal(err)
 	}
-	if len(owned.Status) != 2 || len(owned.Status["f:kubeconfig"]) != 1 || owned.Status["f:kubeconfig"]["f:copies"] == nil ||
+	if len(owned.Status) != 2 || len(owned.Status["f:kubeconfig"]) != 1 ||
+		owned.Status["f:kubeconfig"]["f:copies"] == nil ||
 		len(owned.Status["f:conditions"]) != 1 || owned.Status["f:conditions"][`k:{"type":"CopiesReady"}`] == nil {
 		t.Errorf("owned is %s", tunnel.ManagedFields[i].FieldsV1.Raw)
 	}

@@ -42,7 +42,9 @@ func TestTheAWSProviderKeepsWriting(t *testing.T) {
 	program := awsProgram(t)
 	m := apiserver(t)
 	startReplica(t, m)
-	if _, err := envtest.InstallCRDs(server.Config(t), envtest.CRDInstallOptions{Paths: []string{filepath.Join(filepath.Dir(program), "capa-crd.yaml")}}); err != nil {
+	if _, err := envtest.InstallCRDs(
+		server.Config(t), envtest.CRDInstallOptions{Paths: []string{filepath.Join(filepath.Dir(program), "capa-crd.yaml")}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, mode := range controllertest.EveryMode {
@@ -95,15 +97,20 @@ func newAWSProvider(t *testing.T, w *writersWorld, program string) *awsProvider 
 		"spec": map[string]any{
 			"eksClusterName": eksName, "region": "eu-west-1", "endpointAccess": map[string]any{"private": true, "public": false},
 			"network": map[string]any{"subnets": []any{
-				map[string]any{"id": "subnet-a", "availabilityZone": "eu-west-1a"}, map[string]any{"id": "subnet-b", "availabilityZone": "eu-west-1b"},
+				map[string]any{"id": "subnet-a", "availabilityZone": "eu-west-1a"},
+				map[string]any{"id": "subnet-b", "availabilityZone": "eu-west-1b"},
 			}},
 		},
 	}})
 	dir, config := t.TempDir(), server.Config(t)
-	p := &awsProvider{writersWorld: w, program: program, config: filepath.Join(dir, "kubeconfig"), ca: filepath.Join(dir, "ca.crt")}
+	p := &awsProvider{
+		writersWorld: w, program: program, config: filepath.Join(dir, "kubeconfig"), ca: filepath.Join(dir, "ca.crt"),
+	}
 	management := clientcmdapi.NewConfig()
 	management.Clusters["m"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	management.AuthInfos["m"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	management.AuthInfos["m"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
+	}
 	management.Contexts["m"] = &clientcmdapi.Context{Cluster: "m", AuthInfo: "m"}
 	management.CurrentContext = "m"
 	if err := clientcmd.WriteToFile(*management, p.config); err != nil {
@@ -120,7 +127,10 @@ func (p *awsProvider) reconcile(endpoint string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
 	defer cancel()
-	command := exec.CommandContext(ctx, p.program, "-kubeconfig", p.config, "-namespace", p.cluster.Namespace, "-name", p.cluster.Name, "-endpoint", endpoint, "-ca", p.ca)
+	command := exec.CommandContext(
+		ctx, p.program, "-kubeconfig", p.config, "-namespace", p.cluster.Namespace, "-name", p.cluster.Name, "-endpoint",
+		endpoint, "-ca", p.ca,
+	)
 	if out, err := command.CombinedOutput(); err != nil {
 		p.t.Fatalf("%v: %s", err, out)
 	}
@@ -150,13 +160,17 @@ func (p *awsProvider) check(now, before *corev1.Secret, want kubeconfig.Way, ori
 	p.t.Helper()
 	got, err := kubeconfig.Read(now, p.cluster.Name)
 	if err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != original {
-		p.t.Fatalf("a reader saw %v, %v, original %q; want %v, %q", got, err, now.Annotations[v1alpha1.OriginalServerAnnotation], want, original)
+		p.t.Fatalf(
+			"a reader saw %v, %v, original %q; want %v, %q", got, err, now.Annotations[v1alpha1.OriginalServerAnnotation], want,
+			original,
+		)
 	}
 	if string(now.Data["token-file"]) == string(before.Data["token-file"]) {
 		p.t.Error("the token is the one before: the provider has not written")
 	}
 	// The provider refuses to write a Secret that is not its own any more.
-	if len(now.OwnerReferences) != 1 || now.OwnerReferences[0].Kind != "AWSManagedControlPlane" || now.Type != clusterv1.ClusterSecretType {
+	if len(now.OwnerReferences) != 1 || now.OwnerReferences[0].Kind != "AWSManagedControlPlane" ||
+		now.Type != clusterv1.ClusterSecretType {
 		p.t.Errorf("type %s, owners %v", now.Type, now.OwnerReferences)
 	}
 	if relative, err := clientcmd.Load(now.Data["relative"]); err != nil || relative.Clusters[eksName].Server != original {

@@ -105,8 +105,8 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 	}
 }
 
-// TestAMovedClusterEndsNothing does what clusterctl move does to the management cluster that it moves from, and what happens
-// when the Cluster goes before its Tunnel.
+// TestAMovedClusterEndsNothing does what clusterctl move does to the management cluster that it moves from, and what
+// happens when the Cluster goes before its Tunnel.
 func TestAMovedClusterEndsNothing(t *testing.T) {
 	m := apiserver(t)
 	tests := map[string]func(*clusterv1.Cluster, *v1alpha1.Tunnel){
@@ -116,7 +116,9 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 				if err := m.Delete(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
-				if err := m.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":[]}}`))); client.IgnoreNotFound(err) != nil {
+				if err := m.Patch(
+					t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":[]}}`)),
+				); client.IgnoreNotFound(err) != nil {
 					t.Fatal(err)
 				}
 			}
@@ -175,13 +177,16 @@ func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
 		}
 		return nil
 	})
-	controllertest.Eventually(t, func() error { // so its edges are served while the Cluster is paused still, and nothing else begins
+	// so its edges are served while the Cluster is paused still, and nothing else begins
+	controllertest.Eventually(t, func() error {
 		now := &v1alpha1.Tunnel{}
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), now); err != nil {
 			return err
 		}
 		if now.HeldID() != first.Spec.ID || len(now.Status.Names) == 0 || len(now.Status.Tokens) > 0 {
-			return fmt.Errorf("the record has the id %q, the names %v and %d tokens", now.Status.ID, now.Status.Names, len(now.Status.Tokens))
+			return fmt.Errorf(
+				"the record has the id %q, the names %v and %d tokens", now.Status.ID, now.Status.Names, len(now.Status.Tokens),
+			)
 		}
 		return nil
 	})
@@ -192,12 +197,16 @@ func TestTheRecordIsPrunedAndBounded(t *testing.T) {
 	at := time.Now()
 	namespace := kubetest.NewNamespace(t, m)
 	e := records.NewEndedTunnels(m, m, namespace, func() time.Time { return at })
-	for id, until := range map[string]time.Time{"here": at.Add(time.Hour), "grace": at.Add(-89 * 24 * time.Hour), "gone": at.Add(-91 * 24 * time.Hour)} {
+	for id, until := range map[string]time.Time{
+		"here": at.Add(time.Hour), "grace": at.Add(-89 * 24 * time.Hour), "gone": at.Add(-91 * 24 * time.Hour),
+	} {
 		if err := e.Add(t.Context(), id, until); err != nil {
 			t.Fatal(err)
 		}
 	}
-	controllertest.Edit(t, m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}, func(c *corev1.ConfigMap) {
+	controllertest.Edit(t, m, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EndedTunnelsConfigMapName},
+	}, func(c *corev1.ConfigMap) {
 		c.Data["unreadable"] = "yesterday"
 	})
 	if err := e.Prune(t.Context()); err != nil {

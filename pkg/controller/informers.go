@@ -16,7 +16,9 @@ import (
 func setupInformers(p reconciler.Deps, mgr ctrl.Manager) error {
 	check, err := informers.New(context.Background(), informers.Config{
 		Cache: mgr.GetCache(), Live: p.Live, Beats: reconciler.Reconciliations, Log: p.Log,
-		Kinds: []schema.GroupVersionKind{clusterv1.GroupVersion.WithKind("Cluster"), v1alpha1.GroupVersion.WithKind("Tunnel")},
+		Kinds: []schema.GroupVersionKind{
+			clusterv1.GroupVersion.WithKind("Cluster"), v1alpha1.GroupVersion.WithKind("Tunnel"),
+		},
 	})
 	if err != nil {
 		return err

@@ -9,7 +9,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestTheCacheHasAllObjectsThatAreCompared: an object that a selector leaves out would look like one that an informer missed.
+// TestTheCacheHasAllObjectsThatAreCompared: an object that a selector leaves out would look like one that an informer
+// missed.
 func TestTheCacheHasAllObjectsThatAreCompared(t *testing.T) {
 	options := CacheOptions(controllertest.Config())
 	if options.DefaultNamespaces != nil || options.DefaultLabelSelector != nil || options.DefaultFieldSelector != nil {

@@ -61,8 +61,11 @@ func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 	replace := func(data map[string][]byte) {
 		t.Helper()
 		controllertest.Edit(t, m, source.DeepCopy(), func(s *corev1.Secret) { s.Data = data })
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: source.Namespace, Name: v1alpha1.InstallationConfigMapName}}
-		controllertest.Edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = "x" }) // so that the controller looks now
+		config := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: source.Namespace, Name: v1alpha1.InstallationConfigMapName},
+		}
+		// so that the controller looks now
+		controllertest.Edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = "x" })
 	}
 	replace(map[string][]byte{corev1.TLSCertKey: other.CertPEM(), corev1.TLSPrivateKeyKey: otherKey})
 	waitBundle(t, m, cluster, string(source.Data[corev1.TLSCertKey])+string(other.CertPEM()))
@@ -72,7 +75,11 @@ func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 
 func waitBundle(t *testing.T, m client.WithWatch, cluster client.Object, want string) {
 	t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.GetNamespace(), Name: cluster.GetName() + v1alpha1.BootstrapSecretSuffix}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cluster.GetNamespace(), Name: cluster.GetName() + v1alpha1.BootstrapSecretSuffix,
+		},
+	}
 	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 			return err

@@ -40,7 +40,9 @@ func sees(t *testing.T, m *management, cluster *clusterv1.Cluster, names ...stri
 // waitWay waits until the kubeconfig of a Cluster leads a way.
 func waitWay(t *testing.T, m *management, cluster *clusterv1.Cluster, want kubeconfig.Way) *corev1.Secret {
 	t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + kubeconfig.Suffix}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + kubeconfig.Suffix},
+	}
 	controllertest.Eventually(t, func() error {
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 			return err
@@ -59,17 +61,21 @@ func TestModeAutoFollowsTheServingCertificate(t *testing.T) {
 	cluster := kubetest.Cluster(ns, "c1")
 	controllertest.Create(t, m, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
 	hostname := "c1." + ns + ".tunnels.example.com"
-	connect := kubeconfig.Way{Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL}
+	connect := kubeconfig.Way{
+		Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
+	}
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonNoEvidence)
 	waitWay(t, m, cluster, connect)
 
 	sees(t, m, cluster, "kubernetes", hostname)
 	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: hostname})
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateHasHostname)
-	if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.Server != controllertest.AddressURL || s.TLSServerName != hostname || s.ChangedAt == nil {
+	if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.Server != controllertest.AddressURL ||
+		s.TLSServerName != hostname || s.ChangedAt == nil {
 		t.Errorf("on record is %+v", s)
 	}
-	if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves); c == nil || c.Reason != v1alpha1.ReasonDoesNotResolve {
+	if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves); c == nil ||
+		c.Reason != v1alpha1.ReasonDoesNotResolve {
 		t.Errorf("condition HostnameResolves is %+v", c)
 	}
 	sees(t, m, cluster, "kubernetes")
@@ -97,10 +103,15 @@ func TestModeAutoServesTheEndpointsName(t *testing.T) {
 	waitReady(t, m, second)
 	sees(t, m, second, "kubernetes", name)
 	tunnel = waitCondition(t, m, second, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateLacksHostname)
-	if got := controllertest.Message(tunnel, v1alpha1.ConditionKubeconfigMode); !strings.Contains(got, ns+"/first has that name too") || len(tunnel.Status.Names) != 1 {
+	if got := controllertest.Message(
+		tunnel, v1alpha1.ConditionKubeconfigMode,
+	); !strings.Contains(got, ns+"/first has that name too") || len(tunnel.Status.Names) != 1 {
 		t.Errorf("message %q, names %v", got, tunnel.Status.Names)
 	}
-	waitWay(t, m, second, kubeconfig.Way{Server: controllertest.ConnectServer(second), TLSServerName: name, ProxyURL: controllertest.ProxyURL})
+	waitWay(
+		t, m, second,
+		kubeconfig.Way{Server: controllertest.ConnectServer(second), TLSServerName: name, ProxyURL: controllertest.ProxyURL},
+	)
 	waitWay(t, m, first, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: name})
 }
 
@@ -109,11 +120,16 @@ func TestAProxysCredentialsAreInTheSecretAlone(t *testing.T) {
 	ns := kubetest.NewNamespace(t, m)
 	cluster, tunnel := kubetest.Cluster(ns, "c1"), controllertest.TunnelNamed(kubetest.Cluster(ns, "c1"))
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
-		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
+		Mode:  v1alpha1.KubeconfigModeSOCKS5,
+		Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
 	}
-	controllertest.Create(t, m, tunnel, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
+	controllertest.Create(
+		t, m, tunnel, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer),
+	)
 	refused := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy)
-	if got := controllertest.Message(refused, v1alpha1.ConditionKubeconfigReady); !strings.HasPrefix(got, "spec.kubeconfig.proxy.credentialsSecret") {
+	if got := controllertest.Message(
+		refused, v1alpha1.ConditionKubeconfigReady,
+	); !strings.HasPrefix(got, "spec.kubeconfig.proxy.credentialsSecret") {
 		t.Errorf("message %q", got)
 	}
 	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer})
@@ -123,9 +139,17 @@ func TestAProxysCredentialsAreInTheSecretAlone(t *testing.T) {
 		StringData: map[string]string{corev1.BasicAuthUsernameKey: "capi", corev1.BasicAuthPasswordKey: "hunter2"},
 	}
 	controllertest.Create(t, m, credentials)
-	secret := waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter2@proxy.example.org:1080"})
-	controllertest.Edit(t, m, credentials, func(s *corev1.Secret) { s.Data[corev1.BasicAuthPasswordKey] = []byte("hunter3") })
-	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter3@proxy.example.org:1080"})
+	secret := waitWay(
+		t, m, cluster,
+		kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter2@proxy.example.org:1080"},
+	)
+	controllertest.Edit(
+		t, m, credentials, func(s *corev1.Secret) { s.Data[corev1.BasicAuthPasswordKey] = []byte("hunter3") },
+	)
+	waitWay(
+		t, m, cluster,
+		kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter3@proxy.example.org:1080"},
+	)
 	waitCondition(t, m, cluster, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled)
 	if now.Status.Kubeconfig.ProxyURL != "socks5://proxy.example.org:1080" {
@@ -145,7 +169,9 @@ func TestATunnelIsGivenUpForANetworkOfTheUsersOwn(t *testing.T) {
 	tunnel := waitReady(t, m, cluster)
 	waitCondition(t, m, cluster, v1alpha1.ConditionEnrolled, v1alpha1.ReasonNoEdge)
 	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
-		t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
+		t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
+			Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443", TLSServerName: "kubernetes",
+		}
 	})
 	waitWay(t, m, cluster, kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"})
 	controllertest.WaitGone(t, m, controllertest.BootstrapOf(cluster))
@@ -159,7 +185,9 @@ func TestATunnelIsGivenUpForANetworkOfTheUsersOwn(t *testing.T) {
 		}
 	}
 	controllertest.Eventually(t, func() error {
-		if c := apimeta.FindStatusCondition(controllertest.Read(t, m, cluster).Status.Conditions, v1alpha1.ClusterConditionTunnelReady); c != nil {
+		if c := apimeta.FindStatusCondition(
+			controllertest.Read(t, m, cluster).Status.Conditions, v1alpha1.ClusterConditionTunnelReady,
+		); c != nil {
 			return fmt.Errorf("the Cluster has the condition %+v", c)
 		}
 		return nil
@@ -167,7 +195,12 @@ func TestATunnelIsGivenUpForANetworkOfTheUsersOwn(t *testing.T) {
 	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
 		t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}
 	})
-	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL})
+	waitWay(
+		t, m, cluster,
+		kubeconfig.Way{
+			Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
+		},
+	)
 	controllertest.Eventually(t, func() error {
 		return m.Get(t.Context(), client.ObjectKeyFromObject(controllertest.BootstrapOf(cluster)), &corev1.Secret{})
 	})

@@ -25,8 +25,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// A provider is what a control-plane provider does to a kubeconfig Secret, by Cluster API's own code where that is what it uses:
-// in the order in which it happens.
+// A provider is what a control-plane provider does to a kubeconfig Secret, by Cluster API's own code where that is
+// what it uses: in the order in which it happens.
 type provider []struct {
 	what   string
 	server string // that of the provider from then on
@@ -37,7 +37,10 @@ const movedServer = "https://192.0.2.99:6443"
 
 // providers are those that behave in ways of their own.
 func (w *writersWorld) providers() map[string]provider {
-	owner := metav1.OwnerReference{APIVersion: "controlplane.cluster.x-k8s.io/v1beta2", Kind: "KubeadmControlPlane", Name: "cp", UID: "1", Controller: ptr.To(true)}
+	owner := metav1.OwnerReference{
+		APIVersion: "controlplane.cluster.x-k8s.io/v1beta2", Kind: "KubeadmControlPlane", Name: "cp", UID: "1",
+		Controller: ptr.To(true),
+	}
 	key := client.ObjectKeyFromObject(w.cluster)
 	return map[string]provider{
 		"KCP": {
@@ -48,8 +51,14 @@ func (w *writersWorld) providers() map[string]provider {
 				now.OwnerReferences = []metav1.OwnerReference{owner}
 				return w.m.Update(w.t.Context(), now)
 			}},
-			{"rotates", controllertest.OriginalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
-			{"rotates", controllertest.OriginalServer, func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) }},
+			{
+				"rotates", controllertest.OriginalServer,
+				func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) },
+			},
+			{
+				"rotates", controllertest.OriginalServer,
+				func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) },
+			},
 		},
 		"Kamaji and EKS": { // everything again at each reconcile, as CreateOrUpdate does
 			{"creates", controllertest.OriginalServer, w.writeAll(controllertest.OriginalServer)},
@@ -76,7 +85,9 @@ func (w *writersWorld) store(now *corev1.Secret) error {
 
 func (w *writersWorld) writeAll(server string) func(*corev1.Secret) error {
 	return func(now *corev1.Secret) error {
-		whole := controllertest.KubeconfigSecret(w.t, w.cluster.Namespace, w.cluster.Name, server, func(c *clientcmdapi.Config) {
+		whole := controllertest.KubeconfigSecret(w.t, w.cluster.Namespace, w.cluster.Name, server, func(
+			c *clientcmdapi.Config,
+		) {
 			c.Clusters[w.cluster.Name].CertificateAuthorityData = w.authority.Data[corev1.TLSCertKey]
 		})
 		now.Data, now.Labels, now.Type = whole.Data, whole.Labels, whole.Type
@@ -138,14 +149,20 @@ func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha
 func (w *writersWorld) want(original string) kubeconfig.Way {
 	switch w.mode {
 	case v1alpha1.KubeconfigModeSNI:
-		return kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: w.cluster.Name + "." + w.cluster.Namespace + ".tunnels.example.com"}
+		return kubeconfig.Way{
+			Server:        controllertest.AddressURL,
+			TLSServerName: w.cluster.Name + "." + w.cluster.Namespace + ".tunnels.example.com",
+		}
 	case v1alpha1.KubeconfigModeConnect:
-		return kubeconfig.Way{Server: controllertest.ConnectServer(w.cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL}
+		return kubeconfig.Way{
+			Server: controllertest.ConnectServer(w.cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
+		}
 	case v1alpha1.KubeconfigModeAddress:
 		return kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
 	}
 	scheme := map[v1alpha1.KubeconfigMode]string{
-		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https", v1alpha1.KubeconfigModeSOCKS5: "socks5",
+		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https",
+		v1alpha1.KubeconfigModeSOCKS5: "socks5",
 	}[w.mode]
 	return kubeconfig.Way{Server: original, TLSServerName: "kubernetes", ProxyURL: scheme + "://" + w.proxy}
 }
@@ -154,8 +171,8 @@ func (w *writersWorld) secret() *corev1.Secret {
 	return controllertest.SecretNamed(w.cluster.Namespace, w.cluster.Name+kubeconfig.Suffix)
 }
 
-// TestAKubeconfigHoldsAgainstEveryWriter has each provider do what it does to a Secret, in each mode, and the Cluster opt out in the
-// end. No webhook is asked: the controller holds it alone.
+// TestAKubeconfigHoldsAgainstEveryWriter has each provider do what it does to a Secret, in each mode, and the Cluster
+// opt out in the end. No webhook is asked: the controller holds it alone.
 func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
 	m := apiserver(t)
 	for _, name := range []string{"KCP", "Kamaji and EKS", "RKE2 and Talos"} {
@@ -187,7 +204,9 @@ func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
 // checkOptsOut has the Cluster opt out, and checks that its kubeconfig is the provider's again.
 func (w *writersWorld) checkOptsOut(server string) {
 	w.t.Helper()
-	controllertest.Edit(w.t, w.m, w.cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.Edit(
+		w.t, w.m, w.cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled },
+	)
 	controllertest.WaitGone(w.t, w.m, w.tunnel)
 	now := controllertest.Read(w.t, w.m, w.secret())
 	if kubeconfig.Noted(now) {
@@ -199,7 +218,8 @@ func (w *writersWorld) checkOptsOut(server string) {
 	}
 }
 
-// checkHolds waits until a kubeconfig leads where it has to after a provider's write, and checks that nothing else has changed.
+// checkHolds waits until a kubeconfig leads where it has to after a provider's write, and checks that nothing else
+// has changed.
 func (w *writersWorld) checkHolds(what, original string, wrote []byte) {
 	t := w.t
 	t.Helper()
@@ -210,12 +230,16 @@ func (w *writersWorld) checkHolds(what, original string, wrote []byte) {
 		}
 		got, err := kubeconfig.Read(now, w.cluster.Name)
 		if err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != original {
-			return fmt.Errorf("%s: it leads %v, %w, original %s; want %v, %s", what, got, err, now.Annotations[v1alpha1.OriginalServerAnnotation], want, original)
+			return fmt.Errorf(
+				"%s: it leads %v, %w, original %s; want %v, %s", what, got, err,
+				now.Annotations[v1alpha1.OriginalServerAnnotation], want, original,
+			)
 		}
 		return nil
 	})
 	t.Logf("%s: right after %s", what, time.Since(start).Round(time.Millisecond))
-	if now.Type != clusterv1.ClusterSecretType || now.Labels[clusterv1.ClusterNameLabel] != w.cluster.Name || (what == "adopts" && len(now.OwnerReferences) != 1) {
+	if now.Type != clusterv1.ClusterSecretType || now.Labels[clusterv1.ClusterNameLabel] != w.cluster.Name ||
+		(what == "adopts" && len(now.OwnerReferences) != 1) {
 		t.Errorf("%s: type %s, labels %v, owners %v", what, now.Type, now.Labels, now.OwnerReferences)
 	}
 	if len(wrote) == 0 {
@@ -248,8 +272,11 @@ func clusterCA(t *testing.T, cluster *clusterv1.Cluster) *corev1.Secret {
 		t.Fatal(err)
 	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + "-ca", Labels: map[string]string{clusterv1.ClusterNameLabel: cluster.Name}},
-		Type:       clusterv1.ClusterSecretType,
-		Data:       map[string][]byte{corev1.TLSCertKey: bytes.Clone(ca.CertPEM()), corev1.TLSPrivateKeyKey: key},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cluster.Namespace, Name: cluster.Name + "-ca",
+			Labels: map[string]string{clusterv1.ClusterNameLabel: cluster.Name},
+		},
+		Type: clusterv1.ClusterSecretType,
+		Data: map[string][]byte{corev1.TLSCertKey: bytes.Clone(ca.CertPEM()), corev1.TLSPrivateKeyKey: key},
 	}
 }

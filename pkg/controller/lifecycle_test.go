@@ -27,7 +27,9 @@ const capiFinalizer = "cluster.cluster.x-k8s.io"
 func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
+		t, ns, "c1", controllertest.OriginalServer,
+	)
 	cluster.Finalizers = []string{capiFinalizer}
 	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
@@ -36,9 +38,12 @@ func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	controllertest.Edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = secret.Data }) // a provider that writes in each round
+	// a provider that writes in each round
+	controllertest.Edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = secret.Data })
 	waitServer(t, m, secret, controllertest.ConnectServer(cluster))
-	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.Edit(
+		t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled },
+	)
 	settled(t, m, ns)
 	if now := controllertest.Read(t, m, tunnel); now.UID != tunnel.UID || !controllertest.HasFinalizer(now) {
 		t.Errorf("the Tunnel is another, or has lost its finalizer: %+v", now.ObjectMeta)
@@ -84,7 +89,9 @@ func TestTheTunnelOfAClusterThatIsGoneGoes(t *testing.T) {
 	ns := kubetest.NewNamespace(t, m)
 	orphan := controllertest.TunnelNamed(kubetest.Cluster(ns, "c1"))
 	orphan.Finalizers = []string{v1alpha1.TunnelFinalizer}
-	orphan.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "gone", Controller: ptr.To(true)}}
+	orphan.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "gone", Controller: ptr.To(true),
+	}}
 	controllertest.Create(t, m, orphan)
 	controllertest.WaitGone(t, m, orphan)
 }
@@ -92,7 +99,9 @@ func TestTheTunnelOfAClusterThatIsGoneGoes(t *testing.T) {
 func TestNothingIsWrittenWhilePaused(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	bySpec, byAnnotation, byTunnel := kubetest.Cluster(ns, "spec"), kubetest.Cluster(ns, "annotation"), kubetest.Cluster(ns, "tunnel")
+	bySpec, byAnnotation, byTunnel := kubetest.Cluster(ns, "spec"), kubetest.Cluster(
+		ns, "annotation",
+	), kubetest.Cluster(ns, "tunnel")
 	bySpec.Spec.Paused = ptr.To(true)
 	byAnnotation.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 	pausedTunnel := controllertest.TunnelNamed(byTunnel)
@@ -125,14 +134,17 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 func TestAProvidersRewriteIsRewrittenAndKept(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
+		t, ns, "c1", controllertest.OriginalServer,
+	)
 	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
 	moved := controllertest.KubeconfigSecret(t, ns, "c1", "https://192.0.2.99:6443")
 	controllertest.Edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = moved.Data })
 	controllertest.Eventually(t, func() error {
 		now := controllertest.Read(t, m, secret)
-		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != "https://192.0.2.99:6443" || controllertest.EntryOf(t, now).ProxyURL == "" {
+		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != "https://192.0.2.99:6443" ||
+			controllertest.EntryOf(t, now).ProxyURL == "" {
 			return fmt.Errorf("original server %s, entry %+v", got, controllertest.EntryOf(t, now).Server)
 		}
 		return nil
@@ -142,14 +154,18 @@ func TestAProvidersRewriteIsRewrittenAndKept(t *testing.T) {
 func TestCertificateRotationKeepsTheOriginal(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
+		t, ns, "c1", controllertest.OriginalServer,
+	)
 	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
-	rotated := controllertest.KubeconfigSecret(t, ns, "c1", controllertest.ConnectServer(cluster)) // other credentials, our server, no proxy-url
+	// other credentials, our server, no proxy-url
+	rotated := controllertest.KubeconfigSecret(t, ns, "c1", controllertest.ConnectServer(cluster))
 	controllertest.Edit(t, m, secret.DeepCopy(), func(s *corev1.Secret) { s.Data = rotated.Data })
 	controllertest.Eventually(t, func() error {
 		now := controllertest.Read(t, m, secret)
-		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != controllertest.OriginalServer || controllertest.EntryOf(t, now).ProxyURL == "" {
+		if got := now.Annotations[v1alpha1.OriginalServerAnnotation]; got != controllertest.OriginalServer ||
+			controllertest.EntryOf(t, now).ProxyURL == "" {
 			return fmt.Errorf("original server %s, entry %+v", got, controllertest.EntryOf(t, now).Server)
 		}
 		return nil
@@ -177,14 +193,18 @@ func TestTheBootstrapSecretComesBack(t *testing.T) {
 	controllertest.Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(secret), secret) })
 	first := secret.DeepCopy()
 
-	controllertest.Edit(t, m, secret, func(s *corev1.Secret) { s.Data[v1alpha1.BootstrapGatewayKey] = []byte("elsewhere:1") })
+	controllertest.Edit(
+		t, m, secret, func(s *corev1.Secret) { s.Data[v1alpha1.BootstrapGatewayKey] = []byte("elsewhere:1") },
+	)
 	controllertest.Eventually(t, func() error {
 		if now := controllertest.Read(t, m, secret); string(now.Data[v1alpha1.BootstrapGatewayKey]) != "gw.example.com:443" {
 			return fmt.Errorf("gateway %s", now.Data[v1alpha1.BootstrapGatewayKey])
 		}
 		return nil
 	})
-	if string(controllertest.Read(t, m, secret).Data[v1alpha1.BootstrapTokenKey]) != string(first.Data[v1alpha1.BootstrapTokenKey]) {
+	if string(
+		controllertest.Read(t, m, secret).Data[v1alpha1.BootstrapTokenKey],
+	) != string(first.Data[v1alpha1.BootstrapTokenKey]) {
 		t.Error("an edit of the Secret has cost a token")
 	}
 	if err := m.Delete(t.Context(), secret); err != nil {
@@ -203,7 +223,11 @@ func TestTheBootstrapSecretComesBack(t *testing.T) {
 
 func TestATokenMakesRoomForAnotherWellBeforeItEnds(t *testing.T) {
 	for name, wearOut := range map[string]func(*v1alpha1.TokenStatus){
-		"after half of its life": func(s *v1alpha1.TokenStatus) { s.ExpiresAt = metav1.NewTime(time.Now().Add(11 * time.Hour)) },
+		"after half of its life": func(
+			s *v1alpha1.TokenStatus,
+		) {
+			s.ExpiresAt = metav1.NewTime(time.Now().Add(11 * time.Hour))
+		},
 		"after half of its uses": func(s *v1alpha1.TokenStatus) { s.Uses = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {

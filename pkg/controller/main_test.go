@@ -18,7 +18,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// management is a real kube-apiserver with the real manager, which has the permissions of deploy/kubernetes and no more.
+// management is a real kube-apiserver with the real manager, which has the permissions of deploy/kubernetes and no
+// more.
 type management struct {
 	client.WithWatch // of an administrator, without cache
 	xdsServer        client.Client
@@ -43,7 +44,9 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := kubetest.Deploy(ctx, admin, "namespace.yaml", "controller.yaml", "xds-server.yaml", "policy.yaml"); err != nil {
+	if err := kubetest.Deploy(
+		ctx, admin, "namespace.yaml", "controller.yaml", "xds-server.yaml", "policy.yaml",
+	); err != nil {
 		return err
 	}
 	xdsServerConfig := kubetest.Impersonate(config, controllertest.XDSServerUser)
@@ -65,7 +68,8 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	own.Wrap(traces.Transport)
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
 		Scheme: scheme, Cache: CacheOptions(controllertest.Config()), Metrics: metrics.Options{BindAddress: "0"},
-		LeaderElection: true, LeaderElectionID: "fairlead-controller", LeaderElectionNamespace: controllertest.Config().Namespace,
+		LeaderElection: true, LeaderElectionID: "fairlead-controller",
+		LeaderElectionNamespace: controllertest.Config().Namespace,
 	})
 	if err != nil {
 		return err

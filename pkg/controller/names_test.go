@@ -44,7 +44,8 @@ func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 	}
 }
 
-// nextSecond waits until what is created is younger: creation times have whole seconds, and of two of one age the name decides.
+// nextSecond waits until what is created is younger: creation times have whole seconds, and of two of one age the
+// name decides.
 func nextSecond(t *testing.T, than client.Object) {
 	t.Helper()
 	controllertest.Eventually(t, func() error {
@@ -74,11 +75,15 @@ func TestAnOlderTunnelTakesNoNameByAnEdit(t *testing.T) {
 
 	controllertest.Edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{shared} })
 	refused := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidExtraName)
-	if got := controllertest.Message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/younger") || slices.Contains(refused.Status.Names, shared) {
+	if got := controllertest.Message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, ns+"/younger") ||
+		slices.Contains(refused.Status.Names, shared) {
 		t.Errorf("message %q, names %v", got, refused.Status.Names)
 	}
 	settled(t, m, ns)
-	if now := controllertest.Read(t, m, holder); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || !slices.Equal(now.Status.Names, record) {
+	if now := controllertest.Read(
+		t, m, holder,
+	); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) ||
+		!slices.Equal(now.Status.Names, record) {
 		t.Errorf("the holder has lost the name: %+v", now.Status)
 	}
 	controllertest.Edit(t, m, second, func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = nil })
@@ -100,11 +105,15 @@ func TestAnOlderTunnelTakesNoIDByAnEdit(t *testing.T) {
 	controllertest.Edit(t, m, first, func(t *v1alpha1.Tunnel) { t.Spec.ID = victim.Spec.ID })
 	controllertest.Create(t, m, older)
 	refused := waitCondition(t, m, older, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
-	if got := controllertest.Message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, "spec.id") || refused.Status.ID != "" || refused.Status.Names != nil {
+	if got := controllertest.Message(refused, v1alpha1.ConditionAccepted); !strings.Contains(got, "spec.id") ||
+		refused.Status.ID != "" || refused.Status.Names != nil {
 		t.Errorf("message %q, on record %v and %q", got, refused.Status.Names, refused.Status.ID)
 	}
 	settled(t, m, ns)
-	if now := controllertest.Read(t, m, victim); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) || now.Status.ID != victim.Spec.ID {
+	if now := controllertest.Read(
+		t, m, victim,
+	); !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepted) ||
+		now.Status.ID != victim.Spec.ID {
 		t.Errorf("the victim has lost its id: %+v", now.Status)
 	}
 }
@@ -138,15 +147,19 @@ func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 	secret.Labels[clusterv1.ClusterNameLabel] = "long" // a label has room for 63 bytes
 	controllertest.Create(t, m, long, secret.DeepCopy())
 	tunnel := waitCondition(t, m, long, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidName)
-	if got := controllertest.Message(tunnel, v1alpha1.ConditionAccepted); !strings.HasPrefix(got, "metadata.name") || tunnel.Status.Hostname != "" {
+	if got := controllertest.Message(tunnel, v1alpha1.ConditionAccepted); !strings.HasPrefix(got, "metadata.name") ||
+		tunnel.Status.Hostname != "" {
 		t.Errorf("message %q, hostname %q", got, tunnel.Status.Hostname)
 	}
 	waitCondition(t, m, long, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotAccepted)
-	if now := controllertest.Read(t, m, secret); controllertest.EntryOf(t, now).Server != controllertest.OriginalServer || len(now.Annotations) != 0 {
+	if now := controllertest.Read(t, m, secret); controllertest.EntryOf(t, now).Server != controllertest.OriginalServer ||
+		len(now.Annotations) != 0 {
 		t.Errorf("the kubeconfig was written: %v", now.Annotations)
 	}
 	settled(t, m, ns)
-	if err := m.Get(t.Context(), client.ObjectKeyFromObject(controllertest.BootstrapOf(long)), &corev1.Secret{}); !apierrors.IsNotFound(err) {
+	if err := m.Get(
+		t.Context(), client.ObjectKeyFromObject(controllertest.BootstrapOf(long)), &corev1.Secret{},
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("edges are invited to a Tunnel that is not served: %v", err)
 	}
 }
@@ -154,7 +167,8 @@ func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 func TestTwoClustersOfOneHostname(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	// Both give a--b as the first label. The first that is on record keeps it; pkg/decision has the order of two that come together.
+	// Both give a--b as the first label. The first that is on record keeps it; pkg/decision has the order of two that
+	// come together.
 	keeps, loses := kubetest.Cluster(ns, "a--b"), kubetest.Cluster(ns, "a.b")
 	controllertest.Create(t, m, keeps)
 	waitCondition(t, m, keeps, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
@@ -165,12 +179,18 @@ func TestTwoClustersOfOneHostname(t *testing.T) {
 func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
+		t, ns, "c1", controllertest.OriginalServer,
+	)
 	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	tunnel := waitReady(t, m, cluster)
 	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "no..address" })
-	if now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer); now.Status.Names != nil || now.HeldID() == "" {
-		t.Errorf("on record are %v and %q, while nothing is served: the id stays the Tunnel's", now.Status.Names, now.Status.ID)
+	if now := waitCondition(
+		t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer,
+	); now.Status.Names != nil || now.HeldID() == "" {
+		t.Errorf(
+			"on record are %v and %q, while nothing is served: the id stays the Tunnel's", now.Status.Names, now.Status.ID,
+		)
 	}
 	waitServer(t, m, secret, controllertest.OriginalServer)
 	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "192.0.2.11" })
@@ -183,7 +203,9 @@ func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
 	bad, good := kubetest.Cluster(ns, "bad"), kubetest.Cluster(ns, "good")
 	garbage := controllertest.KubeconfigSecret(t, ns, "bad", controllertest.OriginalServer)
 	garbage.Data[kubeconfig.Key] = []byte("password: hunter2: {")
-	controllertest.Create(t, m, garbage, bad, controllertest.KubeconfigSecret(t, ns, "good", controllertest.OriginalServer), good)
+	controllertest.Create(
+		t, m, garbage, bad, controllertest.KubeconfigSecret(t, ns, "good", controllertest.OriginalServer), good,
+	)
 	tunnel := waitCondition(t, m, bad, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
 	if got := controllertest.Message(tunnel, v1alpha1.ConditionKubeconfigReady); strings.Contains(got, "hunter2") {
 		t.Errorf("message %q quotes the Secret", got)

@@ -56,11 +56,13 @@ func waitServer(t *testing.T, m *management, secret *corev1.Secret, want string)
 	return now
 }
 
-// settled waits until a Cluster that was made later is served: whatever was to happen to earlier ones has happened, as all
-// of them pass through one queue.
+// settled waits until a Cluster that was made later is served: whatever was to happen to earlier ones has happened,
+// as all of them pass through one queue.
 func settled(t *testing.T, m *management, namespace string) {
 	t.Helper()
 	marker := kubetest.Cluster(namespace, fmt.Sprintf("marker-%d", time.Now().UnixNano()))
-	controllertest.Create(t, m, marker, controllertest.KubeconfigSecret(t, namespace, marker.Name, controllertest.OriginalServer))
+	controllertest.Create(
+		t, m, marker, controllertest.KubeconfigSecret(t, namespace, marker.Name, controllertest.OriginalServer),
+	)
 	waitReady(t, m, marker)
 }

@@ -43,16 +43,22 @@ func tokenOf(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) string {
 	t.Helper()
 	secret := &corev1.Secret{}
 	controllertest.Eventually(t, func() error {
-		return m.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix}, secret)
+		return m.Get(
+			t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix},
+			secret,
+		)
 	})
-	if !metav1.IsControlledBy(secret, tunnel) || !strings.Contains(string(secret.Data[v1alpha1.BootstrapFileKey]), tunnel.Spec.ID) {
+	if !metav1.IsControlledBy(secret, tunnel) ||
+		!strings.Contains(string(secret.Data[v1alpha1.BootstrapFileKey]), tunnel.Spec.ID) {
 		t.Errorf("the Secret is of %v", secret.OwnerReferences)
 	}
 	return string(secret.Data[v1alpha1.BootstrapTokenKey])
 }
 
 // enrolment is what the xds-server asks for a new edge of a Tunnel.
-func enrolment(t *testing.T, tunnel *v1alpha1.Tunnel, token string) (csr *certificatesv1.CertificateSigningRequest, node string) {
+func enrolment(
+	t *testing.T, tunnel *v1alpha1.Tunnel, token string,
+) (csr *certificatesv1.CertificateSigningRequest, node string) {
 	t.Helper()
 	node = model.NewNodeName()
 	csr = controllertest.EdgeRequest(t, tunnel.Namespace+"/"+tunnel.Name)
@@ -62,7 +68,8 @@ func enrolment(t *testing.T, tunnel *v1alpha1.Tunnel, token string) (csr *certif
 	return csr, node
 }
 
-// moveIn does what clusterctl does to a management cluster that it moves a Cluster to, where its Tunnel is there already.
+// moveIn does what clusterctl does to a management cluster that it moves a Cluster to, where its Tunnel is there
+// already.
 func moveIn(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(tunnel.Namespace, tunnel.Name)
@@ -88,7 +95,9 @@ func TestATunnelIsPreparedForItsCluster(t *testing.T) {
 	tunnel := preparedTunnel(t, m, model.NewID(), time.Hour)
 	cluster := kubetest.Cluster(tunnel.Namespace, tunnel.Name)
 	waiting := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonWaitingForCluster)
-	if c := apimeta.FindStatusCondition(waiting.Status.Conditions, v1alpha1.ConditionAccepted); c.Status != metav1.ConditionUnknown {
+	if c := apimeta.FindStatusCondition(
+		waiting.Status.Conditions, v1alpha1.ConditionAccepted,
+	); c.Status != metav1.ConditionUnknown {
 		t.Errorf("it is accepted: %s", c.Status)
 	}
 	token := tokenOf(t, m, waiting)
@@ -100,10 +109,13 @@ func TestATunnelIsPreparedForItsCluster(t *testing.T) {
 	cluster = moveIn(t, m, tunnel)
 	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 	served := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
-	if served.UID != tunnel.UID || served.Annotations[v1alpha1.PreparedAnnotation] != "" || !metav1.IsControlledBy(served, cluster) {
+	if served.UID != tunnel.UID || served.Annotations[v1alpha1.PreparedAnnotation] != "" ||
+		!metav1.IsControlledBy(served, cluster) {
 		t.Errorf("it is not the one that waited, or waits still: %v", served.ObjectMeta)
 	}
-	if !slices.ContainsFunc(served.Status.Edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == model.NodeID(node) }) {
+	if !slices.ContainsFunc(
+		served.Status.Edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == model.NodeID(node) },
+	) {
 		t.Errorf("its edge is not on record: %v", served.Status.Edges)
 	}
 	if again := tokenOf(t, m, served); again != token {
@@ -140,7 +152,12 @@ func TestAPreparedTunnelEndsWithItsTime(t *testing.T) {
 	first := preparedTunnel(t, m, id, 5*time.Second)
 	token := tokenOf(t, m, first)
 	controllertest.WaitGone(t, m, first)
-	controllertest.WaitGone(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: first.Namespace, Name: first.Name + v1alpha1.BootstrapSecretSuffix}})
+	controllertest.WaitGone(
+		t, m,
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: first.Namespace, Name: first.Name + v1alpha1.BootstrapSecretSuffix},
+		},
+	)
 	checkEnded(t, m, id)
 	late, _ := enrolment(t, first, token)
 	if reason := denialOf(answered(t, m, late)); reason != signer.ReasonUnknownTunnel {
@@ -168,13 +185,18 @@ func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
 	controllertest.Create(t, m, cluster)
 	served := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 	tunnel := preparedTunnel(t, m, served.Spec.ID, time.Hour)
-	waitCondition(t, m, kubetest.Cluster(tunnel.Namespace, tunnel.Name), v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
+	waitCondition(
+		t, m, kubetest.Cluster(tunnel.Namespace, tunnel.Name), v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken,
+	)
 	csr, _ := enrolment(t, tunnel, "fl1.any")
 	if reason := denialOf(answered(t, m, csr)); reason != signer.ReasonNotHeld {
 		t.Errorf("its edge is answered %q", reason)
 	}
 	settled(t, m, tunnel.Namespace)
-	if err := m.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: "c1" + v1alpha1.BootstrapSecretSuffix}, &corev1.Secret{}); err == nil {
+	if err := m.Get(
+		t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: "c1" + v1alpha1.BootstrapSecretSuffix},
+		&corev1.Secret{},
+	); err == nil {
 		t.Error("it has a token")
 	}
 	if err := m.Delete(t.Context(), tunnel); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// claimant makes a Tunnel that claims the id of another one, with one token, and records an id as its own: none, or one that it does
-// not claim.
+// claimant makes a Tunnel that claims the id of another one, with one token, and records an id as its own: none, or
+// one that it does not claim.
 func claimant(t *testing.T, m *management, recorded string) *v1alpha1.Tunnel {
 	t.Helper()
 	id := model.NewID()
@@ -99,14 +99,26 @@ func TestTheSignerRefuses(t *testing.T) {
 		"a token that has expired": {
 			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
 				t.Helper()
-				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(-time.Second)), MaxUses: 3})
+				setTokens(
+					t, m, tunnel,
+					v1alpha1.TokenStatus{
+						SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(-time.Second)),
+						MaxUses: 3,
+					},
+				)
 			},
 			want: signer.ReasonTokenExpired,
 		},
 		"a token that is used up": {
 			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
 				t.Helper()
-				setTokens(t, m, tunnel, v1alpha1.TokenStatus{SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3, Uses: 3})
+				setTokens(
+					t, m, tunnel,
+					v1alpha1.TokenStatus{
+						SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)),
+						MaxUses: 3, Uses: 3,
+					},
+				)
 			},
 			want: signer.ReasonTokenUsedUp,
 		},
@@ -164,7 +176,8 @@ func TestTheSignerRefuses(t *testing.T) {
 			if got := denialOf(csr); got != tc.want || len(csr.Status.Certificate) != 0 {
 				t.Errorf("got reason %q and %d bytes of certificate, want %s", got, len(csr.Status.Certificate), tc.want)
 			}
-			if after := controllertest.Read(t, m, tunnel).Status; len(after.Edges) != 0 || after.Tokens[0].Uses != before.Tokens[0].Uses {
+			if after := controllertest.Read(t, m, tunnel).Status; len(after.Edges) != 0 ||
+				after.Tokens[0].Uses != before.Tokens[0].Uses {
 				t.Errorf("the refusal was noted as a use: %+v", after)
 			}
 		})

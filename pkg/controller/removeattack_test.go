@@ -15,12 +15,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestARejectedTunnelEndsNothingOfAnother has an attacker's Tunnel claim the id of a victim in another namespace. It is refused, asks for
-// no copies, and is deleted: by its Cluster, by opting out, or by itself.
+// TestARejectedTunnelEndsNothingOfAnother has an attacker's Tunnel claim the id of a victim in another namespace. It
+// is refused, asks for no copies, and is deleted: by its Cluster, by opting out, or by itself.
 func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 	m := apiserver(t)
 	victim := kubetest.Cluster(kubetest.NewNamespace(t, m), "victim")
-	controllertest.Create(t, m, victim, controllertest.KubeconfigSecret(t, victim.Namespace, "victim", controllertest.OriginalServer))
+	controllertest.Create(
+		t, m, victim, controllertest.KubeconfigSecret(t, victim.Namespace, "victim", controllertest.OriginalServer),
+	)
 	waitReady(t, m, victim)
 	askFor(t, m, victim, v1alpha1.KubeconfigCopy{Name: "copy", Exec: &v1alpha1.ExecAudience{Command: "login"}})
 	waitCopies(t, m, victim, v1alpha1.ReasonCopiesWritten, "1 copy")
@@ -28,10 +30,17 @@ func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 	copied := controllertest.Read(t, m, controllertest.SecretNamed(victim.Namespace, "copy"))
 
 	ends := map[string]func(t *testing.T, cluster client.Object, tunnel *v1alpha1.Tunnel){
-		"its Tunnel is deleted":  func(t *testing.T, _ client.Object, tunnel *v1alpha1.Tunnel) { deleteObject(t, m, tunnel) },
-		"its Cluster is deleted": func(t *testing.T, cluster client.Object, _ *v1alpha1.Tunnel) { deleteObject(t, m, cluster) },
+		"its Tunnel is deleted": func(t *testing.T, _ client.Object, tunnel *v1alpha1.Tunnel) { deleteObject(t, m, tunnel) },
+		"its Cluster is deleted": func(
+			t *testing.T, cluster client.Object, _ *v1alpha1.Tunnel,
+		) {
+			deleteObject(t, m, cluster)
+		},
 		"its Cluster opts out": func(t *testing.T, cluster client.Object, _ *v1alpha1.Tunnel) {
-			controllertest.Edit(t, m, cluster, func(o client.Object) { o.SetLabels(map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelDisabled}) })
+			controllertest.Edit(
+				t, m, cluster,
+				func(o client.Object) { o.SetLabels(map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelDisabled}) },
+			)
 		},
 	}
 	for name, end := range ends {
@@ -48,7 +57,8 @@ func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 			end(t, attacker, refused)
 			controllertest.Eventually(t, func() error {
 				now := controllertest.TunnelNamed(attacker)
-				if err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now); client.IgnoreNotFound(err) == nil && (err != nil || now.UID != uid) {
+				if err := m.Get(t.Context(), client.ObjectKeyFromObject(now), now); client.IgnoreNotFound(err) == nil &&
+					(err != nil || now.UID != uid) {
 					return nil
 				}
 				return errStillThere
@@ -60,8 +70,14 @@ func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 					done = true
 				default:
 				}
-				record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: controllertest.Config().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}
-				if err := m.Get(context.WithoutCancel(t.Context()), client.ObjectKeyFromObject(record), record); client.IgnoreNotFound(err) != nil {
+				record := &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: controllertest.Config().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName,
+					},
+				}
+				if err := m.Get(
+					context.WithoutCancel(t.Context()), client.ObjectKeyFromObject(record), record,
+				); client.IgnoreNotFound(err) != nil {
 					t.Fatal(err)
 				}
 				if _, ended := record.Data[id]; ended {

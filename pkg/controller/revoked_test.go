@@ -37,10 +37,13 @@ func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
 			if pause {
 				controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 			}
-			controllertest.Edit(t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{controllertest.TestNode} })
+			controllertest.Edit(
+				t, m, tunnel, func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = []string{controllertest.TestNode} },
+			)
 			controllertest.Eventually(t, func() error {
 				status := controllertest.Read(t, m, tunnel).Status
-				if e := records.EdgeOf(status.Edges, controllertest.TestNode); e == nil || e.RevokedAt == nil || e.TokenSHA256 != enrol.HashToken(token) {
+				if e := records.EdgeOf(status.Edges, controllertest.TestNode); e == nil || e.RevokedAt == nil ||
+					e.TokenSHA256 != enrol.HashToken(token) {
 					return fmt.Errorf("edge %+v", e)
 				}
 				if records.TokenIndex(status.Tokens, enrol.HashToken(token)) >= 0 {

@@ -31,7 +31,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// pausedTunnel makes a Tunnel that holds its id and has one token of three uses, to which nothing but its status is written.
+// pausedTunnel makes a Tunnel that holds its id and has one token of three uses, to which nothing but its status is
+// written.
 func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	t.Helper()
 	tunnel := claims(t, m, controllertest.TestID)
@@ -54,7 +55,9 @@ func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 
 // usableToken is the record of controllertest.TestToken, which has three uses.
 func usableToken() v1alpha1.TokenStatus {
-	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3}
+	return v1alpha1.TokenStatus{
+		SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3,
+	}
 }
 
 func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v1alpha1.TokenStatus) {
@@ -70,7 +73,9 @@ func setTokens(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, tokens ...v
 }
 
 // answered sends a request as the xds-server and waits for the answer.
-func answered(t *testing.T, m *management, csr *certificatesv1.CertificateSigningRequest) *certificatesv1.CertificateSigningRequest {
+func answered(
+	t *testing.T, m *management, csr *certificatesv1.CertificateSigningRequest,
+) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	if err := m.xdsServer.Create(t.Context(), csr); err != nil {
 		t.Fatal(err)
@@ -114,7 +119,9 @@ func checkLeaf(t *testing.T, m *management, chain []byte, want model.Subject, us
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+	if _, err := leaf.Verify(x509.VerifyOptions{
+		Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}); err != nil {
 		t.Error(err)
 	}
 	got, err := controllertest.Config().Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
@@ -133,9 +140,14 @@ func TestAnEdgeGetsTheNamesOfItsTunnelAndNoOthers(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
 	csr := answered(t, m, controllertest.EdgeRequest(t, tunnel.Namespace+"/c1")) // its CSR asks to be a gateway
-	checkLeaf(t, m, csr.Status.Certificate, model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	checkLeaf(
+		t, m, csr.Status.Certificate,
+		model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID},
+		x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
+	)
 	status := controllertest.Read(t, m, tunnel).Status
-	if len(status.Edges) != 1 || status.Edges[0].NodeID != "CN="+controllertest.TestNode || status.Edges[0].Host != "machine-1" {
+	if len(status.Edges) != 1 || status.Edges[0].NodeID != "CN="+controllertest.TestNode ||
+		status.Edges[0].Host != "machine-1" {
 		t.Errorf("edges %+v", status.Edges)
 	}
 	if status.Tokens[0].Uses != 1 || status.Tokens[0].LastUsedAt == nil {
@@ -145,7 +157,11 @@ func TestAnEdgeGetsTheNamesOfItsTunnelAndNoOthers(t *testing.T) {
 	delete(renewal.Annotations, v1alpha1.RequestTokenAnnotation)
 	delete(renewal.Annotations, v1alpha1.RequestHostAnnotation)
 	renewal = answered(t, m, renewal)
-	checkLeaf(t, m, renewal.Status.Certificate, model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	checkLeaf(
+		t, m, renewal.Status.Certificate,
+		model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID},
+		x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
+	)
 	status = controllertest.Read(t, m, tunnel).Status
 	if len(status.Edges) != 1 || status.Edges[0].Host != "machine-1" || status.Tokens[0].Uses != 1 {
 		t.Errorf("a renewal has changed more than the end of the certificate: %+v", status)
@@ -158,7 +174,10 @@ func TestGatewayAndControlLeaves(t *testing.T) {
 	gateway.Spec.SignerName = v1alpha1.SignerGateway
 	gateway.Annotations = map[string]string{v1alpha1.RequestNodeAnnotation: "gateway-3"}
 	gateway = answered(t, m, gateway)
-	checkLeaf(t, m, gateway.Status.Certificate, model.Subject{Role: model.RoleGateway, Node: "gateway-3"}, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	checkLeaf(
+		t, m, gateway.Status.Certificate, model.Subject{Role: model.RoleGateway, Node: "gateway-3"},
+		x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
+	)
 
 	control := controllertest.EdgeRequest(t, "")
 	control.Spec.SignerName = v1alpha1.SignerControl
@@ -168,7 +187,8 @@ func TestGatewayAndControlLeaves(t *testing.T) {
 	checkLeaf(t, m, control.Status.Certificate, model.ControlSubject(), x509.ExtKeyUsageServerAuth)
 }
 
-// TestATokenIsNeverUsedMoreOftenThanItMayBe has edges enrol at the same time, through the xds-server's own half of signing.
+// TestATokenIsNeverUsedMoreOftenThanItMayBe has edges enrol at the same time, through the xds-server's own half of
+// signing.
 func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
@@ -198,7 +218,8 @@ func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
 	}
 }
 
-// TestAnEdgeThatAsksAgainIsCountedOnce: the first answer came too late, and the xds-server gives the same request the same node name.
+// TestAnEdgeThatAsksAgainIsCountedOnce: the first answer came too late, and the xds-server gives the same request the
+// same node name.
 func TestAnEdgeThatAsksAgainIsCountedOnce(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
@@ -240,7 +261,8 @@ func enrolEdge(ctx context.Context, clientset kubernetes.Interface, tunnel *v1al
 	}
 	_, err = csrs.Requests{Client: clientset}.Issue(ctx, enrolserver.IssueRequest{
 		Subject: model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: tunnel.Spec.ID},
-		Tunnel:  model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, CSR: csr, TokenHash: enrol.HashToken(controllertest.TestToken),
+		Tunnel:  model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, CSR: csr,
+		TokenHash: enrol.HashToken(controllertest.TestToken),
 	})
 	return err
 }

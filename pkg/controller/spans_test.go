@@ -27,18 +27,24 @@ func TestASignatureIsTraced(t *testing.T) {
 	var sign *tracev1.Span
 	controllertest.Eventually(t, func() error {
 		for _, reconcile := range c.Find("reconcile", "fairlead.controller", "signer", "fairlead.name", csr.Name) {
-			if below := c.Below(reconcile, "sign"); len(below) == 1 && len(c.Below(reconcile, "HTTP PUT")) == 1 && len(c.Below(reconcile, "HTTP GET")) > 0 {
+			if below := c.Below(reconcile, "sign"); len(below) == 1 && len(c.Below(reconcile, "HTTP PUT")) == 1 &&
+				len(c.Below(reconcile, "HTTP GET")) > 0 {
 				sign = below[0]
 				return nil
 			}
 		}
-		return fmt.Errorf("no reconciliation of %s has a signature below it: %d of the signer, %d signatures", csr.Name, len(c.Find("reconcile", "fairlead.controller", "signer")), len(c.Find("sign")))
+		return fmt.Errorf(
+			"no reconciliation of %s has a signature below it: %d of the signer, %d signatures", csr.Name,
+			len(c.Find("reconcile", "fairlead.controller", "signer")), len(c.Find("sign")),
+		)
 	})
 	stop()
-	if got := tracetest.Attribute(sign, "fairlead.node"); got != controllertest.TestNode || tracetest.Attribute(sign, "fairlead.role") != "edge" {
+	if got := tracetest.Attribute(sign, "fairlead.node"); got != controllertest.TestNode ||
+		tracetest.Attribute(sign, "fairlead.role") != "edge" {
 		t.Errorf("the signature is of %v", sign)
 	}
-	if puts := c.Below(sign, "HTTP PUT"); len(puts) != 1 || !strings.HasSuffix(tracetest.Attribute(puts[0], "url.full"), csr.Name+"/status") {
+	if puts := c.Below(sign, "HTTP PUT"); len(puts) != 1 ||
+		!strings.HasSuffix(tracetest.Attribute(puts[0], "url.full"), csr.Name+"/status") {
 		t.Errorf("below it is asked %v", puts)
 	}
 	for _, secret := range []string{controllertest.TestToken, "PRIVATE KEY", "BEGIN CERTIFICATE"} {
@@ -53,7 +59,12 @@ func TestWhatAnApiserverSaysIsNotTraced(t *testing.T) {
 	c := tracetest.Start(t)
 	stop := controllertest.TraceTo(t, c)
 	for _, err := range []error{
-		&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "admission denied: value c2VjcmV0LWJ5dGVz"}},
+		&apierrors.StatusError{
+			ErrStatus: metav1.Status{
+				Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+				Message: "admission denied: value c2VjcmV0LWJ5dGVz",
+			},
+		},
 		errors.New("dialling 192.0.2.1:6443"),
 	} {
 		_, span := traces.Begin(t.Context(), "write kubeconfig")

@@ -33,7 +33,8 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	controllertest.Create(t, m, without, cluster, provided.DeepCopy())
 
 	tunnel := waitReady(t, m, cluster)
-	if err := model.ValidateID(tunnel.Spec.ID); err != nil || !metav1.IsControlledBy(tunnel, cluster) || !controllertest.HasFinalizer(tunnel) {
+	if err := model.ValidateID(tunnel.Spec.ID); err != nil || !metav1.IsControlledBy(tunnel, cluster) ||
+		!controllertest.HasFinalizer(tunnel) {
 		t.Errorf("id: %v, owners %v, finalizers %v", err, tunnel.OwnerReferences, tunnel.Finalizers)
 	}
 	if ptr.Deref(tunnel.OwnerReferences[0].BlockOwnerDeletion, false) {
@@ -47,7 +48,8 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 		t.Error(diff)
 	}
 	hostname := "c1." + ns + ".tunnels.example.com"
-	if tunnel.Status.Hostname != hostname || !apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionAccepted) {
+	if tunnel.Status.Hostname != hostname ||
+		!apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionAccepted) {
 		t.Errorf("status %+v", tunnel.Status)
 	}
 	served := &v1alpha1.ServedStatus{ClusterUID: cluster.UID, APIServers: []string{"192.0.2.10:6443"}}
@@ -58,13 +60,16 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 
 	bootstrap := controllertest.Read(t, m, controllertest.BootstrapOf(cluster))
 	token := string(bootstrap.Data[v1alpha1.BootstrapTokenKey])
-	if len(tunnel.Status.Tokens) != 1 || tunnel.Status.Tokens[0].SHA256 != enrol.HashToken(token) || tunnel.Status.Tokens[0].MaxUses != 3 {
+	if len(tunnel.Status.Tokens) != 1 || tunnel.Status.Tokens[0].SHA256 != enrol.HashToken(token) ||
+		tunnel.Status.Tokens[0].MaxUses != 3 {
 		t.Errorf("the token of the Secret is not the one on record: %+v", tunnel.Status.Tokens)
 	}
 	if !metav1.IsControlledBy(bootstrap, tunnel) {
 		t.Errorf("owners of the bootstrap Secret: %v", bootstrap.OwnerReferences)
 	}
-	if err := m.Get(t.Context(), client.ObjectKeyFromObject(without), controllertest.TunnelNamed(without)); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := m.Get(
+		t.Context(), client.ObjectKeyFromObject(without), controllertest.TunnelNamed(without),
+	); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("a Cluster without the label has a Tunnel: %v", err)
 	}
 	waitEvent(t, m, tunnel, v1alpha1.ReasonRewritten)
@@ -84,7 +89,8 @@ func TestTheDecisionIsRecorded(t *testing.T) {
 	recorded := func(connections int64, other string) {
 		t.Helper()
 		want := &v1alpha1.ServedStatus{
-			ClusterUID: cluster.UID, APIServers: []string{"192.0.2.10:6443", other}, Limits: v1alpha1.ServedLimits{Connections: connections},
+			ClusterUID: cluster.UID, APIServers: []string{"192.0.2.10:6443", other},
+			Limits: v1alpha1.ServedLimits{Connections: connections},
 		}
 		controllertest.Eventually(t, func() error {
 			if diff := cmp.Diff(want, controllertest.Read(t, m, tunnel).Status.Served); diff != "" {
@@ -124,7 +130,8 @@ func TestAPausedClusterThatHasNotOptedInIsGrantedNothing(t *testing.T) {
 // checkOnlyTheEntryDiffers compares all of a Secret and all of its kubeconfig.
 func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, cluster *clusterv1.Cluster) {
 	t.Helper()
-	if diff := cmp.Diff(before.Labels, after.Labels); diff != "" || before.Type != after.Type || len(after.OwnerReferences) != 0 {
+	if diff := cmp.Diff(before.Labels, after.Labels); diff != "" || before.Type != after.Type ||
+		len(after.OwnerReferences) != 0 {
 		t.Errorf("labels %s, type %s, owners %v", diff, after.Type, after.OwnerReferences)
 	}
 	if got := after.Annotations[v1alpha1.OriginalServerAnnotation]; got != controllertest.OriginalServer {
@@ -164,10 +171,14 @@ func waitEvent(t *testing.T, m *management, tunnel *v1alpha1.Tunnel, reason stri
 func TestOptingOutRestoresTheKubeconfigAndRemovesTheRest(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
+		t, ns, "c1", controllertest.OriginalServer,
+	)
 	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	waitReady(t, m, cluster)
-	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+	controllertest.Edit(
+		t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled },
+	)
 	controllertest.WaitGone(t, m, controllertest.TunnelNamed(cluster))
 	controllertest.WaitGone(t, m, controllertest.BootstrapOf(cluster))
 	now := controllertest.Read(t, m, secret)
@@ -179,7 +190,9 @@ func TestOptingOutRestoresTheKubeconfigAndRemovesTheRest(t *testing.T) {
 func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer)
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
+		t, ns, "c1", controllertest.OriginalServer,
+	)
 	controllertest.Create(t, m, cluster, secret.DeepCopy())
 	first := waitReady(t, m, cluster)
 	ctx, cancel := context.WithTimeout(t.Context(), kubetest.Patience)
@@ -205,7 +218,8 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	var servers []string
 	for event := range watch.ResultChan() {
 		servers = append(servers, controllertest.EntryOf(t, event.Object.(*corev1.Secret)).Server)
-		if n := len(servers); n > 1 && servers[n-1] == controllertest.ConnectServer(cluster) && servers[n-2] == controllertest.OriginalServer {
+		if n := len(servers); n > 1 && servers[n-1] == controllertest.ConnectServer(cluster) &&
+			servers[n-2] == controllertest.OriginalServer {
 			return // restored, then rewritten
 		}
 	}
@@ -215,20 +229,24 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 func TestATunnelThatAUserMakesIsTakenOver(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(t, ns, "c1", "https://api.example.org:443")
+	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
+		t, ns, "c1", "https://api.example.org:443",
+	)
 	mine := controllertest.TunnelNamed(cluster)
 	mine.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
 	mine.Spec.APIServer.Address = "127.0.0.1"
 	controllertest.Create(t, m, mine, secret.DeepCopy(), cluster)
 	tunnel := waitReady(t, m, cluster)
-	if tunnel.UID != mine.UID || !metav1.IsControlledBy(tunnel, cluster) || !controllertest.HasFinalizer(tunnel) || tunnel.Spec.ID == "" {
+	if tunnel.UID != mine.UID || !metav1.IsControlledBy(tunnel, cluster) || !controllertest.HasFinalizer(tunnel) ||
+		tunnel.Spec.ID == "" {
 		t.Errorf("not taken over: %+v", tunnel.ObjectMeta)
 	}
 	if want := (v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 6443}); !cmp.Equal(tunnel.Spec.APIServer, want) {
 		t.Errorf("apiServer %+v, want %+v", tunnel.Spec.APIServer, want)
 	}
 	entry := controllertest.EntryOf(t, controllertest.Read(t, m, secret))
-	if entry.Server != "https://"+tunnel.Status.Hostname+":6443" || entry.ProxyURL != "http://10.1.1.1:3128" || entry.TLSServerName != "api.example.org" {
+	if entry.Server != "https://"+tunnel.Status.Hostname+":6443" || entry.ProxyURL != "http://10.1.1.1:3128" ||
+		entry.TLSServerName != "api.example.org" {
 		t.Errorf("server %s, proxy %s, name %s", entry.Server, entry.ProxyURL, entry.TLSServerName)
 	}
 }
@@ -247,7 +265,9 @@ func TestTheEndpointIsFilledInOnceItIsKnown(t *testing.T) {
 		c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "api.example.org", Port: 443}
 	})
 	controllertest.Eventually(t, func() error {
-		if got := controllertest.Read(t, m, tunnel).Spec.APIServer; !cmp.Equal(got, v1alpha1.APIServerSpec{Address: "api.example.org", Port: 443}) {
+		if got := controllertest.Read(
+			t, m, tunnel,
+		).Spec.APIServer; !cmp.Equal(got, v1alpha1.APIServerSpec{Address: "api.example.org", Port: 443}) {
 			return fmt.Errorf("apiServer %+v", got)
 		}
 		return nil
@@ -259,7 +279,9 @@ func TestATunnelOfSomebodyElseIsLeftAlone(t *testing.T) {
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
 	foreign := controllertest.TunnelNamed(cluster)
-	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "1", Controller: ptr.To(true)}}
+	foreign.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "1", Controller: ptr.To(true),
+	}}
 	controllertest.Create(t, m, foreign, cluster)
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonControlledByOther)
 	if controllertest.HasFinalizer(tunnel) || tunnel.Spec.ID != "" {

@@ -127,7 +127,9 @@ func TestWithoutWebhookTheControllerRepairs(t *testing.T) {
 	var windows []time.Duration
 	for range writes {
 		began := time.Now()
-		if err := m.Update(t.Context(), controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)); err != nil {
+		if err := m.Update(
+			t.Context(), controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer),
+		); err != nil {
 			t.Fatalf("the webhook does not fail open: %v", err)
 		}
 		if took := time.Since(began); took > 3*time.Second {
@@ -144,7 +146,10 @@ func TestWithoutWebhookTheControllerRepairs(t *testing.T) {
 		windows = append(windows, good.at.Sub(bad.at))
 	}
 	slices.Sort(windows)
-	t.Logf("no webhook: writes=%d window_p50_ms=%d window_max_ms=%d", writes, windows[writes/2].Milliseconds(), windows[writes-1].Milliseconds())
+	t.Logf(
+		"no webhook: writes=%d window_p50_ms=%d window_max_ms=%d", writes, windows[writes/2].Milliseconds(),
+		windows[writes-1].Milliseconds(),
+	)
 }
 
 // TestASilentWebhookCostsTwoSeconds: somebody who takes connections and never answers, as a replica that hangs would.
@@ -173,7 +178,8 @@ func TestASilentWebhookCostsTwoSeconds(t *testing.T) {
 	})
 }
 
-// callWebhook has the apiserver call a webhook like ours at an address, for namespaces with a label, until the test ends.
+// callWebhook has the apiserver call a webhook like ours at an address, for namespaces with a label, until the test
+// ends.
 func callWebhook(t *testing.T, m *management, label, address string) {
 	t.Helper()
 	configuration, err := webhookConfiguration(address, label)
@@ -196,7 +202,12 @@ func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "one")
-	through := controllertest.EntryOf(t, controllertest.Read(t, m, controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer))).Server
+	through := controllertest.EntryOf(
+		t,
+		controllertest.Read(
+			t, m, controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer),
+		),
+	).Server
 	tests := map[string]struct {
 		change func(*corev1.Secret)
 		want   string // the server; empty: the kubeconfig is what was sent
@@ -227,13 +238,17 @@ func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 				s.Annotations = map[string]string{"a": strings.Repeat("x", webhook.MaxAnnotations-1)}
 			},
 		},
-		"the kubeconfig can't be read":     {change: func(s *corev1.Secret) { s.Data[kubeconfig.Key] = []byte("{") }},
-		"there is no kubeconfig":           {change: func(s *corev1.Secret) { delete(s.Data, kubeconfig.Key); s.Data["other"] = nil }},
-		"it may never be changed":          {change: func(s *corev1.Secret) { s.Immutable = ptr.To(true) }},
-		"it is not Cluster API's":          {change: func(s *corev1.Secret) { delete(s.Labels, clusterv1.ClusterNameLabel) }},
-		"it is another Secret's name":      {change: func(s *corev1.Secret) { s.Name = cluster.Name + "-ca" }},
-		"it is of a Cluster with no name":  {change: func(s *corev1.Secret) { s.Name = "x" + kubeconfig.Suffix }},
-		"its name is chosen by apiservers": {change: func(s *corev1.Secret) { s.Name, s.GenerateName = "", cluster.Name+kubeconfig.Suffix }},
+		"the kubeconfig can't be read": {change: func(s *corev1.Secret) { s.Data[kubeconfig.Key] = []byte("{") }},
+		"there is no kubeconfig": {
+			change: func(s *corev1.Secret) { delete(s.Data, kubeconfig.Key); s.Data["other"] = nil },
+		},
+		"it may never be changed":         {change: func(s *corev1.Secret) { s.Immutable = ptr.To(true) }},
+		"it is not Cluster API's":         {change: func(s *corev1.Secret) { delete(s.Labels, clusterv1.ClusterNameLabel) }},
+		"it is another Secret's name":     {change: func(s *corev1.Secret) { s.Name = cluster.Name + "-ca" }},
+		"it is of a Cluster with no name": {change: func(s *corev1.Secret) { s.Name = "x" + kubeconfig.Suffix }},
+		"its name is chosen by apiservers": {
+			change: func(s *corev1.Secret) { s.Name, s.GenerateName = "", cluster.Name+kubeconfig.Suffix },
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

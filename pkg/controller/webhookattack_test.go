@@ -27,13 +27,15 @@ import (
 
 const proxyPassword = "hunter2"
 
-// proxiedCluster has a kubeconfig that leads by a proxy with credentials, in a namespace that the webhook is called for.
+// proxiedCluster has a kubeconfig that leads by a proxy with credentials, in a namespace that the webhook is called
+// for.
 func proxiedCluster(t *testing.T, m *management) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(labelledNamespace(t, m, "yes"), "c1")
 	tunnel := controllertest.TunnelNamed(cluster)
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
-		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
+		Mode:  v1alpha1.KubeconfigModeSOCKS5,
+		Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
 	}
 	controllertest.Create(t, m, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,
@@ -59,7 +61,8 @@ func review(t *testing.T, operation admissionv1.Operation, object, old *corev1.S
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 		Request: &admissionv1.AdmissionRequest{
-			UID: types.UID("forged"), Operation: operation, Namespace: object.Namespace, Name: object.Name, Object: raw(object), OldObject: raw(old),
+			UID: types.UID("forged"), Operation: operation, Namespace: object.Namespace, Name: object.Name, Object: raw(object),
+			OldObject: raw(old),
 		},
 	})
 	if err != nil {
@@ -67,12 +70,15 @@ func review(t *testing.T, operation admissionv1.Operation, object, old *corev1.S
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+replicasWebhook+webhook.Path, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(
+		ctx, http.MethodPost, "https://"+replicasWebhook+webhook.Path, bytes.NewReader(body),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
-	caller := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // an attacker verifies nothing
+	// an attacker verifies nothing
+	caller := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	response, err := caller.Do(request)
 	if err != nil {
 		t.Fatal(err)
@@ -144,12 +150,18 @@ func TestTheWebhookDisclosesNoCredentials(t *testing.T) {
 		operation   admissionv1.Operation
 		object, old *corev1.Secret
 	}{
-		"CREATE":                               {admissionv1.Create, plain(), nil},
-		"UPDATE without credentials":           {admissionv1.Update, plain(), plain()},
-		"UPDATE without an old object":         {admissionv1.Update, plain(), nil},
-		"UPDATE with the proxy alone":          {admissionv1.Update, plain(), withProxy(t, ns, "socks5://proxy.example.org:1080")},
-		"UPDATE with another's credentials":    {admissionv1.Update, plain(), withProxy(t, ns, "socks5://me:mine@proxy.example.org:1080")},
-		"UPDATE with another proxy":            {admissionv1.Update, plain(), withProxy(t, ns, "socks5://me:mine@evil.example.org:1080")},
+		"CREATE":                       {admissionv1.Create, plain(), nil},
+		"UPDATE without credentials":   {admissionv1.Update, plain(), plain()},
+		"UPDATE without an old object": {admissionv1.Update, plain(), nil},
+		"UPDATE with the proxy alone": {
+			admissionv1.Update, plain(), withProxy(t, ns, "socks5://proxy.example.org:1080"),
+		},
+		"UPDATE with another's credentials": {
+			admissionv1.Update, plain(), withProxy(t, ns, "socks5://me:mine@proxy.example.org:1080"),
+		},
+		"UPDATE with another proxy": {
+			admissionv1.Update, plain(), withProxy(t, ns, "socks5://me:mine@evil.example.org:1080"),
+		},
 		"CREATE with another mode's proxy-url": {admissionv1.Create, withProxy(t, ns, "http://proxy.example.org:1080"), nil},
 	}
 	for name, attack := range attacks {
@@ -163,12 +175,15 @@ func TestTheWebhookDisclosesNoCredentials(t *testing.T) {
 	}
 	// What the caller has sent for the same proxy stays: so a provider that writes the Secret again changes nothing.
 	known := withProxy(t, ns, "socks5://capi:"+proxyPassword+"@proxy.example.org:1080")
-	if answer := review(t, admissionv1.Update, plain(), known); !strings.Contains(answer, "socks5://capi:"+proxyPassword+"@") {
+	if answer := review(
+		t, admissionv1.Update, plain(), known,
+	); !strings.Contains(answer, "socks5://capi:"+proxyPassword+"@") {
 		t.Errorf("the credentials that the old object has are lost: %s", answer)
 	}
 }
 
-// TestTheControllerAddsCredentialsToANewKubeconfig, which the webhook does not have. Until then it leads by the proxy, and never past it.
+// TestTheControllerAddsCredentialsToANewKubeconfig, which the webhook does not have. Until then it leads by the
+// proxy, and never past it.
 func TestTheControllerAddsCredentialsToANewKubeconfig(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
@@ -183,6 +198,11 @@ func TestTheControllerAddsCredentialsToANewKubeconfig(t *testing.T) {
 		t.Errorf("the version that was created leads by %q", got)
 	}
 	began := time.Now()
-	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:" + proxyPassword + "@proxy.example.org:1080"})
+	waitWay(
+		t, m, cluster,
+		kubeconfig.Way{
+			Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:" + proxyPassword + "@proxy.example.org:1080",
+		},
+	)
 	t.Logf("the controller added the credentials within %s", time.Since(began))
 }

@@ -33,7 +33,9 @@ func TestAPausedClusterIsLeftAlone(t *testing.T) {
 			return nil
 		})
 	}
-	through := controllertest.EntryOf(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix))).Server
+	through := controllertest.EntryOf(
+		t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)),
+	).Server
 	pause(true)
 	written("https://192.0.2.77:6443")
 	pause(false)
@@ -48,12 +50,15 @@ func TestGivingBackIsNotUndone(t *testing.T) {
 		cluster := webhookCluster(t, m, fmt.Sprintf("given-back-%d", i))
 		secret := controllertest.SecretNamed(cluster.Namespace, cluster.Name+kubeconfig.Suffix)
 		seen := watchSecret(t, m, secret)
-		controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
+		controllertest.Edit(
+			t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled },
+		)
 		if got := controllertest.EntryOf(t, next(t, seen).secret).Server; got != controllertest.OriginalServer {
 			t.Fatalf("it was given back as %s", got)
 		}
 		controllertest.WaitGone(t, m, controllertest.TunnelNamed(cluster))
-		if now := controllertest.Read(t, m, secret); controllertest.EntryOf(t, now).Server != controllertest.OriginalServer || kubeconfig.Noted(now) {
+		if now := controllertest.Read(t, m, secret); controllertest.EntryOf(t, now).Server != controllertest.OriginalServer ||
+			kubeconfig.Noted(now) {
 			t.Errorf("it did not stay given back: %s, %v", controllertest.EntryOf(t, now).Server, now.Annotations)
 		}
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// TestTheFirstKubeconfigLeadsTheRightWay: the Tunnel is there before a control-plane provider writes for the first time.
+// TestTheFirstKubeconfigLeadsTheRightWay: the Tunnel is there before a control-plane provider writes for the first
+// time.
 func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
@@ -60,8 +61,12 @@ func TestNoModeLosesToARewritingProvider(t *testing.T) {
 					t.Fatal(err)
 				}
 				got, err := kubeconfig.Read(now, w.cluster.Name)
-				if want := w.want(controllertest.OriginalServer); err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != controllertest.OriginalServer {
-					t.Fatalf("write %d: what was stored leads %v, %v, original %s; want %v", i, got, err, now.Annotations[v1alpha1.OriginalServerAnnotation], want)
+				if want := w.want(controllertest.OriginalServer); err != nil || got != want ||
+					now.Annotations[v1alpha1.OriginalServerAnnotation] != controllertest.OriginalServer {
+					t.Fatalf(
+						"write %d: what was stored leads %v, %v, original %s; want %v", i, got, err,
+						now.Annotations[v1alpha1.OriginalServerAnnotation], want,
+					)
 				}
 			}
 		})
@@ -104,7 +109,8 @@ func TestTheWebhookKnowsAProxysCredentials(t *testing.T) {
 	cluster := kubetest.Cluster(ns, "c1")
 	tunnel := controllertest.TunnelNamed(cluster)
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
-		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
+		Mode:  v1alpha1.KubeconfigModeSOCKS5,
+		Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
 	}
 	controllertest.Create(t, m, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,
@@ -127,13 +133,19 @@ func TestACopyWithoutTunnel(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	tunnel := controllertest.TunnelNamed(cluster)
-	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
-	controllertest.Create(t, m, tunnel, cluster, controllertest.KubeconfigSecret(t, cluster.Namespace, "c1", controllertest.OriginalServer))
+	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
+		Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443", TLSServerName: "kubernetes",
+	}
+	controllertest.Create(
+		t, m, tunnel, cluster, controllertest.KubeconfigSecret(t, cluster.Namespace, "c1", controllertest.OriginalServer),
+	)
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
 	plugin := v1alpha1.KubeconfigCopy{Name: "x", Exec: &v1alpha1.ExecAudience{Command: "login"}}
 	askFor(t, m, cluster, plugin)
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
-	if entry, _ := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "x"))); entry.Server != "https://lb.example.org:6443" || entry.TLSServerName != "kubernetes" {
+	if entry, _ := readCopy(
+		t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "x")),
+	); entry.Server != "https://lb.example.org:6443" || entry.TLSServerName != "kubernetes" {
 		t.Errorf("it leads to %s, %s", entry.Server, entry.TLSServerName)
 	}
 	plugin.Mode = v1alpha1.KubeconfigModeSNI

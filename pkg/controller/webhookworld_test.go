@@ -27,7 +27,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// webhookLabel is on the namespaces of tests whose Secrets the webhook is called for: the others are about what comes after.
+// webhookLabel is on the namespaces of tests whose Secrets the webhook is called for: the others are about what comes
+// after.
 const webhookLabel = "test.fairlead.dev/webhook"
 
 // Where the webhook of the manager that leads is, which nobody calls, and that of a replica that does not lead.
@@ -63,7 +64,9 @@ func webhookConfiguration(address, label string) (*admissionv1.MutatingWebhookCo
 		}
 		for i := range out.Webhooks {
 			webhook := &out.Webhooks[i]
-			webhook.ClientConfig = admissionv1.WebhookClientConfig{URL: ptr.To("https://" + address + *webhook.ClientConfig.Service.Path)}
+			webhook.ClientConfig = admissionv1.WebhookClientConfig{
+				URL: ptr.To("https://" + address + *webhook.ClientConfig.Service.Path),
+			}
 			webhook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{webhookLabel: label}}
 		}
 		return out, err
@@ -118,8 +121,8 @@ func startReplica(t *testing.T, m *management) {
 	})
 }
 
-// webhookCluster makes a Cluster with a kubeconfig in a namespace of its own that the webhook is called for, and waits until the
-// way is on record and in the kubeconfig.
+// webhookCluster makes a Cluster with a kubeconfig in a namespace of its own that the webhook is called for, and
+// waits until the way is on record and in the kubeconfig.
 func webhookCluster(t *testing.T, m *management, name string) *clusterv1.Cluster {
 	t.Helper()
 	return labelledCluster(t, m, "yes", name)
@@ -149,7 +152,9 @@ func labelledCluster(t *testing.T, m *management, label, name string) *clusterv1
 
 func labelledNamespace(t *testing.T, m *management, label string) string {
 	t.Helper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: map[string]string{webhookLabel: label}}}
+	ns := &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: map[string]string{webhookLabel: label}},
+	}
 	controllertest.Create(t, m, ns)
 	return ns.Name
 }

@@ -50,7 +50,7 @@ func bootCondition(m *clusterv1.Machine, boot *report.Boot, c bootCircumstances)
 	}
 	have := apimeta.FindStatusCondition(m.Status.Conditions, machineCondition)
 	if have != nil && have.Reason != v1alpha1.ReasonWaitingForReport && have.Reason != v1alpha1.ReasonNeverReported {
-		return nil, 0 // what was reported stays, though nobody remembers the report any more
+		return nil, 0 // the condition of the last report stays
 	}
 	if !c.expected || !m.DeletionTimestamp.IsZero() {
 		return nil, 0

@@ -84,7 +84,7 @@ type match struct {
 	uid    types.UID
 }
 
-// assign gives each Machine the newest report that is of it, and returns those that are of none, or nobody knows of which. A boot
+// assign gives each Machine the newest report that is of it, and returns those that match none or more than one. A boot
 // that was of a Machine before stays that one's: when that is gone it is nobody's, though its name or address may be another's by then.
 // What is so now is returned for the next call, by host.
 func assign(machines []*clusterv1.Machine, boots []report.Boot, before map[string]match) (byMachine map[string]report.Boot, left []unmatched, now map[string]match) {
@@ -115,7 +115,7 @@ func assign(machines []*clusterv1.Machine, boots []report.Boot, before map[strin
 	return byMachine, left, now
 }
 
-// unmatched is a report of which nobody knows whose it is.
+// unmatched is a report that matches no Machine, or more than one.
 type unmatched struct {
 	boot       report.Boot
 	candidates int // of more than one Machine

@@ -182,7 +182,7 @@ func (r *Reconciler) tooSoon(key client.ObjectKey, now time.Time) time.Duration 
 	return 0
 }
 
-// recall is for who holds the lock.
+// recall returns what is remembered of a Tunnel. The caller holds the lock.
 func (r *Reconciler) recall(key client.ObjectKey) *bootMemory {
 	if r.memory == nil {
 		r.memory = map[client.ObjectKey]*bootMemory{}

@@ -14,27 +14,29 @@ import (
 )
 
 const (
-	// strangerTime is how long a report may be without a Machine before somebody is told: addresses come late.
+	// strangerTime is how long a report may be without a Machine before an event is recorded: addresses come late.
 	strangerTime = 2 * time.Minute
-	// strangersInterval is how often somebody is told of strangers of one Cluster: who has its token can invent as many as he likes.
+	// strangersInterval is how often an event for unmatched reports of one Cluster is recorded: a holder of its token
+	// can invent as many as he likes.
 	strangersInterval = 10 * time.Minute
 	// maxStrangers bounds what is remembered of those of one Cluster.
 	maxStrangers = 1000
 )
 
-// stranger is a machine that reports, and of which nobody knows which Machine it is.
+// stranger is a reporting machine that matches no Machine.
 type stranger struct {
 	bootID string
 	since  time.Time
 	told   bool
 }
 
-// strangers tells of reports that are of no Machine: once for each boot, and of all together. It returns when there is something to tell.
+// strangers tells of reports that are of no Machine: once for each boot, and of all together. It returns when there
+// is something to tell.
 func (r *Reconciler) strangers(cluster *clusterv1.Cluster, left []unmatched, now time.Time) (next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.recall(client.ObjectKeyFromObject(cluster))
-	quiet := m.told.Add(strangersInterval).Sub(now) // for how long nobody is told
+	quiet := m.told.Add(strangersInterval).Sub(now) // until the next event
 	before := m.strangers
 	m.strangers = map[string]stranger{}
 	var news []unmatched
@@ -56,7 +58,10 @@ func (r *Reconciler) strangers(cluster *clusterv1.Cluster, left []unmatched, now
 	}
 	if len(news) > 0 {
 		m.told = now
-		r.Recorder.Eventf(cluster, nil, corev1.EventTypeWarning, v1alpha1.EventBootReportUnmatched, "Boot", "%s", condition.Shorten(strangersMessage(news)))
+		r.Recorder.Eventf(
+			cluster, nil, corev1.EventTypeWarning, v1alpha1.EventBootReportUnmatched, "Boot", "%s",
+			condition.Shorten(strangersMessage(news)),
+		)
 	}
 	return next
 }
@@ -66,15 +71,21 @@ func strangersMessage(news []unmatched) string {
 	if len(news) == 1 {
 		return first
 	}
-	return fmt.Sprintf("%d machines report how they boot, and nobody knows of which Machines they are, such as: %s", len(news), first)
+	return fmt.Sprintf(
+		"%d machines report how they boot, and nobody knows of which Machines they are, such as: %s", len(news), first,
+	)
 }
 
 func strangerMessage(u unmatched) string {
 	m := u.boot.Report.GetMachine()
-	who := fmt.Sprintf("a machine that calls itself %s and has the addresses %s reports how it boots (%s), ", m.GetHostname(), strings.Join(m.GetAddresses(), ", "),
+	who := fmt.Sprintf("a machine that calls itself %s and has the addresses %s reports how it boots (%s), ",
+		m.GetHostname(), strings.Join(m.GetAddresses(), ", "),
 		strings.ToLower(strings.TrimPrefix(u.boot.Report.GetState().String(), "BOOT_STATE_")))
 	if u.candidates > 1 {
-		return who + fmt.Sprintf("and may be any of %d Machines: give edge-agent report its --machine or --provider-id", u.candidates)
+		return who + fmt.Sprintf(
+			"and may be any of %d Machines: give edge-agent report its --machine or --provider-id", u.candidates,
+		)
 	}
-	return who + "and is no Machine of this Cluster by name, address, provider id or system UUID: give edge-agent report its --machine or --provider-id"
+	return who + "and is no Machine of this Cluster by name, address, provider id or system UUID: give edge-agent " +
+		"report its --machine or --provider-id"
 }

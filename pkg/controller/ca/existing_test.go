@@ -38,7 +38,8 @@ func TestAnInstallationUsesTheCAThatIsThere(t *testing.T) {
 			t.Fatalf("%+v, %v", result, err)
 		}
 		ca, gateway, published := controllertest.Installed(t, m, config.Namespace)
-		if string(ca.Data[corev1.TLSCertKey]) != string(mine.CertPEM()) || published.Data[v1alpha1.TrustBundleKey] != string(mine.CertPEM()) {
+		if string(ca.Data[corev1.TLSCertKey]) != string(mine.CertPEM()) ||
+			published.Data[v1alpha1.TrustBundleKey] != string(mine.CertPEM()) {
 			t.Fatal("another CA is used")
 		}
 		versions = append(versions, ca.ResourceVersion+gateway.ResourceVersion+published.ResourceVersion)

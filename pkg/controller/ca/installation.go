@@ -1,6 +1,7 @@
-// Package ca keeps the CAs of an installation: it makes or reads the source, takes a rotation through its phases, publishes the trust
-// bundle, and lends the CA that signs for a role at a time. In go the source Secret and the clock, out come the state Secret,
-// the published ConfigMap and the gateway token. It does not know who asks for certificates: package signer does.
+// Package ca keeps the CAs of an installation: it makes or reads the source, takes a rotation through its phases,
+// publishes the trust bundle, and lends the CA that signs for a role at a time. In go the source Secret and the
+// clock, out come the state Secret, the published ConfigMap and the gateway token. It does not know who asks for
+// certificates: package signer does.
 package ca
 
 import (
@@ -29,8 +30,8 @@ import (
 )
 
 const (
-	// installationInterval is how often the installation's Secrets are looked at: of the CA's only the metadata is watched, so
-	// that the key stays out of every cache, and the others are the controller's own.
+	// installationInterval is how often the installation's Secrets are looked at: of the CA's only the metadata is
+	// watched, so that the key stays out of every cache, and the others are the controller's own.
 	installationInterval = 10 * time.Second
 	// maxRounds is more than all writes that can be due at one time.
 	maxRounds = 10
@@ -60,8 +61,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// ensure does one write after the other, each after a new look at everything, until nothing is left to do. So whoever comes
-// after a crash goes on where the last one stopped.
+// ensure does one write after the other, each after a new look at everything, until nothing is left to do. So after a
+// crash the next process continues at the same step.
 func (r *Reconciler) ensure(ctx context.Context) (wait time.Duration, err error) {
 	for range maxRounds {
 		var changed bool
@@ -125,7 +126,9 @@ func (r *Reconciler) begin(ctx context.Context, source caSource) (wait time.Dura
 }
 
 // advance writes what is due of source and state.
-func (r *Reconciler) advance(ctx context.Context, source caSource, state caState, secret *corev1.Secret, facts caFacts) (changed bool, err error) {
+func (r *Reconciler) advance(
+	ctx context.Context, source caSource, state caState, secret *corev1.Secret, facts caFacts,
+) (changed bool, err error) {
 	timing := r.Config.Timing()
 	switch next, due := state.step(facts, timing); {
 	case state.wantsAnother(facts, timing) && fixed(source.secret):
@@ -158,7 +161,9 @@ func (r *Reconciler) wait(state caState) time.Duration {
 }
 
 // write creates an object, or changes what differs.
-func (r *Reconciler) write(ctx context.Context, what string, want, have client.Object, create bool) (changed bool, err error) {
+func (r *Reconciler) write(
+	ctx context.Context, what string, want, have client.Object, create bool,
+) (changed bool, err error) {
 	switch {
 	case create:
 		err = objects.Wrap("creating "+what, r.Client.Create(ctx, want))
@@ -218,7 +223,9 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		For(&corev1.ConfigMap{}, builder.WithPredicates(reconciler.Named(key.Namespace, key.Name))).
 		WatchesRawSource(source.Kind[client.Object](sources, reconciler.SecretMetadata(), toInstallation)).
 		// The first time there is no ConfigMap that could be seen.
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(
+			_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) error {
 			queue.Add(reconcile.Request{NamespacedName: key})
 			return nil
 		})).

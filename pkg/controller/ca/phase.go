@@ -14,12 +14,12 @@ type caFacts struct {
 	up        time.Time // since when this process signs
 	source    *Issuer   // what the source Secret holds; nil: nothing that can be used
 	broken    bool      // there is a source Secret, but it can't be used
-	requested bool      // somebody asks for another CA
+	requested bool      // another CA was asked for
 	published []byte    // the trust bundle that is out
 }
 
-// step returns what the state has to become, if anything: one step at a time, each of which is one write. A rotation that
-// has begun to move ends before the next one begins, so there are never more than two CAs.
+// step returns what the state has to become, if anything: one step at a time, each of which is one write. A rotation
+// that has begun to move ends before the next one begins, so there are never more than two CAs.
 func (s caState) step(f caFacts, t config.Timing) (next caState, changed bool) {
 	switch s.phase {
 	case v1alpha1.CAPhaseIntroduce:
@@ -44,7 +44,9 @@ func (s caState) step(f caFacts, t config.Timing) (next caState, changed bool) {
 func (s caState) stepIntroduce(f caFacts, t config.Timing) (next caState, changed bool) {
 	next = s
 	switch {
-	case f.source != nil && f.source.Equal(s.signing.CA): // the next CA has not signed anything: as if it had not been there
+	case f.source != nil && f.source.Equal(
+		s.signing.CA,
+	): // the next CA has not signed anything: as if it had not been there
 		return caState{phase: v1alpha1.CAPhaseSteady, since: f.now, signing: s.signing}, true
 	case f.source != nil && !f.source.Equal(s.next.CA):
 		next.next, next.since = f.source, time.Time{}
@@ -53,18 +55,20 @@ func (s caState) stepIntroduce(f caFacts, t config.Timing) (next caState, change
 		next.since = f.now
 		return next, bytes.Equal(f.published, s.bundle())
 	// When the CA that signs ends, no leaf is valid any more, and there is nothing to wait for.
-	case f.now.Before(s.signing.NotAfter()) && (f.now.Before(s.since.Add(t.Introduce())) || f.now.Before(f.up.Add(t.Settle()))):
+	case f.now.Before(s.signing.NotAfter()) &&
+		(f.now.Before(s.since.Add(t.Introduce())) || f.now.Before(f.up.Add(t.Settle()))):
 		return s, false
 	}
 	return caState{phase: v1alpha1.CAPhaseMove, since: f.now, signing: s.next, previous: s.signing}, true
 }
 
-// wantsAnother says whether the controller has to make another CA: only one of its own, and only while no rotation runs.
+// wantsAnother says whether the controller has to make another CA: only one of its own, and only while no rotation
+// runs.
 func (s caState) wantsAnother(f caFacts, t config.Timing) bool {
 	if s.phase != v1alpha1.CAPhaseSteady || !s.signing.made || (f.source != nil && !f.source.Equal(s.signing.CA)) {
 		return false
 	}
-	// What somebody has put into the source by mistake is overwritten only when there is no more time to wait for a cure.
+	// What was put into the source by mistake is overwritten only when there is no more time to wait for a cure.
 	return (f.requested && !f.broken) || !f.now.Before(s.rotateAt(t))
 }
 

@@ -24,7 +24,9 @@ func newIssuer(t *testing.T, name string, at time.Time, life time.Duration) *Iss
 func TestStep(t *testing.T) {
 	at := time.Now()
 	timing := config.Timing{Leaf: 24 * time.Hour, Overlap: 90 * 24 * time.Hour, Life: config.DefaultCALifetime}
-	old, next, third := newIssuer(t, "old", at, config.DefaultCALifetime), newIssuer(t, "next", at, config.DefaultCALifetime), newIssuer(t, "third", at, config.DefaultCALifetime)
+	old, next, third := newIssuer(
+		t, "old", at, config.DefaultCALifetime,
+	), newIssuer(t, "next", at, config.DefaultCALifetime), newIssuer(t, "third", at, config.DefaultCALifetime)
 	ending := newIssuer(t, "ending", at, time.Hour)
 	steady := caState{phase: v1alpha1.CAPhaseSteady, signing: old}
 	introduce := caState{phase: v1alpha1.CAPhaseIntroduce, signing: old, next: next, since: at}
@@ -38,24 +40,58 @@ func TestStep(t *testing.T) {
 		want  v1alpha1.CAPhase // empty: nothing changes
 		next  *Issuer
 	}{
-		"nothing is new":                                {state: steady, facts: caFacts{source: old}},
-		"no source can be used":                         {state: steady},
-		"the source is another":                         {state: steady, facts: caFacts{source: next}, want: v1alpha1.CAPhaseIntroduce, next: next},
-		"the bundle is not out yet":                     {state: waiting, facts: caFacts{source: next, published: old.CertPEM()}, after: 100 * time.Hour},
-		"the bundle is out":                             {state: waiting, facts: caFacts{source: next, published: waiting.bundle()}, after: time.Hour, want: v1alpha1.CAPhaseIntroduce, next: next},
-		"leaves of older bundles live":                  {state: introduce, facts: caFacts{source: next}, after: timing.Introduce() - time.Second},
-		"they have ended":                               {state: introduce, facts: caFacts{source: next}, after: timing.Introduce(), want: v1alpha1.CAPhaseMove},
-		"the signer has been away":                      {state: introduce, facts: caFacts{source: next, up: at.Add(timing.Introduce())}, after: timing.Introduce() + timing.Settle() - time.Second},
-		"the signer has been back for long enough":      {state: introduce, facts: caFacts{source: next, up: at.Add(timing.Introduce())}, after: timing.Introduce() + timing.Settle(), want: v1alpha1.CAPhaseMove},
-		"the source breaks meanwhile":                   {state: introduce, after: timing.Introduce(), want: v1alpha1.CAPhaseMove},
-		"the source becomes a third CA":                 {state: introduce, facts: caFacts{source: third}, after: time.Hour, want: v1alpha1.CAPhaseIntroduce, next: third},
-		"the source becomes the old CA again":           {state: introduce, facts: caFacts{source: old}, after: time.Hour, want: v1alpha1.CAPhaseSteady},
-		"the old CA ends before its successor may sign": {state: caState{phase: v1alpha1.CAPhaseIntroduce, signing: ending, next: next, since: at}, facts: caFacts{source: next}, after: 2 * time.Hour, want: v1alpha1.CAPhaseMove},
-		"edges may still be away":                       {state: move, facts: caFacts{source: next}, after: timing.Move() - time.Second},
-		"a third CA waits for its turn":                 {state: move, facts: caFacts{source: third}, after: time.Hour},
-		"the overlap is over":                           {state: move, facts: caFacts{source: next}, after: timing.Move(), want: v1alpha1.CAPhaseRetire},
-		"xds-servers have certificates of the old CA":   {state: retire, facts: caFacts{source: next}, after: timing.Retire() - time.Second},
-		"they have others":                              {state: retire, facts: caFacts{source: next}, after: timing.Retire(), want: v1alpha1.CAPhaseSteady},
+		"nothing is new":        {state: steady, facts: caFacts{source: old}},
+		"no source can be used": {state: steady},
+		"the source is another": {
+			state: steady, facts: caFacts{source: next}, want: v1alpha1.CAPhaseIntroduce, next: next,
+		},
+		"the bundle is not out yet": {
+			state: waiting, facts: caFacts{source: next, published: old.CertPEM()}, after: 100 * time.Hour,
+		},
+		"the bundle is out": {
+			state: waiting, facts: caFacts{source: next, published: waiting.bundle()}, after: time.Hour,
+			want: v1alpha1.CAPhaseIntroduce, next: next,
+		},
+		"leaves of older bundles live": {
+			state: introduce, facts: caFacts{source: next}, after: timing.Introduce() - time.Second,
+		},
+		"they have ended": {
+			state: introduce, facts: caFacts{source: next}, after: timing.Introduce(), want: v1alpha1.CAPhaseMove,
+		},
+		"the signer has been away": {
+			state: introduce, facts: caFacts{source: next, up: at.Add(timing.Introduce())},
+			after: timing.Introduce() + timing.Settle() - time.Second,
+		},
+		"the signer has been back for long enough": {
+			state: introduce, facts: caFacts{source: next, up: at.Add(timing.Introduce())},
+			after: timing.Introduce() + timing.Settle(), want: v1alpha1.CAPhaseMove,
+		},
+		"the source breaks meanwhile": {
+			state: introduce, after: timing.Introduce(), want: v1alpha1.CAPhaseMove,
+		},
+		"the source becomes a third CA": {
+			state: introduce, facts: caFacts{source: third}, after: time.Hour, want: v1alpha1.CAPhaseIntroduce, next: third,
+		},
+		"the source becomes the old CA again": {
+			state: introduce, facts: caFacts{source: old}, after: time.Hour, want: v1alpha1.CAPhaseSteady,
+		},
+		"the old CA ends before its successor may sign": {
+			state: caState{phase: v1alpha1.CAPhaseIntroduce, signing: ending, next: next, since: at},
+			facts: caFacts{source: next}, after: 2 * time.Hour, want: v1alpha1.CAPhaseMove,
+		},
+		"edges may still be away": {
+			state: move, facts: caFacts{source: next}, after: timing.Move() - time.Second,
+		},
+		"a third CA waits for its turn": {state: move, facts: caFacts{source: third}, after: time.Hour},
+		"the overlap is over": {
+			state: move, facts: caFacts{source: next}, after: timing.Move(), want: v1alpha1.CAPhaseRetire,
+		},
+		"xds-servers have certificates of the old CA": {
+			state: retire, facts: caFacts{source: next}, after: timing.Retire() - time.Second,
+		},
+		"they have others": {
+			state: retire, facts: caFacts{source: next}, after: timing.Retire(), want: v1alpha1.CAPhaseSteady,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -77,9 +113,13 @@ func TestAnotherCAIsMadeInTime(t *testing.T) {
 		life, overlap time.Duration
 		wantAt        time.Duration
 	}{
-		"ten years":                           {life: config.DefaultCALifetime, overlap: 90 * 24 * time.Hour, wantAt: config.DefaultCALifetime / 5 * 4},
-		"a rotation that takes half the life": {life: 1000 * time.Hour, overlap: 450 * time.Hour, wantAt: (1000-450-24-24)*time.Hour - 30*time.Minute},
-		"a minute":                            {life: time.Minute, overlap: 0, wantAt: 0},
+		"ten years": {
+			life: config.DefaultCALifetime, overlap: 90 * 24 * time.Hour, wantAt: config.DefaultCALifetime / 5 * 4,
+		},
+		"a rotation that takes half the life": {
+			life: 1000 * time.Hour, overlap: 450 * time.Hour, wantAt: (1000-450-24-24)*time.Hour - 30*time.Minute,
+		},
+		"a minute": {life: time.Minute, overlap: 0, wantAt: 0},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -127,14 +167,15 @@ func trusted(all []*Issuer, ca *Issuer) bool {
 	return false
 }
 
-// renew gets a leaf and the bundle of this moment. An agent asks again at some time after two thirds of its leaf's life.
+// renew gets a leaf and the bundle of this moment. An agent asks again at some time after two thirds of its leaf's
+// life.
 func (h *holder) renew(role model.Role, state caState, timing config.Timing, now time.Time) {
 	h.ca, h.trusts, h.end = state.signer(role, timing, now), state.all(), now.Add(timing.Leaf)
 	h.renewAt = now.Add(timing.Leaf*2/3 + time.Duration(rand.Int64N(int64(timing.Leaf/3-time.Minute))))
 }
 
-// TestNobodyIsLockedOutByARotation has edges, gateways and an xds-server live through one, each renewing when it pleases, two
-// edges asleep for weeks, and looks every minute whether all who have to can verify each other.
+// TestNobodyIsLockedOutByARotation has edges, gateways and an xds-server live through one, each renewing when it
+// pleases, two edges asleep for weeks, and looks every minute whether all who have to can verify each other.
 func TestNobodyIsLockedOutByARotation(t *testing.T) {
 	at := time.Now()
 	timing := config.Timing{Leaf: 24 * time.Hour, Overlap: 20 * 24 * time.Hour, Life: config.DefaultCALifetime}
@@ -166,7 +207,9 @@ func TestNobodyIsLockedOutByARotation(t *testing.T) {
 			source = next
 		}
 		published := state.all()
-		if after, changed := state.step(caFacts{now: now, up: at, source: source, published: state.bundle()}, timing); changed {
+		if after, changed := state.step(
+			caFacts{now: now, up: at, source: source, published: state.bundle()}, timing,
+		); changed {
 			state = after
 		}
 		seen[state.phase] = true

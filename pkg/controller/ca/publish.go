@@ -19,14 +19,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// readState reads the state from the apiserver: at each use, so that the keys are nowhere but there. The Secret is nil where there
-// is none.
+// readState reads the state from the apiserver: at each use, so that the keys are nowhere but there. The Secret is
+// nil where there is none.
 func (r *Reconciler) readState(ctx context.Context) (caState, *corev1.Secret, error) {
 	return readCAState(ctx, r.Live, r.Config.Namespace)
 }
 
 func readCAState(ctx context.Context, live client.Reader, namespace string) (caState, *corev1.Secret, error) {
-	secret, err := objects.Get(ctx, live, client.ObjectKey{Namespace: namespace, Name: v1alpha1.CAStateSecretName}, &corev1.Secret{})
+	secret, err := objects.Get(
+		ctx, live, client.ObjectKey{Namespace: namespace, Name: v1alpha1.CAStateSecretName}, &corev1.Secret{},
+	)
 	if err != nil || secret == nil {
 		return caState{}, nil, objects.Wrap("reading state of the CA", err)
 	}
@@ -62,13 +64,17 @@ func (r *Reconciler) writeState(ctx context.Context, have *corev1.Secret, state 
 	want.Data = data
 	changed, err := r.write(ctx, "state of the CA", want, have, have == nil)
 	if changed {
-		r.Log.Info("CA in use", "phase", string(state.phase), "serial", state.signing.Serial(), "not_after", state.signing.NotAfter())
+		r.Log.Info(
+			"CA in use", "phase", string(state.phase), "serial", state.signing.Serial(), "not_after", state.signing.NotAfter(),
+		)
 	}
 	return err
 }
 
 // publish writes what is public of a state: first where new gateways read it, then where everybody does.
-func (r *Reconciler) publish(ctx context.Context, have *corev1.ConfigMap, state caState, problem string) (changed bool, err error) {
+func (r *Reconciler) publish(
+	ctx context.Context, have *corev1.ConfigMap, state caState, problem string,
+) (changed bool, err error) {
 	bundle := state.bundle()
 	token, changed, err := r.ensureGatewayToken(ctx, bundle)
 	if changed || err != nil {
@@ -96,12 +102,17 @@ func (r *Reconciler) publish(ctx context.Context, have *corev1.ConfigMap, state 
 // public is what everybody may know of a state.
 func (s caState) public(t config.Timing, now time.Time, problem string) v1alpha1.CARotation {
 	end, all := s.deadlines(t)
-	out := v1alpha1.CARotation{Phase: s.phase, Since: objects.TimeOrNil(s.since), Until: objects.TimeOrNil(end), Ends: objects.TimeOrNil(all), Problem: problem}
+	out := v1alpha1.CARotation{
+		Phase: s.phase, Since: objects.TimeOrNil(s.since), Until: objects.TimeOrNil(end), Ends: objects.TimeOrNil(all),
+		Problem: problem,
+	}
 	if s.phase == v1alpha1.CAPhaseSteady && s.signing.made {
 		out.Next = objects.TimeOrNil(s.rotateAt(t))
 	}
 	for _, ca := range s.all() {
-		info := v1alpha1.CAInfo{Subject: ca.Subject(), Serial: ca.Serial(), NotAfter: metav1.NewTime(ca.NotAfter()), Brought: !ca.made}
+		info := v1alpha1.CAInfo{
+			Subject: ca.Subject(), Serial: ca.Serial(), NotAfter: metav1.NewTime(ca.NotAfter()), Brought: !ca.made,
+		}
 		for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
 			if s.signer(role, t, now).Equal(ca.CA) {
 				info.Signs = append(info.Signs, string(role))
@@ -119,11 +130,14 @@ func problemOf(c config.Config, source caSource, state caState, facts caFacts) s
 	case source.problem != "":
 		return source.problem + "; until then the CA that is in use goes on"
 	case source.secret == nil && !state.expected().made:
-		return secret + " is gone; the CA that it held goes on in use, but will not be followed by another: put it back, or have its issuer do so"
+		return secret + " is gone; the CA that it held goes on in use, but will not be followed by another: put it back, " +
+			"or have its issuer do so"
 	case facts.requested && state.phase == v1alpha1.CAPhaseSteady && !state.signing.made:
-		return "a rotation was asked for, but the CA was brought: put another one into " + secret + ", or have its issuer renew it, and the rotation begins by itself"
+		return "a rotation was asked for, but the CA was brought: put another one into " + secret +
+			", or have its issuer renew it, and the rotation begins by itself"
 	case state.phase == v1alpha1.CAPhaseSteady && !state.signing.made && left < c.Timing().Total():
-		return fmt.Sprintf("the CA in %s ends at %s, and a rotation takes %s: put in another one, or have its issuer renew it earlier",
+		return fmt.Sprintf("the CA in %s ends at %s, and a rotation takes %s: put in another one, or have its issuer "+
+			"renew it earlier",
 			secret, state.signing.NotAfter().UTC().Format(time.RFC3339), c.Timing().Total())
 	}
 	return ""
@@ -141,10 +155,14 @@ func (r *Reconciler) say(about client.Object, problem string) {
 	r.Log.Error("the CA needs attention", "problem", problem)
 	switch o := about.(type) {
 	case *corev1.Secret:
-		r.Recorder.Eventf(o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", condition.Shorten(problem))
+		r.Recorder.Eventf(
+			o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", condition.Shorten(problem),
+		)
 	case *corev1.ConfigMap:
 		if o != nil {
-			r.Recorder.Eventf(o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", condition.Shorten(problem))
+			r.Recorder.Eventf(
+				o, nil, corev1.EventTypeWarning, v1alpha1.EventCAProblem, "Reconcile", "%s", condition.Shorten(problem),
+			)
 		}
 	}
 }

@@ -18,7 +18,9 @@ import (
 func TestARotationGoesThroughAllPhases(t *testing.T) {
 	w := newWorld(t, controllertest.APIServer(t))
 	phases := w.rotate()
-	want := []v1alpha1.CAPhase{v1alpha1.CAPhaseIntroduce, v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire, v1alpha1.CAPhaseSteady}
+	want := []v1alpha1.CAPhase{
+		v1alpha1.CAPhaseIntroduce, v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire, v1alpha1.CAPhaseSteady,
+	}
 	if fmt.Sprint(phases) != fmt.Sprint(want) {
 		t.Errorf("phases %v, want %v", phases, want)
 	}
@@ -73,7 +75,9 @@ func TestPhasesDecideWhoSigns(t *testing.T) {
 		if got := w.state().phase; got != phase {
 			t.Fatalf("phase %s, want %s", got, phase)
 		}
-		for role, want := range map[model.Role]string{model.RoleEdge: edge, model.RoleGateway: edge, model.RoleController: edge, model.RoleControl: control} {
+		for role, want := range map[model.Role]string{
+			model.RoleEdge: edge, model.RoleGateway: edge, model.RoleController: edge, model.RoleControl: control,
+		} {
 			ca, err := Load(t.Context(), w.config, w.m, role, w.clock)
 			if err != nil || ca.Serial() != want {
 				t.Errorf("in %s another CA signs for %s: %v", phase, role, err)
@@ -107,7 +111,10 @@ func TestPhasesDecideWhoSigns(t *testing.T) {
 func TestAnOldCAThatIsAboutToEndSignsNoMore(t *testing.T) {
 	at := time.Now()
 	timing := config.Timing{Leaf: time.Hour, Life: config.DefaultCALifetime}
-	state := caState{phase: v1alpha1.CAPhaseMove, signing: newIssuer(t, "new", at, config.DefaultCALifetime), previous: newIssuer(t, "old", at, 3*time.Hour)}
+	state := caState{
+		phase: v1alpha1.CAPhaseMove, signing: newIssuer(t, "new", at, config.DefaultCALifetime),
+		previous: newIssuer(t, "old", at, 3*time.Hour),
+	}
 	if got := state.signer(model.RoleControl, timing, at); got != state.previous {
 		t.Error("the new CA signs for the xds-servers before its time")
 	}

@@ -19,12 +19,12 @@ import (
 // selfTimeout bounds one look at the apiserver during a TLS handshake.
 const selfTimeout = 5 * time.Second
 
-// SelfIssued is the controller's own identity towards the xds-servers: a leaf that it issues to itself and keeps in memory
-// alone. It is safe for concurrent use.
+// SelfIssued is the controller's own identity towards the xds-servers: a leaf that it issues to itself and keeps in
+// memory alone. It is safe for concurrent use.
 type SelfIssued struct {
 	Config config.Config
 	Live   client.Reader
-	Trust  certs.TrustSource // of whom it is shown to
+	Trust  certs.TrustSource // of the servers that it is shown to
 
 	mu       sync.Mutex
 	identity certs.Identity
@@ -47,14 +47,16 @@ func (s *SelfIssued) Identity() (certs.Identity, error) {
 	return identity, nil
 }
 
-// trusted says whether the leaf is of a CA in the published bundle. It is not any more after the state of the CA was lost or
-// replaced, and would then be refused until it is due. A bundle that can't be read says nothing.
+// trusted says whether the leaf is of a CA in the published bundle. It is not any more after the state of the CA was
+// lost or replaced, and would then be refused until it is due. A bundle that can't be read says nothing.
 func (s *SelfIssued) trusted(now time.Time) bool {
 	roots, err := s.Trust.Roots()
 	if err != nil {
 		return true
 	}
-	_, err = s.identity.Leaf().Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err = s.identity.Leaf().Verify(x509.VerifyOptions{
+		Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
 	return err == nil
 }
 

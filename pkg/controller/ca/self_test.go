@@ -71,7 +71,9 @@ func TestTheControllersOwnLeafFollowsALostState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Leaf().Verify(x509.VerifyOptions{Roots: roots, CurrentTime: w.clock, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := second.Leaf().Verify(x509.VerifyOptions{
+		Roots: roots, CurrentTime: w.clock, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}); err != nil {
 		t.Error(err)
 	}
 	if again, err := s.Identity(); err != nil || again.Serial() != second.Serial() {

@@ -19,7 +19,8 @@ import (
 )
 
 // cureCA is what to do about a source that can't be used.
-const cureCA = "put in a root CA that signed itself and its key, such as cert-manager makes of a Certificate with isCA and a" +
+const cureCA = "put in a root CA that signed itself and its key, such as cert-manager makes of a Certificate with " +
+	"isCA and a" +
 	" SelfSigned issuer, or delete the Secret"
 
 // caSource is the Secret from which new CAs come.
@@ -44,7 +45,8 @@ func (r *Reconciler) readSource(ctx context.Context) (caSource, error) {
 	return s, nil
 }
 
-// parseSource reads the CA of a Secret, and tries whether it can sign what is needed. An error comes with the field that it is about.
+// parseSource reads the CA of a Secret, and tries whether it can sign what is needed. An error comes with the field
+// that it is about.
 func parseSource(c config.Config, secret *corev1.Secret, now time.Time) (*Issuer, string, error) {
 	if secret.Type != corev1.SecretTypeTLS {
 		return nil, "type", fmt.Errorf("it is %q, not %q", secret.Type, corev1.SecretTypeTLS)
@@ -87,14 +89,18 @@ func (r *Reconciler) writeSource(ctx context.Context, have *corev1.Secret, ca *c
 	return err
 }
 
-// fixed says whether a Secret can't be made a source: Kubernetes never changes a Secret's type, nor one that is immutable.
+// fixed says whether a Secret can't be made a source: Kubernetes never changes a Secret's type, nor one that is
+// immutable.
 func fixed(secret *corev1.Secret) bool {
 	return secret != nil && (secret.Type != corev1.SecretTypeTLS || ptr.Deref(secret.Immutable, false))
 }
 
 // removeSource makes room for a source, if the Secret is still the one that was looked at.
 func (r *Reconciler) removeSource(ctx context.Context, have *corev1.Secret) error {
-	r.Log.Warn("the CA Secret can't be changed and is deleted, so that it can be made again with another CA", "type", string(have.Type))
+	r.Log.Warn(
+		"the CA Secret can't be changed and is deleted, so that it can be made again with another CA", "type",
+		string(have.Type),
+	)
 	err := r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion})
 	return objects.Wrap("deleting CA Secret", client.IgnoreNotFound(err))
 }

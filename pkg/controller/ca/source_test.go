@@ -51,7 +51,8 @@ func TestABroughtCAThatChangesIsARotation(t *testing.T) {
 	}
 	w.ask()
 	w.reconcile()
-	if s := w.state(); s.phase != v1alpha1.CAPhaseSteady || !s.signing.Equal(second) || w.r.problem == "" && len(w.published().Annotations) != 0 {
+	if s := w.state(); s.phase != v1alpha1.CAPhaseSteady || !s.signing.Equal(second) ||
+		w.r.problem == "" && len(w.published().Annotations) != 0 {
 		t.Error("a CA that was brought is rotated by the controller")
 	}
 }
@@ -72,12 +73,14 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 		cert, key []byte
 		want      []string
 	}{
-		"garbage":                              {[]byte("garbage"), rootKey, []string{"tls.crt", "not PEM"}},
-		"nothing":                              {nil, nil, []string{"tls.crt", "no certificate"}},
-		"a certificate where a key belongs":    {root.CertPEM(), root.CertPEM(), []string{"tls.key", "no private key"}},
-		"the key of another":                   {root.CertPEM(), leafKey, []string{"tls.key", "not the certificate's"}},
-		"a leaf":                               {leafCert, leafKey, []string{"tls.crt", "no CA"}},
-		"an intermediate CA":                   {slices.Concat(interCert, root.CertPEM()), interKey, []string{"tls.crt", "not self-signed", "SelfSigned issuer"}},
+		"garbage":                           {[]byte("garbage"), rootKey, []string{"tls.crt", "not PEM"}},
+		"nothing":                           {nil, nil, []string{"tls.crt", "no certificate"}},
+		"a certificate where a key belongs": {root.CertPEM(), root.CertPEM(), []string{"tls.key", "no private key"}},
+		"the key of another":                {root.CertPEM(), leafKey, []string{"tls.key", "not the certificate's"}},
+		"a leaf":                            {leafCert, leafKey, []string{"tls.crt", "no CA"}},
+		"an intermediate CA": {
+			slices.Concat(interCert, root.CertPEM()), interKey, []string{"tls.crt", "not self-signed", "SelfSigned issuer"},
+		},
 		"a CA that has ended":                  {ended.CertPEM(), keyOf(t, ended), []string{"tls.crt", "ended"}},
 		"a CA that may not sign for our names": {limitedCert, limitedKey, []string{"tls.crt", "not permitted"}},
 	}
@@ -126,7 +129,10 @@ func signedBy(t *testing.T, ca *certs.CA, change func(*x509.Certificate)) (certP
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "x"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(config.DefaultCALifetime)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "x"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(config.DefaultCALifetime),
+	}
 	change(template)
 	parent, signer := template, any(key)
 	if ca != nil {
@@ -147,7 +153,9 @@ func signedBy(t *testing.T, ca *certs.CA, change func(*x509.Certificate)) (certP
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	return pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE", Bytes: der},
+	), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
 func TestASourceThatIsDeleted(t *testing.T) {
@@ -198,7 +206,10 @@ func TestASourceThatCanNotBeChanged(t *testing.T) {
 			if err := m.Delete(t.Context(), old); err != nil {
 				t.Fatal(err)
 			}
-			other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name, Annotations: old.Annotations}, Type: old.Type, Data: old.Data}
+			other := &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name, Annotations: old.Annotations},
+				Type:       old.Type, Data: old.Data,
+			}
 			tc.change(other)
 			controllertest.Create(t, m, other)
 			w.reconcile()
@@ -208,7 +219,8 @@ func TestASourceThatCanNotBeChanged(t *testing.T) {
 			w.clock = w.state().rotateAt(w.config.Timing()).Add(time.Minute)
 			w.fail.count = 0
 			w.reconcile()
-			if s := w.state(); s.phase != v1alpha1.CAPhaseIntroduce || !s.signing.Equal(made.CA) || w.secret(v1alpha1.CASecretName).Type != corev1.SecretTypeTLS {
+			if s := w.state(); s.phase != v1alpha1.CAPhaseIntroduce || !s.signing.Equal(made.CA) ||
+				w.secret(v1alpha1.CASecretName).Type != corev1.SecretTypeTLS {
 				t.Errorf("phase %s", s.phase)
 			}
 			if w.fail.count > 6 {
@@ -222,9 +234,12 @@ func TestASourceThatCanNotBeChanged(t *testing.T) {
 func TestAStateThatCanNotBeReadStopsEverythingAndSaysSo(t *testing.T) {
 	w := newWorld(t, controllertest.APIServer(t))
 	w.reconcile()
-	controllertest.Edit(t, w.m, w.secret(v1alpha1.CAStateSecretName), func(s *corev1.Secret) { s.Data["signing.key"] = []byte("garbage") })
+	controllertest.Edit(
+		t, w.m, w.secret(v1alpha1.CAStateSecretName), func(s *corev1.Secret) { s.Data["signing.key"] = []byte("garbage") },
+	)
 	_, err := w.r.ensure(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "fairlead-ca-state") || !strings.Contains(err.Error(), "signing.key") || strings.Contains(err.Error(), "BEGIN") {
+	if err == nil || !strings.Contains(err.Error(), "fairlead-ca-state") ||
+		!strings.Contains(err.Error(), "signing.key") || strings.Contains(err.Error(), "BEGIN") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -24,8 +24,8 @@ type Issuer struct {
 	made bool // by the controller
 }
 
-// caState is which CAs are in use, and how far their rotation is. What is in it decides; everything else that tells of CAs
-// is written after it.
+// caState is which CAs are in use, and how far their rotation is. What is in it decides; everything else that tells
+// of CAs is written after it.
 type caState struct {
 	phase    v1alpha1.CAPhase
 	since    time.Time // of the phase; zero in introduce until the bundle is out
@@ -53,11 +53,12 @@ func (s caState) all() []*Issuer {
 	return all
 }
 
-// signer is the CA that signs for a role. In the phase move the xds-servers go on showing a certificate of the old CA, which
-// whoever was away has in its bundle; but not one that is about to end with that CA.
+// signer is the CA that signs for a role. In the phase move the xds-servers go on showing a certificate of the old
+// CA, which an edge that was away has in its bundle; but not one that is about to end with that CA.
 func (s caState) signer(role model.Role, t config.Timing, now time.Time) *Issuer {
 	old := s.previous
-	if role == model.RoleControl && s.phase == v1alpha1.CAPhaseMove && old != nil && old.CanSign() && now.Add(t.Leaf).Before(old.NotAfter()) {
+	if role == model.RoleControl && s.phase == v1alpha1.CAPhaseMove && old != nil && old.CanSign() &&
+		now.Add(t.Leaf).Before(old.NotAfter()) {
 		return old
 	}
 	return s.signing
@@ -113,7 +114,7 @@ func (s caState) data() (map[string][]byte, error) {
 	return data, objects.Wrap("writing state of the CA", err)
 }
 
-// parseState is the inverse of data. It checks what the phase needs, so that nobody else has to.
+// parseState is the inverse of data. It checks everything that the phase needs; callers need not.
 func parseState(data map[string][]byte) (s caState, err error) {
 	var saved savedState
 	if err := json.Unmarshal(data[stateKey], &saved); err != nil {
@@ -166,7 +167,8 @@ func parseIssuer(cert, key []byte, made bool) (*Issuer, error) {
 func parseStateSecret(secret *corev1.Secret) (caState, error) {
 	s, err := parseState(secret.Data)
 	if err != nil {
-		return s, fmt.Errorf("reading Secret %s/%s: %w: restore it from a backup, or delete it: then what is in Secret %s signs at once, and whoever doesn't trust that yet has to enrol anew",
+		return s, fmt.Errorf("reading Secret %s/%s: %w: restore it from a backup, or delete it: then what is in Secret %s "+
+			"signs at once, and whoever doesn't trust that yet has to enrol anew",
 			secret.Namespace, secret.Name, err, v1alpha1.CASecretName)
 	}
 	return s, nil

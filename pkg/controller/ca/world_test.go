@@ -30,7 +30,10 @@ import (
 func newInstallation(api client.Client, config config.Config, now func() time.Time) *Reconciler {
 	ended := records.NewEndedTunnels(api, api, config.Namespace, now)
 	return &Reconciler{
-		Deps:  reconciler.Deps{Config: config, Client: api, Live: api, Log: slog.New(slog.DiscardHandler), Now: now, Recorder: events.NewFakeRecorder(100)},
+		Deps: reconciler.Deps{
+			Config: config, Client: api, Live: api, Log: slog.New(slog.DiscardHandler), Now: now,
+			Recorder: events.NewFakeRecorder(100),
+		},
 		ended: ended,
 	}
 }
@@ -45,7 +48,8 @@ type world struct {
 	r      *Reconciler
 }
 
-// failOnce fails one write: the one with this number, before it reaches the apiserver, or after, so that only the answer is lost.
+// failOnce fails one write: the one with this number, before it reaches the apiserver, or after, so that only the
+// answer is lost.
 type failOnce struct {
 	number, count int
 	after         bool
@@ -80,7 +84,9 @@ func (w *world) restart() {
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return w.fail.write(func() error { return c.Create(ctx, o, opts...) })
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption,
+		) error {
 			return w.fail.write(func() error { return c.Patch(ctx, o, patch, opts...) })
 		},
 	})
@@ -104,7 +110,12 @@ func (w *world) reconcile() {
 
 func (w *world) published() *corev1.ConfigMap {
 	w.t.Helper()
-	return controllertest.Read(w.t, w.m, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.config.Namespace, Name: v1alpha1.InstallationConfigMapName}})
+	return controllertest.Read(
+		w.t, w.m,
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.config.Namespace, Name: v1alpha1.InstallationConfigMapName},
+		},
+	)
 }
 
 func (w *world) rotation() (out v1alpha1.CARotation) {
@@ -126,14 +137,18 @@ func (w *world) state() caState {
 
 func (w *world) secret(name string) *corev1.Secret {
 	w.t.Helper()
-	return controllertest.Read(w.t, w.m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.config.Namespace, Name: name}})
+	return controllertest.Read(
+		w.t, w.m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.config.Namespace, Name: name}},
+	)
 }
 
 // checkOut says that whoever reads what is public trusts every CA that signs.
 func (w *world) checkOut() {
 	w.t.Helper()
 	state := w.state()
-	published, gateway := w.published().Data[v1alpha1.TrustBundleKey], w.secret(v1alpha1.GatewaySecretName).Data[v1alpha1.BootstrapCAKey]
+	published, gateway := w.published().Data[v1alpha1.TrustBundleKey], w.secret(
+		v1alpha1.GatewaySecretName,
+	).Data[v1alpha1.BootstrapCAKey]
 	if published != string(state.bundle()) || published != string(gateway) {
 		w.t.Fatalf("in %s the bundles are not those of the state", state.phase)
 	}

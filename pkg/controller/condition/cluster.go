@@ -18,8 +18,9 @@ import (
 // statusOwner is the field manager of what is ours in the status of a Cluster.
 const statusOwner = "fairlead-controller"
 
-// ClusterWriter writes the one condition that is ours on a Cluster. It applies on the server side, so it owns that condition and no other;
-// Cluster API's own controllers patch the conditions that they own and leave others as they find them.
+// ClusterWriter writes the one condition that is ours on a Cluster. It applies on the server side, so it owns that
+// condition and no other; Cluster API's own controllers patch the conditions that they own and leave others as they
+// find them.
 type ClusterWriter struct{ Client client.Client }
 
 // Set writes the condition, if it is not there already. The time of its last transition changes with its status alone.
@@ -42,7 +43,8 @@ func (s ClusterWriter) Differs(cluster *clusterv1.Cluster, condition *metav1.Con
 
 // onCluster is the condition as it has to be on the Cluster, and whether it is another there.
 func onCluster(cluster *clusterv1.Cluster, condition metav1.Condition) (want metav1.Condition, differs bool) {
-	condition.Type, condition.ObservedGeneration, condition.Message = v1alpha1.ClusterConditionTunnelReady, cluster.Generation, Shorten(condition.Message)
+	condition.Type, condition.ObservedGeneration = v1alpha1.ClusterConditionTunnelReady, cluster.Generation
+	condition.Message = Shorten(condition.Message)
 	all := append([]metav1.Condition(nil), cluster.Status.Conditions...)
 	differs = apimeta.SetStatusCondition(&all, condition)
 	return *apimeta.FindStatusCondition(all, condition.Type), differs
@@ -60,8 +62,11 @@ func (s ClusterWriter) apply(ctx context.Context, cluster *clusterv1.Cluster, co
 	return Apply(ctx, s.Client, clusterv1.GroupVersion.WithKind("Cluster"), cluster, conditions)
 }
 
-// Apply writes those conditions of an object that are the controller's: which are not among them any more go. It is ApplyStatus.
-func Apply(ctx context.Context, to client.Client, kind schema.GroupVersionKind, of client.Object, conditions []metav1.Condition) error {
+// Apply writes those conditions of an object that are the controller's: which are not among them any more go. It is
+// ApplyStatus.
+func Apply(
+	ctx context.Context, to client.Client, kind schema.GroupVersionKind, of client.Object, conditions []metav1.Condition,
+) error {
 	all, err := Unstructured(conditions)
 	if err != nil {
 		return objects.Wrap("writing condition of "+kind.Kind, err)
@@ -69,20 +74,26 @@ func Apply(ctx context.Context, to client.Client, kind schema.GroupVersionKind, 
 	return ApplyStatus(ctx, to, statusOwner, kind, of, map[string]any{"conditions": all})
 }
 
-// ApplyStatus applies a status on the server side, in which owner has nothing but what it holds: what owner applied before and is not in
-// it any more goes, and what others own stays. An object that is gone is no error; another of the same name is a conflict.
-func ApplyStatus(ctx context.Context, to client.Client, owner string, kind schema.GroupVersionKind, of client.Object, status map[string]any) error {
+// ApplyStatus applies a status on the server side, in which owner has nothing but what it holds: what owner applied
+// before and is not in it any more goes, and what others own stays. An object that is gone is no error; another of
+// the same name is a conflict.
+func ApplyStatus(
+	ctx context.Context, to client.Client, owner string, kind schema.GroupVersionKind, of client.Object,
+	status map[string]any,
+) error {
 	o := &unstructured.Unstructured{Object: map[string]any{"status": status}}
 	o.SetGroupVersionKind(kind)
 	o.SetNamespace(of.GetNamespace())
 	o.SetName(of.GetName())
 	o.SetUID(of.GetUID())
-	err := to.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(owner), client.ForceOwnership)
+	err := to.Status().Apply(
+		ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(owner), client.ForceOwnership,
+	)
 	return client.IgnoreNotFound(objects.Wrap("writing status of "+kind.Kind, err))
 }
 
-// Unstructured returns values as they are in an unstructured object. It is never nil: the apiserver would make null of a status
-// that has nothing else.
+// Unstructured returns values as they are in an unstructured object. It is never nil: the apiserver would make null
+// of a status that has nothing else.
 func Unstructured[T any](values []T) ([]any, error) {
 	all := []any{}
 	for i := range values {

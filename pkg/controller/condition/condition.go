@@ -1,9 +1,10 @@
-// Package condition sets the conditions of Tunnels, Clusters and Machines, writes them, and records an event for each transition.
-// In go the conditions that a reconciler has found, out come at most one write for each object, and its events. It does not know
-// how a condition comes about.
+// Package condition sets the conditions of Tunnels, Clusters and Machines, writes them, and records an event for each
+// transition. In go the conditions that a reconciler has found, out come at most one write for each object, and its
+// events. It does not know how a condition comes about.
 //
-// The status of a Tunnel is patched with the resourceVersion that was read, because several reconcilers write it and it holds ids,
-// names and counts. The conditions of Clusters and Machines are applied on the server side: one field owner has one condition on each.
+// The status of a Tunnel is patched with the resourceVersion that was read, because several reconcilers write it and
+// it holds ids, names and counts. The conditions of Clusters and Machines are applied on the server side: one field
+// owner has one condition on each.
 package condition
 
 import (
@@ -31,7 +32,7 @@ func Counted(n int, one, more string) string {
 	return fmt.Sprintf("%d %s", n, more)
 }
 
-// Transition is a change of a condition that somebody may want to know of.
+// Transition is a change of a condition that is worth an event.
 type Transition struct{ Condition, EventType, Reason, Message string }
 
 // Set writes conditions into a status, and returns an event for each whose status or reason is another than
@@ -62,7 +63,8 @@ func IsLive(kind string) bool {
 func eventType(c metav1.Condition) string {
 	switch {
 	case c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.ReasonWaitingForSecret,
-		c.Type == v1alpha1.ConditionReady, c.Type == v1alpha1.ConditionKubeconfigSwitched, c.Type == v1alpha1.ConditionHostnameResolves:
+		c.Type == v1alpha1.ConditionReady, c.Type == v1alpha1.ConditionKubeconfigSwitched,
+		c.Type == v1alpha1.ConditionHostnameResolves:
 		return corev1.EventTypeNormal
 	}
 	return corev1.EventTypeWarning

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// Record makes events of transitions: on the Tunnel of each, and on its Cluster of those that who looks at that needs to know. The same
-// again within minutes is counted and not written anew: client-go's recorder does that.
+// Record makes events of transitions: on the Tunnel of each, and on its Cluster of those that who looks at that needs
+// to know. The same again within minutes is counted and not written anew: client-go's recorder does that.
 func Record(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tunnel, transitions []Transition) {
 	cluster, self := clusterOf(tunnel), eventObject(tunnel)
 	for _, t := range transitions {
@@ -23,21 +23,29 @@ func Record(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tu
 			recorder.Eventf(cluster, self, t.EventType, t.Reason, "Reconcile", "%s", t.Message)
 		}
 		if t.Condition != "" {
-			log.Info("condition changed", "cluster", client.ObjectKeyFromObject(tunnel).String(), "condition", t.Condition, "reason", t.Reason, "message", t.Message)
+			log.Info(
+				"condition changed", "cluster", client.ObjectKeyFromObject(tunnel).String(), "condition", t.Condition, "reason",
+				t.Reason, "message", t.Message,
+			)
 		}
 	}
 }
 
-// concernsCluster says whether a transition is told of the Cluster too: what a person has to do something about, and whether its
-// tunnel is up, with the end of either.
+// concernsCluster says whether a transition is told of the Cluster too: what a person has to do something about, and
+// whether its tunnel is up, with the end of either.
 func concernsCluster(t Transition) bool {
-	return t.Condition == "" || t.EventType == corev1.EventTypeWarning || slices.Contains([]string{v1alpha1.ConditionTunnelReady, v1alpha1.ConditionReady, v1alpha1.ConditionPaused}, t.Condition)
+	return t.Condition == "" || t.EventType == corev1.EventTypeWarning ||
+		slices.Contains(
+			[]string{v1alpha1.ConditionTunnelReady, v1alpha1.ConditionReady, v1alpha1.ConditionPaused}, t.Condition,
+		)
 }
 
-// eventObject names a Tunnel in events: without its resourceVersion, by which client-go would take the same event for another.
+// eventObject names a Tunnel in events: without its resourceVersion, by which client-go would take the same event for
+// another.
 func eventObject(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel", Namespace: tunnel.Namespace, Name: tunnel.Name, UID: tunnel.UID,
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel", Namespace: tunnel.Namespace, Name: tunnel.Name,
+		UID: tunnel.UID,
 	}
 }
 
@@ -48,6 +56,7 @@ func clusterOf(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
 		return nil
 	}
 	return &corev1.ObjectReference{
-		APIVersion: clusterv1.GroupVersion.String(), Kind: owner.Kind, Namespace: tunnel.Namespace, Name: owner.Name, UID: owner.UID,
+		APIVersion: clusterv1.GroupVersion.String(), Kind: owner.Kind, Namespace: tunnel.Namespace, Name: owner.Name,
+		UID: owner.UID,
 	}
 }

@@ -20,9 +20,12 @@ type Writer struct {
 	Log      *slog.Logger
 }
 
-// Report sets conditions in a status, writes it in one patch if it differs from that of the Tunnel, and then records an
-// event for each transition. It returns the Tunnel as it is then. A Tunnel that has changed since it was read is a conflict.
-func Report(ctx context.Context, w Writer, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition) (*v1alpha1.Tunnel, error) {
+// Report sets conditions in a status, writes it in one patch if it differs from that of the Tunnel, and then records
+// an event for each transition. It returns the Tunnel as it is then. A Tunnel that has changed since it was read is a
+// conflict.
+func Report(
+	ctx context.Context, w Writer, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition,
+) (*v1alpha1.Tunnel, error) {
 	transitions := Set(status, tunnel.Generation, conditions...)
 	if equality.Semantic.DeepEqual(*status, tunnel.Status) {
 		return tunnel, nil
@@ -37,7 +40,9 @@ func Report(ctx context.Context, w Writer, tunnel *v1alpha1.Tunnel, status *v1al
 
 // Patch writes a Tunnel's status and returns the Tunnel as it is then. A Tunnel that has changed since it was read is a
 // conflict.
-func Patch(ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus) (*v1alpha1.Tunnel, error) {
+func Patch(
+	ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus,
+) (*v1alpha1.Tunnel, error) {
 	want := tunnel.DeepCopy()
 	want.Status = status
 	return want, objects.Wrap("writing status of Tunnel", to.Status().Patch(ctx, want, objects.LockedPatch(tunnel)))

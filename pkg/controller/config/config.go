@@ -1,5 +1,5 @@
-// Package config holds the settings of one controller process: it validates them, and derives from them how long the phases of
-// a CA rotation last. It reads no flag, no file and no object.
+// Package config holds the settings of one controller process: it validates them, and derives from them how long the
+// phases of a CA rotation last. It reads no flag, no file and no object.
 package config
 
 import (
@@ -33,8 +33,8 @@ const minLeafLifetime = time.Second
 
 // Config is what the controller knows about its installation. What can be left out says so.
 type Config struct {
-	// NoTunnels is an installation that writes kubeconfigs alone, for networks of the user's own: it has no gateways, no CA
-	// and no xds-servers, and everything below that says something about those is left out.
+	// NoTunnels is an installation that writes kubeconfigs alone, for networks of the user's own: it has no gateways, no
+	// CA and no xds-servers, and everything below that says something about those is left out.
 	NoTunnels     bool
 	Domain        model.TunnelDomain
 	Namespace     string         // of the installation's own objects
@@ -48,23 +48,24 @@ type Config struct {
 	CAOverlap     time.Duration // for how long the old CA goes on beside the new one; never less than a leaf lives
 	TokenLifetime time.Duration
 	TokenUses     int32 // how many edges may enrol with one bootstrap token
-	// BootReportAfter is how long a machine whose infrastructure is there may take to its first boot report; zero: 10 minutes.
+	// BootReportAfter is how long a machine whose infrastructure is there may take to its first boot report; zero: 10
+	// minutes.
 	BootReportAfter time.Duration
 	XDSServerUser   string // the one user whose CertificateSigningRequests are looked at
-	// XDSServer is where the xds-servers are, a name with the addresses of all of them, to be asked what edges and gateways
-	// report. Zero: nothing is known of the state of tunnels.
+	// XDSServer is where the xds-servers are, a name with the addresses of all of them, to be asked what edges and
+	// gateways report. Zero: nothing is known of the state of tunnels.
 	XDSServer model.Endpoint
-	// StatusWrites is how many times a second at most live state is written to the status of Tunnels and Clusters, over all of them;
-	// zero: 150.
+	// StatusWrites is how many times a second at most live state is written to the status of Tunnels and Clusters, over
+	// all of them; zero: 150.
 	StatusWrites int
-	// DialNetworks are the networks in which the controller may dial addresses that Tunnels name, such as https proxies; none: it dials
-	// none of them.
+	// DialNetworks are the networks in which the controller may dial addresses that Tunnels name, such as https proxies;
+	// none: it dials none of them.
 	DialNetworks []netip.Prefix
 	NeverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
 	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
 	WebhookListen string
-	// WebhookCertDir is a folder with tls.crt and tls.key, which another program makes, replaces and has apiservers trust, such as
-	// cert-manager; empty: the controller does so itself.
+	// WebhookCertDir is a folder with tls.crt and tls.key, which another program makes, replaces and has apiservers
+	// trust, such as cert-manager; empty: the controller does so itself.
 	WebhookCertDir string
 	// Metrics is where figures are registered; nil: nowhere. PerCluster has some for each workload cluster.
 	Metrics    prometheus.Registerer
@@ -96,8 +97,12 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%d writes of status a second are less than none", c.StatusWrites))
 	}
 	if c.NoTunnels {
-		if c.Domain != "" || c.Gateways() != (kubeconfig.Gateways{}) || c.Public != (model.Endpoint{}) || c.XDSServer != (model.Endpoint{}) {
-			errs = append(errs, errors.New("an installation without tunnels has no tunnel domain and no addresses of gateways or xds-servers"))
+		if c.Domain != "" || c.Gateways() != (kubeconfig.Gateways{}) || c.Public != (model.Endpoint{}) ||
+			c.XDSServer != (model.Endpoint{}) {
+			errs = append(
+				errs,
+				errors.New("an installation without tunnels has no tunnel domain and no addresses of gateways or xds-servers"),
+			)
 		}
 		return errors.Join(errs...)
 	}
@@ -107,7 +112,9 @@ func (c Config) Validate() error {
 // validateTunnels returns everything that is wrong with what tunnels need.
 func (c Config) validateTunnels() []error {
 	errs := []error{c.Domain.Validate()}
-	for name, e := range map[string]model.Endpoint{"public address": c.Public, "apiserver address": c.APIServer, "connect address": c.Connect} {
+	for name, e := range map[string]model.Endpoint{
+		"public address": c.Public, "apiserver address": c.APIServer, "connect address": c.Connect,
+	} {
 		if err := e.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("%s of the gateways: %w", name, err))
 		}
@@ -131,7 +138,13 @@ func (c Config) validateTunnels() []error {
 	}
 	// Half of a CA's life is then left for the next rotation, however late one is begun.
 	if t := c.Timing(); t.Life < 2*t.Total() {
-		errs = append(errs, fmt.Errorf("CA lifetime %s is less than twice what a rotation takes, %s with this CA overlap and leaf lifetime", t.Life, t.Total()))
+		errs = append(
+			errs,
+			fmt.Errorf(
+				"CA lifetime %s is less than twice what a rotation takes, %s with this CA overlap and leaf lifetime", t.Life,
+				t.Total(),
+			),
+		)
 	}
 	if c.TokenLifetime < time.Minute {
 		errs = append(errs, fmt.Errorf("token lifetime %s is less than 1m", c.TokenLifetime))

@@ -33,7 +33,7 @@ func (c Config) Timing() Timing {
 // issued a moment before.
 func (t Timing) margin() time.Duration { return min(max(t.Leaf/4, minMargin), maxMargin) }
 
-// Introduce is how long the next CA is in the bundle before it signs: then nobody has a valid leaf that came with an
+// Introduce is how long the next CA is in the bundle before it signs: then no valid leaf is left that came with an
 // older bundle.
 func (t Timing) Introduce() time.Duration { return t.Leaf + t.margin() }
 
@@ -46,6 +46,6 @@ func (t Timing) Retire() time.Duration { return t.Leaf + t.margin() }
 // Total is what a whole rotation takes.
 func (t Timing) Total() time.Duration { return t.Introduce() + t.Move() + t.Retire() }
 
-// Settle is how long the signer has to be up before the next CA may sign: while it was away nobody could renew, and whoever
-// should have done so comes within minutes.
+// Settle is how long the signer has to be up before the next CA may sign: while it was away no leaf could be renewed,
+// and edges whose renewal is due retry within minutes.
 func (t Timing) Settle() time.Duration { return min(t.Leaf/2, maxSettle) }

@@ -295,7 +295,7 @@ const (
 	TestToken = "fl1.token"
 )
 
-// csrPEM is a signing request for a new key that asks for names to which nobody is entitled by asking.
+// csrPEM is a signing request for a new key that asks for names that a signing request grants to none.
 func csrPEM(t *testing.T) []byte {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -376,7 +376,7 @@ const (
 	ProxyURL   = "http://10.1.1.1:3128"
 )
 
-// SecretWith is a kubeconfig Secret with one entry, as somebody has left it.
+// SecretWith is a kubeconfig Secret with one entry, as a user has left it.
 func SecretWith(t *testing.T, entry kubeconfig.Way, kept map[string]string) *corev1.Secret {
 	t.Helper()
 	secret := KubeconfigSecret(t, "prod", "c1", entry.Server, func(c *clientcmdapi.Config) {

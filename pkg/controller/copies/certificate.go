@@ -27,12 +27,12 @@ const (
 	copyJitter = 0.05
 )
 
-// userCASuffixes are those of the Secrets with the CA that signs clients of the apiserver. RKE2 and k3s have one for clients alone,
-// and keep that of the apiserver's own certificate under the name of kubeadm's only one.
+// userCASuffixes are those of the Secrets with the CA that signs clients of the apiserver. RKE2 and k3s have one for
+// clients alone, and keep that of the apiserver's own certificate under the name of kubeadm's only one.
 var userCASuffixes = []string{"-cca", "-ca"}
 
-// userCA reads the CA that signs clients of a workload cluster, from the apiserver: nothing keeps its key in memory. A problem is
-// one that only a person can solve.
+// userCA reads the CA that signs clients of a workload cluster, from the apiserver: nothing keeps its key in memory.
+// A problem is one that only a person can solve.
 func (r *Reconciler) userCA(ctx context.Context, cluster client.ObjectKey) (ca *certs.CA, problem, err error) {
 	for _, suffix := range userCASuffixes {
 		name := cluster.Name + suffix
@@ -44,19 +44,27 @@ func (r *Reconciler) userCA(ctx context.Context, cluster client.ObjectKey) (ca *
 			continue
 		}
 		if len(secret.Data[corev1.TLSPrivateKeyKey]) == 0 {
-			return nil, fmt.Errorf("the Secret %s holds the CA of the workload cluster without its key, as with an external CA: use exec", name), nil
+			return nil, fmt.Errorf(
+				"the Secret %s holds the CA of the workload cluster without its key, as with an external CA: use exec", name,
+			), nil
 		}
 		if ca, err = certs.ParseUserCA(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
-			return nil, fmt.Errorf("the CA in Secret %s: %w: put the CA of the workload cluster back, or use exec", name, err), nil
+			return nil, fmt.Errorf(
+				"the CA in Secret %s: %w: put the CA of the workload cluster back, or use exec", name, err,
+			), nil
 		}
 		return ca, nil, nil
 	}
-	return nil, fmt.Errorf("there is no Secret %s%s with the CA of the workload cluster: its control plane keeps it elsewhere, as EKS and others do, or does not have it yet: use exec",
+	return nil, fmt.Errorf("there is no Secret %s%s with the CA of the workload cluster: its control plane keeps it "+
+		"elsewhere, as EKS and others do, or does not have it yet: use exec",
 		cluster.Name, userCASuffixes[len(userCASuffixes)-1]), nil
 }
 
-// certified is a user with a certificate: the one that is there, while it is what is asked for and not yet due, else a new one.
-func (r *Reconciler) certified(ca *certs.CA, spec *v1alpha1.ClientCertificateAudience, have *corev1.Secret, result *copyResult) (*clientcmdapi.AuthInfo, error) {
+// certified is a user with a certificate: the one that is there, while it is what is asked for and not yet due, else
+// a new one.
+func (r *Reconciler) certified(
+	ca *certs.CA, spec *v1alpha1.ClientCertificateAudience, have *corev1.Secret, result *copyResult,
+) (*clientcmdapi.AuthInfo, error) {
 	now := r.Now()
 	if user, cert := certificateIn(have); cert != nil && asAsked(cert, ca, spec) && now.Before(copyDue(cert)) {
 		result.notAfter, result.renewAt = cert.NotAfter, copyDue(cert)
@@ -110,9 +118,11 @@ func certificateIn(secret *corev1.Secret) (*clientcmdapi.AuthInfo, *x509.Certifi
 		return nil, nil
 	}
 	if _, err := certs.ParseIdentity(user.ClientCertificateData, user.ClientKeyData); err != nil {
-		return nil, nil // somebody has edited it
+		return nil, nil // it was edited
 	}
-	return &clientcmdapi.AuthInfo{ClientCertificateData: user.ClientCertificateData, ClientKeyData: user.ClientKeyData}, cert
+	return &clientcmdapi.AuthInfo{
+		ClientCertificateData: user.ClientCertificateData, ClientKeyData: user.ClientKeyData,
+	}, cert
 }
 
 func notAfterOf(secret *corev1.Secret) (time.Time, error) {
@@ -130,7 +140,8 @@ func asAsked(cert *x509.Certificate, ca *certs.CA, spec *v1alpha1.ClientCertific
 		end = ca.NotAfter()
 	}
 	// Certificates say their times to the second.
-	return ca.Issued(cert) && cert.Subject.CommonName == spec.CommonName && sameGroups(cert.Subject.Organization, spec.Groups) &&
+	return ca.Issued(cert) && cert.Subject.CommonName == spec.CommonName &&
+		sameGroups(cert.Subject.Organization, spec.Groups) &&
 		cert.NotAfter.Sub(end).Abs() <= time.Second
 }
 
@@ -145,7 +156,8 @@ func sameGroups(a, b []string) bool {
 // begun is when a certificate was issued: it begins earlier, for clocks that are late.
 func begun(cert *x509.Certificate) time.Time { return cert.NotBefore.Add(certs.ClockSkew) }
 
-// copyDue is when a certificate is to be replaced: after two thirds of its life, and a part more that is each certificate's own.
+// copyDue is when a certificate is to be replaced: after two thirds of its life, and a part more that is each
+// certificate's own.
 func copyDue(cert *x509.Certificate) time.Time {
 	life := cert.NotAfter.Sub(begun(cert))
 	share := 0.0

@@ -42,7 +42,8 @@ func TestACopysCertificateIsRotatedInTime(t *testing.T) {
 		if cert == nil || !now.Before(cert.NotAfter.Add(-2*time.Hour)) || now.Before(cert.NotBefore) {
 			t.Fatalf("at %s the copy has a certificate until %v", now, cert)
 		}
-		if result.notAfter != cert.NotAfter || !result.renewAt.After(now) || result.renewAt.After(cert.NotAfter.Add(-2*time.Hour)) {
+		if result.notAfter != cert.NotAfter || !result.renewAt.After(now) ||
+			result.renewAt.After(cert.NotAfter.Add(-2*time.Hour)) {
 			t.Fatalf("at %s the next look is at %s", now, result.renewAt)
 		}
 		now = now.Add(40 * time.Minute)

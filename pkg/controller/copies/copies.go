@@ -1,6 +1,6 @@
-// Package copies writes the further kubeconfigs that a Tunnel asks for, for people and programs that must not have the Cluster's own.
-// In go the spec of a Tunnel and the kubeconfig of its Cluster, out come Secrets with a user of their own, and their
-// conditions. It does not decide where a kubeconfig leads: it copies what is on record.
+// Package copies writes the further kubeconfigs that a Tunnel asks for, for people and programs that must not have
+// the Cluster's own. In go the spec of a Tunnel and the kubeconfig of its Cluster, out come Secrets with a user of
+// their own, and their conditions. It does not decide where a kubeconfig leads: it copies what is on record.
 package copies
 
 import (
@@ -27,12 +27,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// copyRetry is when a copy that was refused is looked at again: what is in the way may be a Secret of somebody else, which is
-// not watched.
+// copyRetry is when a copy that was refused is looked at again: what is in the way may be a Secret of another owner,
+// which is not watched.
 const copyRetry = time.Minute
 
-// Reconciler reconciles the further kubeconfigs of one Tunnel: spec.kubeconfig.copies. Its requests are Tunnels, and, without a
-// namespace, ids of tunnels whose copies may have outlived them.
+// Reconciler reconciles the further kubeconfigs of one Tunnel: spec.kubeconfig.copies. Its requests are Tunnels, and,
+// without a namespace, ids of tunnels whose copies may have outlived them.
 type Reconciler struct {
 	reconciler.Deps
 	labelled client.Reader // a cache of the metadata of all copies
@@ -61,7 +61,8 @@ func (r *Reconciler) settle(ctx context.Context, key client.ObjectKey) (time.Dur
 	if !o.Tunnel.DeletionTimestamp.IsZero() {
 		return 0, r.removeOthers(ctx, o.Tunnel, nil)
 	}
-	if owner := objects.ControllingCluster(o.Tunnel); o.Cluster == nil || owner == nil || owner.UID != o.Cluster.UID || objects.Paused(o) {
+	if owner := objects.ControllingCluster(o.Tunnel); o.Cluster == nil || owner == nil || owner.UID != o.Cluster.UID ||
+		objects.Paused(o) {
 		return 0, nil
 	}
 	// Whatever becomes of one copy, others that are not wanted any more go, and it is said.
@@ -86,7 +87,9 @@ func (r *Reconciler) load(ctx context.Context, key client.ObjectKey) (o objects.
 	if o.Cluster, err = objects.Get(ctx, r.Client, key, &clusterv1.Cluster{}); err != nil {
 		return o, objects.Wrap("reading Cluster", err)
 	}
-	o.Kubeconfig, err = objects.Get(ctx, r.Client, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &corev1.Secret{})
+	o.Kubeconfig, err = objects.Get(
+		ctx, r.Client, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &corev1.Secret{},
+	)
 	return o, objects.Wrap("reading kubeconfig Secret", err)
 }
 
@@ -106,8 +109,8 @@ var (
 	errUnverified = errors.New("it is written, but clients will refuse the apiserver")
 )
 
-// writeAll writes every copy that a Tunnel asks for. One that can't be made does not hold up the others; an error is one of the
-// apiserver's that calls for another attempt at once. What is there of such a copy stays.
+// writeAll writes every copy that a Tunnel asks for. One that can't be made does not hold up the others; an error is
+// one of the apiserver's that calls for another attempt at once. What is there of such a copy stays.
 func (r *Reconciler) writeAll(ctx context.Context, o objects.Group) ([]copyResult, error) {
 	var results []copyResult
 	var errs []error
@@ -133,7 +136,8 @@ func (r *Reconciler) writeAll(ctx context.Context, o objects.Group) ([]copyResul
 	return results, errors.Join(errs...)
 }
 
-// nextLook is when the first certificate is due, or what was in the way may have gone; zero: nothing is to be waited for.
+// nextLook is when the first certificate is due, or what was in the way may have gone; zero: nothing is to be waited
+// for.
 func (r *Reconciler) nextLook(results []copyResult) (wait time.Duration) {
 	sooner := func(d time.Duration) {
 		if d = max(d, time.Second); wait == 0 || d < wait {
@@ -154,14 +158,15 @@ func (r *Reconciler) nextLook(results []copyResult) (wait time.Duration) {
 // statusOwner is the field manager of what copies have in the status of a Tunnel: their entries, and their condition.
 const statusOwner = "fairlead-copies"
 
-// report writes what became of the copies into a Tunnel's status, if it differs. Nothing in it is counted or decided by others, so it
-// is applied on the server side, and does not conflict with the other writers of the status.
+// report writes what became of the copies into a Tunnel's status, if it differs. Nothing in it is counted or decided
+// by others, so it is applied on the server side, and does not conflict with the other writers of the status.
 func (r *Reconciler) report(ctx context.Context, tunnel *v1alpha1.Tunnel, results []copyResult) error {
 	status := tunnel.Status.DeepCopy()
 	status.Kubeconfig.Copies = nil
 	for i := range results {
 		entry := v1alpha1.KubeconfigCopyStatus{
-			Namespace: results[i].key.Namespace, Name: results[i].key.Name, CertificateNotAfter: objects.TimeOrNil(results[i].notAfter),
+			Namespace: results[i].key.Namespace, Name: results[i].key.Name,
+			CertificateNotAfter: objects.TimeOrNil(results[i].notAfter),
 		}
 		if results[i].problem != nil {
 			entry.Error = condition.Shorten(results[i].problem.Error())
@@ -187,7 +192,9 @@ func (r *Reconciler) report(ctx context.Context, tunnel *v1alpha1.Tunnel, result
 }
 
 // apply applies the entries and conditions of copies, and no others.
-func (r *Reconciler) apply(ctx context.Context, tunnel *v1alpha1.Tunnel, entries []v1alpha1.KubeconfigCopyStatus, own []metav1.Condition) error {
+func (r *Reconciler) apply(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, entries []v1alpha1.KubeconfigCopyStatus, own []metav1.Condition,
+) error {
 	copies, err := condition.Unstructured(entries)
 	if err != nil {
 		return objects.Wrap("writing status of copies", err)
@@ -204,7 +211,9 @@ func (r *Reconciler) apply(ctx context.Context, tunnel *v1alpha1.Tunnel, entries
 
 // copiesReady is the condition that says whether all copies are as they should be.
 func copiesReady(results []copyResult) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionCopiesReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForSecret}
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionCopiesReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForSecret,
+	}
 	var problems []string
 	for i := range results {
 		if err := results[i].problem; err != nil {
@@ -219,15 +228,17 @@ func copiesReady(results []copyResult) metav1.Condition {
 		}
 	}
 	if len(problems) == 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonCopiesWritten, condition.Counted(len(results), "copy is written", "copies are written")
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonCopiesWritten, condition.Counted(
+			len(results), "copy is written", "copies are written",
+		)
 		return c
 	}
 	c.Message = strings.Join(problems, "; ")
 	return c
 }
 
-// madeFor says whether a Secret is a copy that was made for a Tunnel. An id alone does not say so, as another Tunnel can claim it: the
-// Tunnel controls the copy, or its namespace and name, which no other Tunnel has, are noted on it.
+// madeFor says whether a Secret is a copy that was made for a Tunnel. An id alone does not say so, as another Tunnel
+// can claim it: the Tunnel controls the copy, or its namespace and name, which no other Tunnel has, are noted on it.
 func madeFor(secret client.Object, tunnel *v1alpha1.Tunnel) bool {
 	return secret.GetLabels()[v1alpha1.CopyLabel] == tunnel.ClaimedID() &&
 		(metav1.IsControlledBy(secret, tunnel) || noted(secret) == client.ObjectKeyFromObject(tunnel))
@@ -239,7 +250,8 @@ func noted(secret client.Object) client.ObjectKey {
 	return client.ObjectKey{Namespace: namespace, Name: name}
 }
 
-// ownerKey is where the Tunnel of a copy is now: clusterctl takes the owner along to another namespace, and not the note.
+// ownerKey is where the Tunnel of a copy is now: clusterctl takes the owner along to another namespace, and not the
+// note.
 func ownerKey(secret client.Object) client.ObjectKey {
 	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Tunnel" {
 		return client.ObjectKey{Namespace: secret.GetNamespace(), Name: owner.Name}
@@ -247,7 +259,8 @@ func ownerKey(secret client.Object) client.ObjectKey {
 	return noted(secret)
 }
 
-// removeOrphans removes the copies of a tunnel that is gone: each whose own Tunnel is not there, or has another id by now.
+// removeOrphans removes the copies of a tunnel that is gone: each whose own Tunnel is not there, or has another id by
+// now.
 func (r *Reconciler) removeOrphans(ctx context.Context, id string) error {
 	list, err := r.list(ctx, id)
 	if err != nil {

@@ -21,7 +21,9 @@ import (
 // TestALateCacheHoldsUpNoStatusOfCopies has another reconciler write the status between the read and the write.
 func TestALateCacheHoldsUpNoStatusOfCopies(t *testing.T) {
 	cluster, tunnel := controllertest.Served("c1", 1000)
-	tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{Name: "copy", Exec: &v1alpha1.ExecAudience{Command: "kubelogin"}}}
+	tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{
+		Name: "copy", Exec: &v1alpha1.ExecAudience{Command: "kubelogin"},
+	}}
 	tunnel.Status.Hostname, tunnel.Status.Kubeconfig.Mode = controllertest.Hostname, v1alpha1.KubeconfigModeConnect
 	secret := controllertest.KubeconfigSecret(t, "prod", "c1", controllertest.OriginalServer)
 	api := controllertest.FakeAPI(t, cluster, tunnel, secret)
@@ -37,7 +39,9 @@ func TestALateCacheHoldsUpNoStatusOfCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := interceptor.NewClient(api, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(
+			ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption,
+		) error {
 			if into, ok := o.(*v1alpha1.Tunnel); ok {
 				stale.DeepCopyInto(into)
 				return nil
@@ -59,7 +63,8 @@ func TestALateCacheHoldsUpNoStatusOfCopies(t *testing.T) {
 	if err := api.Get(t.Context(), key, now); err != nil {
 		t.Fatal(err)
 	}
-	if !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionCopiesReady) || len(now.Status.Kubeconfig.Copies) != 1 {
+	if !apimeta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionCopiesReady) ||
+		len(now.Status.Kubeconfig.Copies) != 1 {
 		t.Errorf("conditions %+v, copies %+v", now.Status.Conditions, now.Status.Kubeconfig.Copies)
 	}
 	if len(now.Status.Edges) != 1 || !slices.Equal(now.Status.Names, []string{controllertest.Hostname}) ||

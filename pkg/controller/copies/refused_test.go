@@ -28,9 +28,11 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 		says   string
 		failed bool
 	}{
-		"by a quota":              {err: controllertest.Forbidden("refused"), says: "Forbidden"},
-		"by the namespace":        {err: apierrors.NewBadRequest("a policy's words, hunter2"), says: "BadRequest"},
-		"by a failure of its own": {err: apierrors.NewInternalError(errors.New("hunter2")), says: "asked again", failed: true},
+		"by a quota":       {err: controllertest.Forbidden("refused"), says: "Forbidden"},
+		"by the namespace": {err: apierrors.NewBadRequest("a policy's words, hunter2"), says: "BadRequest"},
+		"by a failure of its own": {
+			err: apierrors.NewInternalError(errors.New("hunter2")), says: "asked again", failed: true,
+		},
 		"because it has too much": {err: apierrors.NewTooManyRequests("hunter2", 1), says: "asked again", failed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +43,9 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 			old := controllertest.SecretNamed("prod", "old")
 			old.Labels = map[string]string{v1alpha1.CopyLabel: tunnel.Spec.ID}
 			old.Annotations = map[string]string{v1alpha1.RequestTunnelAnnotation: "prod/c1"}
-			api := controllertest.FakeAPI(t, cluster, tunnel, old, controllertest.KubeconfigSecret(t, "prod", "c1", controllertest.OriginalServer))
+			api := controllertest.FakeAPI(
+				t, cluster, tunnel, old, controllertest.KubeconfigSecret(t, "prod", "c1", controllertest.OriginalServer),
+			)
 			refusing := interceptor.NewClient(api, interceptor.Funcs{
 				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 					if o.GetName() == "refused" {
@@ -51,11 +55,15 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 				},
 			})
 			r := &Reconciler{
-				Deps:     reconciler.Deps{Config: controllertest.Config(), Client: refusing, Live: api, Recorder: events.NewFakeRecorder(10), Log: slog.New(slog.DiscardHandler), Now: time.Now},
+				Deps: reconciler.Deps{
+					Config: controllertest.Config(), Client: refusing, Live: api, Recorder: events.NewFakeRecorder(10),
+					Log: slog.New(slog.DiscardHandler), Now: time.Now,
+				},
 				labelled: api,
 			}
 			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)})
-			if (err != nil) != tc.failed || (err == nil && (result.RequeueAfter < copyRetry || result.RequeueAfter > 2*copyRetry)) {
+			if (err != nil) != tc.failed ||
+				(err == nil && (result.RequeueAfter < copyRetry || result.RequeueAfter > 2*copyRetry)) {
 				t.Errorf("tried again after %s, %v", result.RequeueAfter, err)
 			}
 			if err := api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "fine"}, &corev1.Secret{}); err != nil {
@@ -68,7 +76,8 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionCopiesReady)
-			if c == nil || apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, c.Type) || !strings.Contains(c.Message, tc.says) || strings.Contains(c.Message, "hunter2") {
+			if c == nil || apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, c.Type) ||
+				!strings.Contains(c.Message, tc.says) || strings.Contains(c.Message, "hunter2") {
 				t.Errorf("condition %+v", c)
 			}
 			if all := tunnel.Status.Kubeconfig.Copies; len(all) != 2 || all[0].Error == "" || all[1].Error != "" {
@@ -86,20 +95,42 @@ func TestACopySaysWhatItsReadersWillMeet(t *testing.T) {
 		names  []string // in the certificate that the edge sees
 		reason string
 	}{
-		"sni, and the certificate has the hostname": {v1alpha1.KubeconfigModeSNI, []string{"kubernetes", host}, v1alpha1.ReasonCopiesWritten},
-		"sni, and it has not":                       {v1alpha1.KubeconfigModeSNI, []string{"kubernetes"}, v1alpha1.ReasonCertificateLacksHostname},
-		"sni, and nobody has seen it":               {v1alpha1.KubeconfigModeSNI, nil, v1alpha1.ReasonCopiesWritten},
-		"connect":                                   {v1alpha1.KubeconfigModeConnect, []string{"kubernetes"}, v1alpha1.ReasonCopiesWritten},
-		"connect, and it has a name of its own":     {v1alpha1.KubeconfigModeConnect, []string{"api.example.org"}, v1alpha1.ReasonCertificateLacksHostname},
+		"sni, and the certificate has the hostname": {
+			v1alpha1.KubeconfigModeSNI, []string{"kubernetes", host}, v1alpha1.ReasonCopiesWritten,
+		},
+		"sni, and it has not": {
+			v1alpha1.KubeconfigModeSNI, []string{"kubernetes"}, v1alpha1.ReasonCertificateLacksHostname,
+		},
+		"sni, and nobody has seen it": {v1alpha1.KubeconfigModeSNI, nil, v1alpha1.ReasonCopiesWritten},
+		"connect": {
+			v1alpha1.KubeconfigModeConnect, []string{"kubernetes"}, v1alpha1.ReasonCopiesWritten,
+		},
+		"connect, and it has a name of its own": {
+			v1alpha1.KubeconfigModeConnect, []string{"api.example.org"}, v1alpha1.ReasonCertificateLacksHostname,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, tunnel := controllertest.Served("c1", 1000)
-			tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{Name: "copy", Mode: tc.mode, Exec: &v1alpha1.ExecAudience{Command: "kubelogin"}}}
+			tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{
+				Name: "copy", Mode: tc.mode, Exec: &v1alpha1.ExecAudience{Command: "kubelogin"},
+			}}
 			tunnel.Status.Hostname, tunnel.Status.Kubeconfig.Mode = host, v1alpha1.KubeconfigModeConnect
-			tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: "CN=e1", Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0"}}, APIServer: &v1alpha1.EdgeAPIServerStatus{CertificateNames: tc.names}}}
-			api := controllertest.FakeAPI(t, cluster, tunnel, controllertest.KubeconfigSecret(t, "prod", "c1", controllertest.OriginalServer))
-			r := &Reconciler{Deps: reconciler.Deps{Config: controllertest.Config(), Client: api, Live: api, Recorder: events.NewFakeRecorder(10), Log: slog.New(slog.DiscardHandler), Now: time.Now}, labelled: api}
-			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
+			tunnel.Status.Edges = []v1alpha1.EdgeStatus{{
+				NodeID: "CN=e1", Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0"}},
+				APIServer: &v1alpha1.EdgeAPIServerStatus{CertificateNames: tc.names},
+			}}
+			api := controllertest.FakeAPI(
+				t, cluster, tunnel, controllertest.KubeconfigSecret(t, "prod", "c1", controllertest.OriginalServer),
+			)
+			r := &Reconciler{
+				Deps: reconciler.Deps{
+					Config: controllertest.Config(), Client: api, Live: api, Recorder: events.NewFakeRecorder(10),
+					Log: slog.New(slog.DiscardHandler), Now: time.Now,
+				}, labelled: api,
+			}
+			if _, err := r.Reconcile(
+				t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)},
+			); err != nil {
 				t.Fatal(err)
 			}
 			if err := api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "copy"}, &corev1.Secret{}); err != nil {

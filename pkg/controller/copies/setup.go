@@ -38,12 +38,19 @@ func Setup(p reconciler.Deps, mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Tunnel{}, tunnelOrItsOrphans(), builder.WithPredicates(copiesMayDiffer())).
 		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.tunnelsFor), builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
-		WatchesRawSource(source.Kind[client.Object](labelled, reconciler.SecretMetadata(), handler.EnqueueRequestsFromMapFunc(r.tunnelOf)))
+		WatchesMetadata(
+			&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.tunnelsFor),
+			builder.WithPredicates(predicate.AnnotationChangedPredicate{}),
+		).
+		WatchesRawSource(source.Kind[client.Object](
+			labelled, reconciler.SecretMetadata(), handler.EnqueueRequestsFromMapFunc(r.tunnelOf),
+		))
 	for _, suffix := range append([]string{kubeconfig.Suffix}, userCASuffixes...) {
 		build = build.Watches(&corev1.Secret{}, reconciler.ByName(suffix))
 	}
-	return build.WithOptions(reconciler.Options(copyWorkers, "tunnel", p.Log)).Complete(reconciler.Traced{Name: "copies", Reconciler: r})
+	return build.WithOptions(reconciler.Options(
+		copyWorkers, "tunnel", p.Log,
+	)).Complete(reconciler.Traced{Name: "copies", Reconciler: r})
 }
 
 // tunnelOrItsOrphans leads from a Tunnel to itself, and from one that is gone to its id, by which its copies are known.
@@ -52,13 +59,19 @@ func tunnelOrItsOrphans() handler.EventHandler {
 		queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		CreateFunc: func(
+			_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) {
 			add(queue, e.Object)
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		UpdateFunc: func(
+			_ context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) {
 			add(queue, e.ObjectNew)
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		DeleteFunc: func(
+			_ context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) {
 			for _, id := range reconciler.TunnelIDOf(e.Object) {
 				queue.Add(orphansOf(id))
 			}
@@ -79,16 +92,20 @@ func copiesMayDiffer() predicate.Predicate {
 		}
 		record := tunnel.Status.Kubeconfig
 		return []any{
-			tunnel.Generation, tunnel.Annotations, tunnel.OwnerReferences, tunnel.DeletionTimestamp, tunnel.Status.Hostname, record,
+			tunnel.Generation, tunnel.Annotations, tunnel.OwnerReferences, tunnel.DeletionTimestamp, tunnel.Status.Hostname,
+			record,
 			apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves),
 			apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionCopiesReady) == nil,
 			records.CertificateNames(tunnel.Status.Edges, time.Time{}),
 		}
 	}
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !equality.Semantic.DeepEqual(of(e.ObjectOld), of(e.ObjectNew)) }}
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool { return !equality.Semantic.DeepEqual(of(e.ObjectOld), of(e.ObjectNew)) },
+	}
 }
 
-// tunnelOf leads from a copy to the Tunnel that it is marked with, or if there is none to those that have outlived theirs.
+// tunnelOf leads from a copy to the Tunnel that it is marked with, or if there is none to those that have outlived
+// theirs.
 func (r *Reconciler) tunnelOf(ctx context.Context, o client.Object) []reconcile.Request {
 	id := o.GetLabels()[v1alpha1.CopyLabel]
 	if id == "" {
@@ -103,7 +120,9 @@ func (r *Reconciler) tunnelOf(ctx context.Context, o client.Object) []reconcile.
 
 // tunnelsFor leads from a Namespace to the Tunnels that want copies in it.
 func (r *Reconciler) tunnelsFor(ctx context.Context, o client.Object) []reconcile.Request {
-	return reconciler.TunnelRequests(ctx, r.Client, r.Log, client.MatchingFields{reconciler.CopiesNamespaceIndex: o.GetName()})
+	return reconciler.TunnelRequests(
+		ctx, r.Client, r.Log, client.MatchingFields{reconciler.CopiesNamespaceIndex: o.GetName()},
+	)
 }
 
 func namespaceMetadata() *metav1.PartialObjectMetadata {

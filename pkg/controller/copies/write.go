@@ -31,9 +31,11 @@ func (c copyRequest) refuse(field, format string, args ...any) error {
 	return fmt.Errorf("%s.%s: %w", c.field, field, fmt.Errorf(format, args...))
 }
 
-// reservedSuffixes are those of Secrets that control-plane providers and Fairlead make, and stumble over when somebody else has.
+// reservedSuffixes are those of Secrets that control-plane providers and Fairlead make, and stumble over when
+// another owner has.
 var reservedSuffixes = []string{
-	kubeconfig.Suffix, "-ca", "-cca", "-etcd", "-proxy", "-sa", "-apiserver-etcd-client", v1alpha1.BootstrapSecretSuffix, v1alpha1.BootReportSecretSuffix,
+	kubeconfig.Suffix, "-ca", "-cca", "-etcd", "-proxy", "-sa", "-apiserver-etcd-client", v1alpha1.BootstrapSecretSuffix,
+	v1alpha1.BootReportSecretSuffix,
 }
 
 // check says what is wrong with a request by itself.
@@ -42,7 +44,9 @@ func (c copyRequest) check(key client.ObjectKey, installation string) error {
 		return c.refuse("name", "%q: %s", key.Name, problems[0])
 	}
 	if i := slices.IndexFunc(reservedSuffixes, func(s string) bool { return strings.HasSuffix(key.Name, s) }); i >= 0 {
-		return c.refuse("name", "%q: a Cluster's own Secrets end in %q: choose a name that does not", key.Name, reservedSuffixes[i])
+		return c.refuse(
+			"name", "%q: a Cluster's own Secrets end in %q: choose a name that does not", key.Name, reservedSuffixes[i],
+		)
 	}
 	if key.Namespace == installation {
 		return c.refuse("namespace", "%q: here the installation has its own Secrets: choose another namespace", key.Namespace)
@@ -52,15 +56,16 @@ func (c copyRequest) check(key client.ObjectKey, installation string) error {
 	}
 	for _, name := range append([]string{c.ClientCertificate.CommonName}, c.ClientCertificate.Groups...) {
 		if prefix := reservedPrefix(name); prefix != "" {
-			return c.refuse("clientCertificate", "%q: names that begin with %q are Kubernetes' own, and no certificate can be taken back:"+
+			return c.refuse("clientCertificate", "%q: names that begin with %q are Kubernetes' own, and no certificate can "+
+				"be taken back:"+
 				" use a group of your own and bind it to a role in the workload cluster", name, prefix)
 		}
 	}
 	return nil
 }
 
-// reservedPrefix is that of a user or group of Kubernetes itself: RBAC does not hold for some, such as system:masters, and others
-// are bound by kubeadm.
+// reservedPrefix is that of a user or group of Kubernetes itself: RBAC does not hold for some, such as
+// system:masters, and others are bound by kubeadm.
 func reservedPrefix(name string) string {
 	for _, prefix := range []string{"system:", "kubeadm:"} {
 		if strings.HasPrefix(name, prefix) {
@@ -80,7 +85,8 @@ func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copy
 		return err
 	}
 	if !accepted {
-		result.problem = request.refuse("namespace", "%q: it accepts no kubeconfigs from namespace %s: put the annotation %s: %s on the Namespace",
+		result.problem = request.refuse("namespace", "%q: it accepts no kubeconfigs from namespace %s: put the annotation "+
+			"%s: %s on the Namespace",
 			result.key.Namespace, o.Key.Namespace, v1alpha1.AcceptKubeconfigsAnnotation, o.Key.Namespace)
 		return nil
 	}
@@ -95,7 +101,10 @@ func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copy
 		return objects.Wrap("reading copy of a kubeconfig", err)
 	}
 	if have != nil && !madeFor(have, o.Tunnel) {
-		result.problem = request.refuse("name", "%q: there is a Secret %s that is not this Tunnel's: delete it, or choose another name", request.Name, result.key)
+		result.problem = request.refuse(
+			"name", "%q: there is a Secret %s that is not this Tunnel's: delete it, or choose another name", request.Name,
+			result.key,
+		)
 		return nil
 	}
 	user, err := r.user(ctx, o, request, have, result)
@@ -115,8 +124,8 @@ func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copy
 	return nil
 }
 
-// unverified says that no serving certificate, as the edges see them, has the name that clients of a copy verify; nil: it has, or
-// no edge has seen one yet.
+// unverified says that no serving certificate, as the edges see them, has the name that clients of a copy verify;
+// nil: it has, or no edge has seen one yet.
 func (r *Reconciler) unverified(o objects.Group, request copyRequest, entry *clientcmdapi.Cluster) error {
 	name := entry.TLSServerName
 	if name == "" {
@@ -125,7 +134,11 @@ func (r *Reconciler) unverified(o objects.Group, request copyRequest, entry *cli
 	if entry.InsecureSkipTLSVerify || kubeconfig.Covered(records.CertificateNames(o.Tunnel.Status.Edges, r.Now()), name) {
 		return nil
 	}
-	return request.refuse("mode", "%w: the serving certificate that the edges see has not the name %s: add it to the certificate (certSANs), or choose mode connect", errUnverified, name)
+	return request.refuse(
+		"mode",
+		"%w: the serving certificate that the edges see has not the name %s: add it to the certificate (certSANs), or "+
+			"choose mode connect", errUnverified, name,
+	)
 }
 
 // accepted says whether a namespace accepts kubeconfigs of Tunnels in another.
@@ -134,7 +147,8 @@ func (r *Reconciler) accepted(ctx context.Context, from, to string) (bool, error
 		return true, nil
 	}
 	namespace := namespaceMetadata()
-	if namespace, err := objects.Get(ctx, r.Client, client.ObjectKey{Name: to}, namespace); err != nil || namespace == nil {
+	if namespace, err := objects.Get(ctx, r.Client, client.ObjectKey{Name: to}, namespace); err != nil ||
+		namespace == nil {
 		return false, objects.Wrap("reading Namespace", err)
 	}
 	for name := range strings.SplitSeq(namespace.Annotations[v1alpha1.AcceptKubeconfigsAnnotation], ",") {
@@ -145,7 +159,8 @@ func (r *Reconciler) accepted(ctx context.Context, from, to string) (bool, error
 	return false, nil
 }
 
-// entry is how a copy leads to the workload cluster: another way than the Cluster's own kubeconfig perhaps, but with its CA.
+// entry is how a copy leads to the workload cluster: another way than the Cluster's own kubeconfig perhaps, but with
+// its CA.
 func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.Cluster, error) {
 	if o.Kubeconfig == nil || o.Tunnel.Status.Kubeconfig.Mode == "" {
 		return nil, fmt.Errorf("%w for the Cluster's own kubeconfig", errWaiting)
@@ -167,7 +182,10 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 		// A network of the user's own, by the way that its own kubeconfig takes.
 		way = kubeconfig.Way{Server: own.Server, TLSServerName: own.TLSServerName, ProxyURL: own.ProxyURL}
 		if kubeconfig.WithoutCredentials(way.ProxyURL) != way.ProxyURL {
-			return nil, fmt.Errorf("%s: the proxy of the Cluster's own kubeconfig needs credentials, which no copy may have: make the kubeconfig by hand", request.field)
+			return nil, fmt.Errorf(
+				"%s: the proxy of the Cluster's own kubeconfig needs credentials, which no copy may have: make the kubeconfig "+
+					"by hand", request.field,
+			)
 		}
 	}
 	return &clientcmdapi.Cluster{
@@ -176,8 +194,10 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 	}, nil
 }
 
-// user is who a copy is for; nil where result says why there is none.
-func (r *Reconciler) user(ctx context.Context, o objects.Group, request copyRequest, have *corev1.Secret, result *copyResult) (*clientcmdapi.AuthInfo, error) {
+// user returns the user of a copy; nil where result has the reason why there is none.
+func (r *Reconciler) user(
+	ctx context.Context, o objects.Group, request copyRequest, have *corev1.Secret, result *copyResult,
+) (*clientcmdapi.AuthInfo, error) {
 	if request.Exec != nil {
 		return execUser(request.Exec), nil
 	}
@@ -210,7 +230,7 @@ func execUser(spec *v1alpha1.ExecAudience) *clientcmdapi.AuthInfo {
 	return &clientcmdapi.AuthInfo{Exec: plugin}
 }
 
-// copyUser is the name of the one user in a copy: it is the reader's own, whoever that is.
+// copyUser is the name of the one user in a copy: it is a key within the file, and names no person.
 const copyUser = "user"
 
 // copyOf writes a kubeconfig with one entry of each kind.
@@ -224,13 +244,19 @@ func copyOf(cluster string, entry *clientcmdapi.Cluster, user *clientcmdapi.Auth
 }
 
 // store writes the Secret of a copy, if it differs.
-func (r *Reconciler) store(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, result *copyResult, data []byte) error {
-	want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: result.key.Namespace, Name: result.key.Name}, Type: corev1.SecretTypeOpaque}
+func (r *Reconciler) store(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, result *copyResult, data []byte,
+) error {
+	want := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: result.key.Namespace, Name: result.key.Name}, Type: corev1.SecretTypeOpaque,
+	}
 	if have != nil {
 		want = have.DeepCopy()
 	}
 	metav1.SetMetaDataLabel(&want.ObjectMeta, v1alpha1.CopyLabel, tunnel.ClaimedID())
-	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.RequestTunnelAnnotation, client.ObjectKeyFromObject(tunnel).String())
+	metav1.SetMetaDataAnnotation(
+		&want.ObjectMeta, v1alpha1.RequestTunnelAnnotation, client.ObjectKeyFromObject(tunnel).String(),
+	)
 	if tunnel.Namespace == result.key.Namespace { // no owner can be in another
 		want.OwnerReferences = []metav1.OwnerReference{objects.OwnerRef(v1alpha1.GroupVersion.WithKind("Tunnel"), tunnel)}
 	}
@@ -249,14 +275,21 @@ func (r *Reconciler) store(ctx context.Context, tunnel *v1alpha1.Tunnel, have *c
 		result.problem = fmt.Errorf("namespace %s is being deleted", result.key.Namespace)
 		return nil
 	case apierrors.IsInvalid(err):
-		result.problem = fmt.Errorf("the apiserver does not take Secret %s", result.key) // its own words may quote what is in it
+		// its own words may quote what is in it
+		result.problem = fmt.Errorf("the apiserver does not take Secret %s", result.key)
 		return nil
 	case objects.Denied(err), apierrors.IsNotFound(err):
-		result.problem = fmt.Errorf("writing Secret %s is refused (%s): a quota or an admission policy is in the way, or the namespace is gone", result.key, apierrors.ReasonForError(err))
+		result.problem = fmt.Errorf(
+			"writing Secret %s is refused (%s): a quota or an admission policy is in the way, or the namespace is gone",
+			result.key, apierrors.ReasonForError(err),
+		)
 		return nil
 	case err != nil:
 		return objects.Wrap("writing copy of a kubeconfig", err)
 	}
-	r.Log.Info("copy of a kubeconfig written", "secret", result.key.String(), "tunnel", tunnel.ClaimedID(), "not_after", result.notAfter)
+	r.Log.Info(
+		"copy of a kubeconfig written", "secret", result.key.String(), "tunnel", tunnel.ClaimedID(), "not_after",
+		result.notAfter,
+	)
 	return nil
 }

@@ -16,11 +16,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// errNotDialled is wrapped by the error for an address that the controller does not dial.
-var errNotDialled = errors.New("the controller does not dial this address")
+// errNotAllowed is wrapped by the error for an address that the controller does not dial.
+var errNotAllowed = errors.New("the controller does not dial this address")
 
-// dialRule says which addresses that users name the controller may dial. It stands in the management network, where its users may
-// not be: so without the installation's leave it dials none that a Tunnel names. The zero value allows nothing.
+// dialRule says which addresses that users name the controller may dial. It stands in the management network, where
+// its users may not be: so without the installation's leave it dials none that a Tunnel names. The zero value allows
+// nothing.
 type dialRule struct {
 	networks        []netip.Prefix // that the installation allows, by --dial-networks
 	apiserver, port string         // host and port of the management cluster's apiserver, which is never dialled
@@ -38,9 +39,11 @@ func newDialRule(config config.Config, apiserver string) dialRule {
 	return rule
 }
 
-// neverDialled says whether an address leads to this machine or its neighbours, such as the metadata service of a cloud.
+// neverDialled says whether an address leads to this machine or its neighbours, such as the metadata service of a
+// cloud.
 func neverDialled(a netip.Addr) bool {
-	return !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() || a.IsInterfaceLocalMulticast() || a.IsMulticast()
+	return !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() ||
+		a.IsInterfaceLocalMulticast() || a.IsMulticast()
 }
 
 // may says whether an address may be dialled at all, as far as it can be known without looking up its name.
@@ -59,8 +62,8 @@ func (d dialRule) allowed(a netip.Addr) bool {
 	return slices.ContainsFunc(d.networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// dialer is a dialer for an address. It looks at the address that is dialled in the end, so a name can't change meanwhile. known: the
-// address is one that Cluster API dials anyway, the endpoint of a Cluster, or a gateway.
+// dialer is a dialer for an address. It looks at the address that is dialled in the end, so a name can't change
+// meanwhile. known: the address is one that Cluster API dials anyway, the endpoint of a Cluster, or a gateway.
 func (d dialRule) dialer(ctx context.Context, known bool) *net.Dialer {
 	var own []netip.Addr
 	if addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", d.apiserver); err == nil {
@@ -69,19 +72,20 @@ func (d dialRule) dialer(ctx context.Context, known bool) *net.Dialer {
 	return &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
-			return fmt.Errorf("%w: %w", errNotDialled, err)
+			return fmt.Errorf("%w: %w", errNotAllowed, err)
 		}
 		a := to.Addr().Unmap()
-		isOwn := fmt.Sprint(to.Port()) == d.port && slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Unmap() == a })
+		isOwn := fmt.Sprint(to.Port()) == d.port &&
+			slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Unmap() == a })
 		if d.never == nil || d.never(a) || isOwn || (!known && !d.allowed(a)) {
-			return errNotDialled
+			return errNotAllowed
 		}
 		return nil
 	}}
 }
 
-// expected says whether a server of a kubeconfig is one that no Tunnel has named: the endpoint of its Cluster, which Cluster API dials
-// too, or a gateway.
+// expected says whether a server of a kubeconfig is one that no Tunnel has named: the endpoint of its Cluster, which
+// Cluster API dials too, or a gateway.
 func expected(server string, o objects.Group, gateways kubeconfig.Gateways) bool {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -91,5 +95,6 @@ func expected(server string, o objects.Group, gateways kubeconfig.Gateways) bool
 		return true
 	}
 	host := kubeconfig.Host(server)
-	return portOf(u) == fmt.Sprint(gateways.APIServer.Port) && host != "" && (host == gateways.APIServer.Host || host == o.Tunnel.Status.Hostname)
+	return portOf(u) == fmt.Sprint(gateways.APIServer.Port) && host != "" &&
+		(host == gateways.APIServer.Host || host == o.Tunnel.Status.Hostname)
 }

@@ -51,21 +51,25 @@ func allowing(networks ...string) dialRule {
 
 var times = regexp.MustCompile(`[0-9-]{10}T[0-9:]{8}Z`)
 
-// TestATunnelMakesTheControllerDialNothing names addresses in every field of a Tunnel that holds one. Nothing comes there, and what is said
-// is the same whether or not a server listens.
+// TestATunnelMakesTheControllerDialNothing names addresses in every field of a Tunnel that holds one. Nothing comes
+// there, and what is said is the same whether or not a server listens.
 func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
 	port, closed := freeport.TCP(t), freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
 	said := map[int]string{}
 	for _, p := range []int{port, closed} {
-		w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("127.0.0.1:%d", p)))
+		w := newSwitchWorld(
+			t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("127.0.0.1:%d", p)),
+		)
 		w.r.rule = allowing()
-		w.r.oldWays.rule = w.r.rule
+		w.r.previous.rule = w.r.rule
 		tunnel := w.settle(0)
 		c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
 		said[p] = times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
 		// A server that was named, and then another way: the server would be the way before.
-		tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: fmt.Sprintf("https://127.0.0.1:%d", p)}
+		tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
+			Mode: v1alpha1.KubeconfigModeAddress, Server: fmt.Sprintf("https://127.0.0.1:%d", p),
+		}
 		if err := w.api.Update(t.Context(), tunnel); err != nil {
 			t.Fatal(err)
 		}
@@ -93,27 +97,36 @@ func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
 func TestAllowedNetworksAreDialled(t *testing.T) {
 	port := freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
-	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("localhost:%d", port)))
+	w := newSwitchWorld(
+		t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("localhost:%d", port)),
+	)
 	w.settle(0)
 	if came.Load() == 0 {
 		t.Error("nothing came")
 	}
 }
 
-// TestSomeAddressesAreNeverDialled, whatever the installation allows: the rule looks at the address in the end, and not at its name.
+// TestSomeAddressesAreNeverDialled, whatever the installation allows: the rule looks at the address in the end, and
+// not at its name.
 func TestSomeAddressesAreNeverDialled(t *testing.T) {
 	port := freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
-	rule := newDialRule(config.Config{DialNetworks: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}, fmt.Sprintf("https://192.0.2.7:%d", port))
+	rule := newDialRule(
+		config.Config{DialNetworks: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}},
+		fmt.Sprintf("https://192.0.2.7:%d", port),
+	)
 	for _, known := range []bool{false, true} {
-		for _, host := range []string{"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "169.254.169.254", "fe80::1", "224.0.0.1", "192.0.2.7"} {
+		for _, host := range []string{
+			"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "169.254.169.254", "fe80::1", "224.0.0.1",
+			"192.0.2.7",
+		} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			connection, err := rule.dialer(ctx, known).DialContext(ctx, "tcp", net.JoinHostPort(host, fmt.Sprint(port)))
 			cancel()
 			if err == nil {
 				_ = connection.Close()
 			}
-			if err == nil || !strings.Contains(err.Error(), errNotDialled.Error()) {
+			if err == nil || !strings.Contains(err.Error(), errNotAllowed.Error()) {
 				t.Errorf("%s: %v", host, err)
 			}
 		}

@@ -16,7 +16,8 @@ import (
 const (
 	// lookupTimeout bounds how long one Cluster may hold up a worker.
 	lookupTimeout = 2 * time.Second
-	// lookupPause follows a lookup without an answer: when DNS is down, workers wait once in a while, not for every Cluster.
+	// lookupPause follows a lookup without an answer: when DNS is down, workers wait once in a while, not for every
+	// Cluster.
 	lookupPause = 30 * time.Second
 	// lookupInterval is how often a hostname is looked up again.
 	lookupInterval = 10 * time.Minute
@@ -31,7 +32,8 @@ const (
 	no
 )
 
-// resolver finds out whether hostnames resolve to the gateways. Its zero value does not work: mode, lookup and now are needed.
+// resolver finds out whether hostnames resolve to the gateways. Its zero value does not work: mode, lookup and now
+// are needed.
 type resolver struct {
 	mode   config.TunnelDNS
 	lookup func(ctx context.Context, host string) ([]string, error)
@@ -41,8 +43,8 @@ type resolver struct {
 	pausedUntil time.Time
 }
 
-// resolves says whether clients reach the gateways when they dial a tunnel hostname by its name: as was said for all of them,
-// or else as leadsTo finds out.
+// resolves says whether clients reach the gateways when they dial a tunnel hostname by its name: as was said for all
+// of them, or else as leadsTo finds out.
 func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answer {
 	switch r.mode {
 	case config.TunnelDNSYes:
@@ -53,9 +55,9 @@ func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answe
 	return r.leadsTo(ctx, hostname, gateway)
 }
 
-// leadsTo says whether clients reach the gateways when they dial a host by its name: whether it has no address that gateway, a
-// name or an IP address, does not have. An answer alone proves nothing: a wildcard record, or a resolver that knows no NXDOMAIN,
-// gives one for every name. The answer is unknown while DNS does not work.
+// leadsTo says whether clients reach the gateways when they dial a host by its name: whether it has no address that
+// gateway, a name or an IP address, does not have. An answer alone proves nothing: a wildcard record, or a resolver
+// that knows no NXDOMAIN, gives one for every name. The answer is unknown while DNS does not work.
 func (r *resolver) leadsTo(ctx context.Context, hostname, gateway string) answer {
 	if r.paused() {
 		return unknown

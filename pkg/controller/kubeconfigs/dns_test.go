@@ -26,25 +26,58 @@ func TestResolver(t *testing.T) {
 		in      found
 		want    answer
 	}{
-		"yes asks nobody":                                   {mode: config.TunnelDNSYes, want: yes},
-		"no asks nobody":                                    {mode: config.TunnelDNSNo, want: no},
-		"the gateway's address":                             {in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: []string{"10.1.1.1"}}, want: yes},
-		"one of the gateway's addresses":                    {in: found{controllertest.Hostname: []string{"10.1.1.2"}, gateway: []string{"10.1.1.1", "10.1.1.2"}}, want: yes},
-		"all of the gateway's addresses in another order":   {in: found{controllertest.Hostname: []string{"10.1.1.2", "10.1.1.1"}, gateway: []string{"10.1.1.1", "10.1.1.2"}}, want: yes},
-		"a web server's address":                            {in: found{controllertest.Hostname: []string{"203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no},
-		"the gateway's address and another":                 {in: found{controllertest.Hostname: []string{"10.1.1.1", "203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no},
-		"no address at all":                                 {in: found{controllertest.Hostname: []string(nil), gateway: []string{"10.1.1.1"}}, want: no},
-		"the gateway is an address":                         {gateway: "10.1.1.1", in: found{controllertest.Hostname: []string{"10.1.1.1"}}, want: yes},
-		"the gateway is another address":                    {gateway: "10.1.1.1", in: found{controllertest.Hostname: []string{"203.0.113.80"}}, want: no},
-		"the gateway is the same address in other words":    {gateway: "2001:DB8:0::1", in: found{controllertest.Hostname: []string{"2001:db8::1"}}, want: yes},
-		"the gateway is the same address, mapped into IPv6": {gateway: "::ffff:10.1.1.1", in: found{controllertest.Hostname: []string{"10.1.1.1"}}, want: yes},
-		"a name that is not there":                          {in: found{controllertest.Hostname: nobody, gateway: []string{"10.1.1.1"}}, want: no},
-		"a server that does not answer":                     {in: found{controllertest.Hostname: timeout, gateway: []string{"10.1.1.1"}}, want: unknown},
-		"any other error":                                   {in: found{controllertest.Hostname: broken, gateway: []string{"10.1.1.1"}}, want: unknown},
-		"an address that is none":                           {in: found{controllertest.Hostname: []string{"x"}, gateway: []string{"10.1.1.1"}}, want: unknown},
-		"the gateway's name is not there":                   {in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: nobody}, want: unknown},
-		"neither name is there":                             {in: found{controllertest.Hostname: nobody, gateway: nobody}, want: unknown},
-		"no answer for the gateway's name":                  {in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: timeout}, want: unknown},
+		"yes asks nobody": {mode: config.TunnelDNSYes, want: yes},
+		"no asks nobody":  {mode: config.TunnelDNSNo, want: no},
+		"the gateway's address": {
+			in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: []string{"10.1.1.1"}}, want: yes,
+		},
+		"one of the gateway's addresses": {
+			in: found{controllertest.Hostname: []string{"10.1.1.2"}, gateway: []string{"10.1.1.1", "10.1.1.2"}}, want: yes,
+		},
+		"all of the gateway's addresses in another order": {
+			in:   found{controllertest.Hostname: []string{"10.1.1.2", "10.1.1.1"}, gateway: []string{"10.1.1.1", "10.1.1.2"}},
+			want: yes,
+		},
+		"a web server's address": {
+			in: found{controllertest.Hostname: []string{"203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no,
+		},
+		"the gateway's address and another": {
+			in: found{controllertest.Hostname: []string{"10.1.1.1", "203.0.113.80"}, gateway: []string{"10.1.1.1"}}, want: no,
+		},
+		"no address at all": {
+			in: found{controllertest.Hostname: []string(nil), gateway: []string{"10.1.1.1"}}, want: no,
+		},
+		"the gateway is an address": {
+			gateway: "10.1.1.1", in: found{controllertest.Hostname: []string{"10.1.1.1"}}, want: yes,
+		},
+		"the gateway is another address": {
+			gateway: "10.1.1.1", in: found{controllertest.Hostname: []string{"203.0.113.80"}}, want: no,
+		},
+		"the gateway is the same address in other words": {
+			gateway: "2001:DB8:0::1", in: found{controllertest.Hostname: []string{"2001:db8::1"}}, want: yes,
+		},
+		"the gateway is the same address, mapped into IPv6": {
+			gateway: "::ffff:10.1.1.1", in: found{controllertest.Hostname: []string{"10.1.1.1"}}, want: yes,
+		},
+		"a name that is not there": {
+			in: found{controllertest.Hostname: nobody, gateway: []string{"10.1.1.1"}}, want: no,
+		},
+		"a server that does not answer": {
+			in: found{controllertest.Hostname: timeout, gateway: []string{"10.1.1.1"}}, want: unknown,
+		},
+		"any other error": {
+			in: found{controllertest.Hostname: broken, gateway: []string{"10.1.1.1"}}, want: unknown,
+		},
+		"an address that is none": {
+			in: found{controllertest.Hostname: []string{"x"}, gateway: []string{"10.1.1.1"}}, want: unknown,
+		},
+		"the gateway's name is not there": {
+			in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: nobody}, want: unknown,
+		},
+		"neither name is there": {in: found{controllertest.Hostname: nobody, gateway: nobody}, want: unknown},
+		"no answer for the gateway's name": {
+			in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: timeout}, want: unknown,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +107,9 @@ func TestResolver(t *testing.T) {
 func TestADeadDNSServerIsNotAskedForEveryCluster(t *testing.T) {
 	for name, gateway := range map[string]string{"the hostname's": "10.1.1.1", "the gateway's": "gw.example.com"} {
 		asked, at := 0, time.Now()
-		r := &resolver{mode: config.TunnelDNSAuto, now: func() time.Time { return at }, lookup: func(ctx context.Context, _ string) ([]string, error) {
+		r := &resolver{mode: config.TunnelDNSAuto, now: func() time.Time { return at }, lookup: func(
+			ctx context.Context, _ string,
+		) ([]string, error) {
 			asked++
 			if until, ok := ctx.Deadline(); !ok || time.Until(until) > lookupTimeout {
 				t.Errorf("a lookup may last until %s", until)
@@ -96,12 +131,15 @@ func TestADeadDNSServerIsNotAskedForEveryCluster(t *testing.T) {
 
 func TestBothLookupsShareOneDeadline(t *testing.T) {
 	var deadlines []time.Time
-	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(ctx context.Context, _ string) ([]string, error) {
+	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(
+		ctx context.Context, _ string,
+	) ([]string, error) {
 		until, _ := ctx.Deadline()
 		deadlines = append(deadlines, until)
 		return []string{"10.1.1.1"}, nil
 	}}
-	if got := r.resolves(t.Context(), controllertest.Hostname, "gw.example.com"); got != yes || len(deadlines) != 2 || !deadlines[0].Equal(deadlines[1]) {
+	if got := r.resolves(t.Context(), controllertest.Hostname, "gw.example.com"); got != yes || len(deadlines) != 2 ||
+		!deadlines[0].Equal(deadlines[1]) {
 		t.Errorf("got %d, deadlines %v", got, deadlines)
 	}
 }
@@ -111,11 +149,15 @@ func TestTheHostnameIsComparedWithTheAPIServerAddress(t *testing.T) {
 		cluster, tunnel := controllertest.Served("c1", 1000)
 		tunnel.Status.Hostname = controllertest.Hostname
 		r := kubeconfigsOf(withTunnels(t, controllertest.FakeAPI(t), nil))
-		r.resolver = &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(context.Context, string) ([]string, error) {
+		r.resolver = &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(
+			context.Context, string,
+		) ([]string, error) {
 			return []string{address}, nil
 		}}
 		o := objects.Group{Cluster: cluster, Tunnel: tunnel}
-		if got := r.resolves(t.Context(), &verdict{}, o, kubeconfig.Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: controllertest.Hostname}); got != (want == yes) {
+		if got := r.resolves(
+			t.Context(), &decision{}, o, kubeconfig.Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: controllertest.Hostname},
+		); got != (want == yes) {
 			t.Errorf("%s: got %v, want %d", address, got, want)
 		}
 	}

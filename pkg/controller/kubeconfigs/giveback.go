@@ -29,8 +29,8 @@ func NewRestorer(p reconciler.Deps) *Restorer {
 	return &Restorer{Deps: p}
 }
 
-// GiveBack restores the kubeconfig of a Cluster. First what is on record goes, or the webhook would write it again. A kubeconfig
-// that can't be read, or whose Secret is immutable, must not keep a Tunnel for ever.
+// GiveBack restores the kubeconfig of a Cluster. First what is on record goes, or the webhook would write it again. A
+// kubeconfig that can't be read, or whose Secret is immutable, must not keep a Tunnel for ever.
 func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error) {
 	// Most Clusters without Tunnel never had one, and what looks like ours there, say a proxy, is their owner's.
 	if o.Tunnel == nil && !kubeconfig.Noted(o.Kubeconfig) {
@@ -59,7 +59,13 @@ func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tun
 	if immutable(o.Kubeconfig) {
 		r.Log.Warn("kubeconfig can't be given back: its Secret is immutable", "cluster", o.Key.String())
 		if tunnel != nil {
-			r.warn(tunnel, v1alpha1.ReasonNotWritable, fmt.Sprintf("Secret %s is immutable, so its kubeconfig goes on leading by Fairlead's way: delete it, and its control-plane provider writes it anew", o.Kubeconfig.Name))
+			r.warn(
+				tunnel, v1alpha1.ReasonNotWritable,
+				fmt.Sprintf(
+					"Secret %s is immutable, so its kubeconfig goes on leading by Fairlead's way: delete it, and its control-plane "+
+						"provider writes it anew", o.Kubeconfig.Name,
+				),
+			)
 		}
 		return tunnel, nil
 	}
@@ -73,13 +79,17 @@ func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tun
 	return tunnel, nil
 }
 
-// A Tunnel waits giveBackPatience for a kubeconfig that may not be given back, and tries each giveBackRetry: long enough for a
-// webhook that is started again, or a person who reads the condition. Then it goes: nothing holds a finalizer for ever.
+// A Tunnel waits giveBackPatience for a kubeconfig that may not be given back, and tries each giveBackRetry: long
+// enough for a webhook that is started again, or a person who reads the condition. Then it goes: nothing holds a
+// finalizer for ever.
 const giveBackPatience, giveBackRetry = 10 * time.Minute, 30 * time.Second
 
-// heldBack says of a kubeconfig that an admission policy or webhook does not let be given back, and returns the Tunnel when it
-// has waited for long enough, else reconciler.Later. The condition's time is when it began: so a restart does not begin anew.
-func (r *Restorer) heldBack(ctx context.Context, o objects.Group, tunnel *v1alpha1.Tunnel, why metav1.StatusReason) (*v1alpha1.Tunnel, error) {
+// heldBack says of a kubeconfig that an admission policy or webhook does not let be given back, and returns the
+// Tunnel when it has waited for long enough, else reconciler.Later. The condition's time is when it began: so a
+// restart does not begin anew.
+func (r *Restorer) heldBack(
+	ctx context.Context, o objects.Group, tunnel *v1alpha1.Tunnel, why metav1.StatusReason,
+) (*v1alpha1.Tunnel, error) {
 	r.Log.Warn("kubeconfig can't be given back", "cluster", o.Key.String(), "reason", why)
 	if tunnel == nil { // nothing waits for it
 		return nil, reconciler.Later{Wait: giveBackPatience}
@@ -90,14 +100,25 @@ func (r *Restorer) heldBack(ctx context.Context, o objects.Group, tunnel *v1alph
 		if now.Sub(c.LastTransitionTime.Time) < giveBackPatience {
 			return nil, reconciler.Later{Wait: giveBackRetry}
 		}
-		r.warn(tunnel, v1alpha1.ReasonNotGivenBack, fmt.Sprintf("the Tunnel goes, though Secret %s could not be written for %s: its kubeconfig goes on leading by Fairlead's way until its control-plane provider writes it anew", o.Kubeconfig.Name, giveBackPatience))
+		r.warn(
+			tunnel, v1alpha1.ReasonNotGivenBack,
+			fmt.Sprintf(
+				"the Tunnel goes, though Secret %s could not be written for %s: its kubeconfig goes on leading by Fairlead's "+
+					"way until its control-plane provider writes it anew", o.Kubeconfig.Name, giveBackPatience,
+			),
+		)
 		return tunnel, nil
 	}
 	apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionKubeconfigReady) // so that its time begins now
-	_, err := condition.Report(ctx, condition.Writer{Client: r.Client, Recorder: r.Recorder, Log: r.Log}, tunnel, status, metav1.Condition{
-		Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNotGivenBack, LastTransitionTime: metav1.NewTime(now),
-		Message: fmt.Sprintf("Secret %s may not be written: an admission policy or webhook refuses it (%s), so the kubeconfig still leads by Fairlead's way. "+
-			"Let the controller patch it; it is tried until %s, and then the Tunnel goes all the same", o.Kubeconfig.Name, why, now.Add(giveBackPatience).UTC().Format(time.RFC3339)),
+	_, err := condition.Report(ctx, condition.Writer{
+		Client: r.Client, Recorder: r.Recorder, Log: r.Log,
+	}, tunnel, status, metav1.Condition{
+		Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNotGivenBack,
+		LastTransitionTime: metav1.NewTime(now),
+		Message: fmt.Sprintf("Secret %s may not be written: an admission policy or webhook refuses it (%s), so the "+
+			"kubeconfig still leads by Fairlead's way. "+
+			"Let the controller patch it; it is tried until %s, and then the Tunnel goes all the same", o.Kubeconfig.Name, why,
+			now.Add(giveBackPatience).UTC().Format(time.RFC3339)),
 	})
 	if err != nil {
 		return nil, err
@@ -107,5 +128,8 @@ func (r *Restorer) heldBack(ctx context.Context, o objects.Group, tunnel *v1alph
 
 // warn tells of what is no transition of a condition.
 func (r *Restorer) warn(tunnel *v1alpha1.Tunnel, reason, message string) {
-	condition.Record(r.Recorder, r.Log, tunnel, []condition.Transition{{Condition: "", EventType: corev1.EventTypeWarning, Reason: reason, Message: message}})
+	condition.Record(
+		r.Recorder, r.Log, tunnel,
+		[]condition.Transition{{Condition: "", EventType: corev1.EventTypeWarning, Reason: reason, Message: message}},
+	)
 }

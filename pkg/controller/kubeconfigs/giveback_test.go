@@ -28,7 +28,8 @@ func (w *switchWorld) optOut() {
 	}
 }
 
-// TestAnAdmissionPolicyHoldsNoTunnelForEver refuses to let a kubeconfig be given back: it is tried for a while, and said.
+// TestAnAdmissionPolicyHoldsNoTunnelForEver refuses to let a kubeconfig be given back: it is tried for a while, and
+// said.
 func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
 	w.check(w.settle(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
@@ -96,7 +97,9 @@ func TestAPolicyThatGivesWayGivesTheKubeconfigBack(t *testing.T) {
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
 		t.Errorf("the kubeconfig leads %v", got)
 	}
-	if err := w.api.Get(context.Background(), request.NamespacedName, controllertest.TunnelNamed(w.cluster)); !apierrors.IsNotFound(err) {
+	if err := w.api.Get(
+		context.Background(), request.NamespacedName, controllertest.TunnelNamed(w.cluster),
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("the Tunnel: %v", err)
 	}
 }

@@ -14,12 +14,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// moveTo brings what clusterctl moves to another installation: objects without status, and with other uids of their owners.
+// moveTo brings what clusterctl moves to another installation: objects without status, and with other uids of their
+// owners.
 func (w *switchWorld) moveTo(config config.Config) *switchWorld {
 	w.t.Helper()
 	there := newSwitchWorld(w.t, config, controllertest.OriginalServer, v1alpha1.KubeconfigSpec{})
 	there.ca = w.ca
-	for _, o := range []client.Object{controllertest.TunnelNamed(w.cluster), controllertest.SecretNamed("prod", "c1"+kubeconfig.Suffix)} {
+	for _, o := range []client.Object{
+		controllertest.TunnelNamed(w.cluster), controllertest.SecretNamed("prod", "c1"+kubeconfig.Suffix),
+	} {
 		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
 			w.t.Fatal(err)
 		}
@@ -40,8 +43,8 @@ func (w *switchWorld) moveTo(config config.Config) *switchWorld {
 	return there
 }
 
-// TestAMovedKubeconfigLeadsByTheNewInstallation in every mode: by its gateways, or by the network of the user's own as before. It still
-// knows the provider's own server.
+// TestAMovedKubeconfigLeadsByTheNewInstallation in every mode: by its gateways, or by the network of the user's own
+// as before. It still knows the provider's own server.
 func TestAMovedKubeconfigLeadsByTheNewInstallation(t *testing.T) {
 	second := controllertest.Config()
 	second.Domain = "tunnels.second.example"
@@ -49,13 +52,17 @@ func TestAMovedKubeconfigLeadsByTheNewInstallation(t *testing.T) {
 	second.Connect = model.Endpoint{Host: "10.2.2.2", Port: 3128}
 	for _, mode := range controllertest.EveryMode {
 		t.Run(string(mode), func(t *testing.T) {
-			w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, controllertest.SpecOf(mode, "proxy.example.org:3128"))
+			w := newSwitchWorld(
+				t, controllertest.Config(), controllertest.OriginalServer, controllertest.SpecOf(mode, "proxy.example.org:3128"),
+			)
 			if mode == v1alpha1.KubeconfigModeHTTPSProxy {
 				tunnel := controllertest.TunnelNamed(w.cluster)
 				if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 					t.Fatal(err)
 				}
-				tunnel.Spec.Kubeconfig.Proxy.Address = controllertest.ListenTLS(t, w.ca, "127.0.0.1:0", nil, "kubernetes").Addr().String()
+				tunnel.Spec.Kubeconfig.Proxy.Address = controllertest.ListenTLS(
+					t, w.ca, "127.0.0.1:0", nil, "kubernetes",
+				).Addr().String()
 				if err := w.api.Update(t.Context(), tunnel); err != nil {
 					t.Fatal(err)
 				}
@@ -68,8 +75,11 @@ func TestAMovedKubeconfigLeadsByTheNewInstallation(t *testing.T) {
 			}
 			there.check(there.settle(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
 			want := map[v1alpha1.KubeconfigMode]kubeconfig.Way{
-				v1alpha1.KubeconfigModeSNI:     {Server: "https://10.2.2.2:6443", TLSServerName: "c1.prod.tunnels.second.example"},
-				v1alpha1.KubeconfigModeConnect: {Server: "https://c1.prod.tunnels.second.example:6443", TLSServerName: "kubernetes", ProxyURL: "http://10.2.2.2:3128"},
+				v1alpha1.KubeconfigModeSNI: {Server: "https://10.2.2.2:6443", TLSServerName: "c1.prod.tunnels.second.example"},
+				v1alpha1.KubeconfigModeConnect: {
+					Server: "https://c1.prod.tunnels.second.example:6443", TLSServerName: "kubernetes",
+					ProxyURL: "http://10.2.2.2:3128",
+				},
 			}
 			if !mode.Tunnelled() {
 				want[mode] = before
@@ -78,11 +88,15 @@ func TestAMovedKubeconfigLeadsByTheNewInstallation(t *testing.T) {
 				t.Errorf("it leads %v, want %v", got, want[mode])
 			}
 			there.optOut()
-			if _, err := there.tunnels.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(there.cluster)}); err != nil {
+			if _, err := there.tunnels.Reconcile(
+				t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(there.cluster)},
+			); err != nil {
 				t.Fatal(err)
 			}
 			secret := &corev1.Secret{}
-			if err := there.api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
+			if err := there.api.Get(
+				t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret,
+			); err != nil {
 				t.Fatal(err)
 			}
 			if got := there.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) || kubeconfig.Noted(secret) {

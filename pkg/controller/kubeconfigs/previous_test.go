@@ -55,13 +55,16 @@ func (w *switchWorld) sees(healthy bool, certificates ...[]string) {
 func (w *switchWorld) secret() *corev1.Secret {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	if err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
+	if err := w.api.Get(
+		w.t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret,
+	); err != nil {
 		w.t.Fatal(err)
 	}
 	return secret
 }
 
-// TestAutoDoesNotForgetTheDirectWay: opting in leads to connect, the certificate to sni, and managers are connected past both.
+// TestAutoDoesNotForgetTheDirectWay: opting in leads to connect, the certificate to sni, and managers are connected
+// past both.
 func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
@@ -72,7 +75,8 @@ func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
 	for range 2 {
 		tunnel := w.settle(time.Minute)
 		w.check(tunnel, switchedKind, v1alpha1.ReasonOldWayWorks, old+", works still: it answers")
-		if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.PreviousServer != old || w.way().Server != controllertest.AddressURL {
+		if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.PreviousServer != old ||
+			w.way().Server != controllertest.AddressURL {
 			t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.way())
 		}
 	}
@@ -88,7 +92,11 @@ func TestWhoeverSpeaksTLSAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, serve := range map[string]func(address string){
-		"with another name": func(address string) { controllertest.ListenTLS(t, other, address, nil, "elsewhere.example.org") },
+		"with another name": func(
+			address string,
+		) {
+			controllertest.ListenTLS(t, other, address, nil, "elsewhere.example.org")
+		},
 		"with a refusal": func(address string) {
 			listener, err := net.Listen("tcp", address)
 			if err != nil {
@@ -100,7 +108,10 @@ func TestWhoeverSpeaksTLSAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			port := freeport.TCP(t)
-			w := newSwitchWorld(t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", port), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI})
+			w := newSwitchWorld(
+				t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", port),
+				v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI},
+			)
 			serve(fmt.Sprintf("127.0.0.1:%d", port))
 			w.check(w.settle(0), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
 		})
@@ -109,7 +120,9 @@ func TestWhoeverSpeaksTLSAnswers(t *testing.T) {
 
 // refuseAll lets no client in, as a server does that does not know a name.
 func refuseAll(listener net.Listener) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(
+		*tls.ClientHelloInfo,
+	) (*tls.Certificate, error) {
 		return nil, errors.New("no such name")
 	}}
 	for {
@@ -126,7 +139,9 @@ func refuseAll(listener net.Listener) {
 func TestASecondSwitchAsksAnew(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
-	byProxy := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"}}
+	byProxy := v1alpha1.KubeconfigSpec{
+		Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"},
+	}
 	w := newSwitchWorld(t, controllertest.Config(), old, byProxy)
 	w.settle(0)
 	w.check(w.settle(switchTime+time.Second), switchedKind, v1alpha1.ReasonSwitched, "")
@@ -137,7 +152,8 @@ func TestASecondSwitchAsksAnew(t *testing.T) {
 	w.check(w.settle(time.Minute), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
 }
 
-// TestASwitchOutlivesItsSecret: a provider that deletes and creates it, or writes nonsense for a moment, ends no connection.
+// TestASwitchOutlivesItsSecret: a provider that deletes and creates it, or writes nonsense for a moment, ends no
+// connection.
 func TestASwitchOutlivesItsSecret(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
@@ -148,7 +164,8 @@ func TestASwitchOutlivesItsSecret(t *testing.T) {
 		t.Helper()
 		tunnel := w.settle(time.Minute)
 		w.check(tunnel, switchedKind, v1alpha1.ReasonOldWayWorks, old)
-		if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.TLSServerName != began.TLSServerName || s.ChangedAt == nil || !s.ChangedAt.Equal(began.ChangedAt) {
+		if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.TLSServerName != began.TLSServerName ||
+			s.ChangedAt == nil || !s.ChangedAt.Equal(began.ChangedAt) {
 			t.Fatalf("%s: on record is %+v, was %+v", what, s, began)
 		}
 	}
@@ -176,7 +193,10 @@ func TestASwitchOutlivesItsSecret(t *testing.T) {
 func TestAutoDoesNotGoByHealth(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigMode
 	good, bad := []string{"kubernetes", "c1.prod.tunnels.example.com"}, []string{"kubernetes"}
-	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+	w := newSwitchWorld(
+		t, controllertest.Config(), controllertest.OriginalServer,
+		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
+	)
 	w.check(w.settle(0), kind, v1alpha1.ReasonConfigured, "")
 	w.configure(v1alpha1.KubeconfigSpec{})
 	w.check(w.settle(time.Second), kind, v1alpha1.ReasonNoEvidence, "chosen before")

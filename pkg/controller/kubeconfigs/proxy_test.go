@@ -52,7 +52,8 @@ func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
 			}
 			w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, tc.says)
 			w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, "CA of the workload cluster")
-			if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) || tunnel.Status.Kubeconfig.Mode != "" {
+			if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) ||
+				tunnel.Status.Kubeconfig.Mode != "" {
 				t.Errorf("the kubeconfig leads %v", got)
 			}
 		})
@@ -64,7 +65,10 @@ func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	w := newSwitchWorld(t, config, controllertest.OriginalServer, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy:3128"}})
+	w := newSwitchWorld(
+		t, config, controllertest.OriginalServer,
+		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy:3128"}},
+	)
 	tunnel := w.settle(0)
 	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "")
 	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
@@ -78,7 +82,8 @@ func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
 	tunnel = w.settle(time.Second)
 	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff, "this installation makes no tunnels")
 	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotAccepted, "")
-	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) || tunnel.Status.Kubeconfig.Mode != "" {
+	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) ||
+		tunnel.Status.Kubeconfig.Mode != "" {
 		t.Errorf("the kubeconfig leads %v", got)
 	}
 	if err := w.api.Delete(t.Context(), tunnel); err != nil {
@@ -88,10 +93,13 @@ func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
 	if err := w.api.Update(t.Context(), w.cluster); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.tunnels.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}); err != nil {
+	if _, err := w.tunnels.Reconcile(
+		t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)},
+	); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); client.IgnoreNotFound(err) != nil ||
+		err == nil {
 		t.Errorf("the Tunnel is still there: %v", err)
 	}
 }

@@ -24,15 +24,20 @@ import (
 )
 
 func byProxy(address, secret string) v1alpha1.KubeconfigSpec {
-	return v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: address, CredentialsSecret: secret}}
+	return v1alpha1.KubeconfigSpec{
+		Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: address, CredentialsSecret: secret},
+	}
 }
 
-// TestAKubeconfigStaysWhileCredentialsAreMissing, or can't be used: they may come with the next object of a move, or be made anew.
+// TestAKubeconfigStaysWhileCredentialsAreMissing, or can't be used: they may come with the next object of a move, or
+// be made anew.
 func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", "proxy"))
 	credentials := controllertest.SecretNamed("prod", "proxy")
-	credentials.Type, credentials.Data = corev1.SecretTypeBasicAuth, map[string][]byte{"username": []byte("capi"), "password": []byte("hunter2")}
+	credentials.Type, credentials.Data = corev1.SecretTypeBasicAuth, map[string][]byte{
+		"username": []byte("capi"), "password": []byte("hunter2"),
+	}
 	w.check(w.settle(0), kind, v1alpha1.ReasonInvalidProxy, "there is no such Secret")
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
 		t.Fatalf("without credentials from the beginning it leads %v", got)
@@ -55,7 +60,9 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 		t.Errorf("it leads %v, and on record is %+v", got, after.Status.Kubeconfig)
 	}
 	malformed := credentials.DeepCopy()
-	malformed.ResourceVersion, malformed.Data = "", map[string][]byte{"username": []byte("ca:pi"), "password": []byte("hunter3")}
+	malformed.ResourceVersion, malformed.Data = "", map[string][]byte{
+		"username": []byte("ca:pi"), "password": []byte("hunter3"),
+	}
 	if err := w.api.Create(t.Context(), malformed); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +98,9 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 // refuseSecrets has the apiserver refuse changes of Secrets.
 func (w *switchWorld) refuseSecrets(refuse func(name string) error) {
 	w.tunnels.Client = interceptor.NewClient(w.api, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption,
+		) error {
 			if _, ok := o.(*corev1.Secret); ok && strings.HasSuffix(o.GetName(), kubeconfig.Suffix) {
 				return refuse(o.GetName())
 			}
@@ -120,7 +129,9 @@ func TestAKubeconfigThatMayNotBeWrittenIsSaidToBeSo(t *testing.T) {
 	w.refuseSecrets(func(name string) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, name, context.DeadlineExceeded)
 	})
-	if result, err = w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}); err != nil || result.RequeueAfter != reconciler.ConflictDelay {
+	if result, err = w.r.Reconcile(
+		t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)},
+	); err != nil || result.RequeueAfter != reconciler.ConflictDelay {
 		t.Errorf("a conflict is tried again after %s, %v", result.RequeueAfter, err)
 	}
 }
@@ -129,7 +140,9 @@ func TestAnImmutableKubeconfigKeepsNoTunnel(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
 	w.settle(0)
 	secret := &corev1.Secret{}
-	if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
+	if err := w.api.Get(
+		t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret,
+	); err != nil {
 		t.Fatal(err)
 	}
 	secret.Immutable = ptr.To(true)
@@ -154,7 +167,9 @@ func TestAnImmutableKubeconfigKeepsNoTunnel(t *testing.T) {
 	}
 	recorder := events.NewFakeRecorder(10)
 	w.tunnels.Recorder = recorder
-	if _, err := w.tunnels.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}); err != nil {
+	if _, err := w.tunnels.Reconcile(
+		t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)},
+	); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); !apierrors.IsNotFound(err) {

@@ -39,8 +39,8 @@ func New(p reconciler.Deps, names NameHolders, apiserver string) *Reconciler {
 		resolver: &resolver{mode: p.Config.DNS, lookup: net.DefaultResolver.LookupHost, now: time.Now},
 		rule:     newDialRule(p.Config, apiserver),
 	}
-	r.prove = func(ctx context.Context, leg proxyLeg) error { return leg.handshake(ctx, r.rule.dialer(ctx, false)) }
-	r.oldWays, r.proofs = newOldWays(p.Now, r.Notify, r.rule), newProofs(p.Now)
+	r.handshake = func(ctx context.Context, leg proxyLeg) error { return leg.handshake(ctx, r.rule.dialer(ctx, false)) }
+	r.previous, r.checks = newPreviousEndpoints(p.Now, r.Notify, r.rule), newProxyChecks(p.Now)
 	return r
 }
 
@@ -59,7 +59,9 @@ func (r *Reconciler) begin(_ context.Context, queue workqueue.TypedRateLimitingI
 
 // Setup adds the reconciler to a manager. It starts nothing.
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
-	credentials, err := reconciler.SecretCache(mgr, cache.ByObject{Field: fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))})
+	credentials, err := reconciler.SecretCache(
+		mgr, cache.ByObject{Field: fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))},
+	)
 	if err != nil {
 		return err
 	}
@@ -69,7 +71,9 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&corev1.Secret{}, reconciler.ByName(kubeconfig.Suffix)).
-		WatchesRawSource(source.Kind[client.Object](credentials, reconciler.SecretMetadata(), handler.EnqueueRequestsFromMapFunc(r.usersOf))).
+		WatchesRawSource(source.Kind[client.Object](
+			credentials, reconciler.SecretMetadata(), handler.EnqueueRequestsFromMapFunc(r.usersOf),
+		)).
 		WatchesRawSource(source.Func(r.begin)).
 		WithOptions(reconciler.Options(kubeconfigWorkers, "cluster", r.Log)).
 		Complete(reconciler.Traced{Name: "kubeconfig", Reconciler: r})
@@ -77,11 +81,14 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 
 // usersOf leads from a Secret with credentials to the Tunnels that name it.
 func (r *Reconciler) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
-	return reconciler.TunnelRequests(ctx, r.Client, r.Log, client.InNamespace(secret.GetNamespace()), client.MatchingFields{reconciler.CredentialsIndex: secret.GetName()})
+	return reconciler.TunnelRequests(
+		ctx, r.Client, r.Log, client.InNamespace(secret.GetNamespace()),
+		client.MatchingFields{reconciler.CredentialsIndex: secret.GetName()},
+	)
 }
 
-// kubeconfigChanged says that something of a Tunnel has changed that a kubeconfig depends on. Most of its status does not, and
-// changes often.
+// kubeconfigChanged says that something of a Tunnel has changed that a kubeconfig depends on. Most of its status does
+// not, and changes often.
 func kubeconfigChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, okBefore := e.ObjectOld.(*v1alpha1.Tunnel)
@@ -93,16 +100,21 @@ func kubeconfigChanged() predicate.Predicate {
 // forKubeconfig is what a kubeconfig depends on.
 func forKubeconfig(tunnel *v1alpha1.Tunnel) any {
 	var conditions []metav1.Condition
-	for _, kind := range append([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady}, kubeconfigConditions...) {
+	for _, kind := range append(
+		[]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady}, kubeconfigConditions...,
+	) {
 		if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c != nil {
 			conditions = append(conditions, *c)
 		}
 	}
 	t := *tunnel // nothing that it shares with the original is changed
 	t.ResourceVersion = ""
-	t.Status = v1alpha1.TunnelStatus{Hostname: t.Status.Hostname, Names: t.Status.Names, Kubeconfig: t.Status.Kubeconfig, Conditions: conditions}
+	t.Status = v1alpha1.TunnelStatus{
+		Hostname: t.Status.Hostname, Names: t.Status.Names, Kubeconfig: t.Status.Kubeconfig, Conditions: conditions,
+	}
 	return []any{t, records.CertificateNames(tunnel.Status.Edges, time.Time{})}
 }
 
-// kubeconfigWorkers is how many kubeconfigs are reconciled at a time. A lookup of a hostname or a slow proxy delays one worker.
+// kubeconfigWorkers is how many kubeconfigs are reconciled at a time. A lookup of a hostname or a slow proxy delays
+// one worker.
 const kubeconfigWorkers = 16

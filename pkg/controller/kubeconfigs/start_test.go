@@ -45,23 +45,32 @@ func TestALateCacheOverwritesNoKubeconfig(t *testing.T) {
 	if err := api.Update(t.Context(), rotated); err != nil {
 		t.Fatal(err)
 	}
-	late := interceptor.NewClient(api, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	late := interceptor.NewClient(api, interceptor.Funcs{Get: func(
+		ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption,
+	) error {
 		if s, ok := o.(*corev1.Secret); ok && k == key {
 			stale.DeepCopyInto(s)
 			return nil
 		}
 		return c.Get(ctx, k, o, opts...)
 	}})
-	tunnel.Status = v1alpha1.TunnelStatus{Hostname: "c1.prod.tunnels.example.com", ID: tunnel.Spec.ID, Names: []string{"c1.prod.tunnels.example.com"}}
-	tunnel.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}}
+	tunnel.Status = v1alpha1.TunnelStatus{
+		Hostname: "c1.prod.tunnels.example.com", ID: tunnel.Spec.ID, Names: []string{"c1.prod.tunnels.example.com"},
+	}
+	tunnel.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted,
+	}}
 	if err := api.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	result, err := kubeconfigsOf(withTunnels(t, late, api)).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)})
+	result, err := kubeconfigsOf(withTunnels(t, late, api)).Reconcile(
+		t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)},
+	)
 	if err != nil || result.RequeueAfter != reconciler.ConflictDelay {
 		t.Errorf("got %+v, %v; want another try", result, err)
 	}
-	if err := api.Get(t.Context(), key, secret); err != nil || !bytes.Equal(secret.Data[kubeconfig.Key], rotated.Data[kubeconfig.Key]) {
+	if err := api.Get(t.Context(), key, secret); err != nil ||
+		!bytes.Equal(secret.Data[kubeconfig.Key], rotated.Data[kubeconfig.Key]) {
 		t.Errorf("the provider's new credentials were overwritten: %v", err)
 	}
 }
@@ -69,7 +78,10 @@ func TestALateCacheOverwritesNoKubeconfig(t *testing.T) {
 // withTunnels is a controller that has seen nothing yet; cached and live are the two ways in which it reads.
 func withTunnels(t *testing.T, cached client.Client, live client.Reader) *tunnel.Reconciler {
 	t.Helper()
-	d := reconciler.Deps{Config: controllertest.Config(), Client: cached, Live: live, Log: slog.New(slog.DiscardHandler), Now: time.Now, Recorder: events.NewFakeRecorder(10)}
+	d := reconciler.Deps{
+		Config: controllertest.Config(), Client: cached, Live: live, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Recorder: events.NewFakeRecorder(10),
+	}
 	restorer := &currentRestorer{}
 	restorer.r = tunnel.New(d, records.NewEndedTunnels(cached, live, d.Config.Namespace, time.Now), restorer, nil)
 	return restorer.r

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// switchTime is how long Cluster API's managers take to use a new kubeconfig once the old way is dead: five probes 10 s
-	// apart, each with a timeout of 5 s, then an attempt every 30 s. They do not watch the Secret.
+	// switchTime is how long Cluster API's managers take to use a new kubeconfig once the old way is dead: five probes
+	// 10 s apart, each with a timeout of 5 s, then an attempt every 30 s. They do not watch the Secret.
 	switchTime = 110 * time.Second
-	// justMade is how old a kubeconfig is at most that nobody can be connected by if its server does not answer.
+	// justMade is how old a kubeconfig is at most that no client can be connected by if its server does not answer.
 	justMade = 10 * time.Second
 	// oldWayInterval is how often an old way is looked at that works, and oldWayRarely after the first ten minutes.
 	oldWayInterval, oldWayRarely = 30 * time.Second, 5 * time.Minute
 )
 
-// putOnRecord puts a decision into a status, and when and from where the kubeconfig came to lead another way. Where it leads is
-// not known while the Secret is away or can't be read: then what depends on the Secret stays as it was.
-func (v *verdict) putOnRecord(status *v1alpha1.TunnelStatus, o objects.Group, leads kubeconfig.Way, now time.Time) {
+// recordIn puts a decision into a status, and when and from where the kubeconfig came to lead another way. Where it
+// leads is not known while the Secret is away or can't be read: then what depends on the Secret stays as it was.
+func (v *decision) recordIn(status *v1alpha1.TunnelStatus, o objects.Group, leads kubeconfig.Way, now time.Time) {
 	before, record := status.Kubeconfig, v.record
 	record.Copies = before.Copies
 	known := o.Kubeconfig != nil && leads.Server != ""
@@ -36,12 +36,17 @@ func (v *verdict) putOnRecord(status *v1alpha1.TunnelStatus, o objects.Group, le
 		status.Kubeconfig = record
 		return
 	case known:
-		record.Server, record.TLSServerName, record.ProxyURL = leads.Server, leads.TLSServerName, kubeconfig.WithoutCredentials(leads.ProxyURL)
+		record.Server, record.TLSServerName = leads.Server, leads.TLSServerName
+		record.ProxyURL = kubeconfig.WithoutCredentials(leads.ProxyURL)
 	case record.Mode == before.Mode && record.ProxyURL != "": // some is the provider's
-		record.Server, record.TLSServerName = cmp.Or(record.Server, before.Server), cmp.Or(record.TLSServerName, before.TLSServerName)
+		record.Server, record.TLSServerName = cmp.Or(
+			record.Server, before.Server,
+		), cmp.Or(record.TLSServerName, before.TLSServerName)
 	}
-	record.ChangedAt, record.PreviousServer, record.PreviousProxyURL = before.ChangedAt, before.PreviousServer, before.PreviousProxyURL
-	same := before.Server == record.Server && before.TLSServerName == record.TLSServerName && before.ProxyURL == record.ProxyURL
+	record.ChangedAt = before.ChangedAt
+	record.PreviousServer, record.PreviousProxyURL = before.PreviousServer, before.PreviousProxyURL
+	same := before.Server == record.Server && before.TLSServerName == record.TLSServerName &&
+		before.ProxyURL == record.ProxyURL
 	if (before.ChangedAt == nil && known) || (before.ChangedAt != nil && !same) {
 		at := metav1.NewTime(now.Truncate(time.Second))
 		record.ChangedAt = &at
@@ -54,16 +59,17 @@ func (v *verdict) putOnRecord(status *v1alpha1.TunnelStatus, o objects.Group, le
 	status.Kubeconfig = record
 }
 
-// previous is the way by which managers may be connected when a kubeconfig comes to lead another one. One that leads past the
-// gateways stays that until it is over: what changes between two ways through the gateways meanwhile says nothing about it.
-func (v *verdict) previous(before v1alpha1.KubeconfigStatus, o objects.Group) kubeconfig.Way {
+// previous is the way by which managers may be connected when a kubeconfig comes to lead another one. One that leads
+// past the gateways stays that until it is over: what changes between two ways through the gateways meanwhile says
+// nothing about it.
+func (v *decision) previous(before v1alpha1.KubeconfigStatus, o objects.Group) kubeconfig.Way {
 	if before.ChangedAt == nil {
 		was, _ := kubeconfig.Read(o.Kubeconfig, o.Key.Name)
 		return was
 	}
 	was := kubeconfig.Way{Server: before.PreviousServer, ProxyURL: before.PreviousProxyURL}
 	tunnelled := before.Mode.Tunnelled() && v.record.Mode.Tunnelled()
-	if before.Server == "" || (was.Server != "" && tunnelled && !throughGateways(v.decision.Gateways, was, o)) {
+	if before.Server == "" || (was.Server != "" && tunnelled && !throughGateways(v.target.Gateways, was, o)) {
 		return was // the first: what is on record was in no Secret
 	}
 	return kubeconfig.Way{Server: before.Server, ProxyURL: before.ProxyURL}
@@ -76,9 +82,9 @@ func throughGateways(gateways kubeconfig.Gateways, w kubeconfig.Way, o objects.G
 		(host != "" && (host == gateways.APIServer.Host || host == o.Tunnel.Status.Hostname))
 }
 
-// switched says whether Cluster API's managers use the kubeconfig as it is, and returns when that is to be looked at again. Once
-// they do, there is no way before any more.
-func (r *Reconciler) switched(v *verdict, status *v1alpha1.TunnelStatus, o objects.Group) time.Duration {
+// switched says whether Cluster API's managers use the kubeconfig as it is, and returns when that is to be looked at
+// again. Once they do, there is no way before any more.
+func (r *Reconciler) switched(v *decision, status *v1alpha1.TunnelStatus, o objects.Group) time.Duration {
 	record := &status.Kubeconfig
 	was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigSwitched)
 	switch {
@@ -86,17 +92,17 @@ func (r *Reconciler) switched(v *verdict, status *v1alpha1.TunnelStatus, o objec
 		if record.ChangedAt != nil {
 			r.switchDone(v, record, o)
 		}
-		r.oldWays.forget(o.Key)
+		r.previous.forget(o.Key)
 		return lookAgain()
 	case o.Kubeconfig == nil: // it comes again, or the Cluster goes
 		if was != nil {
-			v.say(*was)
+			v.add(*was)
 		}
 		return lookAgain()
 	}
 	before := way(record.PreviousServer, record.PreviousProxyURL)
 	if why := r.worksForSure(record, o); why != "" {
-		r.oldWays.forget(o.Key)
+		r.previous.forget(o.Key)
 		v.waiting(v1alpha1.ReasonOldWayWorks, oldWayWorks(before, why))
 		return lookAgain()
 	}
@@ -104,22 +110,27 @@ func (r *Reconciler) switched(v *verdict, status *v1alpha1.TunnelStatus, o objec
 }
 
 // askOldWay goes by whether the server of the way before answers.
-func (r *Reconciler) askOldWay(v *verdict, record *v1alpha1.KubeconfigStatus, was *metav1.Condition, o objects.Group) time.Duration {
+func (r *Reconciler) askOldWay(
+	v *decision, record *v1alpha1.KubeconfigStatus, was *metav1.Condition, o objects.Group,
+) time.Duration {
 	now, before := r.Now(), way(record.PreviousServer, record.PreviousProxyURL)
-	works, known := r.oldWays.ask(o, record.PreviousServer, expected(record.PreviousServer, o, r.Config.Gateways()))
+	works, known := r.previous.ask(o, record.PreviousServer, expected(record.PreviousServer, o, r.Config.Gateways()))
 	began := record.ChangedAt.Time
 	waited := was != nil && was.Status == metav1.ConditionFalse
 	if waited {
 		began = now // a controller before this one has seen what this one has not
 	}
 	age := record.ChangedAt.Sub(o.Kubeconfig.CreationTimestamp.Time) // negative if the Secret was made again since
-	last := r.oldWays.lastWorking(o.Key, began)
+	last := r.previous.lastWorking(o.Key, began)
 	switch until := last.Add(switchTime); {
 	case !known && waited:
-		v.say(*was)
+		v.add(*was)
 		return oldWayInterval // the answer comes before
 	case !known:
-		v.waiting(v1alpha1.ReasonWaitingForManagers, fmt.Sprintf("it is being found out whether the way before, %s, works still", before))
+		v.waiting(
+			v1alpha1.ReasonWaitingForManagers,
+			fmt.Sprintf("it is being found out whether the way before, %s, works still", before),
+		)
 		return oldWayInterval
 	case works:
 		v.waiting(v1alpha1.ReasonOldWayWorks, oldWayWorks(before, "it answers, or the controller may not dial it"))
@@ -128,8 +139,10 @@ func (r *Reconciler) askOldWay(v *verdict, record *v1alpha1.KubeconfigStatus, wa
 		}
 		return oldWayInterval
 	case now.Before(until) && (age < 0 || age >= justMade):
-		v.waiting(v1alpha1.ReasonWaitingForManagers, fmt.Sprintf("Cluster API's managers read the kubeconfig only when they connect. The way before, %s, does not answer: "+
-			"connections by it end after five failed probes, within 75 s, the next attempt follows within 30 s, and all use the kubeconfig as it is by %s", before, until.UTC().Format(time.RFC3339)))
+		v.waiting(v1alpha1.ReasonWaitingForManagers, fmt.Sprintf("Cluster API's managers read the kubeconfig only when "+
+			"they connect. The way before, %s, does not answer: "+
+			"connections by it end after five failed probes, within 75 s, the next attempt follows within 30 s, and all use "+
+			"the kubeconfig as it is by %s", before, until.UTC().Format(time.RFC3339)))
 		return min(until.Sub(now)+time.Second, oldWayInterval)
 	}
 	record.PreviousServer, record.PreviousProxyURL = "", ""
@@ -138,29 +151,37 @@ func (r *Reconciler) askOldWay(v *verdict, record *v1alpha1.KubeconfigStatus, wa
 }
 
 // switchDone says that a switch is over, and forgets what was found out for it: it says nothing about another one.
-func (r *Reconciler) switchDone(v *verdict, record *v1alpha1.KubeconfigStatus, o objects.Group) {
-	r.oldWays.forget(o.Key)
-	done := metav1.Condition{Type: v1alpha1.ConditionKubeconfigSwitched, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSwitched}
+func (r *Reconciler) switchDone(v *decision, record *v1alpha1.KubeconfigStatus, o objects.Group) {
+	r.previous.forget(o.Key)
+	done := metav1.Condition{
+		Type: v1alpha1.ConditionKubeconfigSwitched, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSwitched,
+	}
 	done.Message = "no connection of Cluster API's managers by another way is left"
 	if record.Mode.Tunnelled() {
 		done.Message = "no connection of Cluster API's managers is left that does not lead through the gateways"
 	}
-	v.say(done)
+	v.add(done)
 }
 
 // waiting says that managers may be connected by the way before.
-func (v *verdict) waiting(reason, message string) {
-	v.say(metav1.Condition{Type: v1alpha1.ConditionKubeconfigSwitched, Status: metav1.ConditionFalse, Reason: reason, Message: message})
+func (v *decision) waiting(reason, message string) {
+	v.add(metav1.Condition{
+		Type: v1alpha1.ConditionKubeconfigSwitched, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+	})
 }
 
 func oldWayWorks(before, why string) string {
-	return fmt.Sprintf("the way before, %s, works still: %s. Cluster API's managers that are connected by it stay so for as long as it does, and reach the "+
-		"same apiserver; they use the kubeconfig as it is now when they connect anew. To hasten that, restart them", before, why)
+	return fmt.Sprintf("the way before, %s, works still: %s. Cluster API's managers that are connected by it stay so "+
+		"for as long as it does, and reach the "+
+		"same apiserver; they use the kubeconfig as it is now when they connect anew. To hasten that, restart them", before,
+		why)
 }
 
 // worksForSure says why an old way works that need not be looked at, or can't be; empty: look.
 func (r *Reconciler) worksForSure(record *v1alpha1.KubeconfigStatus, o objects.Group) string {
-	gateways, before := r.Config.Gateways(), kubeconfig.Way{Server: record.PreviousServer, ProxyURL: record.PreviousProxyURL}
+	gateways, before := r.Config.Gateways(), kubeconfig.Way{
+		Server: record.PreviousServer, ProxyURL: record.PreviousProxyURL,
+	}
 	proxy := kubeconfig.Host(before.ProxyURL)
 	switch {
 	case !r.Config.NoTunnels && record.Mode.Tunnelled() && throughGateways(gateways, before, o):
@@ -168,7 +189,8 @@ func (r *Reconciler) worksForSure(record *v1alpha1.KubeconfigStatus, o objects.G
 	case proxy != "" && proxy != gateways.Connect.Host:
 		return "it leads through a proxy, which nobody asks"
 	case !expected(before.Server, o, gateways) && !r.rule.may(address(before.Server)):
-		return "it is not the endpoint of the Cluster, and --dial-networks of the controller does not have it, so nothing asks it"
+		return "it is not the endpoint of the Cluster, and --dial-networks of the controller does not have it, so nothing " +
+			"asks it"
 	}
 	return ""
 }

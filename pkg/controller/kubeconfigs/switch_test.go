@@ -26,7 +26,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// switchWorld is one Cluster whose managers are connected, without any gateway or apiserver, and with a clock of the test's.
+// switchWorld is one Cluster whose managers are connected, without any gateway or apiserver, and with a clock of the
+// test's.
 type switchWorld struct {
 	t       *testing.T
 	api     client.WithWatch
@@ -47,9 +48,14 @@ func newSwitchWorld(t *testing.T, config config.Config, server string, spec v1al
 	cluster, tunnel := controllertest.Served("c1", 1000)
 	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
 	tunnel.Spec.Kubeconfig = spec
-	secret := controllertest.KubeconfigSecret(t, "prod", "c1", server, func(c *clientcmdapi.Config) { c.Clusters["c1"].CertificateAuthorityData = ca.CertPEM() })
+	secret := controllertest.KubeconfigSecret(
+		t, "prod", "c1", server, func(c *clientcmdapi.Config) { c.Clusters["c1"].CertificateAuthorityData = ca.CertPEM() },
+	)
 	secret.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-	w := &switchWorld{t: t, api: controllertest.FakeAPI(t, cluster, tunnel, secret), clock: time.Now().Truncate(time.Second), woken: make(chan client.ObjectKey, 100), cluster: cluster, ca: ca}
+	w := &switchWorld{
+		t: t, api: controllertest.FakeAPI(t, cluster, tunnel, secret), clock: time.Now().Truncate(time.Second),
+		woken: make(chan client.ObjectKey, 100), cluster: cluster, ca: ca,
+	}
 	w.tunnels = withTunnels(t, w.api, w.api)
 	w.tunnels.Config, w.tunnels.Recorder = config, events.NewFakeRecorder(100)
 	w.restart()
@@ -60,10 +66,12 @@ func newSwitchWorld(t *testing.T, config config.Config, server string, spec v1al
 func (w *switchWorld) restart() {
 	w.r = kubeconfigsOf(w.tunnels)
 	w.r.Now = func() time.Time { return w.clock }
-	w.r.proofs = newProofs(w.r.Now)
+	w.r.checks = newProxyChecks(w.r.Now)
 	// Everything here is on loopback.
-	w.r.rule = dialRule{networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, never: func(netip.Addr) bool { return false }}
-	w.r.oldWays = newOldWays(w.r.Now, func(key client.ObjectKey) { w.woken <- key }, w.r.rule)
+	w.r.rule = dialRule{
+		networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, never: func(netip.Addr) bool { return false },
+	}
+	w.r.previous = newPreviousEndpoints(w.r.Now, func(key client.ObjectKey) { w.woken <- key }, w.r.rule)
 }
 
 // settle lets time go by and reconciles, and once more if a server is being dialled. It returns the Tunnel.
@@ -95,9 +103,9 @@ func (w *switchWorld) settle(after time.Duration) *v1alpha1.Tunnel {
 }
 
 func (w *switchWorld) asking() bool {
-	w.r.oldWays.mu.Lock()
-	defer w.r.oldWays.mu.Unlock()
-	way := w.r.oldWays.known[client.ObjectKeyFromObject(w.cluster)]
+	w.r.previous.mu.Lock()
+	defer w.r.previous.mu.Unlock()
+	way := w.r.previous.known[client.ObjectKeyFromObject(w.cluster)]
 	return way != nil && (way.asking || len(w.woken) > 0)
 }
 
@@ -112,7 +120,9 @@ func (w *switchWorld) check(tunnel *v1alpha1.Tunnel, kind, reason, says string) 
 func (w *switchWorld) way() kubeconfig.Way {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	if err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
+	if err := w.api.Get(
+		w.t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret,
+	); err != nil {
 		w.t.Fatal(err)
 	}
 	way, err := kubeconfig.Read(secret, "c1")
@@ -131,15 +141,22 @@ func TestASwitchIsOverWhenNobodyCanBeConnectedTheOldWay(t *testing.T) {
 
 	tunnel := w.settle(0)
 	w.check(tunnel, kind, v1alpha1.ReasonOldWayWorks, old)
-	if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.ChangedAt == nil || w.way().Server != controllertest.AddressURL {
+	if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.ChangedAt == nil ||
+		w.way().Server != controllertest.AddressURL {
 		t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.way())
 	}
 	w.check(w.settle(time.Hour), kind, v1alpha1.ReasonOldWayWorks, "restart them")
 
 	_ = server.Close()
-	w.check(w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers, "by "+w.clock.Add(50*time.Second).UTC().Format(time.RFC3339))
+	w.check(
+		w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers,
+		"by "+w.clock.Add(50*time.Second).UTC().Format(time.RFC3339),
+	)
 	w.restart() // knows less, and so waits for longer
-	w.check(w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers, "by "+w.clock.Add(110*time.Second).UTC().Format(time.RFC3339))
+	w.check(
+		w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers,
+		"by "+w.clock.Add(110*time.Second).UTC().Format(time.RFC3339),
+	)
 	w.check(w.settle(100*time.Second), kind, v1alpha1.ReasonWaitingForManagers, "")
 	tunnel = w.settle(11 * time.Second)
 	w.check(tunnel, kind, v1alpha1.ReasonSwitched, "")
@@ -149,7 +166,10 @@ func TestASwitchIsOverWhenNobodyCanBeConnectedTheOldWay(t *testing.T) {
 }
 
 func TestANewKubeconfigIsSwitchedAtOnce(t *testing.T) {
-	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+	w := newSwitchWorld(
+		t, controllertest.Config(), controllertest.OriginalServer,
+		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
+	)
 	w.cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{}
 	if err := w.api.Update(t.Context(), w.cluster); err != nil {
 		t.Fatal(err)
@@ -160,9 +180,14 @@ func TestANewKubeconfigIsSwitchedAtOnce(t *testing.T) {
 func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
 	for _, alive := range []bool{false, true} {
 		port := freeport.TCP(t)
-		w := newSwitchWorld(t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", port), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+		w := newSwitchWorld(
+			t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", port),
+			v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
+		)
 		secret := &corev1.Secret{}
-		if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret); err != nil {
+		if err := w.api.Get(
+			t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret,
+		); err != nil {
 			t.Fatal(err)
 		}
 		secret.CreationTimestamp = metav1.NewTime(w.clock.Add(-justMade / 2))
@@ -179,7 +204,10 @@ func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
 }
 
 func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
-	w := newSwitchWorld(t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", freeport.TCP(t)), v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
+	w := newSwitchWorld(
+		t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", freeport.TCP(t)),
+		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
+	)
 	w.settle(0)
 	w.check(w.settle(switchTime+time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
 	tunnel := controllertest.TunnelNamed(w.cluster)

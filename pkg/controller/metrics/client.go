@@ -16,14 +16,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// CountingClient is a client that counts what is written of what matters to somebody: kubeconfigs, status and signatures.
+// CountingClient is a client that counts the writes for which there are metrics: kubeconfigs, status and
+// signatures.
 type CountingClient struct {
 	client.Client
 	Figures *Collector
 }
 
 // Patch implements client.Client.
-func (c CountingClient) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+func (c CountingClient) Patch(
+	ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption,
+) error {
 	ctx, end := writing(ctx, o)
 	err := c.Client.Patch(ctx, o, patch, options...)
 	end(err)
@@ -75,7 +78,9 @@ type countingStatus struct {
 }
 
 // Patch implements client.SubResourceWriter.
-func (c countingStatus) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+func (c countingStatus) Patch(
+	ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption,
+) error {
 	err := c.SubResourceWriter.Patch(ctx, o, patch, options...)
 	if _, ok := o.(*v1alpha1.Tunnel); ok && err == nil {
 		c.figures.statusWrites.WithLabelValues().Inc()
@@ -96,7 +101,9 @@ type countingSubResource struct {
 }
 
 // Update implements client.SubResourceWriter.
-func (c countingSubResource) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+func (c countingSubResource) Update(
+	ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption,
+) error {
 	err := c.SubResourceClient.Update(ctx, o, options...)
 	c.figures.countAnswer(o, err)
 	return err
@@ -106,9 +113,12 @@ func (c countingSubResource) Update(ctx context.Context, o client.Object, option
 func (f *Collector) countAnswer(o client.Object, err error) {
 	csr, ok := o.(*certificatesv1.CertificateSigningRequest)
 	if !ok || objects.Conflict(err) {
-		return // somebody else has written, and all is looked at again
+		return // another writer was faster, and the request is reconciled again
 	}
-	roles := map[string]model.Role{v1alpha1.SignerEdge: model.RoleEdge, v1alpha1.SignerGateway: model.RoleGateway, v1alpha1.SignerControl: model.RoleControl}
+	roles := map[string]model.Role{
+		v1alpha1.SignerEdge: model.RoleEdge, v1alpha1.SignerGateway: model.RoleGateway,
+		v1alpha1.SignerControl: model.RoleControl,
+	}
 	role := string(roles[csr.Spec.SignerName])
 	switch {
 	case err != nil:
@@ -120,7 +130,8 @@ func (f *Collector) countAnswer(o client.Object, err error) {
 	}
 }
 
-// writing begins the span of a write of a kubeconfig or a copy of one, which webhooks of others may hold up; other writes have none.
+// writing begins the span of a write of a kubeconfig or a copy of one, which webhooks of others may hold up; other
+// writes have none.
 func writing(ctx context.Context, o client.Object) (context.Context, func(error)) {
 	_, secret := o.(*corev1.Secret)
 	if !secret || !isKubeconfig(o) && o.GetLabels()[v1alpha1.CopyLabel] == "" {

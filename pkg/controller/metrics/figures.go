@@ -1,6 +1,6 @@
-// Package metrics counts what the controller writes, and collects the state of Tunnels and of the CA when it is scraped. In go a
-// client and the cache, out come a client that counts and a Prometheus collector. It writes no object. What concerns the
-// whole fleet only the leading replica publishes, so that sums over replicas are right.
+// Package metrics counts what the controller writes, and collects the state of Tunnels and of the CA when it is
+// scraped. In go a client and the cache, out come a client that counts and a Prometheus collector. It writes no
+// object. What concerns the whole fleet only the leading replica publishes, so that sums over replicas are right.
 package metrics
 
 import (
@@ -26,7 +26,8 @@ import (
 // lookTime bounds a look at the cache, which is there at once but at the very beginning.
 const lookTime = 2 * time.Second
 
-// Collector is what a controller counts. What concerns the fleet only the one that leads publishes, so that sums over replicas are right.
+// Collector is what a controller counts. What concerns the fleet only the one that leads publishes, so that sums over
+// replicas are right.
 type Collector struct {
 	metrics.Set
 	config  config.Config
@@ -43,7 +44,9 @@ type Collector struct {
 // New returns the collector of a manager. It collects state only while the manager leads.
 func New(mgr ctrl.Manager, config config.Config) *Collector {
 	f := &Collector{config: config, cached: mgr.GetCache(), elected: mgr.Elected(), now: config.Clock()}
-	f.kubeconfigs, f.signatures = f.Counter("fairlead_controller_kubeconfig_writes_total"), f.Counter("fairlead_controller_signatures_total")
+	f.kubeconfigs, f.signatures = f.Counter(
+		"fairlead_controller_kubeconfig_writes_total",
+	), f.Counter("fairlead_controller_signatures_total")
 	f.statusWrites = f.Counter("fairlead_controller_status_writes_total")
 	for _, result := range []string{"ok", "error"} {
 		f.kubeconfigs.WithLabelValues(result)
@@ -53,9 +56,12 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 			f.signatures.WithLabelValues(string(role), result)
 		}
 	}
-	f.Look(f.look, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions", "fairlead_controller_edges",
-		"fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue", "fairlead_controller_ca_phase",
-		"fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem", "fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
+	f.Look(f.look, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions",
+		"fairlead_controller_edges",
+		"fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue",
+		"fairlead_controller_ca_phase",
+		"fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem",
+		"fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
 		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds")
 	return f
 }
@@ -126,7 +132,10 @@ func (f *Collector) collectTunnels(ctx context.Context, emit metrics.Emit) {
 			first = next
 		}
 		if f.config.PerCluster {
-			emit("fairlead_controller_tunnel_ready", metrics.Bool(apimeta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady)), t.Namespace, t.Name)
+			emit(
+				"fairlead_controller_tunnel_ready",
+				metrics.Bool(apimeta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady)), t.Namespace, t.Name,
+			)
 			emit("fairlead_controller_tunnel_edges", float64(connected), t.Namespace, t.Name)
 			if !next.IsZero() {
 				emit("fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", float64(next.Unix()), t.Namespace, t.Name)
@@ -168,10 +177,13 @@ func (f *Collector) collectCA(ctx context.Context, emit metrics.Emit) {
 	var published corev1.ConfigMap
 	var rotation v1alpha1.CARotation
 	key := client.ObjectKey{Namespace: f.config.Namespace, Name: v1alpha1.InstallationConfigMapName}
-	if f.cached.Get(ctx, key, &published) != nil || json.Unmarshal([]byte(published.Data[v1alpha1.CARotationKey]), &rotation) != nil {
+	if f.cached.Get(ctx, key, &published) != nil ||
+		json.Unmarshal([]byte(published.Data[v1alpha1.CARotationKey]), &rotation) != nil {
 		return // there is no installation yet
 	}
-	for _, phase := range []v1alpha1.CAPhase{v1alpha1.CAPhaseSteady, v1alpha1.CAPhaseIntroduce, v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire} {
+	for _, phase := range []v1alpha1.CAPhase{
+		v1alpha1.CAPhaseSteady, v1alpha1.CAPhaseIntroduce, v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire,
+	} {
 		emit("fairlead_controller_ca_phase", metrics.Bool(phase == rotation.Phase), string(phase))
 	}
 	emit("fairlead_controller_ca_problem", metrics.Bool(rotation.Problem != ""))

@@ -16,7 +16,10 @@ func TestTheNextLeafOfEachTunnel(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	edge := func(node string, hours, tunnels int) v1alpha1.EdgeStatus {
 		end := metav1.NewTime(now.Add(time.Duration(hours) * time.Hour))
-		return v1alpha1.EdgeStatus{NodeID: "CN=" + node, CertificateNotAfter: end, Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: int32(tunnels)}}}
+		return v1alpha1.EdgeStatus{
+			NodeID: "CN=" + node, CertificateNotAfter: end,
+			Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: int32(tunnels)}},
+		}
 	}
 	_, one := controllertest.Served("one", 1000)
 	one.Status.Edges = []v1alpha1.EdgeStatus{edge("a", 5, 2), edge("b", 3, 2), edge("c", 1, 0)}
@@ -26,7 +29,10 @@ func TestTheNextLeafOfEachTunnel(t *testing.T) {
 	const all, each = "fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_tunnel_leaf_expiry_timestamp_seconds"
 	for _, perCluster := range []bool{true, false} {
 		got := map[string]float64{}
-		f := &Collector{config: config.Config{PerCluster: perCluster}, cached: controllertest.FakeAPI(t, one, two, three), now: func() time.Time { return now }}
+		f := &Collector{
+			config: config.Config{PerCluster: perCluster}, cached: controllertest.FakeAPI(t, one, two, three),
+			now: func() time.Time { return now },
+		}
 		f.collectTunnels(t.Context(), func(name string, value float64, labels ...string) {
 			if name == all {
 				got["all"] = value

@@ -32,7 +32,7 @@ const (
 	Serve                // make or keep the Tunnel, its Secrets and its status
 	Remove               // restore the kubeconfig, then remove the Tunnel and what belongs to it
 	End                  // remove a Tunnel whose Cluster is gone: there is no kubeconfig to restore
-	Refuse               // say that the Tunnel is somebody else's
+	Refuse               // report that the Tunnel has another controlling owner
 )
 
 // Decide says what is to be done.
@@ -41,7 +41,7 @@ func Decide(o Group, allClusters bool) Action {
 	case owner != nil && (o.Cluster == nil || o.Cluster.UID != owner.UID):
 		return End
 	case o.Cluster == nil && o.Tunnel != nil && !o.Tunnel.DeletionTimestamp.IsZero():
-		return End // it would wait for ever for a Cluster that nobody knows
+		return End // it would wait for ever for a Cluster that does not exist
 	case o.Cluster == nil || Paused(o):
 		return leave
 	case !o.Cluster.DeletionTimestamp.IsZero():
@@ -106,17 +106,22 @@ func ControllingCluster(tunnel *v1alpha1.Tunnel) *metav1.OwnerReference {
 	return owner
 }
 
-// OwnerRef makes an object the controller of another. It does not block the owner's deletion: in a foreground deletion the
-// Cluster would wait for its Tunnel, and the Tunnel for its Cluster.
+// OwnerRef makes an object the controller of another. It does not block the owner's deletion: in a foreground
+// deletion the Cluster would wait for its Tunnel, and the Tunnel for its Cluster.
 func OwnerRef(kind schema.GroupVersionKind, owner client.Object) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: ptr.To(true)}
+	return metav1.OwnerReference{
+		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(),
+		Controller: ptr.To(true),
+	}
 }
 
 // CompleteTunnel completes a Tunnel: owner, finalizer, and every field of its spec that is empty and can be known.
 func CompleteTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 	if metav1.GetControllerOf(tunnel) == nil {
 		// A plain reference to the same Cluster, as clusterctl or a user may have made, becomes the controlling one.
-		others := slices.DeleteFunc(slices.Clone(tunnel.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
+		others := slices.DeleteFunc(
+			slices.Clone(tunnel.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == cluster.UID },
+		)
 		tunnel.OwnerReferences = append(others, OwnerRef(clusterv1.GroupVersion.WithKind("Cluster"), cluster))
 	}
 	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // what it waited for is there

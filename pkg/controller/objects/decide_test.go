@@ -19,32 +19,79 @@ func TestDecide(t *testing.T) {
 		all    bool
 		want   Action
 	}{
-		"a Cluster with its Tunnel is served":                         {want: Serve},
-		"a Cluster without Tunnel gets one":                           {change: func(o *Group) { o.Tunnel = nil }, want: Serve},
-		"without the label it gets none":                              {change: func(o *Group) { o.Cluster.Labels = nil }, want: Remove},
-		"with all clusters it needs no label":                         {change: func(o *Group) { o.Cluster.Labels = nil }, all: true, want: Serve},
-		"with all clusters it may opt out":                            {change: func(o *Group) { o.Cluster.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled }, all: true, want: Remove},
-		"the Tunnel is being deleted":                                 {change: func(o *Group) { o.Tunnel.DeletionTimestamp = &now }, want: Remove},
-		"the Tunnel is a user's":                                      {change: func(o *Group) { o.Tunnel.OwnerReferences = nil }, want: Serve},
-		"the Tunnel is a user's and not wanted":                       {change: func(o *Group) { o.Tunnel.OwnerReferences, o.Cluster.Labels = nil, nil }, want: leave},
-		"the Tunnel is controlled by another kind":                    {change: func(o *Group) { o.Tunnel.OwnerReferences[0].Kind = "App" }, want: Refuse},
-		"the Tunnel is controlled by a Cluster of a stranger's group": {change: func(o *Group) { o.Tunnel.OwnerReferences[0].APIVersion = "example.org/v1" }, want: Refuse},
-		"the Tunnel is controlled by a Cluster of an older version":   {change: func(o *Group) { o.Tunnel.OwnerReferences[0].APIVersion = "cluster.x-k8s.io/v1beta1" }, want: Serve},
-		"the Cluster is being deleted":                                {change: func(o *Group) { o.Cluster.DeletionTimestamp = &now }, want: Serve},
-		"both are being deleted":                                      {change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Tunnel.DeletionTimestamp = &now, &now }, want: Serve},
-		"the Cluster is being deleted and opts out":                   {change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Cluster.Labels = &now, nil }, want: Serve},
-		"the Cluster is being deleted and has no Tunnel":              {change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Tunnel = &now, nil }, want: leave},
-		"the Cluster is gone":                                         {change: func(o *Group) { o.Cluster = nil }, want: End},
-		"the Cluster is another of the same name":                     {change: func(o *Group) { o.Cluster.UID = "2" }, want: End},
-		"the Cluster is another and paused":                           {change: func(o *Group) { o.Cluster.UID = "2"; o.Cluster.Spec.Paused = ptr.To(true) }, want: End},
-		"there is only a user's Tunnel":                               {change: func(o *Group) { o.Cluster, o.Tunnel.OwnerReferences = nil, nil }, want: leave},
-		"there is only a user's Tunnel, being deleted":                {change: func(o *Group) { o.Cluster, o.Tunnel.OwnerReferences, o.Tunnel.DeletionTimestamp = nil, nil, &now }, want: End},
-		"there is nothing":                                            {change: func(o *Group) { o.Cluster, o.Tunnel = nil, nil }, want: leave},
-		"the Cluster is paused":                                       {change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true) }, want: leave},
-		"the Cluster is paused by annotation":                         {change: func(o *Group) { o.Cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave},
-		"the Tunnel is paused":                                        {change: func(o *Group) { o.Tunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave},
-		"the Cluster is paused and opts out":                          {change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Cluster.Labels = nil }, want: leave},
-		"the Cluster is paused and its Tunnel deleted":                {change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Tunnel.DeletionTimestamp = &now }, want: leave},
+		"a Cluster with its Tunnel is served": {want: Serve},
+		"a Cluster without Tunnel gets one": {
+			change: func(o *Group) { o.Tunnel = nil }, want: Serve,
+		},
+		"without the label it gets none": {
+			change: func(o *Group) { o.Cluster.Labels = nil }, want: Remove,
+		},
+		"with all clusters it needs no label": {
+			change: func(o *Group) { o.Cluster.Labels = nil }, all: true, want: Serve,
+		},
+		"with all clusters it may opt out": {
+			change: func(o *Group) { o.Cluster.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled }, all: true, want: Remove,
+		},
+		"the Tunnel is being deleted": {
+			change: func(o *Group) { o.Tunnel.DeletionTimestamp = &now }, want: Remove,
+		},
+		"the Tunnel is a user's": {
+			change: func(o *Group) { o.Tunnel.OwnerReferences = nil }, want: Serve,
+		},
+		"the Tunnel is a user's and not wanted": {
+			change: func(o *Group) { o.Tunnel.OwnerReferences, o.Cluster.Labels = nil, nil }, want: leave,
+		},
+		"the Tunnel is controlled by another kind": {
+			change: func(o *Group) { o.Tunnel.OwnerReferences[0].Kind = "App" }, want: Refuse,
+		},
+		"the Tunnel is controlled by a Cluster of a stranger's group": {
+			change: func(o *Group) { o.Tunnel.OwnerReferences[0].APIVersion = "example.org/v1" }, want: Refuse,
+		},
+		"the Tunnel is controlled by a Cluster of an older version": {
+			change: func(o *Group) { o.Tunnel.OwnerReferences[0].APIVersion = "cluster.x-k8s.io/v1beta1" }, want: Serve,
+		},
+		"the Cluster is being deleted": {
+			change: func(o *Group) { o.Cluster.DeletionTimestamp = &now }, want: Serve,
+		},
+		"both are being deleted": {
+			change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Tunnel.DeletionTimestamp = &now, &now }, want: Serve,
+		},
+		"the Cluster is being deleted and opts out": {
+			change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Cluster.Labels = &now, nil }, want: Serve,
+		},
+		"the Cluster is being deleted and has no Tunnel": {
+			change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Tunnel = &now, nil }, want: leave,
+		},
+		"the Cluster is gone":                     {change: func(o *Group) { o.Cluster = nil }, want: End},
+		"the Cluster is another of the same name": {change: func(o *Group) { o.Cluster.UID = "2" }, want: End},
+		"the Cluster is another and paused": {
+			change: func(o *Group) { o.Cluster.UID = "2"; o.Cluster.Spec.Paused = ptr.To(true) }, want: End,
+		},
+		"there is only a user's Tunnel": {
+			change: func(o *Group) { o.Cluster, o.Tunnel.OwnerReferences = nil, nil }, want: leave,
+		},
+		"there is only a user's Tunnel, being deleted": {
+			change: func(o *Group) { o.Cluster, o.Tunnel.OwnerReferences, o.Tunnel.DeletionTimestamp = nil, nil, &now },
+			want:   End,
+		},
+		"there is nothing": {
+			change: func(o *Group) { o.Cluster, o.Tunnel = nil, nil }, want: leave,
+		},
+		"the Cluster is paused": {
+			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true) }, want: leave,
+		},
+		"the Cluster is paused by annotation": {
+			change: func(o *Group) { o.Cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave,
+		},
+		"the Tunnel is paused": {
+			change: func(o *Group) { o.Tunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave,
+		},
+		"the Cluster is paused and opts out": {
+			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Cluster.Labels = nil }, want: leave,
+		},
+		"the Cluster is paused and its Tunnel deleted": {
+			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Tunnel.DeletionTimestamp = &now }, want: leave,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +116,9 @@ func TestFillTunnelChangesNothingThatIsThere(t *testing.T) {
 	cluster := kubetest.Cluster("prod", "c1")
 	cluster.UID = "1"
 	tunnel := tunnelOf(cluster)
-	tunnel.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "1"}}
+	tunnel.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "1",
+	}}
 	CompleteTunnel(tunnel, cluster)
 	if len(tunnel.OwnerReferences) != 1 || !metav1.IsControlledBy(tunnel, cluster) {
 		t.Errorf("owners %v", tunnel.OwnerReferences)
@@ -83,15 +132,25 @@ func TestFillTunnelChangesNothingThatIsThere(t *testing.T) {
 }
 
 func TestEdgesOnControlPlaneMachinesDialTheirOwnAPIServer(t *testing.T) {
-	onMachine := v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 6443, Others: []v1alpha1.APIServerAddress{{Address: "192.0.2.10", Port: 7443}}}
+	onMachine := v1alpha1.APIServerSpec{
+		Address: "127.0.0.1", Port: 6443, Others: []v1alpha1.APIServerAddress{{Address: "192.0.2.10", Port: 7443}},
+	}
 	tests := map[string]struct {
 		change func(*clusterv1.Cluster, *v1alpha1.Tunnel)
 		want   v1alpha1.APIServerSpec
 	}{
-		"by annotation":                    {want: onMachine},
-		"without it":                       {change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Annotations = nil }, want: v1alpha1.APIServerSpec{Address: "192.0.2.10", Port: 7443}},
-		"while there is no endpoint":       {change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{} }},
-		"where the user says what to dial": {change: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.0.0.1" }, want: v1alpha1.APIServerSpec{Address: "10.0.0.1", Port: 7443}},
+		"by annotation": {want: onMachine},
+		"without it": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Annotations = nil },
+			want:   v1alpha1.APIServerSpec{Address: "192.0.2.10", Port: 7443},
+		},
+		"while there is no endpoint": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{} },
+		},
+		"where the user says what to dial": {
+			change: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.0.0.1" },
+			want:   v1alpha1.APIServerSpec{Address: "10.0.0.1", Port: 7443},
+		},
 		"on a port of the Cluster's": {
 			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.ClusterNetwork.APIServerPort = 8443 },
 			want:   v1alpha1.APIServerSpec{Address: "127.0.0.1", Port: 8443, Others: onMachine.Others},

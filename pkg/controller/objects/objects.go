@@ -1,6 +1,6 @@
-// Package objects reads the objects that belong to one Cluster, decides which action they ask for, and has the patches and the
-// error classes that every writer of the controller uses. In go a client and a key, out come a Group and an Action. It writes
-// nothing, keeps no state and does not know what a reconciler does with an action.
+// Package objects reads the objects that belong to one Cluster, decides which action they ask for, and has the
+// patches and the error classes that every writer of the controller uses. In go a client and a key, out come a Group
+// and an Action. It writes nothing, keeps no state and does not know what a reconciler does with an action.
 package objects
 
 import (
@@ -31,7 +31,7 @@ func Wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// Conflict says whether somebody else was faster. It is no fault, and the other's change starts another reconciliation.
+// Conflict reports whether another writer was faster. It is no fault: the other change starts another reconciliation.
 func Conflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 // TimeOrNil returns a time to the second; nil for the zero time.
@@ -43,15 +43,16 @@ func TimeOrNil(t time.Time) *metav1.Time {
 	return &at
 }
 
-// Denied says whether the apiserver, or whoever it asks, does not want something to be written, so that to try it again at once
-// is of no use.
+// Denied reports whether the apiserver, a policy or a webhook refuses a write for good, so that to try it
+// again at once is of no use.
 func Denied(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
 	}
 	switch code := status.Status().Code; code {
-	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict,
+		http.StatusTooManyRequests:
 		return false
 	default:
 		return code >= 400 && code < 500
@@ -81,7 +82,7 @@ func Get[T client.Object](ctx context.Context, from client.Reader, key client.Ob
 	return into, nil
 }
 
-// LockedPatch is a patch that fails when somebody else has changed the object since.
+// LockedPatch returns a patch from base that is a conflict if the object has changed since base was read.
 func LockedPatch(base client.Object) client.Patch {
 	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 }
@@ -99,7 +100,9 @@ func HasCondition(csr *certificatesv1.CertificateSigningRequest, kind certificat
 // NewScheme returns a scheme with every type that the controller reads or writes.
 func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, certificatesv1.AddToScheme, admissionv1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, certificatesv1.AddToScheme, admissionv1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("building scheme: %w", err)
 		}

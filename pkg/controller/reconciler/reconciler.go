@@ -1,6 +1,6 @@
-// Package reconciler has what the setup of every reconciler shares: its dependencies, workers and retries, trace spans, caches of the
-// metadata of Secrets, indexes of the cache, and the event handlers and predicates of more than one. It contains no
-// reconciler, and does not know what one does.
+// Package reconciler has what the setup of every reconciler shares: its dependencies, workers and retries, trace
+// spans, caches of the metadata of Secrets, indexes of the cache, and the event handlers and predicates of more than
+// one. It contains no reconciler, and does not know what one does.
 package reconciler
 
 import (
@@ -51,8 +51,8 @@ func SecretMetadata() *metav1.PartialObjectMetadata {
 	return o
 }
 
-// SecretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their metadata
-// alone: enough to see that somebody has changed one, and no key.
+// SecretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their
+// metadata alone: enough to see that one has changed, and no key.
 func SecretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
 	c, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
@@ -66,7 +66,9 @@ func SecretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
 }
 
 // TunnelRequests has all Tunnels of a list reconciled.
-func TunnelRequests(ctx context.Context, from client.Reader, log *slog.Logger, which ...client.ListOption) []reconcile.Request {
+func TunnelRequests(
+	ctx context.Context, from client.Reader, log *slog.Logger, which ...client.ListOption,
+) []reconcile.Request {
 	var list v1alpha1.TunnelList
 	if err := from.List(ctx, &list, which...); err != nil {
 		if ctx.Err() == nil {
@@ -124,7 +126,9 @@ func LiveStateIgnored() predicate.Predicate {
 func withoutLive(tunnel *v1alpha1.Tunnel) *v1alpha1.Tunnel {
 	t := *tunnel // nothing that it shares with the original is changed
 	t.ResourceVersion, t.Status.Edges = "", nil
-	t.Status.Conditions = slices.DeleteFunc(slices.Clone(t.Status.Conditions), func(c metav1.Condition) bool { return condition.IsLive(c.Type) })
+	t.Status.Conditions = slices.DeleteFunc(
+		slices.Clone(t.Status.Conditions), func(c metav1.Condition) bool { return condition.IsLive(c.Type) },
+	)
 	return &t
 }
 
@@ -133,7 +137,9 @@ func Options(workers int, kind string, log *slog.Logger) controller.Options {
 	logger := logr.FromSlogHandler(log.Handler())
 	return controller.Options{
 		MaxConcurrentReconciles: workers,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+			firstRetry, lastRetry,
+		),
 		LogConstructor: func(request *reconcile.Request) logr.Logger {
 			if request == nil {
 				return logger
@@ -156,10 +162,13 @@ func ByName(suffix string) handler.EventHandler {
 
 // Named selects the object with a namespace and a name.
 func Named(namespace, name string) predicate.Predicate {
-	return predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetNamespace() == namespace && o.GetName() == name })
+	return predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.GetNamespace() == namespace &&
+			o.GetName() == name
+	})
 }
 
-// ConflictDelay is how long to wait after somebody else was faster: until the cache has seen it, as a rule.
+// ConflictDelay is how long to wait after a conflict: usually until the cache has seen the other write.
 const ConflictDelay = 100 * time.Millisecond
 
 // Leading is a part of the manager that runs only while this process leads.
@@ -171,8 +180,8 @@ func (l Leading) Start(ctx context.Context) error { return l.Run(ctx) }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (Leading) NeedLeaderElection() bool { return true }
 
-// EnqueueTunnels has the Tunnels with these ids reconciled until ctx ends. An empty id stands for all of them; one that no Tunnel has
-// is dropped.
+// EnqueueTunnels has the Tunnels with these ids reconciled until ctx ends. An empty id stands for all of them; one
+// that no Tunnel has is dropped.
 func EnqueueTunnels(ctx context.Context, from client.Reader, log *slog.Logger, ids workqueue.TypedInterface[string],
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request],
 ) {

@@ -16,14 +16,16 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 )
 
-// Reconciliations are the reconciliations that are under way in this process. Informers that are stuck are reported to it too.
+// Reconciliations are the reconciliations that are under way in this process. Informers that are stuck are reported
+// to it too.
 var Reconciliations = heartbeat.New()
 
-// Alive returns an error that names each reconciliation that does not end and each informer that is stuck, for a liveness probe. A reconciliation
-// that fails, because an apiserver is down, ends and is retried.
+// Alive returns an error that names each reconciliation that does not end and each informer that is stuck, for a
+// liveness probe. A reconciliation that fails, because an apiserver is down, ends and is retried.
 func Alive(*http.Request) error { return Reconciliations.Stuck(time.Now()) }
 
-// Traced makes a span of each reconciliation. What is asked of the apiserver meanwhile is below it, by traces.Transport.
+// Traced makes a span of each reconciliation. What is asked of the apiserver meanwhile is below it, by
+// traces.Transport.
 type Traced struct {
 	Name string // of the controller
 	reconcile.Reconciler
@@ -47,7 +49,8 @@ func (t Traced) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	return result, err
 }
 
-// EndSpan ends a span. Of an error of the apiserver only the reason is told: who denied something may have said why in words of a Secret's.
+// EndSpan ends a span. Of an error of the apiserver only the reason is recorded: a policy that denied a write may quote
+// in words of a Secret's.
 func EndSpan(span trace.Span, err error) {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

@@ -22,16 +22,17 @@ import (
 const (
 	// GraceTime is for how long after its certificate has ended an edge may renew by its key.
 	GraceTime = 90 * 24 * time.Hour
-	// MaxEnded bounds the record, of about 60 bytes for each id, far below the 1 MiB that an object may have. It is as many
-	// as the largest installation has Clusters.
+	// MaxEnded bounds the record, of about 60 bytes for each id, far below the 1 MiB that an object may have. It is as
+	// many as the largest installation has Clusters.
 	MaxEnded = 10000
 )
 
 // forever is beyond the end of every certificate.
 var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
 
-// EndedTunnels is the record of tunnels that are over, so that their edges are refused for good and not only for now. It
-// is safe for concurrent use. Only the leading controller writes it, so what it has read stays true until prune looks again.
+// EndedTunnels is the record of tunnels that are over, so that their edges are refused for good and not only for now.
+// It is safe for concurrent use. Only the leading controller writes it, so what it has read stays true until prune
+// looks again.
 type EndedTunnels struct {
 	client    client.Client
 	live      client.Reader
@@ -55,8 +56,8 @@ func (e *EndedTunnels) Add(ctx context.Context, id string, until time.Time) erro
 	})
 }
 
-// Revive forgets that a tunnel has ended, if lives still says that it has not: asked while nothing can be added, because a
-// tunnel may end just now.
+// Revive forgets that a tunnel has ended, if lives still says that it has not: asked while nothing can be added,
+// because a tunnel may end just now.
 func (e *EndedTunnels) Revive(ctx context.Context, id string, lives func() (bool, error)) error {
 	var failed error
 	err := e.change(ctx, func(ids map[string]string) {
@@ -69,8 +70,8 @@ func (e *EndedTunnels) Revive(ctx context.Context, id string, lives func() (bool
 	return errors.Join(failed, err)
 }
 
-// Has says whether a tunnel is on record, without asking anybody: a tunnel that is not known to have ended, because nothing has
-// been read yet, is looked at again later.
+// Has says whether a tunnel is on record, without asking anybody: a tunnel that is not known to have ended, because
+// nothing has been read yet, is looked at again later.
 func (e *EndedTunnels) Has(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,7 +88,7 @@ func (e *EndedTunnels) Prune(ctx context.Context) error {
 	})
 }
 
-// change reads the record, and writes it if something differs. It fails if somebody else writes at the same time.
+// change reads the record, and writes it if something differs. A concurrent write is a conflict.
 func (e *EndedTunnels) change(ctx context.Context, do func(map[string]string)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,8 +118,8 @@ func (e *EndedTunnels) change(ctx context.Context, do func(map[string]string)) e
 	return err
 }
 
-// endOf is until when certificates of a tunnel may be valid. What can't be read never ends: the xds-servers deny the tunnel for
-// as long as it is on record.
+// endOf is until when certificates of a tunnel may be valid. What can't be read never ends: the xds-servers deny the
+// tunnel for as long as it is on record.
 func endOf(until string) time.Time {
 	end, err := time.Parse(time.RFC3339, until)
 	if err != nil {
@@ -133,7 +134,9 @@ func dropOldest(ids map[string]string, limit int) {
 	if extra <= 0 {
 		return
 	}
-	byEnd := slices.SortedFunc(maps.Keys(ids), func(a, b string) int { return cmp.Or(endOf(ids[a]).Compare(endOf(ids[b])), cmp.Compare(a, b)) })
+	byEnd := slices.SortedFunc(
+		maps.Keys(ids), func(a, b string) int { return cmp.Or(endOf(ids[a]).Compare(endOf(ids[b])), cmp.Compare(a, b)) },
+	)
 	for _, id := range byEnd[:extra] {
 		delete(ids, id)
 	}

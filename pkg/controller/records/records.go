@@ -1,6 +1,7 @@
-// Package records keeps what enrolment has on record: the edges and tokens in the status of a Tunnel, and the ConfigMap of tunnels
-// that have ended. In go records and a time, out come records that are bounded and current. It issues no token and no
-// certificate, and except for the ConfigMap it writes nothing: callers write a changed status with the resourceVersion that they read.
+// Package records keeps what enrolment has on record: the edges and tokens in the status of a Tunnel, and the
+// ConfigMap of tunnels that have ended. In go records and a time, out come records that are bounded and current. It
+// issues no token and no certificate, and except for the ConfigMap it writes nothing: callers write a changed status
+// with the resourceVersion that they read.
 package records
 
 import (
@@ -29,12 +30,13 @@ func EdgeOf(edges []v1alpha1.EdgeStatus, node string) *v1alpha1.EdgeStatus {
 	return nil
 }
 
-// evidenceTime is how long the certificate counts that an edge has seen which is away: longer than a machine takes to start
-// again, and than the steps of LastSeen. So a mode does not go to and fro with the health of apiservers and edges.
+// evidenceTime is how long the certificate counts that an edge has seen which is away: longer than a machine takes to
+// start again, and than the steps of LastSeen. So a mode does not go to and fro with the health of apiservers and
+// edges.
 const evidenceTime = 15 * time.Minute
 
-// CertificateNames are the names in the serving certificates that edges see now, or saw last while they can't. An edge that is let
-// in no more, or away for longer, says nothing. Without a time none is.
+// CertificateNames are the names in the serving certificates that edges see now, or saw last while they can't. An
+// edge that is let in no more, or away for longer, says nothing. Without a time none is.
 func CertificateNames(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]string) {
 	for i := range edges {
 		edge := &edges[i]
@@ -50,8 +52,8 @@ func CertificateNames(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]strin
 	return all
 }
 
-// ServedCluster is the Cluster of a Tunnel for everything that is about live state: an empty one for a Tunnel that is prepared, nil for
-// one that is not its own.
+// ServedCluster is the Cluster of a Tunnel for everything that is about live state: an empty one for a Tunnel that is
+// prepared, nil for one that is not its own.
 func ServedCluster(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) *clusterv1.Cluster {
 	switch {
 	case tunnel == nil || tunnel.ClaimedID() == "":
@@ -66,7 +68,9 @@ func ServedCluster(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time
 
 // CurrentEdges drops the edges that can't come back, and those that were away for longest where there are too many.
 func CurrentEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeStatus {
-	left := slices.DeleteFunc(slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(GraceTime)) })
+	left := slices.DeleteFunc(
+		slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(GraceTime)) },
+	)
 	if len(left) <= MaxEdges {
 		return left
 	}

@@ -45,7 +45,9 @@ func TestWhichCertificatesAreEvidence(t *testing.T) {
 func TestALeafThatLivesLongerKeepsTheRecordLonger(t *testing.T) {
 	at := time.Now()
 	tunnel := &v1alpha1.Tunnel{}
-	tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(at.Add(100 * time.Hour))}}
+	tunnel.Status.Edges = []v1alpha1.EdgeStatus{{
+		NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(at.Add(100 * time.Hour)),
+	}}
 	if got := ValidUntil(controllertest.Config(), tunnel, at).Sub(at); got != 100*time.Hour+certs.ClockSkew {
 		t.Errorf("%s", got)
 	}
@@ -56,7 +58,10 @@ func TestEdgesThatCanNotComeBackAreForgotten(t *testing.T) {
 	edge := func(node string, notAfter time.Time) v1alpha1.EdgeStatus {
 		return v1alpha1.EdgeStatus{NodeID: node, CertificateNotAfter: metav1.NewTime(notAfter)}
 	}
-	edges := []v1alpha1.EdgeStatus{edge("CN=gone", at.Add(-91*24*time.Hour)), edge("CN=away", at.Add(-89*24*time.Hour)), edge("CN=here", at.Add(time.Hour))}
+	edges := []v1alpha1.EdgeStatus{
+		edge("CN=gone", at.Add(-91*24*time.Hour)), edge("CN=away", at.Add(-89*24*time.Hour)),
+		edge("CN=here", at.Add(time.Hour)),
+	}
 	if got := CurrentEdges(edges, at); len(got) != 2 || got[0].NodeID != "CN=away" {
 		t.Errorf("left: %v", got)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// FuzzSigningRequest shows the controller CertificateSigningRequests. Of one that is taken the names are those of a profile, and they can be
-// read again from the leaf.
+// FuzzSigningRequest shows the controller CertificateSigningRequests. Of one that is taken the names are those of a
+// profile, and they can be read again from the leaf.
 func FuzzSigningRequest(f *testing.F) {
 	key, err := certs.NewKey()
 	if err != nil {
@@ -38,11 +38,13 @@ func FuzzSigningRequest(f *testing.F) {
 		now := time.Now()
 		csr := &certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now), Annotations: map[string]string{
-				v1alpha1.RequestTunnelAnnotation: tunnel, v1alpha1.RequestTunnelIDAnnotation: id, v1alpha1.RequestNodeAnnotation: node, v1alpha1.RequestHostAnnotation: host,
+				v1alpha1.RequestTunnelAnnotation: tunnel, v1alpha1.RequestTunnelIDAnnotation: id,
+				v1alpha1.RequestNodeAnnotation: node, v1alpha1.RequestHostAnnotation: host,
 			}},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
-				SignerName: signers[int(signer)%len(signers)], Username: controllertest.XDSServerUser, Request: request, ExpirationSeconds: &seconds,
-				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature},
+				SignerName: signers[int(signer)%len(signers)], Username: controllertest.XDSServerUser, Request: request,
+				ExpirationSeconds: &seconds,
+				Usages:            []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature},
 			},
 		}
 		if !open(csr) {
@@ -61,7 +63,8 @@ func FuzzSigningRequest(f *testing.F) {
 		if err != nil || subject != got.subject {
 			t.Errorf("%+v is read as %+v, %v", got.subject, subject, err)
 		}
-		if subject.Role == model.RoleEdge && (strings.Contains(got.tunnel.Name, "/") || strings.ContainsAny(got.host, "\n\r\x00")) {
+		if subject.Role == model.RoleEdge &&
+			(strings.Contains(got.tunnel.Name, "/") || strings.ContainsAny(got.host, "\n\r\x00")) {
 			t.Errorf("for %+v on %q", got.tunnel, got.host)
 		}
 		if got.notAfter.After(now.Add(controllertest.Config().LeafLifetime)) {

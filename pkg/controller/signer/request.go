@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxAge is how old a request may be to be answered: longer than the xds-server waits. Nobody would take the certificate of
-// an older one, and after an outage each retry of an edge would have used up its token once more.
+// maxAge is how old a request may be to be answered: longer than the xds-server waits. Nobody would take the
+// certificate of an older one, and after an outage each retry of an edge would have used up its token once more.
 const maxAge = 30 * time.Second
 
 const (
@@ -34,17 +34,18 @@ const (
 // Reasons for which a CertificateSigningRequest is denied. Whoever asked reads them, so they stay what they are.
 const (
 	ReasonWrongUser      = "WrongUser"      // it was not the xds-server that made the request
-	reasonTooOld         = "TooOld"         // nobody waits for the answer any more
+	reasonTooOld         = "TooOld"         // the xds-server has stopped waiting
 	reasonInvalidRequest = "InvalidRequest" // the signing request is garbage, or its key is of a kind that is not taken
 	ReasonWrongUsage     = "WrongUsage"     // the profile has no such usage
 	ReasonInvalidName    = "InvalidName"    // an annotation is not what it has to be
 	ReasonUnknownTunnel  = "UnknownTunnel"  // there is no such Tunnel: it may have been moved
 	ReasonTunnelEnded    = "TunnelEnded"    // the Tunnel is another one by now, or its Cluster is gone
-	ReasonNotHeld        = "IDNotHeld"      // the controller has not recorded the id as this Tunnel's: it may be another Tunnel's
-	ReasonRevoked        = "Revoked"        // the edge is one of spec.revokedEdges, or one of those came by the same token
-	ReasonUnknownToken   = "UnknownToken"   // the Tunnel has no record of the token: it has ended, or is another Tunnel's
-	ReasonTokenExpired   = "TokenExpired"   // the token was not used in time
-	ReasonTokenUsedUp    = "TokenUsedUp"    // the token was used as often as it may be
+	// the controller has not recorded the id as this Tunnel's: it may be another Tunnel's
+	ReasonNotHeld      = "IDNotHeld"
+	ReasonRevoked      = "Revoked"      // the edge is one of spec.revokedEdges, or one of those came by the same token
+	ReasonUnknownToken = "UnknownToken" // the Tunnel has no record of the token: it has ended, or is another Tunnel's
+	ReasonTokenExpired = "TokenExpired" // the token was not used in time
+	ReasonTokenUsedUp  = "TokenUsedUp"  // the token was used as often as it may be
 )
 
 // refusal is an answer that no repetition would change.
@@ -97,14 +98,16 @@ type request struct {
 	notAfter  time.Time
 }
 
-// readRequest checks everything of a CertificateSigningRequest that needs no other object. Its error is a *refusal. Now is
-// by the clock that has dated the request.
+// readRequest checks everything of a CertificateSigningRequest that needs no other object. Its error is a *refusal.
+// Now is by the clock that has dated the request.
 func readRequest(c config.Config, csr *certificatesv1.CertificateSigningRequest, now time.Time) (request, error) {
 	if csr.Spec.Username != c.XDSServerUser {
 		return request{}, refuseRequest(ReasonWrongUser, "user %q is not the xds-server", csr.Spec.Username)
 	}
 	if age := now.Sub(csr.CreationTimestamp.Time); age > maxAge {
-		return request{}, refuseRequest(reasonTooOld, "it was made %s ago, and nobody waits for it any more", age.Round(time.Second))
+		return request{}, refuseRequest(
+			reasonTooOld, "it was made %s ago, and nobody waits for it any more", age.Round(time.Second),
+		)
 	}
 	q := request{profile: profiles[csr.Spec.SignerName], notAfter: endOfLeaf(c, csr)}
 	for _, usage := range csr.Spec.Usages {
@@ -113,7 +116,9 @@ func readRequest(c config.Config, csr *certificatesv1.CertificateSigningRequest,
 		}
 	}
 	if len(csr.Spec.Request) > maxRequestPEM {
-		return request{}, refuseRequest(reasonInvalidRequest, "spec.request has %d bytes, more than %d", len(csr.Spec.Request), maxRequestPEM)
+		return request{}, refuseRequest(
+			reasonInvalidRequest, "spec.request has %d bytes, more than %d", len(csr.Spec.Request), maxRequestPEM,
+		)
 	}
 	block, rest := pem.Decode(csr.Spec.Request)
 	if block == nil || len(strings.TrimSpace(string(rest))) > 0 {
@@ -139,7 +144,7 @@ func endOfLeaf(c config.Config, csr *certificatesv1.CertificateSigningRequest) t
 	return csr.CreationTimestamp.Add(lifetime)
 }
 
-// readNames reads for whom the request is. The xds-server says it in annotations; none of it comes from the CSR.
+// readNames reads the subject of the request. The xds-server writes it in annotations; none of it comes from the CSR.
 func (q *request) readNames(annotations map[string]string) *refusal {
 	q.subject = model.Subject{Role: q.profile.role, Node: annotations[v1alpha1.RequestNodeAnnotation]}
 	switch q.profile.role {
@@ -165,21 +170,27 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 	case model.ValidateID(q.subject.ID) != nil:
 		return refuseRequest(ReasonInvalidName, "%q is no tunnel id", q.subject.ID)
 	case len(q.host) > maxHost || strings.ContainsFunc(q.host, func(r rune) bool { return r < ' ' || r > '~' }):
-		return refuseRequest(ReasonInvalidName, "the host's name has more than %d bytes, or something else than printable ASCII", maxHost)
+		return refuseRequest(
+			ReasonInvalidName, "the host's name has more than %d bytes, or something else than printable ASCII", maxHost,
+		)
 	}
 	return nil
 }
 
-// checkTunnel says no if the tunnel of an edge is not there, is another one by now, or has ended, or if the edge or its token
-// is revoked.
+// checkTunnel says no if the tunnel of an edge is not there, is another one by now, or has ended, or if the edge or
+// its token is revoked.
 func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time) *refusal {
 	switch {
 	case tunnel == nil:
 		return refuseRequest(ReasonUnknownTunnel, "there is no Tunnel %s", q.tunnel)
 	case tunnel.ClaimedID() != q.subject.ID:
-		return refuseRequest(ReasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID)
+		return refuseRequest(
+			ReasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID,
+		)
 	case tunnel.HeldID() != q.subject.ID:
-		return refuseRequest(ReasonNotHeld, "Tunnel %s does not hold the id %s: the controller has not recorded it", q.tunnel, q.subject.ID)
+		return refuseRequest(
+			ReasonNotHeld, "Tunnel %s does not hold the id %s: the controller has not recorded it", q.tunnel, q.subject.ID,
+		)
 	case records.ServedCluster(cluster, tunnel, now) == nil:
 		return refuseRequest(ReasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
 	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):
@@ -190,9 +201,9 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 	return nil
 }
 
-// enter notes an edge in the status of its Tunnel, and counts the use of its token if it has not been counted. The node
-// name of a first certificate follows from the token and the edge's signing request, so an edge that is there already has
-// been counted by an earlier try: of ours, or of an edge that had no answer in time.
+// enter notes an edge in the status of its Tunnel, and counts the use of its token if it has not been counted. The
+// node name of a first certificate follows from the token and the edge's signing request, so an edge that is there
+// already has been counted by an earlier try: of ours, or of an edge that had no answer in time.
 func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
 	nodeID := q.subject.NodeID()
 	known := slices.ContainsFunc(status.Edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == nodeID })
@@ -203,7 +214,8 @@ func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
 	}
 	status.Edges = records.CurrentEdges(records.PutEdge(status.Edges, v1alpha1.EdgeStatus{
 		NodeID: nodeID, Host: q.host, TokenSHA256: q.tokenHash,
-		EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(q.notAfter.Truncate(time.Second)),
+		EnrolledAt:          metav1.NewTime(now.Truncate(time.Second)),
+		CertificateNotAfter: metav1.NewTime(q.notAfter.Truncate(time.Second)),
 	}), now)
 	return nil
 }
@@ -217,7 +229,9 @@ func useToken(tokens []v1alpha1.TokenStatus, hash string, now time.Time) *refusa
 	case !now.Before(tokens[i].ExpiresAt.Time):
 		return refuseRequest(ReasonTokenExpired, "the token ended at %s", tokens[i].ExpiresAt.UTC().Format(time.RFC3339))
 	case tokens[i].Uses >= tokens[i].MaxUses:
-		return refuseRequest(ReasonTokenUsedUp, "the token has been used %d times, which is as often as it may be", tokens[i].Uses)
+		return refuseRequest(
+			ReasonTokenUsedUp, "the token has been used %d times, which is as often as it may be", tokens[i].Uses,
+		)
 	}
 	tokens[i].Uses++
 	at := metav1.NewTime(now.Truncate(time.Second))

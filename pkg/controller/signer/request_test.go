@@ -37,34 +37,45 @@ func TestReadRequestRefuses(t *testing.T) {
 		change func(*certificatesv1.CertificateSigningRequest)
 		want   string
 	}{
-		"another user": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "system:admin" }, ReasonWrongUser},
-		"nobody":       {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "" }, ReasonWrongUser},
+		"another user": {
+			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "system:admin" }, ReasonWrongUser,
+		},
+		"nobody": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "" }, ReasonWrongUser},
 		"a request that nobody awaits": {func(r *certificatesv1.CertificateSigningRequest) {
 			r.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute))
 		}, reasonTooOld},
 		"a usage of CAs": {func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Usages = append(r.Spec.Usages, certificatesv1.UsageCertSign)
 		}, ReasonWrongUsage},
-		"an xds-server as a client": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = v1alpha1.SignerControl }, ReasonWrongUsage},
-		"garbage":                   {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("garbage") }, reasonInvalidRequest},
+		"an xds-server as a client": {
+			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = v1alpha1.SignerControl }, ReasonWrongUsage,
+		},
+		"garbage": {
+			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("garbage") }, reasonInvalidRequest,
+		},
 		"garbage in PEM": {func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte("garbage")})
 		}, reasonInvalidRequest},
 		"two requests in one": {func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Request = append(r.Spec.Request, r.Spec.Request...)
 		}, reasonInvalidRequest},
-		"a kind of key that we don't take": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = controllertest.CSRFor(t, rsaKey) }, reasonInvalidRequest},
-		"no tunnel":                        {annotate(v1alpha1.RequestTunnelAnnotation, ""), ReasonInvalidName},
-		"a tunnel without a name":          {annotate(v1alpha1.RequestTunnelAnnotation, "prod/"), ReasonInvalidName},
-		"a tunnel with two slashes":        {annotate(v1alpha1.RequestTunnelAnnotation, "prod/c1/x"), ReasonInvalidName},
-		"no tunnel id":                     {annotate(v1alpha1.RequestTunnelIDAnnotation, ""), ReasonInvalidName},
-		"no node":                          {annotate(v1alpha1.RequestNodeAnnotation, ""), ReasonInvalidName},
-		"an edge with a gateway's name":    {annotate(v1alpha1.RequestNodeAnnotation, "gateway-0"), ReasonInvalidName},
-		"a host with a line break":         {annotate(v1alpha1.RequestHostAnnotation, "a\nb"), ReasonInvalidName},
+		"a kind of key that we don't take": {
+			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = controllertest.CSRFor(t, rsaKey) },
+			reasonInvalidRequest,
+		},
+		"no tunnel":                     {annotate(v1alpha1.RequestTunnelAnnotation, ""), ReasonInvalidName},
+		"a tunnel without a name":       {annotate(v1alpha1.RequestTunnelAnnotation, "prod/"), ReasonInvalidName},
+		"a tunnel with two slashes":     {annotate(v1alpha1.RequestTunnelAnnotation, "prod/c1/x"), ReasonInvalidName},
+		"no tunnel id":                  {annotate(v1alpha1.RequestTunnelIDAnnotation, ""), ReasonInvalidName},
+		"no node":                       {annotate(v1alpha1.RequestNodeAnnotation, ""), ReasonInvalidName},
+		"an edge with a gateway's name": {annotate(v1alpha1.RequestNodeAnnotation, "gateway-0"), ReasonInvalidName},
+		"a host with a line break":      {annotate(v1alpha1.RequestHostAnnotation, "a\nb"), ReasonInvalidName},
 		"a request without end": {func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Request = append(r.Spec.Request, make([]byte, maxRequestPEM)...)
 		}, reasonInvalidRequest},
-		"a host without end":            {annotate(v1alpha1.RequestHostAnnotation, strings.Repeat("h", 254)), ReasonInvalidName},
+		"a host without end": {
+			annotate(v1alpha1.RequestHostAnnotation, strings.Repeat("h", 254)), ReasonInvalidName,
+		},
 		"a gateway with an edge's name": {gateway(controllertest.TestNode), ReasonInvalidName},
 		"a gateway without number":      {gateway("gateway"), ReasonInvalidName},
 	}
@@ -89,22 +100,32 @@ func TestReadRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID}); q.subject != want || q.tunnel != (model.Key{Namespace: "prod", Name: "c1"}) {
+	if want := (model.Subject{
+		Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID,
+	}); q.subject != want || q.tunnel != (model.Key{Namespace: "prod", Name: "c1"}) {
 		t.Errorf("subject %+v, tunnel %s", q.subject, q.tunnel)
 	}
 	if want := csr.CreationTimestamp.Add(time.Hour); !q.notAfter.Equal(want) {
 		t.Errorf("ends at %s, want %s as asked for", q.notAfter, want)
 	}
 	csr.Spec.ExpirationSeconds = ptr.To[int32](1e6)
-	if q, err = readRequest(config, csr, time.Now()); err != nil || !q.notAfter.Equal(csr.CreationTimestamp.Add(config.LeafLifetime)) {
+	if q, err = readRequest(config, csr, time.Now()); err != nil ||
+		!q.notAfter.Equal(csr.CreationTimestamp.Add(config.LeafLifetime)) {
 		t.Errorf("ends at %s, %v; want no more than the lifetime of leaves", q.notAfter, err)
 	}
 }
 
 func TestATokenIsCountedOncePerEdge(t *testing.T) {
 	at := time.Now()
-	status := &v1alpha1.TunnelStatus{Tokens: []v1alpha1.TokenStatus{{SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(at.Add(time.Hour)), MaxUses: 1}}}
-	q := request{subject: model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID}, tokenHash: enrol.HashToken(controllertest.TestToken), notAfter: at.Add(time.Hour)}
+	status := &v1alpha1.TunnelStatus{
+		Tokens: []v1alpha1.TokenStatus{{
+			SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(at.Add(time.Hour)), MaxUses: 1,
+		}},
+	}
+	q := request{
+		subject:   model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: controllertest.TestID},
+		tokenHash: enrol.HashToken(controllertest.TestToken), notAfter: at.Add(time.Hour),
+	}
 	for range 2 { // the second time after a crash between counting and signing
 		if no := q.enter(status, at); no != nil {
 			t.Fatal(no)

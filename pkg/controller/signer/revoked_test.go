@@ -22,13 +22,17 @@ func TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself(t *testing.T) {
 		e := controllertest.Recorded(node, time.Now())
 		e.TokenSHA256 = enrol.HashToken(node)
 		tunnel.Status.Edges = append(tunnel.Status.Edges, e)
-		tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: e.TokenSHA256, MaxUses: 9, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour))})
+		tunnel.Status.Tokens = append(
+			tunnel.Status.Tokens,
+			v1alpha1.TokenStatus{SHA256: e.TokenSHA256, MaxUses: 9, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour))},
+		)
 	}
 	api := controllertest.FakeAPI(t, cluster, tunnel)
 	r := &Reconciler{Deps: reconciler.Deps{Config: controllertest.Config(), Client: api, Live: api, Now: time.Now}}
 	for token, want := range map[string]string{"edge-a": ReasonRevoked, "edge-b": ""} {
 		err := r.admitEdge(t.Context(), request{
-			subject: model.Subject{Role: model.RoleEdge, Node: "edge-new", ID: tunnel.Spec.ID}, tunnel: model.Key{Namespace: "prod", Name: "c1"},
+			subject:   model.Subject{Role: model.RoleEdge, Node: "edge-new", ID: tunnel.Spec.ID},
+			tunnel:    model.Key{Namespace: "prod", Name: "c1"},
 			tokenHash: enrol.HashToken(token), notAfter: time.Now().Add(time.Hour),
 		})
 		var no *refusal

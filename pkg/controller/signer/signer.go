@@ -1,6 +1,6 @@
-// Package signer answers the CertificateSigningRequests of the xds-servers: it checks the request, the Tunnel and the token, records
-// the edge and the use of the token in the status of the Tunnel, and then signs or denies. In go a request, out come a
-// certificate or a reason. It does not know how the CA is rotated, and talks to no edge.
+// Package signer answers the CertificateSigningRequests of the xds-servers: it checks the request, the Tunnel and the
+// token, records the edge and the use of the token in the status of the Tunnel, and then signs or denies. In go a
+// request, out come a certificate or a reason. It does not know how the CA is rotated, and talks to no edge.
 package signer
 
 import (
@@ -52,11 +52,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func open(csr *certificatesv1.CertificateSigningRequest) bool {
 	_, ours := profiles[csr.Spec.SignerName]
 	return ours && len(csr.Status.Certificate) == 0 &&
-		!objects.HasCondition(csr, certificatesv1.CertificateDenied) && !objects.HasCondition(csr, certificatesv1.CertificateFailed)
+		!objects.HasCondition(csr, certificatesv1.CertificateDenied) &&
+		!objects.HasCondition(csr, certificatesv1.CertificateFailed)
 }
 
-// answer denies a request, or counts, approves and signs it. Each step can be repeated: whoever comes after a crash goes on
-// where the last one stopped.
+// answer denies a request, or counts, approves and signs it. Each step can be repeated: whoever comes after a crash
+// goes on where the last one stopped.
 func (r *Reconciler) answer(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 	wanted, ca, err := r.check(ctx, csr)
 	var no *refusal
@@ -73,7 +74,9 @@ func (r *Reconciler) answer(ctx context.Context, csr *certificatesv1.Certificate
 }
 
 // check reads a request and notes it where it has to be noted, or says no with a *refusal.
-func (r *Reconciler) check(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (request, *ca.Issuer, error) {
+func (r *Reconciler) check(
+	ctx context.Context, csr *certificatesv1.CertificateSigningRequest,
+) (request, *ca.Issuer, error) {
 	now := r.Now()
 	wanted, err := readRequest(r.Config, csr, now)
 	if err != nil {
@@ -93,8 +96,8 @@ func (r *Reconciler) check(ctx context.Context, csr *certificatesv1.CertificateS
 	return wanted, ca, err
 }
 
-// admitEdge checks that the tunnel of an edge lives and that its token is good, and notes the edge: in one write that fails
-// if anybody has changed the Tunnel since it was read. So a token is never used more often than it may be.
+// admitEdge checks that the tunnel of an edge lives and that its token is good, and notes the edge: in one write that
+// is a conflict if the Tunnel has changed since it was read. So a token is never used more often than it may be.
 func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 	key := client.ObjectKey(wanted.tunnel)
 	tunnel, err := objects.Get(ctx, r.Live, key, &v1alpha1.Tunnel{})
@@ -119,7 +122,13 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 		return objects.Wrap("noting edge in Tunnel", err)
 	}
 	if records.EdgeOf(tunnel.Status.Edges, wanted.subject.Node) == nil && r.Recorder != nil {
-		condition.Record(r.Recorder, r.Log, after, []condition.Transition{{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeEnrolled, Message: "the edge " + wanted.subject.Node + wanted.on() + " has its first certificate"}})
+		condition.Record(
+			r.Recorder, r.Log, after,
+			[]condition.Transition{{
+				Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeEnrolled,
+				Message: "the edge " + wanted.subject.Node + wanted.on() + " has its first certificate",
+			}},
+		)
 	}
 	return nil
 }
@@ -127,7 +136,13 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 // told returns a refusal, and says in an event of the Tunnel, if there is one, that an edge was refused, and why.
 func (r *Reconciler) told(tunnel *v1alpha1.Tunnel, wanted request, no *refusal) error {
 	if tunnel != nil && r.Recorder != nil {
-		condition.Record(r.Recorder, r.Log, tunnel, []condition.Transition{{Condition: "", EventType: corev1.EventTypeWarning, Reason: v1alpha1.EventEdgeRefused, Message: "the edge " + wanted.subject.Node + wanted.on() + " gets no certificate: " + condition.Shorten(no.Error())}})
+		condition.Record(
+			r.Recorder, r.Log, tunnel,
+			[]condition.Transition{{
+				Condition: "", EventType: corev1.EventTypeWarning, Reason: v1alpha1.EventEdgeRefused,
+				Message: "the edge " + wanted.subject.Node + wanted.on() + " gets no certificate: " + condition.Shorten(no.Error()),
+			}},
+		)
 	}
 	return no
 }
@@ -146,14 +161,17 @@ func (r *Reconciler) approve(ctx context.Context, csr *certificatesv1.Certificat
 		return nil
 	}
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Checked", Message: "checked by Fairlead's controller",
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Checked",
+		Message:        "checked by Fairlead's controller",
 		LastUpdateTime: metav1.NewTime(r.Now()),
 	})
 	return objects.Wrap("approving CertificateSigningRequest", r.Client.SubResource("approval").Update(ctx, csr))
 }
 
 // sign issues the leaf. All that it says comes from the request that was checked, nothing from the CSR but its key.
-func (r *Reconciler) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *ca.Issuer, wanted request) (err error) {
+func (r *Reconciler) sign(
+	ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *ca.Issuer, wanted request,
+) (err error) {
 	ctx, span := traces.Begin(ctx, "sign", "role", string(wanted.subject.Role), "node", wanted.subject.Node)
 	defer func() { reconciler.EndSpan(span, err) }()
 	chain, err := ca.Issue(wanted.key, certs.Leaf{
@@ -179,7 +197,8 @@ func (r *Reconciler) sign(ctx context.Context, csr *certificatesv1.CertificateSi
 // deny says no. A request that was approved before can only be failed.
 func (r *Reconciler) deny(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, no *refusal) error {
 	condition := certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: no.reason, Message: condition.Shorten(no.message),
+		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: no.reason,
+		Message:        condition.Shorten(no.message),
 		LastUpdateTime: metav1.NewTime(r.Now()),
 	}
 	update := r.Client.SubResource("approval").Update
@@ -194,14 +213,17 @@ func (r *Reconciler) deny(ctx context.Context, csr *certificatesv1.CertificateSi
 	return nil
 }
 
+// unanswered passes the requests that have no answer yet.
+var unanswered = predicate.NewPredicateFuncs(func(o client.Object) bool {
+	csr, ok := o.(*certificatesv1.CertificateSigningRequest)
+	return ok && open(csr)
+})
+
 // Setup adds the reconciler to a manager. It starts nothing.
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("signer").
-		For(&certificatesv1.CertificateSigningRequest{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-			csr, ok := o.(*certificatesv1.CertificateSigningRequest)
-			return ok && open(csr)
-		}))).
+		For(&certificatesv1.CertificateSigningRequest{}, builder.WithPredicates(unanswered)).
 		WithOptions(reconciler.Options(signerWorkers, "request", r.Log)).
 		Complete(reconciler.Traced{Name: "signer", Reconciler: r})
 }

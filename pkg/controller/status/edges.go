@@ -35,7 +35,7 @@ func revoke(status *v1alpha1.TunnelStatus, revoked []string, now time.Time) {
 		node, _ := model.ParseNodeID(edge.NodeID)
 		switch isRevoked := slices.Contains(revoked, node); {
 		case !isRevoked:
-			edge.RevokedAt, edge.CutAt = nil, nil // somebody has taken it back
+			edge.RevokedAt, edge.CutAt = nil, nil // the revocation was taken back
 			continue
 		case edge.RevokedAt == nil:
 			edge.RevokedAt = &at
@@ -131,7 +131,7 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *report.Edge, live report.Live, now 
 }
 
 // mergeGateways returns the tunnels of an edge by gateway. Those of a gateway that does not report now are the last known, as
-// long as it may only be silent, and of a revoked edge until it reports: nobody else can say that they are cut.
+// long as it may only be silent, and of a revoked edge until it reports: no other source has that they are cut.
 func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *report.Edge, live report.Live, revoked bool) []v1alpha1.EdgeGatewayStatus {
 	var after []v1alpha1.EdgeGatewayStatus
 	if l != nil {

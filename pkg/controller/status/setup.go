@@ -39,7 +39,9 @@ func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 		For(&v1alpha1.Tunnel{}).
 		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, ourConditionChanged()))).
-		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(
+			ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) error {
 			go reconciler.EnqueueTunnels(ctx, r.Client, r.Log, changed, queue)
 			go r.writes.run(ctx, func(key client.ObjectKey) { queue.Add(reconcile.Request{NamespacedName: key}) })
 			return nil
@@ -48,7 +50,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 		Complete(reconciler.Traced{Name: "live", Reconciler: r})
 }
 
-// ourConditionChanged says that somebody has touched the condition that is ours on a Cluster: the cache keeps no other.
+// ourConditionChanged passes updates of the controller's condition on a Cluster: the cache keeps no other.
 func ourConditionChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, okBefore := e.ObjectOld.(*clusterv1.Cluster)

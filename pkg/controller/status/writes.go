@@ -26,25 +26,27 @@ const (
 )
 
 const (
-	// defaultStatusWrites has 10,000 Tunnels written in little more than a minute, with the conditions of their Clusters in two.
+	// defaultStatusWrites has 10,000 Tunnels written in little more than a minute, with the conditions of their Clusters
+	// in two.
 	defaultStatusWrites = 150
-	// seenShare is the part of the rate that lastSeen has: nobody waits for it, and there is always some of it.
+	// seenShare is the part of the rate that lastSeen has: it is never urgent, and there is always some of it.
 	seenShare = 20
-	// longestWaitShare says that each so many turns one goes to who waits longest, so that nobody waits for ever.
+	// longestWaitShare says that one of so many turns goes to the Tunnel that waits longest, so that none waits for ever.
 	longestWaitShare = 4
-	// unusedTurns is how many may have a turn that they have not used yet: more than there are workers, so that none is idle.
+	// unusedTurns is how many may have a turn that they have not used yet: more than there are workers, so that none is
+	// idle.
 	unusedTurns = 2 * liveWorkers
 )
 
-// writeQueue bounds how often live state is written to the apiserver, over all Tunnels. Who may not write now waits for a turn, and
-// writes then what there is to write then. It is safe for concurrent use; nil bounds nothing.
+// writeQueue bounds how often live state is written to the apiserver, over all Tunnels. Who may not write now waits
+// for a turn, and writes then what there is to write then. It is safe for concurrent use; nil bounds nothing.
 type writeQueue struct {
 	rate float64 // a second; as many may come at once
 	poke chan struct{}
 
 	mu      sync.Mutex
 	at      time.Time // of the next two
-	tokens  float64   // less than none: somebody has written more than one
+	tokens  float64   // less than none: more than one write was spent at once
 	spare   float64   // of seen
 	turns   int       // given so far
 	queues  [urgencies]*list.List
@@ -52,7 +54,7 @@ type writeQueue struct {
 	granted map[client.ObjectKey]bool
 }
 
-// place is somebody who waits.
+// place is a Tunnel in the queue.
 type place struct {
 	key     client.ObjectKey
 	urgency urgency
@@ -104,7 +106,7 @@ func (w *writeQueue) ask(key client.ObjectKey, u urgency) bool {
 	return false
 }
 
-// spend counts writes for which nobody has asked.
+// spend counts writes that did not wait for a turn.
 func (w *writeQueue) spend(writes int) {
 	if w == nil {
 		return
@@ -114,7 +116,7 @@ func (w *writeQueue) spend(writes int) {
 	w.tokens -= float64(writes)
 }
 
-// again gives back the turn of somebody who has written in vain.
+// again gives back the turn of a Tunnel whose write was a conflict.
 func (w *writeQueue) again(key client.ObjectKey) {
 	if w == nil {
 		return
@@ -128,7 +130,7 @@ func (w *writeQueue) again(key client.ObjectKey) {
 	w.granted[key] = true
 }
 
-// leave is said by who has nothing to write, or can't.
+// leave removes a Tunnel that has nothing to write, or can't.
 func (w *writeQueue) leave(key client.ObjectKey) {
 	if w == nil {
 		return
@@ -186,7 +188,7 @@ func (w *writeQueue) grant(now time.Time) (keys []client.ObjectKey, wait time.Du
 	return keys, time.Hour // there is a poke before
 }
 
-// next is who has the next turn. The lock is held, and somebody waits.
+// next returns the Tunnel that has the next turn. The caller holds the lock, and the queue is not empty.
 func (w *writeQueue) next() *list.Element {
 	var first, longest *list.Element
 	for u, queue := range w.queues {
@@ -219,7 +221,7 @@ func (w *writeQueue) take(u urgency) bool {
 	return true
 }
 
-// remove takes somebody out of the queue. The lock is held.
+// remove takes a Tunnel out of the queue. The caller holds the lock.
 func (w *writeQueue) remove(at *list.Element) {
 	p := at.Value.(place)
 	w.queues[p.urgency].Remove(at)

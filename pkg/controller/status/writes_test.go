@@ -67,7 +67,8 @@ func TestWhatGotWorseIsWrittenFirst(t *testing.T) {
 		for _, key := range order()[begin:] {
 			had[key.Namespace]++
 		}
-		if had["worse"] != 100 || had["counted"] < 30 || had["counted"] > 41 || !slices.Contains(order(), keyed("counted", 1099)) {
+		if had["worse"] != 100 || had["counted"] < 30 || had["counted"] > 41 ||
+			!slices.Contains(order(), keyed("counted", 1099)) {
 			t.Errorf("who had a turn: %v", had)
 		}
 		time.Sleep(9 * time.Second)
@@ -144,7 +145,10 @@ func TestNoMoreTurnsAreGivenThanAreUsed(t *testing.T) {
 func TestUrgency(t *testing.T) {
 	status := func(change func(*v1alpha1.TunnelStatus)) v1alpha1.TunnelStatus {
 		s := v1alpha1.TunnelStatus{
-			Edges: []v1alpha1.EdgeStatus{{NodeID: "CN=a", LastSeen: &metav1.Time{Time: time.Unix(1, 0)}, Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2}}}},
+			Edges: []v1alpha1.EdgeStatus{{
+				NodeID: "CN=a", LastSeen: &metav1.Time{Time: time.Unix(1, 0)},
+				Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2}},
+			}},
 			Conditions: []metav1.Condition{
 				{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonConnected},
 				{Type: v1alpha1.ConditionAPIServerReachable, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonUnknown},
@@ -157,17 +161,31 @@ func TestUrgency(t *testing.T) {
 		change func(*v1alpha1.TunnelStatus)
 		want   urgency
 	}{
-		"an edge was seen":     {func(s *v1alpha1.TunnelStatus) { s.Edges[0].LastSeen = &metav1.Time{Time: time.Unix(2, 0)} }, seen},
-		"a count":              {func(s *v1alpha1.TunnelStatus) { s.Edges[0].Gateways[0].Tunnels = 1 }, minor},
-		"a reason":             {func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Reason = v1alpha1.ReasonPartlyConnected }, minor},
-		"no tunnel":            {func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Status = metav1.ConditionFalse }, worse},
-		"not known":            {func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Status = metav1.ConditionUnknown }, worse},
-		"better":               {func(s *v1alpha1.TunnelStatus) { s.Conditions[1].Status = metav1.ConditionTrue }, flipped},
-		"one better, one not":  {func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Status, s.Conditions[1].Status = "False", "True" }, worse},
-		"a further condition":  {func(s *v1alpha1.TunnelStatus) { s.Conditions = append(s.Conditions, metav1.Condition{Type: "Ready"}) }, flipped},
-		"one more edge":        {func(s *v1alpha1.TunnelStatus) { s.Edges = append(s.Edges, v1alpha1.EdgeStatus{NodeID: "CN=b"}) }, minor},
-		"a revoked edge":       {func(s *v1alpha1.TunnelStatus) { s.Edges[0].RevokedAt = &metav1.Time{Time: time.Unix(2, 0)} }, worse},
-		"its tunnels were cut": {func(s *v1alpha1.TunnelStatus) { s.Edges[0].CutAt = &metav1.Time{Time: time.Unix(2, 0)} }, worse},
+		"an edge was seen": {
+			func(s *v1alpha1.TunnelStatus) { s.Edges[0].LastSeen = &metav1.Time{Time: time.Unix(2, 0)} }, seen,
+		},
+		"a count": {func(s *v1alpha1.TunnelStatus) { s.Edges[0].Gateways[0].Tunnels = 1 }, minor},
+		"a reason": {
+			func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Reason = v1alpha1.ReasonPartlyConnected }, minor,
+		},
+		"no tunnel": {func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Status = metav1.ConditionFalse }, worse},
+		"not known": {func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Status = metav1.ConditionUnknown }, worse},
+		"better":    {func(s *v1alpha1.TunnelStatus) { s.Conditions[1].Status = metav1.ConditionTrue }, flipped},
+		"one better, one not": {
+			func(s *v1alpha1.TunnelStatus) { s.Conditions[0].Status, s.Conditions[1].Status = "False", "True" }, worse,
+		},
+		"a further condition": {
+			func(s *v1alpha1.TunnelStatus) { s.Conditions = append(s.Conditions, metav1.Condition{Type: "Ready"}) }, flipped,
+		},
+		"one more edge": {
+			func(s *v1alpha1.TunnelStatus) { s.Edges = append(s.Edges, v1alpha1.EdgeStatus{NodeID: "CN=b"}) }, minor,
+		},
+		"a revoked edge": {
+			func(s *v1alpha1.TunnelStatus) { s.Edges[0].RevokedAt = &metav1.Time{Time: time.Unix(2, 0)} }, worse,
+		},
+		"its tunnels were cut": {
+			func(s *v1alpha1.TunnelStatus) { s.Edges[0].CutAt = &metav1.Time{Time: time.Unix(2, 0)} }, worse,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

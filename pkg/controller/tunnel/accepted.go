@@ -30,13 +30,16 @@ func accepted(r decision.Resolution) metav1.Condition {
 	return c
 }
 
-// notTunnelled is the condition of a Tunnel of which nothing is served, because of its mode or because the installation makes no
-// tunnels at all.
+// notTunnelled is the condition of a Tunnel of which nothing is served, because of its mode or because the
+// installation makes no tunnels at all.
 func notTunnelled(mode v1alpha1.KubeconfigMode) metav1.Condition {
 	if mode.Tunnelled() {
 		return metav1.Condition{
 			Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTunnelsOff,
-			Message: fmt.Sprintf("spec.kubeconfig.mode: %q: this installation makes no tunnels: choose http-proxy, https-proxy, socks5 or address, or run the controller with gateways", mode),
+			Message: fmt.Sprintf(
+				"spec.kubeconfig.mode: %q: this installation makes no tunnels: choose http-proxy, https-proxy, socks5 or "+
+					"address, or run the controller with gateways", mode,
+			),
 		}
 	}
 	return metav1.Condition{
@@ -59,6 +62,9 @@ func fatalReason(e *model.FieldError) string {
 func controlledByOther(owner metav1.OwnerReference) metav1.Condition {
 	return metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonControlledByOther,
-		Message: fmt.Sprintf("metadata.ownerReferences: %q: controls this Tunnel: let it be controlled by its Cluster, or by nothing", owner.Kind+" "+owner.Name),
+		Message: fmt.Sprintf(
+			"metadata.ownerReferences: %q: controls this Tunnel: let it be controlled by its Cluster, or by nothing",
+			owner.Kind+" "+owner.Name,
+		),
 	}
 }

@@ -22,7 +22,10 @@ func TestEventsAreForTransitionsOnly(t *testing.T) {
 	steps := []struct {
 		condition metav1.Condition
 		want      string // type of the event, or empty
-	}{{good, corev1.EventTypeNormal}, {good, ""}, {bad, corev1.EventTypeWarning}, {worse, ""}, {good, corev1.EventTypeNormal}}
+	}{
+		{good, corev1.EventTypeNormal}, {good, ""}, {bad, corev1.EventTypeWarning}, {worse, ""},
+		{good, corev1.EventTypeNormal},
+	}
 	for i, step := range steps {
 		got := ""
 		if events := condition.Set(status, int64(i), step.condition); len(events) > 0 {

@@ -21,21 +21,22 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// maxTokens is how many records of one Tunnel there may be before those of used-up tokens make room. Two are the rule: the
-// token in the Secret and the one before it.
+// maxTokens is how many records of one Tunnel there may be before those of used-up tokens make room. Two are the
+// rule: the token in the Secret and the one before it.
 const maxTokens = 8
 
 // bootstrapFile is what edge-agent reads: bootstrap.yaml.
 type bootstrapFile struct {
-	ID           string `json:"id"` // of the Tunnel: an edge-agent sees by it that the identity it has stored is another tunnel's
+	// of the Tunnel: an edge-agent sees by it that the identity it has stored is another tunnel's
+	ID           string `json:"id"`
 	Gateway      string `json:"gateway"`
 	TunnelDomain string `json:"tunnelDomain"`
 	Token        string `json:"token"`
 	CA           string `json:"ca"`
 }
 
-// bootstrapCommand is to be pasted into a root shell on a machine in the workload network. The quotes around EOF keep the
-// shell from reading the file's content; umask keeps others from reading the file.
+// bootstrapCommand is to be pasted into a root shell on a machine in the workload network. The quotes around EOF keep
+// the shell from reading the file's content; umask keeps others from reading the file.
 const bootstrapCommand = `install -d -m 0700 /etc/fairlead
 (umask 077; cat >/etc/fairlead/bootstrap.yaml) <<'EOF'
 %sEOF
@@ -58,8 +59,8 @@ func (f bootstrapFile) data() (map[string][]byte, error) {
 	}, nil
 }
 
-// freshToken says whether a token is on record and good for long enough to be put into further machines: for half of its
-// life and half of its uses. Whoever reads the Secret then has that time to bring a machine up.
+// freshToken says whether a token is on record and good for long enough to be put into further machines: for half of
+// its life and half of its uses. Whoever reads the Secret then has that time to bring a machine up.
 func freshToken(c config.Config, tokens []v1alpha1.TokenStatus, token string, now time.Time) bool {
 	i := records.TokenIndex(tokens, enrol.HashToken(token))
 	return token != "" && i >= 0 && now.Before(replaceAt(c, tokens[i])) && 2*tokens[i].Uses <= tokens[i].MaxUses
@@ -72,7 +73,10 @@ func replaceAt(c config.Config, token v1alpha1.TokenStatus) time.Time {
 
 // newRecord is the record of a new token.
 func newRecord(c config.Config, token string, now time.Time) v1alpha1.TokenStatus {
-	return v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second)), MaxUses: c.TokenUses}
+	return v1alpha1.TokenStatus{
+		SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second)),
+		MaxUses: c.TokenUses,
+	}
 }
 
 // nextLook is how long a served Tunnel may stay as it is: until its token is due.
@@ -86,11 +90,13 @@ func nextLook(c config.Config, status v1alpha1.TunnelStatus, token string, now t
 	return max(wait, time.Second) + rand.N(wait/10+time.Second)
 }
 
-// validTokens drops the records of tokens that have ended, and where there are too many, of the oldest that are used up.
-// The other used-up ones stay, so that a machine that comes late is told why. A token with uses left stays however many
-// there are: some machine may have been given it. The order stays: oldest first.
+// validTokens drops the records of tokens that have ended, and where there are too many, of the oldest that are used
+// up. The other used-up ones stay, so that a machine that comes late is told why. A token with uses left stays
+// however many there are: some machine may have been given it. The order stays: oldest first.
 func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
-	left := slices.DeleteFunc(slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) })
+	left := slices.DeleteFunc(
+		slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) },
+	)
 	extra := len(left) - maxTokens
 	return slices.DeleteFunc(left, func(t v1alpha1.TokenStatus) bool {
 		if extra <= 0 || t.Uses < t.MaxUses {
@@ -102,14 +108,18 @@ func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenS
 }
 
 // chooseToken returns the token that belongs into the bootstrap Secret and notes its record in a Tunnel's status. The
-// Secret itself is written after the status: no token is handed out that is not on record. Where there is no Secret every
-// token ends.
-func chooseToken(c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
+// Secret itself is written after the status: no token is handed out that is not on record. Where there is no Secret
+// every token ends.
+func chooseToken(
+	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time,
+) (token string, err error) {
 	status.Tokens = validTokens(status.Tokens, now)
 	if secret == nil {
 		// Who deletes the Secret ends what was in it, copies and all: a stolen token can't be ended in another way before it
-		// is used. Records of used-up tokens stay for who comes late.
-		status.Tokens = slices.DeleteFunc(slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses })
+		// is used. Records of used-up tokens stay, so that a late machine is told why.
+		status.Tokens = slices.DeleteFunc(
+			slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses },
+		)
 	} else {
 		if token = string(secret.Data[v1alpha1.BootstrapTokenKey]); freshToken(c, status.Tokens, token, now) {
 			return token, nil
@@ -131,14 +141,18 @@ func (r *Reconciler) bootstrapSecret(ctx context.Context, key client.ObjectKey) 
 }
 
 // writeBootstrapSecret creates the bootstrap Secret of a Tunnel, or changes what differs.
-func (r *Reconciler) writeBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile) error {
+func (r *Reconciler) writeBootstrapSecret(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile,
+) error {
 	file.ID = tunnel.ClaimedID()
 	data, err := file.data()
 	if err != nil {
 		return err
 	}
 	if have == nil {
-		want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix}}
+		want := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix},
+		}
 		fillBootstrapSecret(want, tunnel, data)
 		return objects.Wrap("creating bootstrap Secret", r.Client.Create(ctx, want))
 	}

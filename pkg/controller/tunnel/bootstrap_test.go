@@ -21,7 +21,10 @@ import (
 )
 
 func TestTheBootstrapCommandWritesTheFileAndRunsTheAgent(t *testing.T) {
-	file := bootstrapFile{ID: "0123456789abcdef", Gateway: "gw.example.com:443", TunnelDomain: "tunnels.example.com", Token: "fl1.abc", CA: "-----BEGIN CERTIFICATE-----\nMII$HOME`id`=\n-----END CERTIFICATE-----\n"}
+	file := bootstrapFile{
+		ID: "0123456789abcdef", Gateway: "gw.example.com:443", TunnelDomain: "tunnels.example.com", Token: "fl1.abc",
+		CA: "-----BEGIN CERTIFICATE-----\nMII$HOME`id`=\n-----END CERTIFICATE-----\n",
+	}
 	data, err := file.data()
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +52,8 @@ func TestTheBootstrapCommandWritesTheFileAndRunsTheAgent(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode of the file with the token: %v, %v", info.Mode(), err)
 	}
-	if arguments, err := os.ReadFile(filepath.Join(dir, "arguments")); err != nil || string(arguments) != "run --bootstrap "+path+"\n" {
+	if arguments, err := os.ReadFile(filepath.Join(dir, "arguments")); err != nil ||
+		string(arguments) != "run --bootstrap "+path+"\n" {
 		t.Errorf("arguments %q, %v", arguments, err)
 	}
 }
@@ -58,7 +62,9 @@ func TestChooseToken(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	config := controllertest.Config()
 	record := func(token string, left time.Duration, uses int32) v1alpha1.TokenStatus {
-		return v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(at.Add(left)), MaxUses: 4, Uses: uses}
+		return v1alpha1.TokenStatus{
+			SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(at.Add(left)), MaxUses: 4, Uses: uses,
+		}
 	}
 	many := func(uses int32) (all []v1alpha1.TokenStatus) {
 		for i := range maxTokens {
@@ -72,21 +78,42 @@ func TestChooseToken(t *testing.T) {
 		wantSame bool
 		wantLeft int // of the records that were there
 	}{
-		"the first one":                         {},
-		"a fresh one stays":                     {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0)}, secret: "t", wantSame: true, wantLeft: 1},
-		"half of its uses are left":             {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 2)}, secret: "t", wantSame: true, wantLeft: 1},
-		"less than half of its uses are left":   {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 3)}, secret: "t", wantLeft: 1},
-		"used up":                               {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 4)}, secret: "t", wantLeft: 1},
-		"half of its life is over":              {records: []v1alpha1.TokenStatus{record("t", 12*time.Hour, 0)}, secret: "t", wantLeft: 1},
-		"expired":                               {records: []v1alpha1.TokenStatus{record("t", 0, 0)}, secret: "t"},
-		"the Secret was deleted":                {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0), record("older", 2*time.Hour, 3)}},
-		"it was, and one is used up":            {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0), record("older", 2*time.Hour, 4)}, wantLeft: 1},
-		"the Secret has one of no record":       {records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0)}, secret: "planted", wantLeft: 1},
+		"the first one": {},
+		"a fresh one stays": {
+			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0)}, secret: "t", wantSame: true, wantLeft: 1,
+		},
+		"half of its uses are left": {
+			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 2)}, secret: "t", wantSame: true, wantLeft: 1,
+		},
+		"less than half of its uses are left": {
+			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 3)}, secret: "t", wantLeft: 1,
+		},
+		"used up": {
+			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 4)}, secret: "t", wantLeft: 1,
+		},
+		"half of its life is over": {
+			records: []v1alpha1.TokenStatus{record("t", 12*time.Hour, 0)}, secret: "t", wantLeft: 1,
+		},
+		"expired": {records: []v1alpha1.TokenStatus{record("t", 0, 0)}, secret: "t"},
+		"the Secret was deleted": {
+			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0), record("older", 2*time.Hour, 3)},
+		},
+		"it was, and one is used up": {
+			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0), record("older", 2*time.Hour, 4)}, wantLeft: 1,
+		},
+		"the Secret has one of no record": {
+			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 0)}, secret: "planted", wantLeft: 1,
+		},
 		"the records were lost with the status": {secret: "t"},
 		"many that end later have uses left":    {records: many(1), secret: "planted", wantLeft: maxTokens},
 		"many that end later are used up":       {records: many(4), wantLeft: maxTokens - 1},
-		"the oldest of many has uses left":      {records: append([]v1alpha1.TokenStatus{record("t", time.Hour, 3)}, many(4)...), secret: "planted", wantLeft: maxTokens - 1},
-		"the newest of many is used up":         {records: append(many(3), record("t", 20*time.Hour, 4)), secret: "t", wantLeft: maxTokens},
+		"the oldest of many has uses left": {
+			records: append([]v1alpha1.TokenStatus{record("t", time.Hour, 3)}, many(4)...), secret: "planted",
+			wantLeft: maxTokens - 1,
+		},
+		"the newest of many is used up": {
+			records: append(many(3), record("t", 20*time.Hour, 4)), secret: "t", wantLeft: maxTokens,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -151,8 +178,13 @@ func TestTheBootstrapFileNamesTheTunnel(t *testing.T) {
 	}
 	old := controllertest.BootstrapOf(cluster) // as an older controller has left it
 	old.Data = map[string][]byte{v1alpha1.BootstrapFileKey: []byte("token: fl1.old\n")}
-	for name, api := range map[string]client.WithWatch{"a new Secret": controllertest.FakeAPI(t, cluster, tunnel, installed), "an old one": controllertest.FakeAPI(t, cluster, tunnel, installed, old)} {
-		if _, err := started(t, api, api).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
+	for name, api := range map[string]client.WithWatch{
+		"a new Secret": controllertest.FakeAPI(t, cluster, tunnel, installed),
+		"an old one":   controllertest.FakeAPI(t, cluster, tunnel, installed, old),
+	} {
+		if _, err := started(t, api, api).Reconcile(
+			t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)},
+		); err != nil {
 			t.Fatal(err)
 		}
 		secret := controllertest.BootstrapOf(cluster)
@@ -160,7 +192,8 @@ func TestTheBootstrapFileNamesTheTunnel(t *testing.T) {
 			t.Fatal(err)
 		}
 		var file map[string]string
-		if err := yaml.UnmarshalStrict(secret.Data[v1alpha1.BootstrapFileKey], &file); err != nil || file["id"] == "" || file["id"] != tunnel.Spec.ID {
+		if err := yaml.UnmarshalStrict(secret.Data[v1alpha1.BootstrapFileKey], &file); err != nil || file["id"] == "" ||
+			file["id"] != tunnel.Spec.ID {
 			t.Errorf("%s: id %q, want %q; %v", name, file["id"], tunnel.Spec.ID, err)
 		}
 	}

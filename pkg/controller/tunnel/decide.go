@@ -26,10 +26,13 @@ type claim struct {
 	condition func(decision.Resolution) metav1.Condition
 }
 
-// decide is the one path by which a Tunnel gets or loses names and its id: it decides, records the decision with the tokens and
-// the condition in one write, and then enqueues the Clusters whose names have changed by it. A Tunnel that has changed since it
-// was read is a conflict. Without an error the tokens in what it returns are on record, and may be delivered.
-func (r *Reconciler) decide(ctx context.Context, tunnel *v1alpha1.Tunnel, c claim) (resolution decision.Resolution, b bootstrap, err error) {
+// decide is the one path by which a Tunnel gets or loses names and its id: it decides, records the decision with the
+// tokens and the condition in one write, and then enqueues the Clusters whose names have changed by it. A Tunnel that
+// has changed since it was read is a conflict. Without an error the tokens in what it returns are on record, and may
+// be delivered.
+func (r *Reconciler) decide(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, c claim,
+) (resolution decision.Resolution, b bootstrap, err error) {
 	status := tunnel.Status.DeepCopy()
 	if c.candidate == nil {
 		resolution.Affected = r.names.reserve(r.Config.Domain, decision.RecordedCandidate(tunnel))
@@ -38,8 +41,8 @@ func (r *Reconciler) decide(ctx context.Context, tunnel *v1alpha1.Tunnel, c clai
 		resolution = r.names.decide(r.Config.Domain, *c.candidate)
 		decision.Record(status, resolution)
 	}
-	// After the write, so that a name leaves one record before it enters another. After a failed write too: the registry has
-	// changed, and the next attempt would find nothing that changes.
+	// After the write, so that a name leaves one record before it enters another. After a failed write too: the registry
+	// has changed, and the next attempt would find nothing that changes.
 	defer r.enqueue(resolution.Affected)
 	if c.tokensEnd {
 		status.Tokens = nil
@@ -64,9 +67,11 @@ type bootstrap struct {
 	wait    time.Duration // until a token is to be replaced
 }
 
-// chooseTokens chooses the tokens of a Tunnel and notes them in its status. Without a trust bundle there is nothing to deliver yet:
-// its ConfigMap enqueues every Tunnel.
-func (r *Reconciler) chooseTokens(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus) (b bootstrap, err error) {
+// chooseTokens chooses the tokens of a Tunnel and notes them in its status. Without a trust bundle there is nothing
+// to deliver yet: its ConfigMap enqueues every Tunnel.
+func (r *Reconciler) chooseTokens(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus,
+) (b bootstrap, err error) {
 	bundle, err := ca.ReadBundle(ctx, r.Client, r.Config.Namespace)
 	if err != nil || len(bundle) == 0 {
 		return b, err
@@ -83,7 +88,9 @@ func (r *Reconciler) chooseTokens(ctx context.Context, tunnel *v1alpha1.Tunnel, 
 		return b, err
 	}
 	b.due = true
-	b.file = bootstrapFile{Gateway: r.Config.Public.String(), TunnelDomain: string(r.Config.Domain), Token: token, CA: string(bundle)}
+	b.file = bootstrapFile{
+		Gateway: r.Config.Public.String(), TunnelDomain: string(r.Config.Domain), Token: token, CA: string(bundle),
+	}
 	b.wait = min(nextLook(r.Config, *status, token, now), b.reports.due+time.Second)
 	return b, nil
 }
@@ -93,13 +100,19 @@ func (r *Reconciler) deliver(ctx context.Context, tunnel *v1alpha1.Tunnel, b boo
 	if !b.due {
 		return reconcile.Result{}, nil
 	}
-	err := errors.Join(r.writeBootstrapSecret(ctx, tunnel, b.have, b.file), r.deliverReports(ctx, tunnel, b.reports, b.file))
+	err := errors.Join(
+		r.writeBootstrapSecret(ctx, tunnel, b.have, b.file), r.deliverReports(ctx, tunnel, b.reports, b.file),
+	)
 	return reconcile.Result{RequeueAfter: b.wait}, err
 }
 
 // report writes a status with these conditions, as condition.Report does.
-func (r *Reconciler) report(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition) error {
-	_, err := condition.Report(ctx, condition.Writer{Client: r.Client, Recorder: r.Recorder, Log: r.Log}, tunnel, status, conditions...)
+func (r *Reconciler) report(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition,
+) error {
+	_, err := condition.Report(
+		ctx, condition.Writer{Client: r.Client, Recorder: r.Recorder, Log: r.Log}, tunnel, status, conditions...,
+	)
 	return err
 }
 

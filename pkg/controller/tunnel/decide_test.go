@@ -31,7 +31,8 @@ func twoOfOneName(t *testing.T) (r *Reconciler, api client.WithWatch, older, you
 			t.Fatal(err)
 		}
 	}
-	if !slices.Contains(older.Status.Names, "api.example.org") || slices.Contains(younger.Status.Names, "api.example.org") {
+	if !slices.Contains(older.Status.Names, "api.example.org") ||
+		slices.Contains(younger.Status.Names, "api.example.org") {
 		t.Fatalf("names %v and %v", older.Status.Names, younger.Status.Names)
 	}
 	return r, api, older, younger
@@ -64,14 +65,18 @@ func TestANameLeavesOneRecordBeforeItEntersAnother(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // what is on record stays held until the record is seen to be another
-				if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(older)}); err != nil {
+				if _, err := r.Reconcile(
+					t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(older)},
+				); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if enqueued != 2 {
 				t.Errorf("the younger was enqueued %d times", enqueued)
 			}
-			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(younger)}); err != nil {
+			if _, err := r.Reconcile(
+				t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(younger)},
+			); err != nil {
 				t.Fatal(err)
 			}
 			if err := api.Get(t.Context(), client.ObjectKeyFromObject(younger), younger); err != nil {
@@ -88,7 +93,9 @@ func TestANameLeavesOneRecordBeforeItEntersAnother(t *testing.T) {
 func TestAFailedRecordLosesNoOther(t *testing.T) {
 	r, api, older, younger := twoOfOneName(t)
 	r.Client = interceptor.NewClient(api, interceptor.Funcs{
-		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(
+			context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption,
+		) error {
 			return controllertest.ErrCrash
 		},
 	})
@@ -102,7 +109,9 @@ func TestAFailedRecordLosesNoOther(t *testing.T) {
 	if err := api.Update(t.Context(), older); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(older)}); !errors.Is(err, controllertest.ErrCrash) {
+	if _, err := r.Reconcile(
+		t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(older)},
+	); !errors.Is(err, controllertest.ErrCrash) {
 		t.Fatalf("got %v", err)
 	}
 	if enqueued != 1 {

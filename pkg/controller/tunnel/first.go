@@ -17,14 +17,19 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 )
 
-// unseenFirst lets Clusters that have changed since a controller looked at them overtake the many that have not, when one starts: it goes through all,
-// which takes a minute for 10,000, at the low priority that controller-runtime gives to what is there at a start.
+// unseenFirst lets Clusters that have changed since a controller looked at them overtake the many that have not, when
+// one starts: it goes through all, which takes a minute for 10,000, at the low priority that controller-runtime gives
+// to what is there at a start.
 func unseenFirst(allClusters bool) handler.EventHandler {
-	return handler.Funcs{CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	return handler.Funcs{CreateFunc: func(
+		_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+	) {
 		cluster, ok := e.Object.(*clusterv1.Cluster)
 		ordered, can := queue.(priorityqueue.PriorityQueue[reconcile.Request])
 		if ok && can && e.IsInInitialList && unseen(cluster, allClusters) {
-			ordered.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(0)}, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+			ordered.AddWithOpts(
+				priorityqueue.AddOpts{Priority: ptr.To(0)}, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cluster)},
+			)
 		}
 	}}
 }

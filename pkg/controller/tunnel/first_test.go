@@ -15,10 +15,15 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// TestWhatNobodyHasSeenComesFirst proves that a controller that starts does not let new work wait behind everything that is as it was.
+// TestWhatNobodyHasSeenComesFirst proves that a controller that starts does not let new work wait behind everything
+// that is as it was.
 func TestWhatNobodyHasSeenComesFirst(t *testing.T) {
 	seen := func(name string, generation, at int64) *clusterv1.Cluster {
-		c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: generation, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}}
+		c := &clusterv1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Generation: generation, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled},
+			},
+		}
 		if at > 0 {
 			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ClusterConditionTunnelReady, ObservedGeneration: at}}
 		}

@@ -16,15 +16,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/decision"
 )
 
-// waitsForCluster says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes, clusterctl replaces the
-// Tunnel's metadata and spec, and the annotation goes with them; the status, with the tokens and the edges, stays.
+// waitsForCluster says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes,
+// clusterctl replaces the Tunnel's metadata and spec, and the annotation goes with them; the status, with the tokens
+// and the edges, stays.
 func waitsForCluster(o objects.Group) bool {
 	_, ok := o.Tunnel.PreparedUntil()
 	return ok && !objects.HasPause(o.Tunnel)
 }
 
-// prepare makes or keeps what the edges of a Tunnel need to enrol before its Cluster is there: its id is recorded as its own,
-// then it gets a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited for too long ends.
+// prepare makes or keeps what the edges of a Tunnel need to enrol before its Cluster is there: its id is recorded as
+// its own, then it gets a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited for too long
+// ends.
 func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Result, error) {
 	until, _ := o.Tunnel.PreparedUntil()
 	now := r.Now()
@@ -38,7 +40,9 @@ func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Re
 		}
 	}
 	candidate := decision.PreparedCandidate(tunnel)
-	resolution, b, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: func(resolution decision.Resolution) metav1.Condition {
+	resolution, b, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: func(
+		resolution decision.Resolution,
+	) metav1.Condition {
 		if resolution.Fatal != nil {
 			return accepted(resolution)
 		}
@@ -59,22 +63,29 @@ func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Re
 	return result, err
 }
 
-// waitingForCluster is the condition of a Tunnel that waits for its Cluster. It is unknown, and not False: nothing is wrong.
+// waitingForCluster is the condition of a Tunnel that waits for its Cluster. It is unknown, and not False: nothing is
+// wrong.
 func waitingForCluster(until time.Time) metav1.Condition {
 	return metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonWaitingForCluster,
-		Message: fmt.Sprintf("edges may enrol, and nothing is served: its Cluster is to be moved here by %s", until.UTC().Format(time.RFC3339)),
+		Message: fmt.Sprintf(
+			"edges may enrol, and nothing is served: its Cluster is to be moved here by %s", until.UTC().Format(time.RFC3339),
+		),
 	}
 }
 
-// endPrepared lets a Tunnel go whose Cluster has not come in time. Its edges are denied here, and here alone: the installation
-// that serves them has a record of its own. A Cluster of its name may be its own, in the middle of the move: then it stays.
+// endPrepared lets a Tunnel go whose Cluster has not come in time. Its edges are denied here, and here alone: the
+// installation that serves them has a record of its own. A Cluster of its name may be its own, in the middle of the
+// move: then it stays.
 func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
 	cluster, err := objects.Get(ctx, r.Live, o.Key, &clusterv1.Cluster{})
 	if err != nil || cluster != nil {
 		return objects.Wrap("reading Cluster", err)
 	}
-	r.Log.Info("tunnel ended: the Cluster that it waited for has not come", "cluster", o.Key.String(), "tunnel", o.Tunnel.ClaimedID())
+	r.Log.Info(
+		"tunnel ended: the Cluster that it waited for has not come", "cluster", o.Key.String(), "tunnel",
+		o.Tunnel.ClaimedID(),
+	)
 	return r.drop(ctx, o.Tunnel, inVain(o.Tunnel))
 }
 
@@ -84,7 +95,8 @@ func inVain(tunnel *v1alpha1.Tunnel) bool {
 	return prepared && tunnel.HeldID() == ""
 }
 
-// revivePrepared takes a tunnel off the record of those that have ended here: it was moved away, or prepared in vain, before.
+// revivePrepared takes a tunnel off the record of those that have ended here: it was moved away, or prepared in vain,
+// before.
 func (r *Reconciler) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
 	id := tunnel.HeldID()
 	if id == "" || !r.ended.Has(id) {

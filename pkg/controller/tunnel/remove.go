@@ -53,15 +53,16 @@ func (r *Reconciler) end(ctx context.Context, o objects.Group) error {
 	return r.drop(ctx, tunnel, moved || inVain(tunnel))
 }
 
-// wasMoved says whether a Tunnel whose Cluster is gone serves it elsewhere by now: it was paused, as clusterctl has it during
-// a move, or clusterctl says so itself.
+// wasMoved says whether a Tunnel whose Cluster is gone serves it elsewhere by now: it was paused, as clusterctl has
+// it during a move, or clusterctl says so itself.
 func wasMoved(tunnel *v1alpha1.Tunnel) bool {
 	_, forMove := tunnel.Annotations[deleteForMoveAnnotation]
 	return forMove || apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionPaused)
 }
 
-// drop deletes a Tunnel with its bootstrap Secret and lets it go. Unless it was moved its id is on record as ended before the
-// last trace of it goes: so a crash in between only repeats something. A Tunnel that was refused its id ends none: it is another's.
+// drop deletes a Tunnel with its bootstrap Secret and lets it go. Unless it was moved its id is on record as ended
+// before the last trace of it goes: so a crash in between only repeats something. A Tunnel that was refused its id
+// ends none: it is another's.
 func (r *Reconciler) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool) error {
 	if !r.Config.NoTunnels {
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {

@@ -22,18 +22,33 @@ import (
 )
 
 func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
-	byHand := kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: controllertest.ProxyURL} // a user may use the gateways as a proxy
-	ours := kubeconfig.Way{Server: controllertest.DirectURL, TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL}
+	// a user may use the gateways as a proxy
+	byHand := kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: controllertest.ProxyURL}
+	ours := kubeconfig.Way{
+		Server: controllertest.DirectURL, TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
+	}
 	tests := map[string]struct {
 		entry kubeconfig.Way
 		kept  map[string]string
 		want  kubeconfig.Way
 	}{
-		"a user's own":               {entry: byHand, want: byHand},
-		"all annotations":            {entry: ours, kept: controllertest.Rewritten(controllertest.DirectURL, controllertest.OriginalServer), want: kubeconfig.Way{Server: controllertest.OriginalServer}},
-		"the written server":         {entry: ours, kept: map[string]string{v1alpha1.WrittenServerAnnotation: controllertest.DirectURL}, want: kubeconfig.Way{Server: "https://192.0.2.10:6443"}},
-		"the original server":        {entry: ours, kept: map[string]string{v1alpha1.OriginalServerAnnotation: controllertest.OriginalServer}, want: kubeconfig.Way{Server: controllertest.OriginalServer}},
-		"the original server's name": {entry: byHand, kept: map[string]string{v1alpha1.OriginalTLSServerNameAnnotation: "x"}, want: kubeconfig.Way{Server: controllertest.OriginalServer}},
+		"a user's own": {entry: byHand, want: byHand},
+		"all annotations": {
+			entry: ours, kept: controllertest.Rewritten(controllertest.DirectURL, controllertest.OriginalServer),
+			want: kubeconfig.Way{Server: controllertest.OriginalServer},
+		},
+		"the written server": {
+			entry: ours, kept: map[string]string{v1alpha1.WrittenServerAnnotation: controllertest.DirectURL},
+			want: kubeconfig.Way{Server: "https://192.0.2.10:6443"},
+		},
+		"the original server": {
+			entry: ours, kept: map[string]string{v1alpha1.OriginalServerAnnotation: controllertest.OriginalServer},
+			want: kubeconfig.Way{Server: controllertest.OriginalServer},
+		},
+		"the original server's name": {
+			entry: byHand, kept: map[string]string{v1alpha1.OriginalTLSServerNameAnnotation: "x"},
+			want: kubeconfig.Way{Server: controllertest.OriginalServer},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +60,9 @@ func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
 			if err := api.Get(t.Context(), client.ObjectKeyFromObject(secret), before); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := started(t, api, api).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}); err != nil {
+			if _, err := started(t, api, api).Reconcile(
+				t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cluster)},
+			); err != nil {
 				t.Fatal(err)
 			}
 			if err := api.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
@@ -85,7 +102,9 @@ func TestTheRecordComesBeforeTheEnd(t *testing.T) {
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return errors.Join(refuse(o), c.Create(ctx, o, opts...))
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption,
+		) error {
 			if err := refuse(o); err != nil {
 				return err
 			}
@@ -101,7 +120,12 @@ func TestTheRecordComesBeforeTheEnd(t *testing.T) {
 		t.Errorf("the Tunnel is %+v", now.ObjectMeta)
 	}
 	fails = false
-	if err := m.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}}); client.IgnoreNotFound(err) != nil {
+	if err := m.Delete(
+		t.Context(),
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName},
+		},
+	); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
 	if err := r.drop(t.Context(), controllertest.Read(t, m, tunnel), false); err != nil {

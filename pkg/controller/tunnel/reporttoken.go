@@ -20,13 +20,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// chooseReportToken returns the token that belongs into the Secret for boot reports and notes its record in a Tunnel's status. It
-// is like chooseToken, but for the uses: they are not counted, because all machines of a workload cluster report with what they
-// found in the Secret when they were made. A token is replaced after half of its life, so whoever reads the Secret has as long.
-func chooseReportToken(c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time) (token string, err error) {
+// chooseReportToken returns the token that belongs into the Secret for boot reports and notes its record in a
+// Tunnel's status. It is like chooseToken, but for the uses: they are not counted, because all machines of a workload
+// cluster report with what they found in the Secret when they were made. A token is replaced after half of its life,
+// so a machine has as long after its Secret was read.
+func chooseReportToken(
+	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time,
+) (token string, err error) {
 	status.BootReportTokens = validReportTokens(status.BootReportTokens, now)
 	if secret == nil {
-		status.BootReportTokens = nil // who deletes the Secret ends what was in it
+		status.BootReportTokens = nil // deleting the Secret ends the tokens in it
 	} else {
 		token = string(secret.Data[v1alpha1.BootstrapTokenKey])
 		i := records.TokenIndex(status.BootReportTokens, enrol.HashToken(token))
@@ -37,14 +40,19 @@ func chooseReportToken(c config.Config, status *v1alpha1.TunnelStatus, secret *c
 	if token, err = enrol.RandomReportToken(); err != nil {
 		return "", err
 	}
-	record := v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second))}
+	record := v1alpha1.TokenStatus{
+		SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second)),
+	}
 	status.BootReportTokens = validReportTokens(append(status.BootReportTokens, record), now)
 	return token, nil
 }
 
-// validReportTokens drops the records of tokens that have ended, and the oldest where there are too many: two are the rule.
+// validReportTokens drops the records of tokens that have ended, and the oldest where there are too many: two are the
+// rule.
 func validReportTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
-	left := slices.DeleteFunc(slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) })
+	left := slices.DeleteFunc(
+		slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) },
+	)
 	return left[max(0, len(left)-maxTokens):]
 }
 
@@ -56,7 +64,9 @@ type reportDelivery struct {
 }
 
 // prepareReports chooses the token for boot reports of a Tunnel.
-func (r *Reconciler) prepareReports(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, now time.Time) (d reportDelivery, err error) {
+func (r *Reconciler) prepareReports(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, now time.Time,
+) (d reportDelivery, err error) {
 	if d.have, err = r.reportSecret(ctx, tunnel); err != nil {
 		return d, err
 	}
@@ -76,15 +86,19 @@ func (r *Reconciler) reportSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) 
 	return secret, objects.Wrap("reading Secret for boot reports", err)
 }
 
-// deliverReports creates the Secret for boot reports, or changes what differs. The file is like an edge's bootstrap file, with the
-// other token.
-func (r *Reconciler) deliverReports(ctx context.Context, tunnel *v1alpha1.Tunnel, d reportDelivery, file bootstrapFile) error {
+// deliverReports creates the Secret for boot reports, or changes what differs. The file is like an edge's bootstrap
+// file, with the other token.
+func (r *Reconciler) deliverReports(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, d reportDelivery, file bootstrapFile,
+) error {
 	file.ID, file.Token = tunnel.ClaimedID(), d.token
 	content, err := yaml.Marshal(file)
 	if err != nil {
 		return fmt.Errorf("writing file for boot reports: %w", err)
 	}
-	want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootReportSecretSuffix}}
+	want := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootReportSecretSuffix},
+	}
 	if d.have != nil {
 		want = d.have.DeepCopy()
 	}

@@ -17,7 +17,8 @@ func TestChooseReportToken(t *testing.T) {
 	config := controllertest.Config()
 	var status v1alpha1.TunnelStatus
 	first, err := chooseReportToken(config, &status, nil, at)
-	if err != nil || !strings.HasPrefix(first, "flr1.") || len(status.BootReportTokens) != 1 || status.BootReportTokens[0].SHA256 != enrol.HashToken(first) {
+	if err != nil || !strings.HasPrefix(first, "flr1.") || len(status.BootReportTokens) != 1 ||
+		status.BootReportTokens[0].SHA256 != enrol.HashToken(first) {
 		t.Fatalf("%q, %+v, %v", first, status, err)
 	}
 	choose := func(token string, at time.Time) string {

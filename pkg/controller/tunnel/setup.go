@@ -42,14 +42,18 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&clusterv1.Cluster{}, unseenFirst(r.Config.AllClusters)).
-		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reconciler.LiveStateIgnored())).
+		Watches(
+			&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reconciler.LiveStateIgnored()),
+		).
 		Watches(&corev1.Secret{}, reconciler.ByName(kubeconfig.Suffix)).
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(
+			_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) error {
 			r.queue = queue
 			return nil
 		})).
 		WithOptions(reconciler.Options(tunnelWorkers, "cluster", r.Log))
-	if r.Config.NoTunnels { // nobody enrols
+	if r.Config.NoTunnels { // no edge enrols
 		return build.Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
 	}
 	bootstraps, err := reconciler.SecretCache(mgr, cache.ByObject{Label: reconciler.HasLabel(v1alpha1.BootstrapLabel)})
@@ -57,9 +61,16 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		return err
 	}
 	return build.
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel), builder.WithPredicates(reconciler.Named(r.Config.Namespace, v1alpha1.InstallationConfigMapName))).
-		WatchesRawSource(source.Kind[client.Object](bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.BootstrapSecretSuffix))).
-		WatchesRawSource(source.Kind[client.Object](bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.BootReportSecretSuffix))).
+		Watches(
+			&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel),
+			builder.WithPredicates(reconciler.Named(r.Config.Namespace, v1alpha1.InstallationConfigMapName)),
+		).
+		WatchesRawSource(source.Kind[client.Object](
+			bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.BootstrapSecretSuffix),
+		)).
+		WatchesRawSource(source.Kind[client.Object](
+			bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.BootReportSecretSuffix),
+		)).
 		Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
 }
 

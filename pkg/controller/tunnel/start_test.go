@@ -23,7 +23,10 @@ import (
 // started is a controller that has seen nothing yet; cached and live are the two ways in which it reads.
 func started(t *testing.T, cached client.Client, live client.Reader) *Reconciler {
 	t.Helper()
-	d := reconciler.Deps{Config: controllertest.Config(), Client: cached, Live: live, Log: slog.New(slog.DiscardHandler), Now: time.Now, Recorder: events.NewFakeRecorder(10)}
+	d := reconciler.Deps{
+		Config: controllertest.Config(), Client: cached, Live: live, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Recorder: events.NewFakeRecorder(10),
+	}
 	restorer := &restorerOf{}
 	restorer.r = New(d, records.NewEndedTunnels(cached, live, d.Config.Namespace, time.Now), restorer, nil)
 	return restorer.r
@@ -42,13 +45,15 @@ func TestAgeDecidesAfterAStart(t *testing.T) {
 	api := controllertest.FakeAPI(t, c1, older, c2, younger)
 	r := started(t, api, api)
 	key := client.ObjectKeyFromObject(younger)
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil { // the younger is looked at first
+	// the younger is looked at first
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 		t.Fatal(err)
 	}
 	if err := api.Get(t.Context(), key, younger); err != nil {
 		t.Fatal(err)
 	}
-	if c := apimeta.FindStatusCondition(younger.Status.Conditions, v1alpha1.ConditionAccepted); c == nil || c.Reason != v1alpha1.ReasonInvalidExtraName {
+	if c := apimeta.FindStatusCondition(younger.Status.Conditions, v1alpha1.ConditionAccepted); c == nil ||
+		c.Reason != v1alpha1.ReasonInvalidExtraName {
 		t.Errorf("the younger has taken the name: %+v", c)
 	}
 	if got := r.names.release(model.Key(key)); len(got) != 1 {

@@ -1,6 +1,7 @@
-// Package tunnel reconciles a Cluster with its Tunnel. It creates, completes and ends Tunnels, decides which names and ids they have
-// and records that in their status, and delivers bootstrap tokens in Secrets. In go Clusters, Tunnels and the trust bundle,
-// out come Tunnels, their status and bootstrap Secrets. It does not know where a kubeconfig leads, nor what is connected.
+// Package tunnel reconciles a Cluster with its Tunnel. It creates, completes and ends Tunnels, decides which names
+// and ids they have and records that in their status, and delivers bootstrap tokens in Secrets. In go Clusters,
+// Tunnels and the trust bundle, out come Tunnels, their status and bootstrap Secrets. It does not know where a
+// kubeconfig leads, nor what is connected.
 package tunnel
 
 import (
@@ -34,7 +35,8 @@ type Reconciler struct {
 	claims  sync.Mutex
 	claimed bool
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
-	notify  func(client.ObjectKey)                                  // enqueues the kubeconfig of another Cluster; nil: there is none
+	// enqueues the kubeconfig of another Cluster; nil: there is none
+	notify func(client.ObjectKey)
 
 	restorer Restorer
 }
@@ -76,10 +78,12 @@ func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Acti
 	return reconcile.Result{}, r.recordPaused(ctx, o)
 }
 
-// recordPaused records the decision about a Tunnel that has none on record for its Cluster while that is paused, and writes nothing
-// else: a Tunnel that clusterctl move or a restored backup has just created has no status, and its edges follow it here.
+// recordPaused records the decision about a Tunnel that has none on record for its Cluster while that is paused, and
+// writes nothing else: a Tunnel that clusterctl move or a restored backup has just created has no status, and its
+// edges follow it here.
 func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
-	if o.Cluster == nil || o.Tunnel == nil || !objects.Paused(o) || r.Config.NoTunnels || granted(o) || o.TunnelDeleting() || !objects.OptedIn(o.Cluster, r.Config.AllClusters) {
+	if o.Cluster == nil || o.Tunnel == nil || !objects.Paused(o) || r.Config.NoTunnels || granted(o) ||
+		o.TunnelDeleting() || !objects.OptedIn(o.Cluster, r.Config.AllClusters) {
 		return nil
 	}
 	candidate, ok := decision.CandidateOf(o.Cluster, o.Tunnel)
@@ -114,7 +118,7 @@ func (r *Reconciler) claimAll(ctx context.Context) error {
 		if err != nil {
 			return objects.Wrap("reading Cluster", err)
 		}
-		// Whoever has no right to be served must not keep a name from those who have.
+		// A Tunnel without a right to be served must not keep a name from those that have one.
 		if candidate, ok := decision.Claimant(cluster, tunnel, r.Now()); ok {
 			r.names.resolve(r.Config.Domain, candidate)
 		} else {
@@ -145,8 +149,8 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	return r.deliver(ctx, tunnel, d)
 }
 
-// serveNothing keeps a Tunnel that only has the mode in which its Cluster's kubeconfig is written: no name is served, and no edge
-// is admitted. It keeps its id, for which edges may have certificates.
+// serveNothing keeps a Tunnel that only has the mode in which its Cluster's kubeconfig is written: no name is served,
+// and no edge is admitted. It keeps its id, for which edges may have certificates.
 func (r *Reconciler) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
 	c := claim{tokensEnd: true, condition: func(decision.Resolution) metav1.Condition {
 		return notTunnelled(tunnel.Spec.Kubeconfig.Mode)

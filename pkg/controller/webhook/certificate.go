@@ -20,17 +20,17 @@ import (
 const (
 	// webhookLifetime is that of a serving certificate and of the CA that it has to itself.
 	webhookLifetime = 90 * 24 * time.Hour
-	// webhookSettle is how long apiservers have known a new CA before its leaf is served: they watch the configuration, and
-	// see a change within seconds.
+	// webhookSettle is how long apiservers have known a new CA before its leaf is served: they watch the configuration,
+	// and see a change within seconds.
 	webhookSettle = time.Minute
 
-	// A leaf that nobody may trust yet waits under these keys.
+	// A leaf that apiservers may not trust yet waits under these keys.
 	nextCertKey, nextKeyKey = "next.crt", "next.key"
 	webhookCAKey            = "ca.crt"
 )
 
-// servingCerts is what the webhook is served with: a leaf, the one after it, and the CAs that apiservers are to trust. Each
-// leaf has a CA of its own, and of no CA there is a key.
+// servingCerts is what the webhook is served with: a leaf, the one after it, and the CAs that apiservers are to
+// trust. Each leaf has a CA of its own, and of no CA there is a key.
 type servingCerts struct {
 	current, next certs.Identity // zero: none
 	bundle        []byte
@@ -59,7 +59,9 @@ func (s servingCerts) data() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := map[string][]byte{corev1.TLSCertKey: s.current.ChainPEM(), corev1.TLSPrivateKeyKey: key, webhookCAKey: s.bundle}
+	data := map[string][]byte{
+		corev1.TLSCertKey: s.current.ChainPEM(), corev1.TLSPrivateKeyKey: key, webhookCAKey: s.bundle,
+	}
 	if s.next.Leaf() != nil {
 		if key, err = s.next.KeyPEM(); err != nil {
 			return nil, err
@@ -72,13 +74,15 @@ func (s servingCerts) data() (map[string][]byte, error) {
 // servingTimes are the webhook's times.
 type servingTimes struct{ life, settle time.Duration }
 
-// step makes the next move of a rotation, if one is due: a new leaf waits until its CA is known, and the CA before it stays
-// until it ends. Published says whether the whole bundle is in the configuration that apiservers read.
+// step makes the next move of a rotation, if one is due: a new leaf waits until its CA is known, and the CA before it
+// stays until it ends. Published says whether the whole bundle is in the configuration that apiservers read.
 func (s servingCerts) step(hosts []string, published bool, times servingTimes, now time.Time) (servingCerts, error) {
 	switch {
 	case s.current.Leaf() == nil || !now.Before(s.current.NotAfter()) || !s.trusts(s.current):
 		// Apiservers trust nothing that is there: nothing is lost at once.
-		return s.make(hosts, times, now, func(out *servingCerts, made certs.Identity) { out.current, out.next = made, certs.Identity{} })
+		return s.make(
+			hosts, times, now, func(out *servingCerts, made certs.Identity) { out.current, out.next = made, certs.Identity{} },
+		)
 	case s.next.Leaf() != nil && (!covers(s.next, hosts) || !s.trusts(s.next) || !now.Before(s.next.NotAfter())):
 		s.bundle = s.without(s.next)
 		return s.make(hosts, times, now, func(out *servingCerts, made certs.Identity) { out.next = made })
@@ -92,7 +96,9 @@ func (s servingCerts) step(hosts []string, published bool, times servingTimes, n
 }
 
 // make adds a new leaf, and its CA to those that are not over.
-func (s servingCerts) make(hosts []string, times servingTimes, now time.Time, put func(*servingCerts, certs.Identity)) (servingCerts, error) {
+func (s servingCerts) make(
+	hosts []string, times servingTimes, now time.Time, put func(*servingCerts, certs.Identity),
+) (servingCerts, error) {
 	serving, err := certs.NewServing(v1alpha1.WebhookSecretName, hosts, now, times.life)
 	if err != nil {
 		return s, err

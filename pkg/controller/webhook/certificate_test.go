@@ -12,7 +12,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// TestApiserversTrustTheWebhookAtAnyTime lets three years pass, in which replicas and apiservers are always one step behind.
+// TestApiserversTrustTheWebhookAtAnyTime lets three years pass, in which replicas and apiservers are always one step
+// behind.
 func TestApiserversTrustTheWebhookAtAnyTime(t *testing.T) {
 	times := servingTimes{life: 90 * 24 * time.Hour, settle: time.Minute}
 	begun := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -85,10 +86,12 @@ func TestTheWebhooksLeafFollowsItsHosts(t *testing.T) {
 			t.Fatalf("change %d: %d CAs", i, n)
 		}
 	}
-	if state, err = state.step([]string{"127.0.0.1", "b.svc"}, false, times, now.Add(2*time.Minute)); err != nil || state.next.Leaf() == nil {
+	if state, err = state.step([]string{"127.0.0.1", "b.svc"}, false, times, now.Add(2*time.Minute)); err != nil ||
+		state.next.Leaf() == nil {
 		t.Errorf("it was served before apiservers know its CA: %v", err)
 	}
-	if state, err = state.step([]string{"127.0.0.1", "b.svc"}, true, times, now.Add(2*time.Minute)); err != nil || state.next.Leaf() != nil || !covers(state.current, []string{"127.0.0.1"}) {
+	if state, err = state.step([]string{"127.0.0.1", "b.svc"}, true, times, now.Add(2*time.Minute)); err != nil ||
+		state.next.Leaf() != nil || !covers(state.current, []string{"127.0.0.1"}) {
 		t.Errorf("it is not served: %v", err)
 	}
 }
@@ -119,7 +122,8 @@ func TestAWebhookSecretOfNoUseIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if state, err = state.step([]string{"a.svc"}, true, times, now); err != nil || !state.trusts(state.current) || state.current.Serial() == good.current.Serial() {
+	if state, err = state.step([]string{"a.svc"}, true, times, now); err != nil || !state.trusts(state.current) ||
+		state.current.Serial() == good.current.Serial() {
 		t.Errorf("a leaf that nobody trusts stays: %v", err)
 	}
 }
@@ -131,14 +135,18 @@ func TestWebhookHosts(t *testing.T) {
 		want    string
 		wantErr string
 	}{
-		"a Service":          {admissionv1.WebhookClientConfig{Service: service}, "svc.ns.svc", ""},
-		"a URL":              {admissionv1.WebhookClientConfig{URL: ptr.To("https://[::1]:9443/x")}, "::1", ""},
-		"a URL without host": {admissionv1.WebhookClientConfig{URL: ptr.To("https:///x")}, "", "webhooks[0].clientConfig.url"},
-		"nothing":            {admissionv1.WebhookClientConfig{}, "", "webhooks"},
+		"a Service": {admissionv1.WebhookClientConfig{Service: service}, "svc.ns.svc", ""},
+		"a URL":     {admissionv1.WebhookClientConfig{URL: ptr.To("https://[::1]:9443/x")}, "::1", ""},
+		"a URL without host": {
+			admissionv1.WebhookClientConfig{URL: ptr.To("https:///x")}, "", "webhooks[0].clientConfig.url",
+		},
+		"nothing": {admissionv1.WebhookClientConfig{}, "", "webhooks"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := webhookHosts(&admissionv1.MutatingWebhookConfiguration{Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: tc.in}}})
+			got, err := webhookHosts(
+				&admissionv1.MutatingWebhookConfiguration{Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: tc.in}}},
+			)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Fatalf("%v, want %s", err, tc.wantErr)

@@ -57,15 +57,23 @@ func fuzzObjects() stored {
 	for _, name := range []string{"c1", "c2"} {
 		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: "u"}}
 		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "prod", Name: name, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster"))},
+			Namespace: "prod", Name: name,
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+			},
 		}}
 		tunnel.Status.Hostname = name + ".prod.tunnels.example.com"
-		tunnel.Status.Kubeconfig = v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://10.1.1.1:6443", TLSServerName: tunnel.Status.Hostname}
+		tunnel.Status.Kubeconfig = v1alpha1.KubeconfigStatus{
+			Mode: v1alpha1.KubeconfigModeSNI, Server: "https://10.1.1.1:6443", TLSServerName: tunnel.Status.Hostname,
+		}
 		if name == "c2" {
 			tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
-				Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.com:3128", CredentialsSecret: "proxy"},
+				Mode:  v1alpha1.KubeconfigModeHTTPProxy,
+				Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.com:3128", CredentialsSecret: "proxy"},
 			}
-			tunnel.Status.Kubeconfig = v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeHTTPProxy, ProxyURL: "http://proxy.example.com:3128"}
+			tunnel.Status.Kubeconfig = v1alpha1.KubeconfigStatus{
+				Mode: v1alpha1.KubeconfigModeHTTPProxy, ProxyURL: "http://proxy.example.com:3128",
+			}
 		}
 		all = append(all, cluster, tunnel)
 	}
@@ -76,11 +84,14 @@ func fuzzObjects() stored {
 }
 
 // fuzzReview is a seed: what an apiserver sends for a Secret.
-func fuzzReview(f *testing.F, cluster, kubeconfigText string, annotations map[string]string, old *corev1.Secret) []byte {
+func fuzzReview(
+	f *testing.F, cluster, kubeconfigText string, annotations map[string]string, old *corev1.Secret,
+) []byte {
 	f.Helper()
 	secret := corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "prod", Name: cluster + kubeconfig.Suffix, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}, Annotations: annotations,
+			Namespace: "prod", Name: cluster + kubeconfig.Suffix,
+			Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}, Annotations: annotations,
 		},
 		Data: map[string][]byte{kubeconfig.Key: []byte(kubeconfigText)},
 	}
@@ -88,14 +99,18 @@ func fuzzReview(f *testing.F, cluster, kubeconfigText string, annotations map[st
 	if err != nil {
 		f.Fatal(err)
 	}
-	request := &admissionv1.AdmissionRequest{UID: "1", Namespace: "prod", Name: secret.Name, Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: raw}}
+	request := &admissionv1.AdmissionRequest{
+		UID: "1", Namespace: "prod", Name: secret.Name, Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: raw},
+	}
 	if old != nil {
 		request.Operation = admissionv1.Update
 		if request.OldObject.Raw, err = json.Marshal(old); err != nil {
 			f.Fatal(err)
 		}
 	}
-	data, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request})
+	data, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request,
+	})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -107,16 +122,28 @@ kind: Config
 clusters: [{name: c1, cluster: {server: "https://192.0.2.1:6443"}}, {name: c2, cluster: {server: "https://192.0.2.2:6443"}}]
 `
 
-// FuzzWebhook sends reviews to the webhook, as anybody who reaches its port may. It refuses no Secret, its patches touch only what is
-// ours in a Secret and can be applied, and no answer holds a credential of a proxy that was not in the question.
+// FuzzWebhook sends reviews to the webhook, as anybody who reaches its port may. It refuses no Secret, its patches
+// touch only what is ours in a Secret and can be applied, and no answer holds a credential of a proxy that was not in
+// the question.
 func FuzzWebhook(f *testing.F) {
 	f.Add(fuzzReview(f, "c1", fuzzKubeconfig, nil, nil))
 	f.Add(fuzzReview(f, "c2", fuzzKubeconfig, map[string]string{v1alpha1.WrittenServerAnnotation: "x"}, nil))
-	f.Add(fuzzReview(f, "c2", fuzzKubeconfig, nil, &corev1.Secret{Data: map[string][]byte{kubeconfig.Key: []byte(strings.ReplaceAll(fuzzKubeconfig, "server:", "proxy-url: 'http://u:p@h:1', server:"))}}))
-	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"object":{"metadata":{"name":"c1-kubeconfig","labels":{"cluster.x-k8s.io/cluster-name":""}},"data":null}}}`))
+	f.Add(fuzzReview(
+		f, "c2", fuzzKubeconfig, nil,
+		&corev1.Secret{
+			Data: map[string][]byte{
+				kubeconfig.Key: []byte(strings.ReplaceAll(fuzzKubeconfig, "server:", "proxy-url: 'http://u:p@h:1', server:")),
+			},
+		},
+	))
+	f.Add([]byte(
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"object":{"metadata":{"name":"c1-kubeconfig","labels":{"cluster.x-k8s.io/cluster-name":""}},"data":null}}}`,
+	))
 	f.Add([]byte(`{"request":null}`))
 	objects := fuzzObjects()
-	var hook http.Handler = &webhook.Admission{Handler: &kubeconfigWebhook{config: controllertest.Config(), client: objects, log: slog.New(slog.DiscardHandler)}}
+	var hook http.Handler = &webhook.Admission{
+		Handler: &kubeconfigWebhook{config: controllertest.Config(), client: objects, log: slog.New(slog.DiscardHandler)},
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, Path, bytes.NewReader(body))
 		request.Header.Set("Content-Type", "application/json")
@@ -137,7 +164,8 @@ func FuzzWebhook(f *testing.F) {
 	})
 }
 
-// checkPatch applies a patch, and fails the test if it can't be applied, changes what is not ours or adds the password of the proxy.
+// checkPatch applies a patch, and fails the test if it can't be applied, changes what is not ours or adds the
+// password of the proxy.
 func checkPatch(t *testing.T, asked *admissionv1.AdmissionRequest, patch []byte) {
 	t.Helper()
 	operations, err := jsonpatch.DecodePatch(patch)
@@ -145,7 +173,8 @@ func checkPatch(t *testing.T, asked *admissionv1.AdmissionRequest, patch []byte)
 		t.Fatal(err)
 	}
 	for _, o := range operations {
-		if path, err := o.Path(); err != nil || !strings.HasPrefix(path, "/metadata/annotations") && !strings.HasPrefix(path, "/data/") {
+		if path, err := o.Path(); err != nil ||
+			!strings.HasPrefix(path, "/metadata/annotations") && !strings.HasPrefix(path, "/data/") {
 			t.Errorf("it changes %q, %v", path, err)
 		}
 	}

@@ -26,7 +26,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
-// mount writes a certificate as a kubelet does into the folder of a volume: into a folder of its own, to which a link leads.
+// mount writes a certificate as a kubelet does into the folder of a volume: into a folder of its own, to which a link
+// leads.
 func mount(t *testing.T, dir, version string, serving certs.Serving) {
 	t.Helper()
 	own := filepath.Join(dir, version)
@@ -72,29 +73,34 @@ func mountedWebhook(t *testing.T, dir string) (mgr ctrl.Manager, address string)
 	}}
 	controllertest.Create(t, admin, role)
 	controllertest.Create(t, admin, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: user + "-"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: user + "-"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	})
 	scheme, err := objects.NewScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	mgr, err = ctrl.NewManager(kubetest.Impersonate(controllertest.RESTConfig(t), user), ctrl.Options{
-		Scheme: scheme, Metrics: metrics.Options{BindAddress: "0"}, Controller: runtimeconfig.Controller{SkipNameValidation: ptr.To(true)},
+		Scheme: scheme, Metrics: metrics.Options{BindAddress: "0"},
+		Controller: runtimeconfig.Controller{SkipNameValidation: ptr.To(true)},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := controllertest.Config()
 	config.WebhookListen, config.WebhookCertDir = fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t)), dir
-	deps := reconciler.Deps{Config: config, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	deps := reconciler.Deps{
+		Config: config, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	}
 	if err := Setup(deps, mgr); err != nil {
 		t.Fatal(err)
 	}
 	return mgr, config.WebhookListen
 }
 
-// TestAMountedCertificateIsServed has the certificate come and change as files, as cert-manager and a kubelet bring them.
+// TestAMountedCertificateIsServed has the certificate come and change as files, as cert-manager and a kubelet bring
+// them.
 func TestAMountedCertificateIsServed(t *testing.T) {
 	dir := t.TempDir()
 	first, second := newServing(t), newServing(t)
@@ -113,7 +119,9 @@ func TestAMountedCertificateIsServed(t *testing.T) {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(serving.CAPEM)
 		return func() error {
-			conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}).DialContext(t.Context(), "tcp", address)
+			conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}).DialContext(
+				t.Context(), "tcp", address,
+			)
 			if err != nil {
 				return err
 			}
@@ -121,7 +129,9 @@ func TestAMountedCertificateIsServed(t *testing.T) {
 		}
 	}
 	controllertest.Eventually(t, serves(first))
-	old, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}}).DialContext(t.Context(), "tcp", address)
+	old, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}}).DialContext(
+		t.Context(), "tcp", address,
+	)
 	if err == nil {
 		_ = old.Close()
 		t.Error("TLS 1.2 is accepted")

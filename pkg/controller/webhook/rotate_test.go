@@ -22,14 +22,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestTheWebhooksCertificateIsRotated on a real apiserver, with the keeper's clock, and looks at what a replica serves in each state.
+// TestTheWebhooksCertificateIsRotated on a real apiserver, with the keeper's clock, and looks at what a replica
+// serves in each state.
 func TestTheWebhooksCertificateIsRotated(t *testing.T) {
 	m := controllertest.APIServer(t)
 	namespace := kubetest.NewNamespace(t, m)
 	now := time.Now()
 	keeper := &webhookKeeper{
 		client: m, live: m, watched: m, key: client.ObjectKey{Namespace: namespace, Name: v1alpha1.WebhookSecretName},
-		log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }, times: servingTimes{life: 90 * 24 * time.Hour, settle: time.Minute},
+		log: slog.New(slog.DiscardHandler), now: func() time.Time { return now },
+		times: servingTimes{life: 90 * 24 * time.Hour, settle: time.Minute},
 	}
 	own := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{GenerateName: "rotated-"}}
 	for _, name := range []string{"create.kubeconfigs.fairlead.dev", "update.kubeconfigs.fairlead.dev"} {
@@ -73,7 +75,9 @@ func TestTheWebhooksCertificateIsRotated(t *testing.T) {
 	}
 	now = now.Add(61 * 24 * time.Hour)
 	if served, cas := look(); served != first || cas != 2 {
-		t.Errorf("when the new CA is published there are %d CAs, and the new leaf is served already: %v", cas, served != first)
+		t.Errorf(
+			"when the new CA is published there are %d CAs, and the new leaf is served already: %v", cas, served != first,
+		)
 	}
 	now = now.Add(2 * time.Minute)
 	second, cas := look()
@@ -94,7 +98,9 @@ func TestTheWebhooksCertificateIsRotated(t *testing.T) {
 	}
 
 	// Somebody applies the manifest again, without a CA, and somebody else deletes the Secret.
-	controllertest.Edit(t, m, own, func(c *admissionv1.MutatingWebhookConfiguration) { c.Webhooks[0].ClientConfig.CABundle = nil })
+	controllertest.Edit(
+		t, m, own, func(c *admissionv1.MutatingWebhookConfiguration) { c.Webhooks[0].ClientConfig.CABundle = nil },
+	)
 	look()
 	if err := m.Delete(t.Context(), controllertest.SecretNamed(namespace, v1alpha1.WebhookSecretName)); err != nil {
 		t.Fatal(err)

@@ -45,8 +45,9 @@ const (
 	certificateLook  = 200 * time.Millisecond
 )
 
-// Setup adds the webhook to a manager, in every replica. Where WebhookCertDir is set, its files are served and read again when they
-// change; the process ends if there are none at the start. Else the replica that leads keeps a certificate in a Secret.
+// Setup adds the webhook to a manager, in every replica. Where WebhookCertDir is set, its files are served and read
+// again when they change; the process ends if there are none at the start. Else the replica that leads keeps a
+// certificate in a Secret.
 func Setup(p reconciler.Deps, mgr ctrl.Manager) error {
 	if p.Config.WebhookListen == "" {
 		return nil
@@ -137,8 +138,8 @@ func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return s.pair, nil
 }
 
-// wait returns when there is a certificate, or ctx has ended. Until then nobody listens, so that apiservers are refused at once and
-// do not wait.
+// wait returns when there is a certificate, or ctx has ended. Until then the port is closed, so that apiservers are
+// refused at once and do not wait.
 func (s *servingSource) wait(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, certificateLook, true, func(context.Context) (bool, error) {
 		_, err := s.certificate(nil)
@@ -146,7 +147,8 @@ func (s *servingSource) wait(ctx context.Context) error {
 	})
 }
 
-// check asks the server only where it can serve: before the first replica leads nobody has a certificate, and none may wait for it.
+// check asks the server only where it can serve: before the first replica leads there is no certificate, and no replica
+// may wait for it.
 func (s *servingSource) check(serves healthz.Checker) healthz.Checker {
 	return func(request *http.Request) error {
 		if _, err := s.certificate(nil); err != nil {
@@ -156,7 +158,7 @@ func (s *servingSource) check(serves healthz.Checker) healthz.Checker {
 	}
 }
 
-// webhookKeeper makes the certificate of the webhook, rotates it, and tells apiservers whom to trust.
+// webhookKeeper makes the certificate of the webhook, rotates it, and publishes its CA to apiservers.
 type webhookKeeper struct {
 	client  client.Client
 	live    client.Reader
@@ -170,12 +172,16 @@ type webhookKeeper struct {
 
 func (k *webhookKeeper) setup(mgr ctrl.Manager, watched cache.Cache) error {
 	request := reconcile.Request{NamespacedName: k.key}
-	to := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{request} })
+	to := handler.EnqueueRequestsFromMapFunc(
+		func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{request} },
+	)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("webhook").
 		WatchesRawSource(source.Kind[client.Object](watched, &admissionv1.MutatingWebhookConfiguration{}, to)).
 		WatchesRawSource(source.Kind[client.Object](watched, &corev1.Secret{}, to)).
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(
+			_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) error {
 			queue.Add(request)
 			return nil
 		})).
@@ -185,12 +191,18 @@ func (k *webhookKeeper) setup(mgr ctrl.Manager, watched cache.Cache) error {
 
 // Reconcile makes one step.
 func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	configuration, err := objects.Get(ctx, k.watched, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName}, &admissionv1.MutatingWebhookConfiguration{})
+	configuration, err := objects.Get(
+		ctx, k.watched, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName},
+		&admissionv1.MutatingWebhookConfiguration{},
+	)
 	if err != nil {
 		return reconcile.Result{}, objects.Wrap("reading configuration of the webhook", err)
 	}
 	if configuration == nil {
-		k.say("there is no MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName + ": kubeconfigs are repaired after they were written, and not as they are")
+		k.say(
+			"there is no MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
+				": kubeconfigs are repaired after they were written, and not as they are",
+		)
 		return reconcile.Result{}, nil // its creation comes back here
 	}
 	hosts, err := webhookHosts(configuration)
@@ -214,7 +226,9 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 }
 
 // rotate brings the Secret to its next state.
-func (k *webhookKeeper) rotate(ctx context.Context, configuration *admissionv1.MutatingWebhookConfiguration, hosts []string) (servingCerts, error) {
+func (k *webhookKeeper) rotate(
+	ctx context.Context, configuration *admissionv1.MutatingWebhookConfiguration, hosts []string,
+) (servingCerts, error) {
 	have, err := objects.Get(ctx, k.live, k.key, &corev1.Secret{}) // an old copy would make a certificate too many
 	if err != nil {
 		return servingCerts{}, objects.Wrap("reading Secret of the webhook", err)
@@ -234,7 +248,9 @@ func (k *webhookKeeper) rotate(ctx context.Context, configuration *admissionv1.M
 		return state, objects.Wrap("writing certificate of the webhook", err)
 	}
 	if have == nil {
-		want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: k.key.Namespace, Name: k.key.Name}, Type: corev1.SecretTypeTLS, Data: data}
+		want := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: k.key.Namespace, Name: k.key.Name}, Type: corev1.SecretTypeTLS, Data: data,
+		}
 		err = objects.Wrap("creating Secret of the webhook", k.client.Create(ctx, want))
 	} else if want := have.DeepCopy(); !equality.Semantic.DeepEqual(have.Data, data) {
 		want.Data = data
@@ -243,7 +259,10 @@ func (k *webhookKeeper) rotate(ctx context.Context, configuration *admissionv1.M
 		return state, nil
 	}
 	if err == nil {
-		k.log.Info("certificate of the webhook", "serial", state.current.Serial(), "not_after", state.current.NotAfter(), "next", state.next.Leaf() != nil)
+		k.log.Info(
+			"certificate of the webhook", "serial", state.current.Serial(), "not_after", state.current.NotAfter(), "next",
+			state.next.Leaf() != nil,
+		)
 	}
 	return state, err
 }
@@ -251,8 +270,11 @@ func (k *webhookKeeper) rotate(ctx context.Context, configuration *admissionv1.M
 // fieldOwner is the field manager of the CA bundles in the configuration of the webhook.
 const fieldOwner = "fairlead-webhook"
 
-// publish applies the bundle to every webhook of the configuration that apiservers read, and leaves all other fields to their owners.
-func (k *webhookKeeper) publish(ctx context.Context, have *admissionv1.MutatingWebhookConfiguration, bundle []byte) error {
+// publish applies the bundle to every webhook of the configuration that apiservers read, and leaves all other fields
+// to their owners.
+func (k *webhookKeeper) publish(
+	ctx context.Context, have *admissionv1.MutatingWebhookConfiguration, bundle []byte,
+) error {
 	if publishedEverywhere(have, bundle) {
 		return nil
 	}
@@ -266,7 +288,10 @@ func (k *webhookKeeper) publish(ctx context.Context, have *admissionv1.MutatingW
 	want.SetName(have.Name)
 	want.SetUID(have.UID) // one that is gone is not made again
 	applied := client.ApplyConfigurationFromUnstructured(want)
-	return objects.Wrap("writing configuration of the webhook", k.client.Apply(ctx, applied, client.FieldOwner(fieldOwner), client.ForceOwnership))
+	return objects.Wrap(
+		"writing configuration of the webhook",
+		k.client.Apply(ctx, applied, client.FieldOwner(fieldOwner), client.ForceOwnership),
+	)
 }
 
 // say logs a problem once.

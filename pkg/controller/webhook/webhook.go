@@ -1,6 +1,7 @@
-// Package webhook serves the mutating webhook that writes the recorded way into a kubeconfig Secret while it is admitted, and keeps
-// the serving certificate where no other program does. In go an admission request and the record in a Tunnel's status, out
-// comes a patch. It decides nothing, refuses nothing and reads no Secret but that of its own certificate.
+// Package webhook serves the mutating webhook that writes the recorded way into a kubeconfig Secret while it is
+// admitted, and keeps the serving certificate where no other program does. In go an admission request and the record
+// in a Tunnel's status, out comes a patch. It decides nothing, refuses nothing and reads no Secret but that of its
+// own certificate.
 package webhook
 
 import (
@@ -35,12 +36,13 @@ const (
 	MaxAnnotations = 256 << 10
 )
 
-// kubeconfigWebhook has whoever writes a kubeconfig Secret write the way that is on record already. It decides nothing: what
-// it does the controller would do a moment later. So it never refuses a Secret, and leaves alone what it is in any doubt about. Every
-// replica serves it.
+// kubeconfigWebhook puts the recorded way into a kubeconfig Secret that is being written. It decides
+// nothing: what it does the controller would do a moment later. So it never refuses a Secret, and leaves alone what
+// it is in any doubt about. Every replica serves it.
 //
-// It can't tell the apiserver from another caller on its port. So it adds no secret to a response that was not in the request: it
-// reads no Secret at all, and of a proxy's credentials it keeps those that the request holds. The controller adds those of a new one.
+// It can't tell the apiserver from another caller on its port. So it adds no secret to a response that was not in the
+// request: it reads no Secret at all, and of a proxy's credentials it keeps those that the request holds. The
+// controller adds those of a new one.
 type kubeconfigWebhook struct {
 	config config.Config
 	client client.Reader // the cache
@@ -61,7 +63,9 @@ func (w *kubeconfigWebhook) Handle(ctx context.Context, request admission.Reques
 }
 
 // rewrite returns what is to be changed of a Secret; nil: nothing.
-func (w *kubeconfigWebhook) rewrite(ctx context.Context, request admission.Request) ([]jsonpatch.JsonPatchOperation, error) {
+func (w *kubeconfigWebhook) rewrite(
+	ctx context.Context, request admission.Request,
+) ([]jsonpatch.JsonPatchOperation, error) {
 	var before, old corev1.Secret
 	if err := json.Unmarshal(request.Object.Raw, &before); err != nil {
 		return nil, fmt.Errorf("reading Secret: %w", err)
@@ -77,7 +81,7 @@ func (w *kubeconfigWebhook) rewrite(ctx context.Context, request admission.Reque
 	case !ok || name == "" || !labelled || !before.DeletionTimestamp.IsZero():
 		return nil, nil // not Cluster API's
 	case ptr.Deref(before.Immutable, false) || ptr.Deref(old.Immutable, false):
-		return nil, nil // who did that wants nobody to touch it, and a change could be refused
+		return nil, nil // it is not to be changed, and a change could be refused
 	case len(before.Data[kubeconfig.Key]) > MaxKubeconfig:
 		return nil, nil
 	}
@@ -95,9 +99,11 @@ func (w *kubeconfigWebhook) rewrite(ctx context.Context, request admission.Reque
 	return operations(&before, after), nil
 }
 
-// decision is what is on record for a Cluster, with the credentials that the Secrets in the request hold; false: nothing is on
-// record, or the kubeconfig is to be left alone now.
-func (w *kubeconfigWebhook) decision(ctx context.Context, key client.ObjectKey, sent ...*corev1.Secret) (none kubeconfig.Decision, ok bool, err error) {
+// decision is what is on record for a Cluster, with the credentials that the Secrets in the request hold; false:
+// nothing is on record, or the kubeconfig is to be left alone now.
+func (w *kubeconfigWebhook) decision(
+	ctx context.Context, key client.ObjectKey, sent ...*corev1.Secret,
+) (none kubeconfig.Decision, ok bool, err error) {
 	o := objects.Group{Key: key}
 	if o.Tunnel, err = objects.Get(ctx, w.client, key, &v1alpha1.Tunnel{}); err != nil || o.Tunnel == nil {
 		return none, false, objects.Wrap("reading Tunnel", err)
@@ -109,7 +115,9 @@ func (w *kubeconfigWebhook) decision(ctx context.Context, key client.ObjectKey, 
 		return none, false, nil
 	}
 	decision, ok := kubeconfig.FromTunnelAndSecrets(o.Tunnel, w.config.Gateways(), key.Name, sent...)
-	decision.Endpoint = kubeconfig.EndpointURL(o.Cluster.Spec.ControlPlaneEndpoint.Host, o.Cluster.Spec.ControlPlaneEndpoint.Port)
+	decision.Endpoint = kubeconfig.EndpointURL(
+		o.Cluster.Spec.ControlPlaneEndpoint.Host, o.Cluster.Spec.ControlPlaneEndpoint.Port,
+	)
 	return decision, ok, nil
 }
 
@@ -131,12 +139,19 @@ func operations(before, after *corev1.Secret) []jsonpatch.JsonPatchOperation {
 	if before.Annotations == nil && len(after.Annotations) > 0 {
 		out = append(out, jsonpatch.NewOperation("add", "/metadata/annotations", after.Annotations))
 	} else {
-		out = append(out, difference("/metadata/annotations/", before.Annotations, after.Annotations, func(a, b string) bool { return a == b })...)
+		out = append(
+			out,
+			difference(
+				"/metadata/annotations/", before.Annotations, after.Annotations, func(a, b string) bool { return a == b },
+			)...,
+		)
 	}
 	return append(out, difference("/data/", before.Data, after.Data, bytes.Equal)...) // there is data: it was read
 }
 
-func difference[V any](path string, before, after map[string]V, equal func(a, b V) bool) (out []jsonpatch.JsonPatchOperation) {
+func difference[V any](
+	path string, before, after map[string]V, equal func(a, b V) bool,
+) (out []jsonpatch.JsonPatchOperation) {
 	escape := strings.NewReplacer("~", "~0", "/", "~1") // RFC 6901
 	for _, key := range slices.Sorted(maps.Keys(after)) {
 		if was, ok := before[key]; !ok || !equal(was, after[key]) {
@@ -151,8 +166,11 @@ func difference[V any](path string, before, after map[string]V, equal func(a, b 
 	return out
 }
 
-// serve fills the cache in every replica, whether it leads or not, waits for a certificate, and then serves the webhook.
-func (w *kubeconfigWebhook) serve(ctx context.Context, from cache.Cache, wait func(context.Context) error, server webhook.Server) error {
+// serve fills the cache in every replica, whether it leads or not, waits for a certificate, and then serves the
+// webhook.
+func (w *kubeconfigWebhook) serve(
+	ctx context.Context, from cache.Cache, wait func(context.Context) error, server webhook.Server,
+) error {
 	for _, o := range []client.Object{&v1alpha1.Tunnel{}, &clusterv1.Cluster{}} {
 		if _, err := from.GetInformer(ctx, o); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("filling cache of the webhook: %w", err)

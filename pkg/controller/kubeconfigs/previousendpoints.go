@@ -27,20 +27,20 @@ const (
 	probeFresh = 10 * time.Second
 )
 
-// oldWays finds out whether servers answer by which managers of Cluster API may still be connected. It dials beside the workers,
-// because one that does not answer takes its time, and there may be thousands.
-type oldWays struct {
+// previousEndpoints finds out whether servers answer by which managers of Cluster API may still be connected. It
+// dials beside the workers, because one that does not answer takes its time, and there may be thousands.
+type previousEndpoints struct {
 	now   func() time.Time
 	wake  func(client.ObjectKey) // called when there is an answer
 	rule  dialRule
 	slots chan struct{}
 
 	mu    sync.Mutex
-	known map[client.ObjectKey]*oldWay // of the kubeconfigs that are not switched yet
+	known map[client.ObjectKey]*previousEndpoint // of the kubeconfigs that are not switched yet
 }
 
-// oldWay is one of them.
-type oldWay struct {
+// previousEndpoint is one of them.
+type previousEndpoint struct {
 	server      string
 	asking      bool
 	askedAt     time.Time // of the last answer
@@ -48,18 +48,21 @@ type oldWay struct {
 	lastWorking time.Time // when it answered last, or when it was first asked after
 }
 
-func newOldWays(now func() time.Time, wake func(client.ObjectKey), rule dialRule) *oldWays {
-	return &oldWays{now: now, wake: wake, rule: rule, slots: make(chan struct{}, maxProbes), known: map[client.ObjectKey]*oldWay{}}
+func newPreviousEndpoints(now func() time.Time, wake func(client.ObjectKey), rule dialRule) *previousEndpoints {
+	return &previousEndpoints{
+		now: now, wake: wake, rule: rule, slots: make(chan struct{}, maxProbes),
+		known: map[client.ObjectKey]*previousEndpoint{},
+	}
 }
 
-// ask returns whether a server answers, as far as it is known, and finds it out anew where that is old. expected: it is no address that
-// a Tunnel has named.
-func (w *oldWays) ask(o objects.Group, server string, expected bool) (works, known bool) {
+// ask returns whether a server answers, as far as it is known, and finds it out anew where that is old. expected: it
+// is no address that a Tunnel has named.
+func (w *previousEndpoints) ask(o objects.Group, server string, expected bool) (works, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	way := w.known[o.Key]
 	if way == nil || way.server != server {
-		way = &oldWay{server: server}
+		way = &previousEndpoint{server: server}
 		w.known[o.Key] = way
 	}
 	if !way.asking && w.now().Sub(way.askedAt) >= probeFresh {
@@ -75,7 +78,7 @@ func (w *oldWays) ask(o objects.Group, server string, expected bool) (works, kno
 }
 
 // probe dials one server and tells.
-func (w *oldWays) probe(key client.ObjectKey, way *oldWay, leg tlsLeg, expected bool) {
+func (w *previousEndpoints) probe(key client.ObjectKey, way *previousEndpoint, leg tlsLeg, expected bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	works := answers(leg.handshake(ctx, w.rule.dialer(ctx, expected)))
@@ -90,7 +93,7 @@ func (w *oldWays) probe(key client.ObjectKey, way *oldWay, leg tlsLeg, expected 
 }
 
 // lastWorking is when the server of a key answered last; began, the first time, where it never has.
-func (w *oldWays) lastWorking(key client.ObjectKey, began time.Time) time.Time {
+func (w *previousEndpoints) lastWorking(key client.ObjectKey, began time.Time) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	way := w.known[key]
@@ -103,7 +106,7 @@ func (w *oldWays) lastWorking(key client.ObjectKey, began time.Time) time.Time {
 	return way.lastWorking
 }
 
-func (w *oldWays) forget(key client.ObjectKey) {
+func (w *previousEndpoints) forget(key client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.known, key)
@@ -120,8 +123,8 @@ type tlsLeg struct {
 // proxyLeg is the one to an https proxy.
 type proxyLeg struct{ tlsLeg }
 
-// serverLeg is the one to the server of a way that a kubeconfig had. Nothing is verified: nobody knows any more by which name
-// and CA its clients do, and whoever is connected stays connected to whatever certificate.
+// serverLeg is the one to the server of a way that a kubeconfig had. Nothing is verified: the name and CA that
+// its clients verify are not on record, and established connections survive any certificate.
 func serverLeg(o objects.Group, server string) tlsLeg {
 	leg := tlsLeg{unverified: true}
 	if o.Kubeconfig != nil {
@@ -136,11 +139,11 @@ func serverLeg(o objects.Group, server string) tlsLeg {
 	return leg
 }
 
-// answers says whether somebody speaks TLS, by what has become of a handshake: also who refuses, say the name, answers.
+// answers reports from the result of a handshake whether a TLS server answers: one that refuses, say the name, does.
 func answers(err error) bool {
 	var unverified *tls.CertificateVerificationError
 	var alert *net.OpError
-	if errors.Is(err, errNotDialled) {
+	if errors.Is(err, errNotAllowed) {
 		return true // it is not known, so it may work
 	}
 	return err == nil || errors.As(err, &unverified) || (errors.As(err, &alert) && alert.Op == "remote error")

@@ -22,29 +22,31 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// verdict is what becomes of one kubeconfig.
-type verdict struct {
+// decision is what becomes of one kubeconfig.
+type decision struct {
 	leads      bool                // somewhere of ours; else it has its original
 	stays      bool                // as it is, wherever it leads, and what is on record of it
-	decision   kubeconfig.Decision // if it leads, and else only what is needed to restore it
+	target     kubeconfig.Decision // if it leads, and else only what is needed to restore it
 	record     v1alpha1.KubeconfigStatus
 	refused    *metav1.Condition // why it doesn't lead: KubeconfigReady
 	conditions []metav1.Condition
 	again      time.Duration
 }
 
-// say adds a condition.
-func (v *verdict) say(c metav1.Condition) { v.conditions = append(v.conditions, c) }
+// add adds a condition.
+func (v *decision) add(c metav1.Condition) { v.conditions = append(v.conditions, c) }
 
-// unsay takes a condition back.
-func (v *verdict) unsay(kind string) { apimeta.RemoveStatusCondition(&v.conditions, kind) }
+// drop takes a condition back.
+func (v *decision) drop(kind string) { apimeta.RemoveStatusCondition(&v.conditions, kind) }
 
-// kubeconfigConditions are those of this controller. Each that a verdict doesn't speak of goes, but for KubeconfigReady, which
-// is said last.
-var kubeconfigConditions = []string{v1alpha1.ConditionKubeconfigMode, v1alpha1.ConditionHostnameResolves, v1alpha1.ConditionKubeconfigSwitched}
+// kubeconfigConditions are those of this controller. Each that a decision does not have is removed, but for
+// KubeconfigReady, which is said last.
+var kubeconfigConditions = []string{
+	v1alpha1.ConditionKubeconfigMode, v1alpha1.ConditionHostnameResolves, v1alpha1.ConditionKubeconfigSwitched,
+}
 
-// silent are the conditions that there is nothing to be said of.
-func (v *verdict) silent() []string {
+// absent are the conditions that there is nothing to be said of.
+func (v *decision) absent() []string {
 	if v.stays {
 		return nil
 	}
@@ -53,9 +55,9 @@ func (v *verdict) silent() []string {
 	})
 }
 
-// verdict decides.
-func (r *Reconciler) verdict(ctx context.Context, o objects.Group) (verdict, error) {
-	v := verdict{decision: wayBack(r.Config, o), again: lookAgain()}
+// decide decides.
+func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, error) {
+	v := decision{target: wayBack(r.Config, o), again: lookAgain()}
 	spec := o.Tunnel.Spec.Kubeconfig
 	var credentials *kubeconfig.Credentials
 	switch {
@@ -81,7 +83,7 @@ func (r *Reconciler) verdict(ctx context.Context, o objects.Group) (verdict, err
 		return v, err
 	}
 	v.record = kubeconfig.Record(spec, choice, r.Config.Gateways(), r.resolves(ctx, &v, o, choice))
-	v.sayMode(o, choice)
+	v.addMode(o, choice)
 	on := o.Tunnel.DeepCopy()
 	on.Status.Kubeconfig = v.record
 	decision, leads := kubeconfig.FromTunnel(on, r.Config.Gateways(), credentials)
@@ -89,21 +91,25 @@ func (r *Reconciler) verdict(ctx context.Context, o objects.Group) (verdict, err
 		return v, fmt.Errorf("deciding kubeconfig of %s: nothing comes of mode %s", o.Key, choice.Mode)
 	}
 	decision.Endpoint = endpointOf(o)
-	v.leads, v.decision = true, decision
+	v.leads, v.target = true, decision
 	if choice.Mode == v1alpha1.KubeconfigModeHTTPSProxy {
-		return v, r.proveProxy(ctx, &v, o)
+		return v, r.checkProxy(ctx, &v, o)
 	}
 	return v, nil
 }
 
 // refuse lets a kubeconfig have its original.
-func (v *verdict) refuse(reason, message string) {
+func (v *decision) refuse(reason, message string) {
 	v.leads, v.record, v.conditions = false, v1alpha1.KubeconfigStatus{}, nil
-	v.refused = &metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+	v.refused = &metav1.Condition{
+		Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+	}
 }
 
 // credentials reads those of a proxy, from the apiserver: nothing keeps them in memory.
-func (r *Reconciler) credentials(ctx context.Context, namespace, name string) (c *kubeconfig.Credentials, problem *model.FieldError, err error) {
+func (r *Reconciler) credentials(
+	ctx context.Context, namespace, name string,
+) (c *kubeconfig.Credentials, problem *model.FieldError, err error) {
 	secret, err := objects.Get(ctx, r.Live, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Secret{})
 	if err != nil {
 		return nil, nil, objects.Wrap("reading credentials of the proxy", err)
@@ -112,9 +118,9 @@ func (r *Reconciler) credentials(ctx context.Context, namespace, name string) (c
 	return c, problem, nil
 }
 
-// leadsByProxy says whether a kubeconfig leads by the proxy that its Tunnel names. Then it stays while the credentials are
-// missing or can't be used: they may come with the next object of a move, or were mistyped a moment ago, and without the
-// proxy nobody may reach the apiserver.
+// leadsByProxy says whether a kubeconfig leads by the proxy that its Tunnel names. Then it stays while the
+// credentials are missing or can't be used: they may come with the next object of a move, or were mistyped a moment
+// ago, and without the proxy no client may reach the apiserver.
 func leadsByProxy(o objects.Group) bool {
 	if o.Kubeconfig == nil {
 		return false
@@ -126,7 +132,10 @@ func leadsByProxy(o objects.Group) bool {
 // choose asks for a mode, with everything that speaks for one or another.
 func (r *Reconciler) choose(ctx context.Context, o objects.Group) (kubeconfig.Choice, error) {
 	spec, status := o.Tunnel.Spec, o.Tunnel.Status
-	q := kubeconfig.Question{Mode: spec.Kubeconfig.Mode, Hostname: status.Hostname, Before: status.Kubeconfig, Certificates: records.CertificateNames(status.Edges, r.Now())}
+	q := kubeconfig.Question{
+		Mode: spec.Kubeconfig.Mode, Hostname: status.Hostname, Before: status.Kubeconfig,
+		Certificates: records.CertificateNames(status.Edges, r.Now()),
+	}
 	for _, name := range spec.ExtraNames {
 		if slices.Contains(status.Names, name) {
 			q.Names = append(q.Names, name)
@@ -146,7 +155,8 @@ func (r *Reconciler) choose(ctx context.Context, o objects.Group) (kubeconfig.Ch
 	return kubeconfig.Choose(q), nil
 }
 
-// holder says who else has the name of an endpoint: a Tunnel that is served by it, or another Cluster, with a Tunnel or without.
+// holder returns what else has the name of an endpoint, empty for nothing: a Tunnel that is served by it, or another
+// Cluster, with a Tunnel or without.
 func (r *Reconciler) holder(ctx context.Context, key client.ObjectKey, host string) (string, error) {
 	if other, held := r.names.Holder(host); held && other != model.Key(key) {
 		return "the Tunnel " + other.String(), nil
@@ -163,21 +173,26 @@ func (r *Reconciler) holder(ctx context.Context, key client.ObjectKey, host stri
 	return "", nil
 }
 
-// sayMode says which mode was chosen and why, or what was said before where there is nothing new.
-func (v *verdict) sayMode(o objects.Group, choice kubeconfig.Choice) {
-	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigMode, Status: metav1.ConditionTrue, Reason: choice.Reason, Message: choice.Message}
+// addMode says which mode was chosen and why, or what was said before where there is nothing new.
+func (v *decision) addMode(o objects.Group, choice kubeconfig.Choice) {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionKubeconfigMode, Status: metav1.ConditionTrue, Reason: choice.Reason, Message: choice.Message,
+	}
 	if choice.Reason == "" {
-		c.Reason, c.Message = v1alpha1.ReasonNoEvidence, fmt.Sprintf("%s: it was chosen before, and no edge sees the serving certificate now", choice.Mode)
-		if was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, c.Type); was != nil && was.Reason != v1alpha1.ReasonConfigured {
+		c.Reason, c.Message = v1alpha1.ReasonNoEvidence, fmt.Sprintf(
+			"%s: it was chosen before, and no edge sees the serving certificate now", choice.Mode,
+		)
+		if was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, c.Type); was != nil &&
+			was.Reason != v1alpha1.ReasonConfigured {
 			c.Reason, c.Message = was.Reason, was.Message
 		}
 	}
-	v.say(c)
+	v.add(c)
 }
 
-// resolves says whether clients reach the gateways by the name that was chosen, and says so of the tunnel hostname. Without an
-// answer what is on record stays.
-func (r *Reconciler) resolves(ctx context.Context, v *verdict, o objects.Group, choice kubeconfig.Choice) bool {
+// resolves says whether clients reach the gateways by the name that was chosen, and says so of the tunnel hostname.
+// Without an answer what is on record stays.
+func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group, choice kubeconfig.Choice) bool {
 	if choice.Mode != v1alpha1.KubeconfigModeSNI {
 		return false
 	}
@@ -194,7 +209,10 @@ func (r *Reconciler) resolves(ctx context.Context, v *verdict, o objects.Group, 
 		c.Message = choice.Name + " resolves to the gateways, and the kubeconfig names it"
 	case no:
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonDoesNotResolve
-		c.Message = fmt.Sprintf("%s does not resolve to the gateways here, so the kubeconfig names the gateways, with the name as tls-server-name", choice.Name)
+		c.Message = fmt.Sprintf(
+			"%s does not resolve to the gateways here, so the kubeconfig names the gateways, with the name as tls-server-name",
+			choice.Name,
+		)
 	default:
 		v.again = min(v.again, lookupPause)
 		c = condition.Unknown(c.Type, "DNS gives no answer; the kubeconfig stays as it is")
@@ -202,14 +220,14 @@ func (r *Reconciler) resolves(ctx context.Context, v *verdict, o objects.Group, 
 			c = *was
 		}
 	}
-	v.say(c)
+	v.add(c)
 	stays := before.Mode == choice.Mode && before.TLSServerName == "" && kubeconfig.NameOf(before) == choice.Name
 	return answer == yes || (answer == unknown && stays)
 }
 
 // write returns the Secret as it has to be, nil if it is so already, and where it then leads. After an error, which is
 // kubeconfig.ErrInvalid, it stays as it is.
-func (v *verdict) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.Way, err error) {
+func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.Way, err error) {
 	if o.Kubeconfig == nil || v.stays {
 		return nil, kubeconfig.Way{}, nil
 	}
@@ -218,7 +236,7 @@ func (v *verdict) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.
 	if !v.leads {
 		do = kubeconfig.Restore
 	}
-	changed, err := do(want, o.Key.Name, v.decision)
+	changed, err := do(want, o.Key.Name, v.target)
 	if err != nil {
 		return nil, kubeconfig.Way{}, err
 	}
@@ -231,8 +249,8 @@ func (v *verdict) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.
 	return want, leads, nil
 }
 
-// ready is the condition that tells where the kubeconfig leads; err is what writing it came to.
-func (v *verdict) ready(o objects.Group, leads kubeconfig.Way, err error) metav1.Condition {
+// readyCondition is the condition that tells where the kubeconfig leads; err is what writing it came to.
+func (v *decision) readyCondition(o objects.Group, leads kubeconfig.Way, err error) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse}
 	switch {
 	case o.Kubeconfig == nil:
@@ -241,20 +259,28 @@ func (v *verdict) ready(o objects.Group, leads kubeconfig.Way, err error) metav1
 		c.Reason, c.Message = v1alpha1.ReasonInvalidKubeconfig, err.Error()
 	case errors.Is(err, errNotWritable):
 		c.Reason = v1alpha1.ReasonNotWritable
-		c.Message = fmt.Sprintf("Secret %s may not be changed: it is immutable, or an admission policy or webhook refuses the write, so the kubeconfig stays as it is: "+
-			"let the controller patch it; an immutable one has to be deleted, and its control-plane provider writes it anew", o.Key.Name+kubeconfig.Suffix)
+		c.Message = fmt.Sprintf("Secret %s may not be changed: it is immutable, or an admission policy or webhook refuses "+
+			"the write, so the kubeconfig stays as it is: "+
+			"let the controller patch it; an immutable one has to be deleted, and its control-plane provider writes it anew",
+			o.Key.Name+kubeconfig.Suffix)
 	case v.stays:
-		c.Reason, c.Message = v.refused.Reason, v.refused.Message+". The kubeconfig leads by this proxy and stays so meanwhile"
+		c.Reason, c.Message = v.refused.Reason, v.refused.Message+
+			". The kubeconfig leads by this proxy and stays so meanwhile"
 	case v.refused != nil:
 		return *v.refused
 	case v.record.Mode.Tunnelled():
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads through the tunnel by "+leads.String()
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads through the "+
+			"tunnel by "+leads.String()
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads by "+leads.String()
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonRewritten, "the kubeconfig leads by "+
+			leads.String()
 	}
 	return c
 }
 
 func waitingForSecret(o objects.Group) string {
-	return fmt.Sprintf("there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it", o.Key.Name+kubeconfig.Suffix)
+	return fmt.Sprintf(
+		"there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it",
+		o.Key.Name+kubeconfig.Suffix,
+	)
 }

@@ -18,11 +18,12 @@ func byHTTPS(address string) v1alpha1.KubeconfigSpec {
 	return v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPSProxy, Proxy: &v1alpha1.ProxySpec{Address: address}}
 }
 
-// TestARefusedProxyIsDialledEverMoreSeldom goes through an hour, second by second as far as the controller is concerned.
+// TestARefusedProxyIsDialledEverMoreSeldom goes through an hour, second by second as far as the controller is
+// concerned.
 func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
 	dialled := map[string]int{}
-	w.r.prove = func(_ context.Context, leg proxyLeg) error {
+	w.r.handshake = func(_ context.Context, leg proxyLeg) error {
 		dialled[leg.address]++
 		return errors.New("dial tcp 10.0.0.1:22: connection refused by a secret")
 	}
@@ -49,14 +50,14 @@ func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 	}
 	change("third:3128") // at once
 	result, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)})
-	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > proofRetry || dialled["third:3128"] != 0 {
+	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > checkRetry || dialled["third:3128"] != 0 {
 		t.Errorf("%s, %v", result.RequeueAfter, err)
 	}
 	w.settle(0)
 	if dialled["third:3128"] != 0 {
 		t.Error("one Tunnel goes through addresses")
 	}
-	w.settle(proofRetry)
+	w.settle(checkRetry)
 	if dialled["third:3128"] != 1 {
 		t.Error("a third address is not dialled")
 	}
@@ -65,9 +66,9 @@ func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 // TestNobodyWaitsForProxiesOfOthers: without a place nothing is decided, and the next attempt comes soon.
 func TestNobodyWaitsForProxiesOfOthers(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
-	w.r.prove = func(context.Context, proxyLeg) error { return nil }
-	for range maxProofs {
-		if _, err := w.r.proofs.begin(client.ObjectKey{Name: "other"}, "other:3128"); err != nil {
+	w.r.handshake = func(context.Context, proxyLeg) error { return nil }
+	for range maxChecks {
+		if _, err := w.r.checks.begin(client.ObjectKey{Name: "other"}, "other:3128"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +80,7 @@ func TestNobodyWaitsForProxiesOfOthers(t *testing.T) {
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
 		t.Errorf("it leads %v", got)
 	}
-	_ = w.r.proofs.end(client.ObjectKey{Name: "other"}, "other:3128", "")
+	_ = w.r.checks.end(client.ObjectKey{Name: "other"}, "other:3128", "")
 	w.settle(time.Second)
 	if got := w.way(); got.ProxyURL != "https://proxy:3128" {
 		t.Errorf("it leads %v", got)

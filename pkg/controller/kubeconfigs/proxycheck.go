@@ -18,17 +18,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// The writer of a Tunnel names the addresses that are dialled here. So only those are dialled that the installation allows, few at a
-// time and seldom after a refusal, and all that is said of them is whether one can be used.
+// The writer of a Tunnel names the addresses that are dialled here. So only those are dialled that the installation
+// allows, few at a time and seldom after a refusal, and all that is said of them is whether one can be used.
 const (
-	// maxProofs bounds how many proxies are dialled at a time: fewer than there are workers, as each waits for its own.
-	maxProofs = 4
-	// proofRetry is when a proxy is dialled again that was refused, twice as late each time, up to proofRarely.
-	proofRetry, proofRarely = 10 * time.Second, 10 * time.Minute
+	// maxChecks bounds how many proxies are dialled at a time: fewer than there are workers, as each waits for its own.
+	maxChecks = 4
+	// checkRetry is when a proxy is dialled again that was refused, twice as late each time, up to proofRarely.
+	checkRetry, checkRarely = 10 * time.Second, 10 * time.Minute
 )
 
-// proofs remembers which https proxies were refused.
-type proofs struct {
+// proxyChecks remembers which https proxies were refused.
+type proxyChecks struct {
 	now   func() time.Time
 	slots chan struct{}
 
@@ -42,12 +42,13 @@ type refusedProxy struct {
 	wait         time.Duration
 }
 
-func newProofs(now func() time.Time) *proofs {
-	return &proofs{now: now, slots: make(chan struct{}, maxProofs), refused: map[client.ObjectKey]*refusedProxy{}}
+func newProxyChecks(now func() time.Time) *proxyChecks {
+	return &proxyChecks{now: now, slots: make(chan struct{}, maxChecks), refused: map[client.ObjectKey]*refusedProxy{}}
 }
 
-// begin takes a place to dial an address; the error is reconciler.Later. If it was refused a moment ago that is returned instead.
-func (p *proofs) begin(key client.ObjectKey, address string) (refused *refusedProxy, err error) {
+// begin takes a place to dial an address; the error is reconciler.Later. If it was refused a moment ago that is
+// returned instead.
+func (p *proxyChecks) begin(key client.ObjectKey, address string) (refused *refusedProxy, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if last := p.refused[key]; last != nil {
@@ -55,8 +56,8 @@ func (p *proofs) begin(key client.ObjectKey, address string) (refused *refusedPr
 		switch {
 		case last.address == address && since < last.wait:
 			return last, nil
-		case last.address != address && since < proofRetry: // nor is one Tunnel to go through many addresses
-			return nil, reconciler.Later{Wait: proofRetry - since}
+		case last.address != address && since < checkRetry: // nor is one Tunnel to go through many addresses
+			return nil, reconciler.Later{Wait: checkRetry - since}
 		}
 	}
 	select {
@@ -68,7 +69,7 @@ func (p *proofs) begin(key client.ObjectKey, address string) (refused *refusedPr
 }
 
 // end gives the place back, and notes why a proxy was refused; empty: it was not.
-func (p *proofs) end(key client.ObjectKey, address, why string) *refusedProxy {
+func (p *proxyChecks) end(key client.ObjectKey, address, why string) *refusedProxy {
 	<-p.slots
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,29 +77,30 @@ func (p *proofs) end(key client.ObjectKey, address, why string) *refusedProxy {
 		delete(p.refused, key)
 		return nil
 	}
-	now := &refusedProxy{address: address, why: why, asked: p.now(), wait: proofRetry}
+	now := &refusedProxy{address: address, why: why, asked: p.now(), wait: checkRetry}
 	if last := p.refused[key]; last != nil && last.address == address {
-		now.wait = min(2*last.wait, proofRarely)
+		now.wait = min(2*last.wait, checkRarely)
 	}
 	p.refused[key] = now
 	return now
 }
 
-func (p *proofs) forget(key client.ObjectKey) {
+func (p *proxyChecks) forget(key client.ObjectKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.refused, key)
 }
 
-// proveProxy refuses a proxy that client-go would not get through to: it verifies the proxy like the apiserver, with the CA of
-// the kubeconfig and its tls-server-name. One that was proved and does not answer now stays. The error is reconciler.Later.
-func (r *Reconciler) proveProxy(ctx context.Context, v *verdict, o objects.Group) error {
+// checkProxy refuses a proxy that client-go would not get through to: it verifies the proxy like the apiserver, with
+// the CA of the kubeconfig and its tls-server-name. One that was proved and does not answer now stays. The error is
+// reconciler.Later.
+func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Group) error {
 	if o.Kubeconfig == nil {
 		v.refuse(v1alpha1.ReasonWaitingForSecret, waitingForSecret(o))
 		return nil
 	}
 	after := o.Kubeconfig.DeepCopy()
-	if _, err := kubeconfig.Apply(after, o.Key.Name, v.decision); err != nil {
+	if _, err := kubeconfig.Apply(after, o.Key.Name, v.target); err != nil {
 		return nil //nolint:nilerr // it is said where it is written
 	}
 	_, entry, err := kubeconfig.Load(after, o.Key.Name)
@@ -112,7 +114,7 @@ func (r *Reconciler) proveProxy(ctx context.Context, v *verdict, o objects.Group
 	}
 	leg.trust(entry)
 	known := o.Tunnel.Status.Kubeconfig.Mode == v.record.Mode && o.Tunnel.Status.Kubeconfig.ProxyURL == v.record.ProxyURL
-	refusal, err := r.proofs.begin(o.Key, address)
+	refusal, err := r.checks.begin(o.Key, address)
 	var later reconciler.Later
 	switch {
 	case errors.As(err, &later) && known:
@@ -121,21 +123,24 @@ func (r *Reconciler) proveProxy(ctx context.Context, v *verdict, o objects.Group
 	case err != nil:
 		return err
 	case refusal == nil:
-		if refusal = r.proofs.end(o.Key, address, r.proof(ctx, leg, known)); refusal == nil {
+		if refusal = r.checks.end(o.Key, address, r.proof(ctx, leg, known)); refusal == nil {
 			return nil
 		}
 	}
 	at := refusal.asked.Add(refusal.wait)
 	v.again = min(v.again, max(at.Sub(r.Now()), 0)+time.Second)
-	v.refuse(v1alpha1.ReasonInvalidProxy, fmt.Sprintf("spec.kubeconfig.proxy.address: %q: %s. client-go verifies an https proxy with the CA of the workload cluster "+
-		"and the name in the kubeconfig: give the proxy a certificate of that CA with that name, without HTTP/2, or use mode http-proxy in a network that you trust. It is asked again at %s",
+	v.refuse(v1alpha1.ReasonInvalidProxy, fmt.Sprintf("spec.kubeconfig.proxy.address: %q: %s. client-go verifies an "+
+		"https proxy with the CA of the workload cluster "+
+		"and the name in the kubeconfig: give the proxy a certificate of that CA with that name, without HTTP/2, or use "+
+		"mode http-proxy in a network that you trust. It is asked again at %s",
 		address, refusal.why, at.UTC().Format(time.RFC3339)))
 	return nil
 }
 
-// notProved is all that is said of a proxy that was refused. It does not tell what is wrong: that would tell the writer of a Tunnel what
-// is at an address of their choice.
-const notProved = "the controller has not found there an https proxy that is verified by the workload cluster's CA, or may not dial it: the operator of " +
+// notProved is all that is said of a proxy that was refused. It does not tell what is wrong: that would tell the
+// writer of a Tunnel what is at an address of their choice.
+const notProved = "the controller has not found there an https proxy that is verified by the workload cluster's CA, " +
+	"or may not dial it: the operator of " +
 	"Fairlead allows networks by --dial-networks of the controller, whose log has more"
 
 // proof dials a proxy and says why it is refused; empty: it is not. The log says more: it is the installation's.
@@ -149,7 +154,7 @@ func (r *Reconciler) proof(ctx context.Context, leg proxyLeg, known bool) string
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	err := r.prove(ctx, leg)
+	err := r.handshake(ctx, leg)
 	var unverified *tls.CertificateVerificationError
 	if err == nil || (known && !errors.As(err, &unverified) && !errors.Is(err, errHTTP2)) {
 		return ""
