@@ -79,7 +79,7 @@ max by (tunnel_id) (fairlead_gateway_cluster_round_trip_seconds) * on (tunnel_id
 ` + "```" + `
 
 What a scrape costs with 10,000 workload clusters, each with an edge and a tunnel to each of two gateways (8,000 at the gateway, which are as many connections as one process of the test may
-have); CPU of both ends, on one core of a machine that was busy with other things, so rather too much (` + "`go test -run NONE -bench Scrape ./pkg/report ./pkg/agent`" + `):
+have); CPU of both ends, on one core of a machine that was busy with other things, so rather too much (` + "`go test -run NONE -bench Scrape ./pkg/report/hub ./pkg/agent`" + `):
 
 | program | ` + "`--per-cluster-metrics`" + ` | answer, unpacked | CPU | memory that is used meanwhile |
 |---|---|---|---|---|

@@ -18,13 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 const bootWorkers = 4
 
 // setupBoots adds the controller of boot reports to what asks the xds-servers.
-func (p parts) setupBoots(mgr ctrl.Manager, view *report.View) error {
+func (p parts) setupBoots(mgr ctrl.Manager, view *reportview.View) error {
 	kind := clusterv1.GroupVersion.WithKind("Machine")
 	if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); apimeta.IsNoMatchError(err) {
 		p.log.Warn("the management cluster has no Machines: boot reports are not looked at")

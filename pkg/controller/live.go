@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 
 // liveView is what edges and gateways report to the xds-servers.
 type liveView interface {
-	Tunnel(id string) report.Live
+	Tunnel(id string) reportview.Live
 }
 
 // liveStatus reconciles the part of a Tunnel's status that comes from what is alive, with the condition on its Cluster. It writes
@@ -100,7 +100,7 @@ func (r *liveStatus) settle(ctx context.Context, o objects, now time.Time) (time
 	if err := r.revive(ctx, o.tunnel); err != nil {
 		return 0, err
 	}
-	var live report.Live
+	var live reportview.Live
 	// What is known by an id is a Tunnel's only if the id is: another one may hold it.
 	if r.view != nil && o.tunnel.HeldID() != "" && o.tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		live = r.view.Tunnel(o.tunnel.HeldID())
@@ -148,7 +148,7 @@ func (r *liveStatus) write(ctx context.Context, o objects, status v1alpha1.Tunne
 }
 
 // status is what a Tunnel's status has to be.
-func (r *liveStatus) status(o objects, live report.Live, now time.Time) (v1alpha1.TunnelStatus, []transition) {
+func (r *liveStatus) status(o objects, live reportview.Live, now time.Time) (v1alpha1.TunnelStatus, []transition) {
 	status, revoked := *o.tunnel.Status.DeepCopy(), o.tunnel.Spec.RevokedEdges
 	// First, so that the token of a revoked edge ends before its record can be dropped, and its tunnels are followed.
 	revoke(&status, revoked, now)
@@ -233,7 +233,7 @@ func (r *liveStatus) differs(before, after v1alpha1.TunnelStatus) bool {
 }
 
 // wait is when something changes by time alone.
-func (r *liveStatus) wait(key client.ObjectKey, status v1alpha1.TunnelStatus, live report.Live, now time.Time) time.Duration {
+func (r *liveStatus) wait(key client.ObjectKey, status v1alpha1.TunnelStatus, live reportview.Live, now time.Time) time.Duration {
 	wait := seenInterval + rand.N(seenInterval/10) // spread, so that not all Tunnels are written together
 	if r.view != nil && !live.Known {
 		wait = askInterval + rand.N(askInterval/2)

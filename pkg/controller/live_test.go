@@ -20,14 +20,14 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/enrol"
-	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // fixedView says what a test wants it to.
-type fixedView struct{ live report.Live }
+type fixedView struct{ live reportview.Live }
 
-func (v *fixedView) Tunnel(string) report.Live { return v.live }
+func (v *fixedView) Tunnel(string) reportview.Live { return v.live }
 
 func newLive(cached client.Client, live client.Reader, view liveView, ended *endedTunnels) *liveStatus {
 	return &liveStatus{
@@ -37,8 +37,8 @@ func newLive(cached client.Client, live client.Reader, view liveView, ended *end
 }
 
 // connected is an edge with tunnels to gateways and a good report.
-func connected(node string, gateways ...string) report.Edge {
-	e := report.Edge{Node: node, Connected: true, Since: time.Now(), Gateways: map[string]int{}, Report: &reportv1.EdgeReport{
+func connected(node string, gateways ...string) reportview.Edge {
+	e := reportview.Edge{Node: node, Connected: true, Since: time.Now(), Gateways: map[string]int{}, Report: &reportv1.EdgeReport{
 		Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"},
 	}}
 	for _, g := range gateways {
@@ -99,7 +99,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionFalse, v1alpha1.ReasonNoEdge)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []report.Edge{connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []reportview.Edge{connected("edge-a", "gateway-0")}}
 	tunnel = w.settle(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonPartlyConnected)
 	w.check(tunnel, v1alpha1.ConditionAPIServerReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
@@ -109,11 +109,11 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionTrue, v1alpha1.ReasonEnrolled)
 	w.check(tunnel, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown) // nobody has accepted this Tunnel
 
-	w.view.live.Edges = []report.Edge{connected("edge-a", "gateway-0", "gateway-1")}
+	w.view.live.Edges = []reportview.Edge{connected("edge-a", "gateway-0", "gateway-1")}
 	w.check(w.settle(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 
 	// Everything that could tell is away: nothing is concluded from that, for a while.
-	w.view.live = report.Live{}
+	w.view.live = reportview.Live{}
 	tunnel = w.settle(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 	if len(tunnel.Status.Edges[0].Gateways) != 2 || tunnel.Status.Edges[0].Version == "" {
@@ -121,7 +121,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	}
 	w.check(w.settle(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}}
 	tunnel = w.settle(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
 	if e := tunnel.Status.Edges[0]; len(e.Gateways) != 0 || e.Version != "" || e.NodeID != "CN=edge-a" || e.LastSeen == nil {
@@ -131,7 +131,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 
 func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{connected("edge-a", "gateway-0")}}
 	tunnel := read(t, w.m, tunnelNamed(w.cluster))
 	decision.RecordNothing(&tunnel.Status) // the controller has found that another Tunnel holds the id
 	if err := w.m.Status().Update(t.Context(), tunnel); err != nil {
@@ -146,7 +146,7 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 
 func TestWritesAreFew(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{connected("edge-a", "gateway-0")}}
 	version := w.settle(0).ResourceVersion
 	for range 25 { // a connected edge is seen all the time
 		if got := w.settle(10 * time.Second).ResourceVersion; got != version {

@@ -15,12 +15,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // newView returns a view of what the xds-servers know. Ids of tunnels of which something has changed go into a queue, which
 // holds each once.
-func newView(config Config, cached, live client.Reader, log *slog.Logger, changed workqueue.TypedInterface[string]) *report.View {
+func newView(config Config, cached, live client.Reader, log *slog.Logger, changed workqueue.TypedInterface[string]) *reportview.View {
 	trust := publishedTrust{cached, config.Namespace}
 	identity := &selfIssued{config: config, live: live, trust: trust}
 	dialOne := func(address string) (*grpc.ClientConn, error) {
@@ -30,7 +30,7 @@ func newView(config Config, cached, live client.Reader, log *slog.Logger, change
 		}
 		return dial.Conn(&dial.Way{Addresses: []model.Endpoint{endpoint}}, config.Domain, trust, identity)
 	}
-	return report.NewView(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
+	return reportview.New(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
 }
 
 // leading is a part of the manager that runs only while this process leads.

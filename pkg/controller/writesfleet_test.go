@@ -23,7 +23,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // alone is an apiserver whose Tunnels nobody but a test writes to.
@@ -39,12 +39,12 @@ type fleet struct {
 	patches patches
 
 	mu    sync.Mutex
-	live  map[string]report.Live // by id
-	asked map[string]int         // how often
+	live  map[string]reportview.Live // by id
+	asked map[string]int             // how often
 }
 
 // Tunnel implements liveView.
-func (f *fleet) Tunnel(id string) report.Live {
+func (f *fleet) Tunnel(id string) reportview.Live {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked[id]++
@@ -99,7 +99,7 @@ func newFleetWorld(t *testing.T) *fleet {
 	if err := kubetest.Deploy(t.Context(), admin, "namespace.yaml", "controller.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, admin: admin, config: config, changed: workqueue.NewTyped[string](), live: map[string]report.Live{}, asked: map[string]int{}}
+	f := &fleet{t: t, admin: admin, config: config, changed: workqueue.NewTyped[string](), live: map[string]reportview.Live{}, asked: map[string]int{}}
 	ns := kubetest.NewNamespace(t, admin)
 	for i := range fleetSize {
 		cluster := kubetest.Cluster(ns, fmt.Sprintf("c%03d", i))
@@ -158,10 +158,10 @@ func (f *fleet) start() {
 }
 
 // tell changes what is known of some Tunnels, and has all of those looked at.
-func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...report.Edge) {
+func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...reportview.Edge) {
 	f.mu.Lock()
 	for _, t := range tunnels {
-		f.live[t.Spec.ID] = report.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1", "gateway-2"}, Edges: edges}
+		f.live[t.Spec.ID] = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1", "gateway-2"}, Edges: edges}
 		f.asked[t.Spec.ID] = 0
 	}
 	f.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -71,8 +71,8 @@ func (g *Gateway) Register(server *grpc.Server) { g.admissions.server().Register
 // EmitAdmissions publishes what the gateway has admitted and refused.
 func (g *Gateway) EmitAdmissions(emit metrics.Emit) { g.admissions.look(emit) }
 
-// Role is the membership of the gateway. takes is for report.SendGateway.
-func (g *Gateway) Role(takes func() (report.GatewayState, <-chan struct{})) *Role {
+// Role is the membership of the gateway. takes is for reportagent.SendGateway.
+func (g *Gateway) Role(takes func() (reportagent.GatewayState, <-chan struct{})) *Role {
 	return &Role{Config: *g.config, table: g.Table, takes: takes, log: g.deps.Log}
 }
 

@@ -1,0 +1,66 @@
+package hub
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// ClusterMetrics returns what a hub knows of each of some workload clusters, which are named by Tunnel.spec.id. What is reported of others
+// makes no series.
+func (h *Hub) ClusterMetrics(keys func() map[string]model.Key) prometheus.Collector {
+	s := &metrics.Set{}
+	s.Look(func(emit metrics.Emit) { h.lookAtClusters(keys(), emit) },
+		"fairlead_report_cluster_tunnels", "fairlead_report_cluster_edges", "fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds")
+	return s
+}
+
+// clusterFigures are of one workload cluster.
+type clusterFigures struct {
+	tunnels, edges int
+	expiry         time.Time // zero: it is not known
+}
+
+func (h *Hub) lookAtClusters(keys map[string]model.Key, emit metrics.Emit) {
+	all := make(map[string]*clusterFigures, len(keys))
+	for id := range keys {
+		all[id] = &clusterFigures{}
+	}
+	h.count(all)
+	for id, f := range all {
+		key := keys[id]
+		emit("fairlead_report_cluster_tunnels", float64(f.tunnels), key.Namespace, key.Name)
+		emit("fairlead_report_cluster_edges", float64(f.edges), key.Namespace, key.Name)
+		if !f.expiry.IsZero() {
+			emit("fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds", float64(f.expiry.Unix()), key.Namespace, key.Name)
+		}
+	}
+}
+
+func (h *Hub) count(all map[string]*clusterFigures) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.gateways {
+		if !g.connected {
+			continue // another server may know better
+		}
+		for p, c := range g.counts {
+			if f := all[p.id]; f != nil {
+				f.tunnels += c.n
+			}
+		}
+	}
+	for p, e := range h.edges {
+		f := all[p.id]
+		if f == nil || !e.connected {
+			continue
+		}
+		f.edges++
+		if end := e.report.GetApiServer().GetCertificateNotAfter(); end != nil && (f.expiry.IsZero() || end.AsTime().Before(f.expiry)) {
+			f.expiry = end.AsTime()
+		}
+	}
+}
