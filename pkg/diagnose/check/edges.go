@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // lookEdge looks whether an edge has a certificate that is good, and if none has, at what is in the way: the bootstrap Secret, its
@@ -19,17 +20,13 @@ func lookEdge(ctx context.Context, v *visit) finding {
 	}
 	var good, ended, revoked []string
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {
-		name := e.Node
-		if e.Host != "" {
-			name += " on " + e.Host
-		}
-		switch {
-		case v.revoked(e.Node):
+		switch name := nameOf(&e); {
+		case e.Revoked():
 			revoked = append(revoked, name)
-		case v.now().After(e.NotAfter):
-			ended = append(ended, name+" until "+utc(e.NotAfter))
-		default:
+		case e.HoldsCertificate(v.now()):
 			good = append(good, fmt.Sprintf("%s, certificate valid for %s", name, e.NotAfter.Sub(v.now()).Round(time.Minute)))
+		default:
+			ended = append(ended, name+" until "+utc(e.NotAfter))
 		}
 	}
 	switch {
@@ -47,6 +44,14 @@ func lookEdge(ctx context.Context, v *visit) finding {
 			"enrol another: give edge-agent the bootstrap file in Secret "+v.key.Name+v1alpha1.BootstrapSecretSuffix+" and an empty state folder. "+f.cure)
 	}
 	return v.notEnrolled(ctx)
+}
+
+// nameOf is the node name of an edge with its host, where that is known.
+func nameOf(e *observed.Edge) string {
+	if e.Host == "" {
+		return e.Node
+	}
+	return e.Node + " on " + e.Host
 }
 
 // clocks is a warning about what an edge says of its clock; nil: nothing.
@@ -69,7 +74,7 @@ func (v *visit) worse(detail, cause, cure string) finding {
 }
 
 // edges are those that are let in, as the xds-servers know them, else as the controller has noted.
-func (v *visit) edges() (all []collect.Edge) {
+func (v *visit) edges() (all []observed.Edge) {
 	if v.observed != nil && v.blind == "" {
 		for _, e := range v.observed.Edges {
 			if !v.revoked(e.Node) {
@@ -79,7 +84,7 @@ func (v *visit) edges() (all []collect.Edge) {
 		return all
 	}
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {
-		if e.State != collect.EdgeRevoked {
+		if !e.Revoked() {
 			all = append(all, e)
 		}
 	}
@@ -92,7 +97,7 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	var connected []string
-	var complaint *collect.Edge
+	var complaint *observed.Edge
 	for _, e := range v.edges() {
 		if !e.Connected {
 			continue
@@ -192,7 +197,7 @@ func domainOf(t *v1alpha1.Tunnel) string {
 }
 
 // complains says what an edge's own trouble means.
-func (v *visit) complains(e *collect.Edge) finding {
+func (v *visit) complains(e *observed.Edge) finding {
 	detail := e.Node + " says: " + e.LastError
 	about, _, _ := strings.Cut(e.LastError, ":")
 	log := "; its log on that machine says more"

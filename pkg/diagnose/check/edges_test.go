@@ -7,12 +7,13 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is said to be held back only if it is there: its control
 // channel stays open for a while after its network has gone.
 func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
-	there := collect.EdgeLook{Node: "e1", APIServer: &collect.APIServer{Address: "a:6443"}}
+	there := collect.EdgeLook{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443"}}
 	mute := collect.EdgeLook{Node: "e2", Problem: "its agent has not answered in time"}
 	tests := map[string]struct {
 		looks lookers
@@ -30,7 +31,7 @@ func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 			tunnel := &v1alpha1.Tunnel{}
 			tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
 			tunnel.Status.Names = []string{"c1.test"}
-			observed := &collect.Fleet{Edges: []collect.Edge{{Node: "e1", Connected: true}, {Node: "e2", Connected: true}}}
+			observed := &collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true}, {Node: "e2", Connected: true}}}
 			v := &visit{Checker: &Checker{Servers: tc.looks}, tunnel: tunnel, observed: observed, blind: tc.blind}
 			v.defaults()
 			v.broken[HopTunnels] = true

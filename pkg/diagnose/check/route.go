@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // settle is for how long something may be on its way before it counts as stuck.
@@ -211,20 +212,17 @@ func (v *visit) roundTrip() string {
 	return "; round trip " + longest.Round(100*time.Microsecond).String()
 }
 
-// revoked says whether an edge is let in no more.
-func (v *visit) revoked(node string) bool { return slices.Contains(v.tunnel.Spec.RevokedEdges, node) }
+// revoked returns whether an edge is revoked, be it on record or not.
+func (v *visit) revoked(node string) bool { return collect.Revoked(v.tunnel, node) }
 
 // away says why there may be no tunnel: what is known of the edges.
 func (v *visit) away() (cause, cure string) {
 	var known []string
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {
-		if v.revoked(e.Node) {
+		if e.Revoked() {
 			continue
 		}
-		one := e.Node
-		if e.Host != "" {
-			one += " on " + e.Host
-		}
+		one := nameOf(&e)
 		if s := v.reported(e.Node); s != nil && s.Connected {
 			one += " is connected to the control channel"
 		} else if !e.LastSeen.IsZero() {
@@ -240,7 +238,7 @@ func (v *visit) away() (cause, cure string) {
 }
 
 // seen is when an edge was seen last: a record may be some minutes old, what the xds-servers remember is not.
-func (v *visit) seen(e *collect.Edge) time.Time {
+func (v *visit) seen(e *observed.Edge) time.Time {
 	at := e.LastSeen
 	if s := v.reported(e.Node); s != nil && s.Since.After(at) {
 		at = s.Since
@@ -249,7 +247,7 @@ func (v *visit) seen(e *collect.Edge) time.Time {
 }
 
 // reported is an edge as the xds-servers know it; nil: they do not, or were not asked.
-func (v *visit) reported(node string) *collect.Edge {
+func (v *visit) reported(node string) *observed.Edge {
 	if v.observed == nil {
 		return nil
 	}
@@ -258,10 +256,12 @@ func (v *visit) reported(node string) *collect.Edge {
 
 // tunnelsOnRecord is what the controller has written of tunnels, where nobody can be asked.
 func (v *visit) tunnelsOnRecord() finding {
-	counts := map[string]int32{}
-	for i := range v.tunnel.Status.Edges {
-		for _, g := range v.tunnel.Status.Edges[i].Gateways {
-			counts[g.Name] += g.Tunnels
+	counts := map[string]int{}
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		for _, g := range e.Gateways {
+			if !e.Revoked() {
+				counts[g.Name] += g.Tunnels
+			}
 		}
 	}
 	var said []string

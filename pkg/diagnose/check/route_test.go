@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 var noon = time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
@@ -234,7 +235,7 @@ func TestComplaintsOfEdges(t *testing.T) {
 		"something that is new": {false, expected{Warning, "do what it says"}},
 	} {
 		t.Run(complaint, func(t *testing.T) {
-			v := visitOf(&collect.Fleet{Edges: []collect.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
+			v := visitOf(&collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
 			v.broken[HopTunnels] = tc.noTunnel
 			f := lookHandshake(t.Context(), v)
 			tc.want.compare(t, f)
@@ -257,7 +258,7 @@ func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
 		"something that this version of check has never heard of": "does not reach the apiserver",
 	} {
 		v := visitOf(&collect.Fleet{})
-		f := v.unreachable(&collect.Edge{Node: "e1", APIServer: &collect.APIServer{Address: "a:6443", Message: message}})
+		f := v.unreachable(&observed.Edge{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443", Message: message}})
 		if f.status != Broken || !strings.Contains(f.cause, cause) || f.cure == "" || !strings.Contains(f.detail, message) {
 			t.Errorf("%s: got %+v", message, f)
 		}
@@ -272,7 +273,7 @@ func TestWhichEdgesCount(t *testing.T) {
 	for sentence, tc := range map[string]struct {
 		edges   []v1alpha1.EdgeStatus
 		revoked string
-		reports []collect.Edge
+		reports []observed.Edge
 		want    expected
 	}{
 		"one has a certificate": {
@@ -283,13 +284,13 @@ func TestWhichEdgesCount(t *testing.T) {
 		"its clock is wrong": {
 			[]v1alpha1.EdgeStatus{edge("e1", time.Hour)},
 			"",
-			[]collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
+			[]observed.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
 			expected{Warning, "put the clock right (NTP) on the machine of e1"},
 		},
 		"a revoked edge's clock is no matter": {
 			[]v1alpha1.EdgeStatus{edge("e1", time.Hour), edge("e2", time.Hour)},
 			"e1",
-			[]collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
+			[]observed.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
 			expected{OK, "e2"},
 		},
 	} {

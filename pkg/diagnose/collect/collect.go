@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // Server is an xds-server that was asked.
@@ -32,7 +33,7 @@ type Fleet struct {
 	Servers  []Server           // that were asked
 	Gateways []Gateway
 	Tunnels  []Tunnel
-	Edges    []Edge
+	Edges    []observed.Edge
 	Holes    []Hole
 	Refusals []Refusal // of the last minutes, the newest first
 }
@@ -62,58 +63,6 @@ type Tunnel struct {
 	Worker  string // of the gateway's Envoy; empty: not known
 	Since   time.Time
 	RTT     time.Duration // smoothed, of the TCP connection that carries it; 0: not known
-}
-
-// Edge is an edge as it is observed: by the xds-servers (Fleet), or by the controller in the status of its Tunnel (Recorded).
-// What the source does not know is empty.
-type Edge struct {
-	Node      string // node name; the whole node id of a record in which that is not valid
-	ID        string // Tunnel.spec.id
-	Connected bool   // it reports to an xds-server; of a record: it has a tunnel
-	LastError string // the problem that the edge itself reports
-	APIServer *APIServer
-
-	// Known to xds-servers alone:
-
-	Server string        // to which it reports, or did last
-	Since  time.Time     // when Connected became what it is
-	Age    time.Duration // of its report: an edge reports what changes; 0: not known
-
-	// Recorded alone:
-
-	State         string // one of the Edge… constants
-	Host          string
-	Version, Form string
-	Enrolled      time.Time
-	NotAfter      time.Time // of its certificate
-	LastSeen      time.Time
-	Gateways      []EdgeGateway // to which it has tunnels
-}
-
-// States of edges.
-const (
-	EdgeConnected = "connected" // it has a tunnel
-	EdgeAway      = "away"
-	EdgeExpired   = "expired" // away, and its certificate has ended
-	EdgeRevoked   = "revoked"
-	EdgeUnknown   = "unknown"
-)
-
-// EdgeGateway counts the tunnels of an edge to one gateway.
-type EdgeGateway struct {
-	Name           string
-	Tunnels        int
-	WorkersWithout int // workers of the gateway's Envoy without a tunnel of this edge, while others have one
-}
-
-// APIServer is the apiserver of a workload cluster as an edge sees it.
-type APIServer struct {
-	Address          string
-	Healthy          bool
-	Message          string // why it is not healthy
-	Version          string
-	CertificateNames []string
-	CertificateEnd   time.Time // zero: not known
 }
 
 // Hole is an edge that has no tunnel on some workers of a gateway, though it has others.

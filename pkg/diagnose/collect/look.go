@@ -8,6 +8,7 @@ import (
 	"time"
 
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 const (
@@ -19,8 +20,8 @@ const (
 
 // EdgeLook is what an edge sees of its apiserver now.
 type EdgeLook struct {
-	Node      string     // node name
-	APIServer *APIServer // nil: Problem says why
+	Node      string              // node name
+	APIServer *observed.APIServer // nil: Problem says why
 	Problem   string
 }
 
@@ -43,7 +44,7 @@ func (s *Servers) Look(ctx context.Context, id string) ([]EdgeLook, error) {
 	looks := map[string]EdgeLook{}
 	for _, answer := range answers {
 		for _, e := range answer.GetEdges() {
-			one := EdgeLook{Node: e.GetNode(), APIServer: apiServerOf(e.GetApiServer()), Problem: e.GetError()}
+			one := EdgeLook{Node: e.GetNode(), APIServer: observed.APIServerOf(e.GetApiServer()), Problem: e.GetError()}
 			if looks[one.Node].APIServer == nil { // it may have just gone from one server to another
 				looks[one.Node] = one
 			}

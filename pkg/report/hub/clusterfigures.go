@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // ClusterMetrics returns what a hub knows of each of some workload clusters, which are named by Tunnel.spec.id. What is reported of others
@@ -59,8 +60,8 @@ func (h *Hub) count(all map[string]*clusterFigures) {
 			continue
 		}
 		f.edges++
-		if end := e.report.GetApiServer().GetCertificateNotAfter(); end != nil && (f.expiry.IsZero() || end.AsTime().Before(f.expiry)) {
-			f.expiry = end.AsTime()
+		if a := observed.APIServerOf(e.report.GetApiServer()); a != nil {
+			f.expiry = observed.Sooner(f.expiry, a.CertificateEnd)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // Metrics returns what a hub counts. It is looked up when somebody asks: the hub has it all.
@@ -43,7 +44,7 @@ func (h *Hub) look(emit metrics.Emit) {
 
 func (h *Hub) lookAtEdges(emit metrics.Emit) {
 	connected, troubled, without := 0, 0, 0
-	health := map[string]int{}
+	health := map[observed.Health]int{}
 	for key, e := range h.edges {
 		if !e.connected {
 			continue
@@ -52,7 +53,7 @@ func (h *Hub) lookAtEdges(emit metrics.Emit) {
 		if e.report.GetLastError() != "" {
 			troubled++
 		}
-		health[healthOf(e)]++
+		health[observed.APIServerOf(e.report.GetApiServer()).Health()]++
 		if !h.hasTunnel(key) {
 			without++
 		}
@@ -61,22 +62,9 @@ func (h *Hub) lookAtEdges(emit metrics.Emit) {
 	emit("fairlead_report_edges", float64(len(h.edges)-connected), "away")
 	emit("fairlead_report_troubled_edges", float64(troubled))
 	emit("fairlead_report_edges_without_tunnel", float64(without))
-	for _, is := range []string{healthy, unhealthy, unknown} {
-		emit("fairlead_report_edge_apiservers", float64(health[is]), is)
+	for _, is := range []observed.Health{observed.Healthy, observed.Unhealthy, observed.HealthUnknown} {
+		emit("fairlead_report_edge_apiservers", float64(health[is]), string(is))
 	}
-}
-
-const healthy, unhealthy, unknown = "healthy", "unhealthy", "unknown"
-
-// healthOf is how an edge finds its apiserver.
-func healthOf(e *edge) string {
-	switch s := e.report.GetApiServer(); {
-	case s == nil:
-		return unknown
-	case s.GetHealthy():
-		return healthy
-	}
-	return unhealthy
 }
 
 // hasTunnel says whether an edge has a tunnel to a gateway that reports here.

@@ -82,7 +82,7 @@ type gateway struct {
 	incomplete string
 }
 
-// edge is what an edge said last.
+// edge is the last report of an edge, as it came.
 type edge struct {
 	presence
 	report *reportv1.EdgeReport

@@ -27,7 +27,8 @@ const (
 	maxServers = 32
 )
 
-// Edge is one edge of a tunnel.
+// Edge is one edge of a tunnel. It has no field of a report of its own, only the report as it came: pkg/controller maps both to
+// the record, v1alpha1.EdgeStatus, from which everything else is read.
 type Edge struct {
 	Node      string
 	Gateways  map[string]int // tunnels by gateway
