@@ -6,11 +6,12 @@ import (
 	"testing"
 	"time"
 
-	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 var idA, idB = strings.Repeat("a", 24), strings.Repeat("b", 24)

@@ -67,7 +67,7 @@ func (v *visit) clocks() *finding {
 
 // worse is broken while there is no tunnel, and else a warning.
 func (v *visit) worse(detail, cause, cure string) finding {
-	if v.broken[HopTunnels] {
+	if v.cutOff {
 		return broken(detail, cause, cure)
 	}
 	return warning(detail, cause, cure)
@@ -110,7 +110,7 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 	switch {
 	case complaint != nil:
 		return v.complains(complaint)
-	case len(connected) == 0 && v.broken[HopTunnels]:
+	case len(connected) == 0 && v.cutOff:
 		if refused := v.refusal(true); refused != "" {
 			return broken(refused, "if that is this Cluster's edge, it does not take the certificate of the control channel: its clock is wrong, or the CA in its bootstrap file is another installation's",
 				"put the clock of that machine right (NTP); else give edge-agent the newest bootstrap file")
@@ -122,7 +122,7 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 			"on that machine see that edge-agent runs (systemctl status edge-agent), and what its log says")
 	case len(connected) == 0:
 		return skipped("no edge is connected to the control channel that could tell")
-	case v.broken[HopTunnels]:
+	case v.cutOff:
 		if mute := v.mute(ctx, connected); mute != "" {
 			return skipped(mute)
 		}

@@ -34,7 +34,7 @@ func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 			observed := &collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true}, {Node: "e2", Connected: true}}}
 			v := &visit{Checker: &Checker{Servers: tc.looks}, tunnel: tunnel, observed: observed, blind: tc.blind}
 			v.defaults()
-			v.broken[HopTunnels] = true
+			v.cutOff = true
 			f := lookHandshake(t.Context(), v)
 			if f.status != tc.want || !strings.Contains(f.detail, tc.says) {
 				t.Errorf("got %+v", f)

@@ -184,6 +184,7 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 	case len(said) == 0:
 		return unknown("no gateway reports that could tell", "see the hop route")
 	case total == 0:
+		v.cutOff = true
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel of this workload cluster ("+detail+")", cause, cure)
 	case len(without) > 0:
@@ -270,6 +271,7 @@ func (v *visit) tunnelsOnRecord() finding {
 	}
 	slices.Sort(said)
 	if len(said) == 0 {
+		v.cutOff = true
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel of this workload cluster, as the controller has noted", cause, cure)
 	}

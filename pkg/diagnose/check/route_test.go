@@ -236,7 +236,7 @@ func TestComplaintsOfEdges(t *testing.T) {
 	} {
 		t.Run(complaint, func(t *testing.T) {
 			v := visitOf(&collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
-			v.broken[HopTunnels] = tc.noTunnel
+			v.cutOff = tc.noTunnel
 			f := lookHandshake(t.Context(), v)
 			tc.want.compare(t, f)
 			if !strings.Contains(f.detail, "e1 says: "+complaint) {

@@ -1,8 +1,9 @@
 package hub
 
 import (
-	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"testing"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 func TestAnotherBootBeginsAnew(t *testing.T) {
