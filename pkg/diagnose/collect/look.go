@@ -41,14 +41,20 @@ func (s *Servers) Look(ctx context.Context, id string) ([]EdgeLook, error) {
 		answers[i], err = inspectv1.NewInspectClient(c.conn).Look(ctx, &inspectv1.LookRequest{TunnelId: id})
 		return err
 	})
+	return mergeLooks(answers), answered(errs)
+}
+
+// mergeLooks joins the answers of the xds-servers, nil where there is none, in order of nodes. An edge that has just gone
+// from one server to another may be in two: the one that has an observation counts.
+func mergeLooks(answers []*inspectv1.LookAnswer) []EdgeLook {
 	looks := map[string]EdgeLook{}
 	for _, answer := range answers {
 		for _, e := range answer.GetEdges() {
 			one := EdgeLook{Node: e.GetNode(), APIServer: observed.APIServerOf(e.GetApiServer()), Problem: e.GetError()}
-			if looks[one.Node].APIServer == nil { // it may have just gone from one server to another
+			if looks[one.Node].APIServer == nil {
 				looks[one.Node] = one
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(looks), func(a, b EdgeLook) int { return strings.Compare(a.Node, b.Node) }), answered(errs)
+	return slices.SortedFunc(maps.Values(looks), func(a, b EdgeLook) int { return strings.Compare(a.Node, b.Node) })
 }

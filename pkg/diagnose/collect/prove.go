@@ -35,15 +35,21 @@ func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof
 		answers[i], err = inspectv1.NewInspectClient(c.conn).Prove(ctx, request)
 		return err
 	})
+	return mergeProofs(answers), answered(errs)
+}
+
+// mergeProofs joins the answers of the xds-servers, nil where there is none, in order of gateways. A gateway reports to one
+// of the servers; a proof counts before a problem.
+func mergeProofs(answers []*inspectv1.ProveAnswer) []GatewayProof {
 	proofs := map[string]GatewayProof{}
 	for _, answer := range answers {
 		for _, g := range answer.GetGateways() {
-			if one := proofs[g.GetName()]; one.Proof == nil { // it reports to one of the servers
+			if one := proofs[g.GetName()]; one.Proof == nil {
 				proofs[g.GetName()] = GatewayProof{Name: g.GetName(), Proof: g.GetProof(), Problem: cmp.Or(g.GetError(), one.Problem)}
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(proofs), func(a, b GatewayProof) int { return strings.Compare(a.Name, b.Name) }), answered(errs)
+	return slices.SortedFunc(maps.Values(proofs), func(a, b GatewayProof) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Prove implements the service.
