@@ -23,7 +23,8 @@ func TestFactsOfAnEdge(t *testing.T) {
 	} {
 		t.Run(string(state), func(t *testing.T) {
 			e := observed.Edge{State: state, NotAfter: noon.Add(time.Second)}
-			got := struct{ revoked, hasTunnel, letIn, holds bool }{e.Revoked(), e.HasTunnel(), e.LetIn(), e.HoldsCertificate(noon)}
+			got := struct{ revoked, hasTunnel, letIn, holds bool }{e.Revoked(), e.HasTunnel(), e.LetIn(),
+				e.HoldsCertificate(noon)}
 			if got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -44,7 +45,8 @@ func TestTunnelsOfAnEdge(t *testing.T) {
 	if got := e.WorkersWithout(); got != "1 workers of gateway-1" {
 		t.Errorf("got %q", got)
 	}
-	if e = (observed.Edge{}); e.Tunnels() != 0 || e.WorkersWithout() != "" || observed.TunnelsByGateway(nil) != "" || e.Cut() {
+	if e = (observed.Edge{}); e.Tunnels() != 0 || e.WorkersWithout() != "" || observed.TunnelsByGateway(nil) != "" ||
+		e.Cut() {
 		t.Error("an edge without tunnels has some")
 	}
 }

@@ -160,8 +160,8 @@ func (v *viewer) shows(t testing.TB, id, want string) {
 	})
 }
 
-// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that is connected,
-// behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
+// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that
+// is connected, behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
 func describe(l view.Live) string {
 	text := "unknown"
 	if l.Known {

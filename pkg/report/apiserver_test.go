@@ -16,7 +16,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that look, that can't, that hang, and one of before this question.
+// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that look, that can't, that hang, and one of before this
+// question.
 func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -42,7 +43,8 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 		s := edgeOf(node, idA)
 		conn := w.Dial(t, &s, p.Address)
 		background(t, func(ctx context.Context) error {
-			return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen, Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, See: see}, w.Log)
+			return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen,
+				Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, See: see}, w.Log)
 		})
 	}
 	w.edge(t, edgeOf("edge-5", idB), p.Address)
@@ -67,7 +69,8 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 			said = append(said, fmt.Sprint(l.Node, " ", l.APIServer.GetAddress(), " ", l.Problem))
 		}
 		got := strings.Join(said, "\n")
-		for i, want := range []string{"edge-1 a:1 <nil>", "there is none", "has not answered in time", "does not know the question"} {
+		for i, want := range []string{"edge-1 a:1 <nil>", "there is none", "has not answered in time",
+			"does not know the question"} {
 			if len(looks) != 4 || !strings.Contains(said[i], want) {
 				t.Fatalf("%q is not in\n%s", want, got)
 			}

@@ -8,8 +8,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// BenchmarkSnapshot is the way of 10,000 tunnels of 5,000 edges from a gateway that connects to the view of a controller, over
-// TLS on this machine.
+// BenchmarkSnapshot is the way of 10,000 tunnels of 5,000 edges from a gateway that connects to the view of a
+// controller, over TLS on this machine.
 func BenchmarkSnapshot(b *testing.B) {
 	w := newWorld(b)
 	p := w.place(b)
@@ -43,7 +43,8 @@ func snapshot(edges, each int) *reportv1.GatewayReport {
 	for i := range edges {
 		for j := range each {
 			r.Tunnels = append(r.Tunnels, &reportv1.Tunnel{
-				Key: fmt.Sprintf("198.51.100.1:%d>192.0.2.%d:443", i, j), Node: fmt.Sprintf("edge-%d", i), TunnelId: fmt.Sprintf("%024d", i%5000),
+				Key: fmt.Sprintf("198.51.100.1:%d>192.0.2.%d:443", i, j), Node: fmt.Sprintf("edge-%d", i),
+				TunnelId: fmt.Sprintf("%024d", i%5000),
 			})
 		}
 	}

@@ -18,7 +18,8 @@ import (
 
 func bootOf(host string, sequence uint64, step string) *reportv1.BootReport {
 	return &reportv1.BootReport{
-		BootId: "b", Sequence: sequence, State: reportv1.BootState_BOOT_STATE_RUNNING, Step: step, Machine: &reportv1.Machine{Hostname: host},
+		BootId: "b", Sequence: sequence, State: reportv1.BootState_BOOT_STATE_RUNNING, Step: step,
+		Machine: &reportv1.Machine{Hostname: host},
 	}
 }
 
@@ -30,7 +31,8 @@ func TestBootsReachTheController(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string]int{}
 	controllers := view.New(func(context.Context) ([]string, error) { return []string{p.Address}, nil },
-		func(address string) (*grpc.ClientConn, error) { return w.Dial(t, &controller, address), nil }, func(string) {}, w.Log)
+		func(address string) (*grpc.ClientConn, error) { return w.Dial(t, &controller, address), nil }, func(string) {},
+		w.Log)
 	controllers.OnBoot(func(id string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -45,7 +47,8 @@ func TestBootsReachTheController(t *testing.T) {
 		eventually.True(t, patience, want, func() error {
 			boots, _ := controllers.Boots(idA)
 			for _, b := range boots {
-				if b.Report.GetMachine().GetHostname() == host && b.Report.GetStep() == want && time.Since(b.Received) < time.Minute {
+				if b.Report.GetMachine().GetHostname() == host && b.Report.GetStep() == want &&
+					time.Since(b.Received) < time.Minute {
 					return nil
 				}
 			}

@@ -52,8 +52,8 @@ type tunnelBoots struct {
 // NewBoots returns an empty store.
 func NewBoots(b BootBounds) *Boots { return &Boots{bounds: b, tunnels: map[string]*tunnelBoots{}} }
 
-// Put keeps a report, and returns whether it is news. One that was overtaken is none. An equal one is: it shows that the
-// machine is alive.
+// Put keeps a report, and returns whether it is news. One that was overtaken is none. An equal one is: it shows that
+// the machine is alive.
 func (b *Boots) Put(id, host string, r *reportv1.BootReport, now time.Time) bool {
 	b.Sweep(now)
 	t := b.tunnels[id]

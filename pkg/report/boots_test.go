@@ -18,7 +18,8 @@ var idA, idB = strings.Repeat("a", 24), strings.Repeat("b", 24)
 
 func bootOf(host string, sequence uint64, step string) *reportv1.BootReport {
 	return &reportv1.BootReport{
-		BootId: "b", Sequence: sequence, State: reportv1.BootState_BOOT_STATE_RUNNING, Step: step, Machine: &reportv1.Machine{Hostname: host},
+		BootId: "b", Sequence: sequence, State: reportv1.BootState_BOOT_STATE_RUNNING, Step: step,
+		Machine: &reportv1.Machine{Hostname: host},
 	}
 }
 
@@ -71,8 +72,9 @@ func TestCheckBoot(t *testing.T) {
 		change func(*reportv1.BootReport)
 		want   codes.Code
 	}{
-		"good":                  {func(*reportv1.BootReport) {}, codes.OK},
-		"too large":             {func(r *reportv1.BootReport) { r.Tail = strings.Repeat("x", MaxBootReport) }, codes.InvalidArgument},
+		"good": {func(*reportv1.BootReport) {}, codes.OK},
+		"too large": {func(r *reportv1.BootReport) { r.Tail = strings.Repeat("x", MaxBootReport) },
+			codes.InvalidArgument},
 		"no state":              {func(r *reportv1.BootReport) { r.State = 0 }, codes.InvalidArgument},
 		"a state of the future": {func(r *reportv1.BootReport) { r.State = 99 }, codes.InvalidArgument},
 		"no machine":            {func(r *reportv1.BootReport) { r.Machine = nil }, codes.InvalidArgument},
@@ -94,13 +96,16 @@ func TestCheckBoot(t *testing.T) {
 func TestCleanBoot(t *testing.T) {
 	r := bootOf("m", 1, "a\nstep\x1b[31m")
 	r.Message, r.Tail = strings.Repeat("é", 5000), strings.Repeat("line\x00\r\n", 5000)+"\tend"
-	r.Machine.Addresses = append([]string{"10.0.0.1", "::ffff:10.0.0.2", "fe80::1%eth0", "no address"}, make([]string, 100)...)
+	r.Machine.Addresses = append([]string{"10.0.0.1", "::ffff:10.0.0.2", "fe80::1%eth0", "no address"},
+		make([]string, 100)...)
 	for range 100 {
 		r.Phases = append(r.Phases, &reportv1.BootPhase{Name: "p", Started: &timestamppb.Timestamp{Seconds: 1 << 60}})
 	}
 	got := CleanBoot(r)
-	if got.GetStep() != "a step [31m" || len(got.GetMessage()) > MaxText || len(got.GetTail()) > MaxBootTail || !strings.HasSuffix(got.GetTail(), "line \n\tend") || !strings.HasPrefix(got.GetTail(), "line") {
-		t.Errorf("step %q, message of %d bytes, tail of %d: %q", got.GetStep(), len(got.GetMessage()), len(got.GetTail()), got.GetTail()[:20])
+	if got.GetStep() != "a step [31m" || len(got.GetMessage()) > MaxText || len(got.GetTail()) > MaxBootTail ||
+		!strings.HasSuffix(got.GetTail(), "line \n\tend") || !strings.HasPrefix(got.GetTail(), "line") {
+		t.Errorf("step %q, message of %d bytes, tail of %d: %q", got.GetStep(), len(got.GetMessage()), len(got.GetTail()),
+			got.GetTail()[:20])
 	}
 	if a := strings.Join(got.GetMachine().GetAddresses(), " "); a != "10.0.0.1 10.0.0.2" {
 		t.Errorf("addresses %s", a)
@@ -110,7 +115,8 @@ func TestCleanBoot(t *testing.T) {
 	}
 }
 
-// FuzzBoot shows a hub anything that may come: what is kept of it is small, can be sent on, and is the same when it is cleaned again.
+// FuzzBoot shows a hub anything that may come: what is kept of it is small, can be sent on, and is the same when it is
+// cleaned again.
 func FuzzBoot(f *testing.F) {
 	data, err := proto.Marshal(bootOf("m", 1, "s"))
 	if err != nil {

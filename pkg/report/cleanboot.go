@@ -24,8 +24,8 @@ const (
 	maxAddresses  = 32 // of one machine
 )
 
-// HostOf returns what tells the machines of one workload cluster apart: the hostname, and a unique id where one is known,
-// because a hostname may be localhost.
+// HostOf returns what tells the machines of one workload cluster apart: the hostname, and a unique id where one is
+// known, because a hostname may be localhost.
 func HostOf(m *reportv1.Machine) string {
 	unique := cmp.Or(m.GetSystemUuid(), m.GetMachineId())
 	if unique == "" {
@@ -40,7 +40,8 @@ func CheckBoot(r *reportv1.BootReport) error {
 		return status.Errorf(codes.InvalidArgument, "a report of %d bytes is too large", size)
 	}
 	switch r.GetState() {
-	case reportv1.BootState_BOOT_STATE_RUNNING, reportv1.BootState_BOOT_STATE_SUCCEEDED, reportv1.BootState_BOOT_STATE_FAILED:
+	case reportv1.BootState_BOOT_STATE_RUNNING, reportv1.BootState_BOOT_STATE_SUCCEEDED,
+		reportv1.BootState_BOOT_STATE_FAILED:
 	default:
 		return status.Error(codes.InvalidArgument, "the report has no state")
 	}
@@ -78,7 +79,8 @@ func CleanBoot(r *reportv1.BootReport) *reportv1.BootReport {
 	for _, p := range r.GetPhases() {
 		if len(clean.Phases) < maxBootPhases {
 			clean.Phases = append(clean.Phases, &reportv1.BootPhase{
-				Name: Text(p.GetName(), maxName), State: p.GetState(), Started: validTime(p.GetStarted()), Ended: validTime(p.GetEnded()),
+				Name: Text(p.GetName(), maxName), State: p.GetState(), Started: validTime(p.GetStarted()),
+				Ended: validTime(p.GetEnded()),
 			})
 		}
 	}

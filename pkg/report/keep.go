@@ -24,7 +24,8 @@ const (
 // Keep calls serve again and again, with the waits of reopen, until ctx ends (nil) or the server refuses for good (the
 // error then wraps certs.ErrRefused). Every second call is patient: its stream waits for a connection. The first one is
 // not, so that its error names what is in the way.
-func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger, serve func(ctx context.Context, patient bool) error) error {
+func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger,
+	serve func(ctx context.Context, patient bool) error) error {
 	var reasons retry.Reasons
 	for attempt := 0; ; attempt++ {
 		began := time.Now()
@@ -50,7 +51,8 @@ func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger, serve fun
 
 // Open opens a stream. A patient call waits for a connection for openTime, which redials within seconds: see dial.Conn;
 // any other call needs one.
-func Open[S any](ctx context.Context, patient bool, call func(context.Context, ...grpc.CallOption) (S, error)) (S, error) {
+func Open[S any](ctx context.Context, patient bool, call func(context.Context, ...grpc.CallOption) (S, error)) (S,
+	error) {
 	if !patient {
 		return call(ctx)
 	}

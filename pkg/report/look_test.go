@@ -39,14 +39,18 @@ func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
 		return nil
 	})
 	one := find(look, "gateway-0")
-	i := slices.IndexFunc(one.Tunnels, func(m *reportv1.MeasuredTunnel) bool { return m.GetTunnel().GetNode() == "edge-1" })
-	if !one.Installed || !one.Connected || i < 0 || one.Tunnels[i].GetTunnel().GetWorker() != "worker_1" || one.Tunnels[i].GetTunnel().GetSince().AsTime().Year() != 2026 {
+	i := slices.IndexFunc(one.Tunnels, func(m *reportv1.MeasuredTunnel) bool {
+		return m.GetTunnel().GetNode() == "edge-1"
+	})
+	if !one.Installed || !one.Connected || i < 0 || one.Tunnels[i].GetTunnel().GetWorker() != "worker_1" ||
+		one.Tunnels[i].GetTunnel().GetSince().AsTime().Year() != 2026 {
 		t.Errorf("got %+v", one)
 	}
 	if other := find(look, "gateway-1"); other == nil || other.Connected || !other.Since.IsZero() || !other.Installed {
 		t.Errorf("of a gateway that has never reported: %+v", other)
 	}
-	if some := find(p.hub.Look(t.Context(), []string{idB}, true), "gateway-0"); len(some.Tunnels) != 1 || some.Tunnels[0].GetTunnel().GetTunnelId() != idB {
+	if some := find(p.hub.Look(t.Context(), []string{idB}, true), "gateway-0"); len(some.Tunnels) != 1 ||
+		some.Tunnels[0].GetTunnel().GetTunnelId() != idB {
 		t.Errorf("of one id: %v", some.Tunnels)
 	}
 }
@@ -60,7 +64,8 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := &reportv1.GatewayReport{Snapshot: true, Tunnels: []*reportv1.Tunnel{{Key: "a", Node: "edge-1", TunnelId: idA}}}
+	first := &reportv1.GatewayReport{Snapshot: true,
+		Tunnels: []*reportv1.Tunnel{{Key: "a", Node: "edge-1", TunnelId: idA}}}
 	if err := stream.Send(first); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +87,8 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	if err := stream.Send(&reportv1.GatewayReport{Answer: &reportv1.Answer{Number: 1, Last: true}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&reportv1.GatewayReport{Tunnels: []*reportv1.Tunnel{{Key: "b", Node: "edge-1", TunnelId: idA}}, Ready: true}); err != nil {
+	if err := stream.Send(&reportv1.GatewayReport{Tunnels: []*reportv1.Tunnel{{Key: "b", Node: "edge-1", TunnelId: idA}},
+		Ready: true}); err != nil {
 		t.Fatal(err)
 	}
 	eventually.True(t, patience, "it says more", func() error {
@@ -107,10 +113,12 @@ func (w *world) dumper(t *testing.T, p *place, node string, dump agent.Dump) {
 	s := edgeOf(node, idA)
 	conn := w.Dial(t, &s, p.Address)
 	background(t, func(ctx context.Context) error {
-		return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen, Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, Dump: dump}, w.Log)
+		return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen,
+			Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, Dump: dump}, w.Log)
 	})
 	eventually.True(t, patience, "the edge reports", func() error {
-		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges, func(e *reportv1.EdgeState) bool { return e.GetNode() == node && e.GetConnected() }) {
+		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges,
+			func(e *reportv1.EdgeState) bool { return e.GetNode() == node && e.GetConnected() }) {
 			return errors.New("it does not")
 		}
 		return nil
@@ -131,7 +139,9 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 		_, err := to.Write(big)
 		return err
 	})
-	w.dumper(t, p, "edge-2", func(context.Context, []string, io.Writer) error { return errors.New("its Envoy\x00 does not run") })
+	w.dumper(t, p, "edge-2", func(context.Context, []string, io.Writer) error {
+		return errors.New("its Envoy\x00 does not run")
+	})
 	var got bytes.Buffer
 	parts := 0
 	write := func(part []byte) error {
@@ -150,7 +160,8 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 		t.Errorf("got %d bytes, %v", len(all), err)
 	}
 	none := func([]byte) error { return nil }
-	if err := p.hub.Dump(t.Context(), "edge-2", nil, none); err == nil || !strings.Contains(err.Error(), "its Envoy  does not run") {
+	if err := p.hub.Dump(t.Context(), "edge-2", nil, none); err == nil ||
+		!strings.Contains(err.Error(), "its Envoy  does not run") {
 		t.Errorf("got %v", err)
 	}
 	if err := p.hub.Dump(t.Context(), "edge-3", nil, none); status.Code(err) != codes.NotFound {
@@ -174,7 +185,8 @@ func TestAnAnswerIsBounded(t *testing.T) {
 	go func() {
 		orders, err := stream.Recv()
 		for err == nil {
-			err = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{Number: orders.GetQuestion().GetNumber(), Dump: make([]byte, report.MaxReport-100)}})
+			err = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{Number: orders.GetQuestion().GetNumber(),
+				Dump: make([]byte, report.MaxReport-100)}})
 		}
 	}()
 	eventually.True(t, patience, "the edge reports", func() error {
@@ -184,7 +196,8 @@ func TestAnAnswerIsBounded(t *testing.T) {
 		}
 		return nil
 	})
-	if look := p.hub.Look(t.Context(), nil, false); len(look.Edges) != 1 || !look.Edges[0].GetConnected() || look.Edges[0].GetReport().GetForm() != "Process" {
+	if look := p.hub.Look(t.Context(), nil, false); len(look.Edges) != 1 || !look.Edges[0].GetConnected() ||
+		look.Edges[0].GetReport().GetForm() != "Process" {
 		t.Errorf("got %v", look.Edges)
 	}
 }

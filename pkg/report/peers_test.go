@@ -11,7 +11,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestAGatewayHearsWhatOthersHave has two servers, to each of which one gateway reports, and a third gateway that asks both.
+// TestAGatewayHearsWhatOthersHave has two servers, to each of which one gateway reports, and a third gateway that asks
+// both.
 func TestAGatewayHearsWhatOthersHave(t *testing.T) {
 	w := newWorld(t)
 	w.Rules.SetGateways("gateway-0", "gateway-1", "gateway-2")
@@ -79,7 +80,8 @@ func TestAGatewayIsToldNothingBeforeAllIsKnown(t *testing.T) {
 	p := w.place(t)
 	w.Rules.Set(model.Denied{}, true)
 	asking := gatewayOf("gateway-0")
-	if answer, err := reportv1.NewReportClient(w.Dial(t, &asking, p.Address)).Peers(t.Context(), &reportv1.PeersRequest{}); err == nil {
+	if answer, err := reportv1.NewReportClient(w.Dial(t, &asking, p.Address)).Peers(t.Context(),
+		&reportv1.PeersRequest{}); err == nil {
 		t.Errorf("the answer is %v", answer)
 	}
 }

@@ -62,7 +62,8 @@ func TestARevokedEdgeIsToldSo(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 	v.shows(t, idA, "known ; edge-1; edge-2+")
-	if err := agent.SendEdge(t.Context(), conn, agent.EdgeSource{Reopen: quick.Reopen, Report: report}, w.Log); !errors.Is(err, certs.ErrRefused) {
+	if err := agent.SendEdge(t.Context(), conn, agent.EdgeSource{Reopen: quick.Reopen, Report: report},
+		w.Log); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("once more: got %v, want a refusal", err)
 	}
 	v.shows(t, idA, "known ; edge-1; edge-2+")

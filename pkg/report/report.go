@@ -43,7 +43,8 @@ type Times struct {
 	Silent time.Duration
 	// Hold is longer than an xds-server that is rescheduled stays in DNS.
 	Hold time.Duration
-	// Keep is for how long an absent agent is remembered, so that a controller that was away too still learns when it left.
+	// Keep is for how long an absent agent is remembered, so that a controller that was away too still learns when it
+	// left.
 	Keep time.Duration
 	// Tick is how exactly a view keeps these times.
 	Tick time.Duration
@@ -53,7 +54,8 @@ type Times struct {
 
 // DefaultTimes are those of the product. Tests use shorter ones.
 var DefaultTimes = Times{
-	Settle: 7 * time.Second, Silent: 30 * time.Second, Hold: time.Minute, Keep: time.Hour, Tick: time.Second, Reopen: Reopening,
+	Settle: 7 * time.Second, Silent: 30 * time.Second, Hold: time.Minute, Keep: time.Hour, Tick: time.Second,
+	Reopen: Reopening,
 }
 
 // Reopening is the wait before a stream is opened again.

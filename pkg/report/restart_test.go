@@ -11,7 +11,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// exact is how long anything may take to be right again: a fifth of 15 s, as all times here, and something for a busy machine.
+// exact is how long anything may take to be right again: a fifth of 15 s, as all times here, and something for a busy
+// machine.
 const exact = 5 * time.Second
 
 // fleetOfTwo has two servers, two gateways and two edges, and a controller's view of them.
@@ -60,17 +61,21 @@ func TestExactAfterRestarts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute")
 	}
-	const servers, first, gateways, controller, edges = "servers", "first server", "gateway-agents", "controller", "edge-agents"
+	const servers, first, gateways, controller, edges = "servers", "first server", "gateway-agents", "controller",
+		"edge-agents"
 	tests := map[string]struct{ stop, start []string }{
-		"one xds-server":                     {[]string{first}, []string{first}},
-		"all xds-servers":                    {[]string{servers}, []string{servers}},
-		"the controller":                     {[]string{controller}, []string{controller}},
-		"the gateway-agents":                 {[]string{gateways}, []string{gateways}},
-		"all, and the xds-servers come last": {[]string{servers, controller, gateways, edges}, []string{controller, gateways, edges, servers}},
-		"all, and the controller comes last": {[]string{controller, gateways, edges, servers}, []string{servers, gateways, edges, controller}},
-		"all, and the agents come last":      {[]string{gateways, edges, servers, controller}, []string{servers, controller, edges, gateways}},
-		"xds-servers and controller":         {[]string{servers, controller}, []string{controller, servers}},
-		"controller and xds-servers":         {[]string{controller, servers}, []string{servers, controller}},
+		"one xds-server":     {[]string{first}, []string{first}},
+		"all xds-servers":    {[]string{servers}, []string{servers}},
+		"the controller":     {[]string{controller}, []string{controller}},
+		"the gateway-agents": {[]string{gateways}, []string{gateways}},
+		"all, and the xds-servers come last": {[]string{servers, controller, gateways, edges},
+			[]string{controller, gateways, edges, servers}},
+		"all, and the controller comes last": {[]string{controller, gateways, edges, servers},
+			[]string{servers, gateways, edges, controller}},
+		"all, and the agents come last": {[]string{gateways, edges, servers, controller},
+			[]string{servers, controller, edges, gateways}},
+		"xds-servers and controller": {[]string{servers, controller}, []string{controller, servers}},
+		"controller and xds-servers": {[]string{controller, servers}, []string{servers, controller}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -126,8 +131,8 @@ func steady(t *testing.T, v *viewer, want string, long time.Duration) {
 	})
 }
 
-// TestNothingIsConcludedTooEarly restarts everything and watches what a controller sees on the way: no tunnel may be known to
-// be away that is there.
+// TestNothingIsConcludedTooEarly restarts everything and watches what a controller sees on the way: no tunnel may be
+// known to be away that is there.
 func TestNothingIsConcludedTooEarly(t *testing.T) {
 	t.Parallel()
 	f := newFleetOfTwo(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is said to be held back only if it is there: its control
-// channel stays open for a while after its network has gone.
+// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is said to be held back only if
+// it is there: its control channel stays open for a while after its network has gone.
 func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 	there := collect.EdgeLook{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443"}}
 	mute := collect.EdgeLook{Node: "e2", Problem: "its agent has not answered in time"}
@@ -21,10 +21,13 @@ func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 		want  Status
 		says  string
 	}{
-		"one answers":            {looks: lookers{looks: []collect.EdgeLook{there, mute}}, want: Broken, says: "reports by the control channel, and has no tunnel"},
-		"none answers":           {looks: lookers{looks: []collect.EdgeLook{mute}}, want: Skipped, says: "e2 has its control channel still open, and does not answer (its agent has not answered in time)"},
-		"nobody can be asked":    {looks: lookers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
-		"no server is to be had": {looks: lookers{looks: []collect.EdgeLook{mute}}, blind: "they can't be reached", want: Skipped, says: "no edge is connected"},
+		"one answers": {looks: lookers{looks: []collect.EdgeLook{there, mute}}, want: Broken,
+			says: "reports by the control channel, and has no tunnel"},
+		"none answers": {looks: lookers{looks: []collect.EdgeLook{mute}}, want: Skipped,
+			says: "e2 has its control channel still open, and does not answer (its agent has not answered in time)"},
+		"nobody can be asked": {looks: lookers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
+		"no server is to be had": {looks: lookers{looks: []collect.EdgeLook{mute}}, blind: "they can't be reached",
+			want: Skipped, says: "no edge is connected"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

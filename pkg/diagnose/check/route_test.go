@@ -42,7 +42,8 @@ func (e expected) compare(t *testing.T, f finding) {
 func gateways(change ...func(*collect.Gateway)) (all []collect.Gateway) {
 	for i, c := range change {
 		g := collect.Gateway{
-			Name: []string{"gateway-0", "gateway-1"}[i], Installed: true, Connected: true, Ready: true, Since: noon.Add(-time.Hour),
+			Name: []string{"gateway-0", "gateway-1"}[i], Installed: true, Connected: true, Ready: true,
+			Since:     noon.Add(-time.Hour),
 			Resources: []collect.Resource{{Name: "c1.test", Status: collect.Synced}},
 		}
 		c(&g)
@@ -131,7 +132,8 @@ func TestTunnelsOnGateways(t *testing.T) {
 	tunnel := func(gateway, node, worker string) collect.Tunnel {
 		return collect.Tunnel{Gateway: gateway, Node: node, Worker: worker, RTT: 12 * time.Millisecond}
 	}
-	both := []collect.Tunnel{tunnel("gateway-0", "e1", "0"), tunnel("gateway-0", "e1", "1"), tunnel("gateway-1", "e1", "0")}
+	both := []collect.Tunnel{tunnel("gateway-0", "e1", "0"), tunnel("gateway-0", "e1", "1"),
+		tunnel("gateway-1", "e1", "0")}
 	for sentence, tc := range map[string]struct {
 		fleet   collect.Fleet
 		revoked string
@@ -168,12 +170,14 @@ func TestTunnelsOnGateways(t *testing.T) {
 			expected{OK, "gateway-1: 0"},
 		},
 		"a worker has none": {
-			collect.Fleet{Gateways: gateways(well, well), Tunnels: both, Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both,
+				Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
 			"",
 			expected{Warning, "e1 has none on 1 of the workers of gateway-1"},
 		},
 		"a gateway may have more than it reports": {
-			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }), Tunnels: both},
+			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }),
+				Tunnels: both},
 			"",
 			expected{Warning, "gateway-1 is incomplete: a line was lost"},
 		},

@@ -1,6 +1,6 @@
-// Package agent is the agents' side of reports: the state of an edge or the table of a gateway goes in, and out come the
-// streams to an xds-server that report it, and the answers to the questions that come back. It knows neither Kubernetes
-// nor Envoy's API.
+// Package agent is the agents' side of reports: the state of an edge or the table of a gateway goes in, and out come
+// the streams to an xds-server that report it, and the answers to the questions that come back. It uses neither
+// Kubernetes nor Envoy's API.
 package agent
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// Dump writes {"configs": [...]}, the Envoy clusters and listeners of /config_dump that came on a stream's behalf: those with some names, or
-// all of them without any.
+// Dump writes {"configs": [...]}: of /config_dump the Envoy clusters and listeners of one stream, those with these
+// names, or all where names is empty.
 type Dump func(ctx context.Context, names []string, to io.Writer) error
 
-// See looks at the apiserver of the edge on whose behalf a stream is, now.
+// See observes the apiserver of the stream's edge now.
 type See func(ctx context.Context) (*reportv1.APIServer, error)
 
 const (
@@ -51,7 +51,7 @@ type answers struct {
 	slots   chan struct{}
 	running sync.WaitGroup
 	mu      sync.Mutex // guards closed
-	closed  bool       // nothing begins any more
+	closed  bool       // no answer may begin
 }
 
 func newAnswers(a *answers) *answers {
@@ -59,7 +59,7 @@ func newAnswers(a *answers) *answers {
 	return a
 }
 
-// take begins to answer a question. Of more than a hub asks nothing is heard.
+// take begins to answer a question. It drops one beyond report.MaxQuestions, and any after wait.
 func (a *answers) take(ctx context.Context, q *reportv1.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -81,7 +81,7 @@ func (a *answers) take(ctx context.Context, q *reportv1.Question) {
 	})
 }
 
-// wait waits until nothing is sent any more, after the end of the context of all.
+// wait blocks until all answers have ended. Their context must have ended before.
 func (a *answers) wait() {
 	a.mu.Lock()
 	a.closed = true
@@ -94,7 +94,7 @@ func (a *answers) answer(ctx context.Context, q *reportv1.Question) error {
 	case q.GetTunnels() != nil && a.measure != nil:
 		return a.answerTunnels(q)
 	case q.GetDump() != nil && a.dump != nil:
-		a.dumping.Lock() // one of a hub that lost its patience may still run
+		a.dumping.Lock() // an answer that the hub gave up may still be written
 		defer a.dumping.Unlock()
 		return a.answerDump(ctx, q)
 	case q.GetProof() != nil && a.prove != nil:
@@ -120,7 +120,8 @@ func (a *answers) answerTunnels(q *reportv1.Question) error {
 		part := &reportv1.Answer{Number: q.GetNumber()}
 		for _, t := range all[:n] {
 			part.Tunnels = append(part.Tunnels, &reportv1.MeasuredTunnel{
-				Tunnel:          &reportv1.Tunnel{Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker, Since: timestamppb.New(t.Since)},
+				Tunnel: &reportv1.Tunnel{Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker,
+					Since: timestamppb.New(t.Since)},
 				RoundTripMicros: uint32(t.RTT.Microseconds()),
 			})
 		}

@@ -7,16 +7,16 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Peers is what all xds-servers together say of the gateways beside one.
+// Peers are the other gateways of the installation, as all xds-servers together report them to one.
 type Peers struct {
 	Ready []string        // names of those that take clients, in order
 	Edges []model.EdgeRef // that have tunnels to at least one of them, in order
-	// Known is false if there may be more of both. It is true as soon as every gateway of the installation reports, and else when
-	// all of the servers were asked and every gateway that lives has had time to report.
+	// Known is false if there may be more of both. It is true as soon as every gateway of the installation reports, and
+	// else when all of the servers were asked and every gateway that lives has had time to report.
 	Known bool
 }
 
-// MergePeers joins what the servers have answered to the gateway called me; nil stands for one that gave no answer.
+// MergePeers joins the answers of the servers to the gateway called me; nil stands for a server that did not answer.
 func MergePeers(me string, answers []*reportv1.PeersAnswer) Peers {
 	var p Peers
 	settled := len(answers) > 0

@@ -32,8 +32,8 @@ type EdgeSource struct {
 	Reopen retry.Backoff
 }
 
-// SendEdge reports for one tunnel of an edge until ctx ends (nil) or the server refuses it for good (the error then wraps
-// certs.ErrRefused).
+// SendEdge reports for one tunnel of an edge until ctx ends (nil) or the server refuses it for good (the error then
+// wraps certs.ErrRefused).
 func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, from EdgeSource, log *slog.Logger) error {
 	changed := from.Changed
 	return report.Keep(ctx, reopening(from.Reopen), log, func(ctx context.Context, patient bool) error {
@@ -75,7 +75,7 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, from EdgeSourc
 	})
 }
 
-// GatewayState is what a gateway-agent knows of its Envoy.
+// GatewayState is the state of a gateway's Envoy.
 type GatewayState struct {
 	Ready bool   // it takes clients
 	Hang  string // the parts of it that do not answer the agent; empty: all do
@@ -91,8 +91,8 @@ type GatewaySource struct {
 	Reopen retry.Backoff
 }
 
-// SendGateway reports the table of a gateway until ctx ends, and applies denials to it. It begins when the table has read
-// its tunnels.
+// SendGateway reports the table of a gateway until ctx ends, and applies denials to it. It begins when the table has
+// read its tunnels.
 func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from GatewaySource, log *slog.Logger) error {
 	table, state := from.Table, from.State
 	if _, version := table.Snapshot(); version == 0 {
@@ -160,7 +160,7 @@ func oneByOne[M any](send func(*M) error) func(*M) error {
 	}
 }
 
-// until returns a context that ends when a channel is closed, too.
+// until returns a context that also ends when a channel is closed.
 func until(ctx context.Context, closed <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -173,8 +173,10 @@ func until(ctx context.Context, closed <-chan struct{}) (context.Context, contex
 	return ctx, cancel
 }
 
-// news waits for what is to be reported after a version, which 0 is for all there is. When ctx ends it is nothing.
-func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.Logger) (*reportv1.GatewayReport, uint64) {
+// news waits for changes after a version and returns them with the next version; version 0 returns the whole table at
+// once.
+func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.Logger) (*reportv1.GatewayReport,
+	uint64) {
 	if version > 0 {
 		if opened, closed, next, ok := table.Changes(ctx, version); ok {
 			return &reportv1.GatewayReport{Tunnels: messages(opened), Closed: closed}, next
@@ -188,7 +190,8 @@ func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.L
 	return &reportv1.GatewayReport{Snapshot: true, Tunnels: messages(all)}, next
 }
 
-// holes are those that are not told yet, and those that were told and have changed. It brings up to date what was told.
+// holes returns the holes that are new or have changed since told, with 0 workers for those that are over, and updates
+// told.
 func holes(all []tunnels.Hole, told map[model.EdgeRef]int) (list []*reportv1.Hole) {
 	add := func(ref model.EdgeRef, workers int) {
 		list = append(list, &reportv1.Hole{Node: ref.Node, TunnelId: ref.ID, Workers: int32(workers)})
@@ -213,12 +216,13 @@ func holes(all []tunnels.Hole, told map[model.EdgeRef]int) (list []*reportv1.Hol
 func messages(all []tunnels.Tunnel) []*reportv1.Tunnel {
 	list := make([]*reportv1.Tunnel, len(all))
 	for i, t := range all {
-		list[i] = &reportv1.Tunnel{Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker, Since: timestamppb.New(t.Since)}
+		list[i] = &reportv1.Tunnel{Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker,
+			Since: timestamppb.New(t.Since)}
 	}
 	return list
 }
 
-// receive takes what comes until the stream ends, and returns a channel that then has the reason, once.
+// receive hands each message to take until the stream ends, and returns a channel that then holds the reason, once.
 func receive[M any](recv func() (*M, error), take func(*M)) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
@@ -234,7 +238,7 @@ func receive[M any](recv func() (*M, error), take func(*M)) <-chan error {
 	return ended
 }
 
-// pause waits, and returns early with the reason if the stream ends.
+// pause waits. It returns early, with the reason, if the stream ends.
 func pause(ended <-chan error, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

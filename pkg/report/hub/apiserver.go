@@ -17,21 +17,22 @@ import (
 )
 
 const (
-	// seeTime is how long an edge has to look at its apiserver and to say what it saw: pkg/probe takes 2.5 s at most, and the way of an edge may be slow.
+	// seeTime is how long an edge has to observe its apiserver and to answer: pkg/probe takes 2.5 s at most, and the
+	// network between may be slow.
 	seeTime = 4 * time.Second
 	// maxSeeing is how many edges of one tunnel are asked: a workload cluster has two or three.
 	maxSeeing = 16
 )
 
-// EdgeLook is what an edge sees of its apiserver now.
+// EdgeLook is an edge's observation of its apiserver now. It is the hub's end of inspectv1.EdgeLook.
 type EdgeLook struct {
 	Node      string
-	APIServer *reportv1.APIServer // nil: Problem says why
+	APIServer *reportv1.APIServer // nil: see Problem
 	Problem   error
 }
 
-// APIServer has all edges of a tunnel that report here look at their apiserver, at the same time. Several who ask for it at the same time are one
-// question.
+// APIServer has all edges of a tunnel that report here observe their apiserver, at the same time. Concurrent calls
+// share one question to an edge.
 func (h *Hub) APIServer(ctx context.Context, id string) []EdgeLook {
 	var looks []EdgeLook
 	h.mu.Lock()
@@ -59,21 +60,23 @@ func (h *Hub) APIServer(ctx context.Context, id string) []EdgeLook {
 
 // see asks one edge.
 func (h *Hub) see(ctx context.Context, edge model.Subject) (*reportv1.APIServer, error) {
-	return together(ctx, h, "apiserver "+edge.Node+" "+edge.ID, seeTime, func(ctx context.Context) (seen *reportv1.APIServer, err error) {
-		q, forget, err := h.ask(func(s *session) bool { return s.subject == edge }, &reportv1.Question{Look: &reportv1.LookQuestion{}}, maxEdgeAnswer)
-		if err != nil {
-			return nil, err
-		}
-		defer forget()
-		err = q.all(ctx, func(a *reportv1.Answer) error {
-			if a.GetApiServer() != nil {
-				seen = report.CleanAPIServer(a.GetApiServer())
+	return together(ctx, h, "apiserver "+edge.Node+" "+edge.ID, seeTime,
+		func(ctx context.Context) (seen *reportv1.APIServer, err error) {
+			q, forget, err := h.ask(func(s *session) bool { return s.subject == edge },
+				&reportv1.Question{Look: &reportv1.LookQuestion{}}, maxEdgeAnswer)
+			if err != nil {
+				return nil, err
 			}
-			return nil
+			defer forget()
+			err = q.all(ctx, func(a *reportv1.Answer) error {
+				if a.GetApiServer() != nil {
+					seen = report.CleanAPIServer(a.GetApiServer())
+				}
+				return nil
+			})
+			if err == nil && seen == nil {
+				err = errors.New("its agent's answer is empty")
+			}
+			return seen, err
 		})
-		if err == nil && seen == nil {
-			err = errors.New("its agent's answer is empty")
-		}
-		return seen, err
-	})
 }

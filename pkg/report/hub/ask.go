@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	// maxEdgeAnswer and maxGatewayAnswer are how much one answer may have. An edge's Envoy has some listeners and Envoy clusters, a
-	// gateway's 10,000 of them, which gzip packs into a tenth.
+	// maxEdgeAnswer and maxGatewayAnswer are how much one answer may have. An edge's Envoy has some listeners and Envoy
+	// clusters, a gateway's 10,000 of them, which gzip packs into a tenth.
 	maxEdgeAnswer, maxGatewayAnswer = 1 << 20, 32 << 20
 )
 
 var (
 	errAway     = status.Error(codes.NotFound, "its agent does not report to this server")
-	errBusy     = status.Error(codes.ResourceExhausted, "its agent is being asked by somebody else: try again")
+	errBusy     = status.Error(codes.ResourceExhausted, "its agent answers as many questions as it may: try again")
 	errTooLarge = status.Error(codes.ResourceExhausted, "its agent's answer is larger than an answer may be")
 )
 
-// asked is what is to be said on a session, and the questions that wait for their answers. The hub's lock guards it.
+// asked is what is to be sent on a session, and the questions that wait for their answers. The hub's lock guards it.
 type asked struct {
 	last    uint64
 	open    map[uint64]*question
 	send    func(*reportv1.Question) error
-	sending bool        // there is a goroutine that does, which only those sessions have on which there is something to be said
+	sending bool        // a goroutine sends: only a session with something to send has one
 	next    []*question // for it
-	denied  bool        // who is denied, likewise: every message to a gateway says it
+	denied  bool        // the denials are to be sent: every message to a gateway has them
 }
 
-// ask has a question sent on a session, and returns nil and why if that can't be.
+// ask sends a question on a session and returns it with a function that forgets it; an error is a gRPC status.
 func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*question, func(), error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	}
 	s.asked.open[q.GetNumber()] = a
 	s.asked.next = append(s.asked.next, a)
-	h.say(s)
+	h.startSending(s)
 	return a, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -69,24 +69,24 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	}, nil
 }
 
-// order tells a gateway who is denied.
+// order sends the denials to a gateway.
 func (h *Hub) order(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.asked.denied = true
-	h.say(s)
+	h.startSending(s)
 }
 
-// say says what is to be said on a session, unless somebody does.
-func (h *Hub) say(s *session) {
+// startSending starts to send what is to be sent on a session, unless a goroutine does already.
+func (h *Hub) startSending(s *session) {
 	if !s.asked.sending {
 		s.asked.sending = true
-		go h.sayAll(&s.asked)
+		go h.sendAll(&s.asked)
 	}
 }
 
-// sayAll ends when there is no more to be said. After the end of the stream nothing is.
-func (h *Hub) sayAll(a *asked) {
+// sendAll sends until there is no more to be sent, or the stream has ended.
+func (h *Hub) sendAll(a *asked) {
 	for {
 		h.mu.Lock()
 		if len(a.next) == 0 && !a.denied {
@@ -98,7 +98,7 @@ func (h *Hub) sayAll(a *asked) {
 		if len(a.next) > 0 {
 			q, a.next = a.next[0].Question, a.next[1:]
 		}
-		a.denied = false // before that is read which is sent
+		a.denied = false // before send reads the denials
 		h.mu.Unlock()
 		if a.send(q) != nil {
 			return
@@ -106,7 +106,7 @@ func (h *Hub) sayAll(a *asked) {
 	}
 }
 
-// answer takes over a part of an answer. One that nobody waits for is dropped.
+// answer appends a part to the answer of an open question. It drops the part of a question that is not open.
 func (h *Hub) answer(s *session, a *reportv1.Answer) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,17 +128,17 @@ func (h *Hub) answer(s *session, a *reportv1.Answer) error {
 	if a.GetLast() {
 		delete(s.asked.open, a.GetNumber())
 	}
-	poke(q.wake)
+	notify(q.wake)
 	return nil
 }
 
-// drop tells who waits for answers on a session that there will be none.
+// drop ends all questions of a session with errAway.
 func (s *session) drop() {
 	for number, q := range s.asked.open {
 		q.mu.Lock()
 		q.ended = errAway
 		q.mu.Unlock()
-		poke(q.wake)
+		notify(q.wake)
 		delete(s.asked.open, number)
 	}
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// ClusterMetrics returns what a hub knows of each of some workload clusters, which are named by Tunnel.spec.id. What is reported of others
-// makes no series.
+// ClusterMetrics returns the metrics of those workload clusters that keys returns, by Tunnel.spec.id. Reports of others
+// make no series.
 func (h *Hub) ClusterMetrics(keys func() map[string]model.Key) prometheus.Collector {
 	s := &metrics.Set{}
 	s.Look(func(emit metrics.Emit) { h.lookAtClusters(keys(), emit) },
-		"fairlead_report_cluster_tunnels", "fairlead_report_cluster_edges", "fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds")
+		"fairlead_report_cluster_tunnels", "fairlead_report_cluster_edges",
+		"fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds")
 	return s
 }
 
@@ -36,7 +37,8 @@ func (h *Hub) lookAtClusters(keys map[string]model.Key, emit metrics.Emit) {
 		emit("fairlead_report_cluster_tunnels", float64(f.tunnels), key.Namespace, key.Name)
 		emit("fairlead_report_cluster_edges", float64(f.edges), key.Namespace, key.Name)
 		if !f.expiry.IsZero() {
-			emit("fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds", float64(f.expiry.Unix()), key.Namespace, key.Name)
+			emit("fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds", float64(f.expiry.Unix()), key.Namespace,
+				key.Name)
 		}
 	}
 }
@@ -46,7 +48,7 @@ func (h *Hub) count(all map[string]*clusterFigures) {
 	defer h.mu.Unlock()
 	for _, g := range h.gateways {
 		if !g.connected {
-			continue // another server may know better
+			continue // another server may have its newer report
 		}
 		for p, c := range g.counts {
 			if f := all[p.id]; f != nil {

@@ -8,12 +8,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Metrics returns what a hub counts. It is looked up when somebody asks: the hub has it all.
+// Metrics returns the metrics of a hub. They are computed at each scrape, from the state that the hub has anyway.
 func (h *Hub) Metrics() prometheus.Collector {
 	s := &metrics.Set{}
-	s.Look(h.look, "fairlead_report_streams", "fairlead_report_watchers", "fairlead_report_edges", "fairlead_report_edge_apiservers",
-		"fairlead_report_troubled_edges", "fairlead_report_edges_without_tunnel", "fairlead_report_boot_machines", "fairlead_report_boot_bytes",
-		"fairlead_report_gateway_connected", "fairlead_report_gateway_ready", "fairlead_report_gateway_tunnels", "fairlead_report_gateway_edges")
+	s.Look(h.look, "fairlead_report_streams", "fairlead_report_watchers", "fairlead_report_edges",
+		"fairlead_report_edge_apiservers",
+		"fairlead_report_troubled_edges", "fairlead_report_edges_without_tunnel", "fairlead_report_boot_machines",
+		"fairlead_report_boot_bytes",
+		"fairlead_report_gateway_connected", "fairlead_report_gateway_ready", "fairlead_report_gateway_tunnels",
+		"fairlead_report_gateway_edges")
 	return s
 }
 
@@ -34,7 +37,7 @@ func (h *Hub) look(emit metrics.Emit) {
 	for name, g := range h.gateways {
 		emit("fairlead_report_gateway_connected", metrics.Bool(g.connected), name)
 		if !g.connected {
-			continue // another server may know better
+			continue // another server may have its newer report
 		}
 		emit("fairlead_report_gateway_ready", metrics.Bool(g.ready), name)
 		emit("fairlead_report_gateway_tunnels", float64(len(g.tunnels)), name)
@@ -67,7 +70,7 @@ func (h *Hub) lookAtEdges(emit metrics.Emit) {
 	}
 }
 
-// hasTunnel says whether an edge has a tunnel to a gateway that reports here.
+// hasTunnel returns whether an edge has a tunnel to a gateway that reports here.
 func (h *Hub) hasTunnel(key pair) bool {
 	for _, g := range h.gateways {
 		if g.connected && g.counts[key].n > 0 {

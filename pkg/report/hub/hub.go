@@ -1,6 +1,6 @@
 // Package hub is the xds-server's side of reports: the reports of edges and gateways go in by their streams and boot
-// reports by Boot; out come changes to the controllers that watch, the answers to questions for agents, the tunnels that
-// the other gateways have, and metrics. It stores nothing on disk, and knows neither Kubernetes nor what other hubs have.
+// reports by Boot; out come changes to the controllers that watch, the answers to questions for agents, the tunnels
+// that the other gateways have, and metrics. It stores nothing on disk, and uses neither Kubernetes nor other hubs.
 package hub
 
 import (
@@ -38,12 +38,12 @@ type Hub struct {
 	now       func() time.Time
 	open      context.Context
 	close     context.CancelFunc
-	said      *limit.Rates // what was logged about whom
+	said      *limit.Rates // refusals that were logged, by caller
 	lines     *limit.Rates // lines that were logged, by tunnel id
-	watching  sync.Once    // the goroutine that looks who is denied
+	watching  sync.Once    // starts watchDenied
 
 	mu       sync.Mutex
-	ready    time.Time     // when the first one was admitted; zero: nobody was
+	ready    time.Time     // when the first stream was admitted; zero: none was
 	settle   time.Duration // see report.Times
 	keep     time.Duration // likewise
 	swept    time.Time     // when those that are away for long were forgotten last
@@ -65,20 +65,20 @@ type count struct {
 	without int // workers that have none, if others have
 }
 
-// presence is whether somebody's stream is open, and since when that is so.
+// presence is whether an agent's stream is open, and since when.
 type presence struct {
 	connected bool
 	since     time.Time
 }
 
-// gateway is all that one gateway has said.
+// gateway is the state of one gateway, by its reports.
 type gateway struct {
 	presence
 	tunnels map[string]pair // by key
 	counts  map[pair]count
 	ready   bool   // it takes clients
 	hang    string // the parts of its Envoy that do not answer
-	// incomplete says why it may have tunnels that it does not report; empty: it has none.
+	// incomplete is why it may have tunnels that it does not report; empty: it has none.
 	incomplete string
 }
 
@@ -86,7 +86,7 @@ type gateway struct {
 type edge struct {
 	presence
 	report *reportv1.EdgeReport
-	said   time.Time // when that was
+	said   time.Time // when it was received
 }
 
 // session is the one stream that counts of an edge or a gateway.
@@ -131,14 +131,14 @@ func (h *Hub) begin(s *session) {
 	h.sweep()
 }
 
-// admitted notes that somebody was let in, so that agents can report from now on.
+// admitted notes the first stream that was admitted: agents can report from now on.
 func (h *Hub) admitted() {
 	if h.ready.IsZero() {
 		h.ready = h.now()
 	}
 }
 
-// finish ends a session, which says something only if no newer one has taken its place.
+// finish ends a session. Its reporter is gone only if no newer session has taken its place.
 func (h *Hub) finish(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,7 +148,7 @@ func (h *Hub) finish(s *session) {
 	}
 	delete(h.sessions, s.subject)
 	if h.open.Err() != nil {
-		return // it is the server that goes away, which is seen by those who watch
+		return // this server ends, which watchers see by their own streams
 	}
 	var p *presence
 	key := changeKey{kind: kindEdge, pair: pair{s.subject.Node, s.subject.ID}}
@@ -187,7 +187,7 @@ func (h *Hub) arrive(s *session, p *presence) bool {
 	return true
 }
 
-// edgeReport takes what an edge says.
+// edgeReport applies a report of an edge.
 func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 	if err := report.CheckEdge(r); err != nil {
 		return err
@@ -214,7 +214,7 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 	return nil
 }
 
-// gatewayReport takes what a gateway says.
+// gatewayReport applies a report of a gateway.
 func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if err := report.CheckGateway(r); err != nil {
 		return err
@@ -256,7 +256,7 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	return nil
 }
 
-// apply returns the edges of whose tunnels there is news.
+// apply applies a report and returns the edges whose count of tunnels has changed.
 func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
 	before := map[pair]count{}
 	set := func(key string, to pair) {
@@ -293,7 +293,7 @@ func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
 	return changed
 }
 
-// change changes what is known of the tunnels of an edge, and notes what it was before. Of an edge without tunnels nothing is known.
+// change changes the count of an edge, and notes in before what it was. An edge without tunnels has no count.
 func (g *gateway) change(key pair, before map[pair]count, do func(*count)) {
 	c := g.counts[key]
 	if _, noted := before[key]; !noted {

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// liveTime is how long a gateway has to say more of its tunnels.
+	// liveTime is how long a gateway has to measure its tunnels and to answer.
 	liveTime = time.Second
 )
 
-// Look is what a hub knows at one time.
+// Look is a snapshot of a hub.
 type Look struct {
 	Now      time.Time // by the hub's clock, as all times but those of tunnels
 	Settled  bool      // every agent that lives has had time to report
@@ -39,12 +39,12 @@ type GatewayLook struct {
 	Since            time.Time // zero: it has never reported to this hub
 	Tunnels          []*reportv1.MeasuredTunnel
 	Holes            []*reportv1.Hole
-	Problem          error // why the tunnels have no more than their names; nil: they have, or it was not asked for
+	Problem          error // why the tunnels were not measured; nil: they were, or live was not set
 }
 
-// Look returns what is known of the tunnels with some ids, or of all without any. live asks the gateways that report for worker, age and
-// round-trip time of the tunnels; of those that don't answer soon it tells without. Several who ask for the same at the same time are
-// one question.
+// Look returns a snapshot of the tunnels with these ids, or of all where ids is empty. live also asks the gateways that
+// report for worker, age and round-trip time of each tunnel; a gateway that does not answer within liveTime has a
+// Problem. Concurrent calls for the same ids share one question to a gateway.
 func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
 	var answers map[string]*measured
 	if live {
@@ -67,13 +67,14 @@ func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
 	}
 	for p, e := range h.edges {
 		if wanted(p.id) {
-			look.Edges = append(look.Edges, &reportv1.EdgeState{Node: p.node, TunnelId: p.id, Connected: e.connected, Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.said)})
+			look.Edges = append(look.Edges, &reportv1.EdgeState{Node: p.node, TunnelId: p.id, Connected: e.connected,
+				Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.said)})
 		}
 	}
 	return look
 }
 
-// look is what is known of a gateway, with its own answer where there is one.
+// look returns the snapshot of a gateway, with its measurements where it answered.
 func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLook {
 	one := GatewayLook{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
 	if answer != nil {
@@ -83,7 +84,8 @@ func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLoo
 		one.Tunnels = nil
 		for key, p := range g.tunnels {
 			if wanted(p.id) {
-				one.Tunnels = append(one.Tunnels, &reportv1.MeasuredTunnel{Tunnel: &reportv1.Tunnel{Key: key, Node: p.node, TunnelId: p.id}})
+				one.Tunnels = append(one.Tunnels, &reportv1.MeasuredTunnel{Tunnel: &reportv1.Tunnel{Key: key, Node: p.node,
+					TunnelId: p.id}})
 			}
 		}
 	}
@@ -125,7 +127,9 @@ func (h *Hub) measureAll(ctx context.Context, ids []string) map[string]*measured
 func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*reportv1.MeasuredTunnel, error) {
 	key := "tunnels " + gateway + " " + strings.Join(slices.Sorted(slices.Values(ids)), " ")
 	return together(ctx, h, key, liveTime, func(ctx context.Context) (all []*reportv1.MeasuredTunnel, err error) {
-		q, forget, err := h.ask(func(s *session) bool { return s.subject.Role == model.RoleGateway && s.subject.Node == gateway },
+		q, forget, err := h.ask(func(s *session) bool {
+			return s.subject.Role == model.RoleGateway && s.subject.Node == gateway
+		},
 			&reportv1.Question{Tunnels: &reportv1.TunnelsQuestion{TunnelIds: ids}}, maxGatewayAnswer)
 		if err != nil {
 			return nil, err
@@ -144,10 +148,11 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*rep
 	})
 }
 
-// together asks once for all who want to know the same at the same time. The answer must not be changed.
-func together[T any](ctx context.Context, h *Hub, key string, most time.Duration, ask func(context.Context) (T, error)) (answer T, err error) {
+// together calls ask once for all concurrent calls with one key. The answer is shared and must not be changed.
+func together[T any](ctx context.Context, h *Hub, key string, most time.Duration,
+	ask func(context.Context) (T, error)) (answer T, err error) {
 	done := h.looks.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(h.open, most) // of all who ask
+		ctx, cancel := context.WithTimeout(h.open, most) // of all callers
 		defer cancel()
 		return ask(ctx)
 	})
@@ -162,8 +167,9 @@ func together[T any](ctx context.Context, h *Hub, key string, most time.Duration
 	}
 }
 
-// Dump asks an agent what its Envoy runs of some resources, or of all without names, and writes the answer, a gzip stream, as it comes. The
-// error is a gRPC status: codes.NotFound if that node does not report here.
+// Dump asks an agent for the resources with these names that its Envoy runs, or for all where names is empty, and
+// writes the answer, a gzip stream, as it comes. The error is a gRPC status: codes.NotFound if the node does not report
+// here.
 func (h *Hub) Dump(ctx context.Context, node string, names []string, write func([]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, report.DumpTime)
 	defer cancel()

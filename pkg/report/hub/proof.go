@@ -17,14 +17,14 @@ import (
 // that.
 const proofTime = 5 * time.Second
 
-// GatewayProof is what one gateway says of the tunnels of an edge.
+// GatewayProof is the answer of one gateway about the tunnels of an edge.
 type GatewayProof struct {
 	Name    string
-	Proof   *reportv1.Proof // nil: Problem says why
+	Proof   *reportv1.Proof // nil: see Problem
 	Problem error
 }
 
-// Prove asks every gateway of the installation what its kernel's sockets say now of the tunnels of an edge. One that
+// Prove has every gateway of the installation compare the tunnels of an edge with its kernel's sockets now. One that
 // does not report here has a Problem.
 func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 	names := slices.Clone(h.admission.Gateways())
@@ -53,7 +53,8 @@ func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 func (h *Hub) prove(ctx context.Context, gateway string, edge model.EdgeRef) (*reportv1.Proof, error) {
 	key := strings.Join([]string{"proof", gateway, edge.Node, edge.ID}, " ")
 	return together(ctx, h, key, proofTime, func(ctx context.Context) (proof *reportv1.Proof, err error) {
-		question := &reportv1.Question{Proof: &reportv1.ProofQuestion{Edge: &reportv1.Edge{Node: edge.Node, TunnelId: edge.ID}}}
+		question := &reportv1.Question{Proof: &reportv1.ProofQuestion{Edge: &reportv1.Edge{Node: edge.Node,
+			TunnelId: edge.ID}}}
 		of := func(s *session) bool { return s.subject.Role == model.RoleGateway && s.subject.Node == gateway }
 		q, forget, err := h.ask(of, question, maxEdgeAnswer)
 		if err != nil {
@@ -62,7 +63,8 @@ func (h *Hub) prove(ctx context.Context, gateway string, edge model.EdgeRef) (*r
 		defer forget()
 		err = q.all(ctx, func(a *reportv1.Answer) error {
 			if p := a.GetProof(); p != nil {
-				proof = &reportv1.Proof{Denied: p.GetDenied(), Closed: p.GetClosed(), Open: p.GetOpen(), Incomplete: report.Text(p.GetIncomplete(), report.MaxText)}
+				proof = &reportv1.Proof{Denied: p.GetDenied(), Closed: p.GetClosed(), Open: p.GetOpen(),
+					Incomplete: report.Text(p.GetIncomplete(), report.MaxText)}
 			}
 			return nil
 		})

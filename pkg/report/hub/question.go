@@ -12,8 +12,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// question is one that an agent has been asked. What comes in answer is kept until who asked takes it, so that nobody who is slow holds
-// the agent's stream.
+// question is a question to an agent. Parts of its answer are kept until the caller reads them, so that a slow caller
+// does not hold up the agent's stream.
 type question struct {
 	*reportv1.Question
 	most int // bytes of the answer
@@ -25,7 +25,7 @@ type question struct {
 	wake  chan struct{} // holds one if there is something new
 }
 
-// next waits for a part of the answer.
+// next blocks until a part of the answer has come, the answer has ended, or ctx has.
 func (q *question) next(ctx context.Context) (*reportv1.Answer, error) {
 	for {
 		q.mu.Lock()
@@ -48,7 +48,7 @@ func (q *question) next(ctx context.Context) (*reportv1.Answer, error) {
 	}
 }
 
-// all hands on every part of an answer, until the last.
+// all hands each part of an answer to take, until the last.
 func (q *question) all(ctx context.Context, take func(*reportv1.Answer) error) error {
 	for {
 		part, err := q.next(ctx)
@@ -67,8 +67,8 @@ func (q *question) all(ctx context.Context, take func(*reportv1.Answer) error) e
 	}
 }
 
-// poke signals a channel of capacity 1.
-func poke(to chan struct{}) {
+// notify signals a channel of capacity 1.
+func notify(to chan struct{}) {
 	select {
 	case to <- struct{}{}:
 	default:

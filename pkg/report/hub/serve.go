@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// firstTime is how long a stream may say nothing at its beginning.
+	// firstTime is how long a stream may take to its first report.
 	firstTime = 30 * time.Second
 	// maxSaid is how many callers and reasons are remembered for sayRate.
 	maxSaid = 4096
@@ -32,7 +32,8 @@ var sayRate = limit.Rate{Every: time.Hour, Burst: 1}
 
 // Gateway implements the service.
 func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, reportv1.GatewayOrders]) error {
-	c := &conversation[reportv1.GatewayReport]{hub: h, role: model.RoleGateway, pace: report.GatewayPace, recv: stream.Recv, take: h.gatewayReport}
+	c := &conversation[reportv1.GatewayReport]{hub: h, role: model.RoleGateway, pace: report.GatewayPace,
+		recv: stream.Recv, take: h.gatewayReport}
 	return c.serve(stream.Context(), func(q *reportv1.Question) error {
 		denied, _ := h.admission.Denied() // the newest: one sender after the other
 		return stream.Send(&reportv1.GatewayOrders{Denied: report.DeniedMessage(denied), Question: q})
@@ -41,12 +42,15 @@ func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, re
 
 // Edge implements the service.
 func (h *Hub) Edge(stream grpc.BidiStreamingServer[reportv1.EdgeReport, reportv1.EdgeOrders]) error {
-	c := &conversation[reportv1.EdgeReport]{hub: h, role: model.RoleEdge, pace: report.EdgePace, recv: stream.Recv, take: h.edgeReport}
-	return c.serve(stream.Context(), func(q *reportv1.Question) error { return stream.Send(&reportv1.EdgeOrders{Question: q}) })
+	c := &conversation[reportv1.EdgeReport]{hub: h, role: model.RoleEdge, pace: report.EdgePace, recv: stream.Recv,
+		take: h.edgeReport}
+	return c.serve(stream.Context(), func(q *reportv1.Question) error {
+		return stream.Send(&reportv1.EdgeOrders{Question: q})
+	})
 }
 
-// conversation is one stream of an edge or a gateway. There are thousands of them, on which something is said once in a while, so each has one
-// goroutine alone, which reads; what is to be said is said by another one that lives as long as that takes.
+// conversation is one stream of an edge or a gateway. There are thousands of them, mostly idle, so each has one
+// goroutine, which reads; another one sends, and lives only while there is something to send.
 type conversation[M any] struct {
 	hub  *Hub
 	role model.Role
@@ -55,7 +59,8 @@ type conversation[M any] struct {
 	take func(*session, *M) error
 }
 
-// serve serves a stream to its end, and logs a refusal. send sends orders, with a question or without; it is never called twice at a time.
+// serve serves a stream to its end, and logs a refusal. send sends orders, with a question or without; it is never
+// called twice at a time.
 func (c *conversation[M]) serve(ctx context.Context, send func(*reportv1.Question) error) error {
 	subject, err := caller(ctx, c.hub.domain, c.role, c.hub.now())
 	if err == nil {
@@ -69,7 +74,7 @@ func (c *conversation[M]) serve(ctx context.Context, send func(*reportv1.Questio
 
 func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	h := c.hub
-	// Before anything of it is known: one that is not admitted must not end another stream.
+	// Before the session begins: a stream that is not admitted must not end another one.
 	if err := h.admission.Admit(s.subject); err != nil {
 		return err
 	}
@@ -79,7 +84,7 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	})
 	h.begin(s)
 	defer h.finish(s)
-	// Whoever was revoked or shut out since then was not told by those who look at all.
+	// A revocation since the first check did not see this session.
 	if err := h.admission.Admit(s.subject); err != nil {
 		return err
 	}
@@ -109,8 +114,9 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	}
 }
 
-// watchDenied ends the streams of those who are let in no more, tells gateways whom to deny, and ends all streams when the hub is closed. One
-// goroutine does so for all of them. changed is closed when somebody else is denied than when the first stream began.
+// watchDenied ends the streams that are not admitted any more, sends changed denials to gateways, and ends all streams
+// when the hub is closed. One goroutine does so for all of them. changed is closed when the denials differ from those
+// at the first stream.
 func (h *Hub) watchDenied(changed <-chan struct{}) {
 	for {
 		select {
@@ -128,7 +134,7 @@ func (h *Hub) watchDenied(changed <-chan struct{}) {
 	}
 }
 
-// endAll ends the streams for which there is an error, and returns the others.
+// endAll ends the sessions for which why returns an error, and returns the others.
 func (h *Hub) endAll(why func(*session) error) (others []*session) {
 	h.mu.Lock()
 	all := slices.Collect(maps.Values(h.sessions))
@@ -143,12 +149,13 @@ func (h *Hub) endAll(why func(*session) error) (others []*session) {
 	return others
 }
 
-// refused logs an error that says that a caller does what it may not do: once in a while for each, because who is refused comes
-// back.
+// refused logs a refusal of a caller, at sayRate: a refused caller tries again and again.
 func (h *Hub) refused(subject model.Subject, err error) {
-	refusals := []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted, codes.FailedPrecondition}
+	refusals := []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument,
+		codes.ResourceExhausted, codes.FailedPrecondition}
 	code := status.Code(err)
-	if slices.Contains(refusals, code) && h.said.Take(string(subject.Role)+" "+subject.Node+" "+code.String(), sayRate) == 0 {
+	if slices.Contains(refusals, code) && h.said.Take(string(subject.Role)+" "+subject.Node+" "+code.String(),
+		sayRate) == 0 {
 		h.log.Warn("report refused", "role", subject.Role, "node", subject.Node, "error", err)
 	}
 }

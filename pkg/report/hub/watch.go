@@ -26,21 +26,21 @@ const (
 	kindBoot
 )
 
-// changeKey names one thing that a watcher is told.
+// changeKey names one thing that a watcher is sent.
 type changeKey struct {
 	kind    int
 	gateway string // of a count or a gateway
 	pair    pair   // of a count or an edge; of a boot, with the machine as its node
 }
 
-// watcher is one controller. It is told what is so when it can be told, not all that happened: so one that reads slowly costs
-// no more than one key for each thing that there is.
+// watcher is one controller. It is sent the state at the time of sending, not each change: so a slow one costs no more
+// than one key for each thing that there is.
 type watcher struct {
 	dirty map[changeKey]bool
 	wake  chan struct{} // holds one if something is dirty
 }
 
-// changed tells all watchers.
+// changed notifies all watchers.
 func (h *Hub) changed(key changeKey) {
 	for w := range h.watchers {
 		w.dirty[key] = true
@@ -106,7 +106,7 @@ func (h *Hub) watch(stream grpc.ServerStreamingServer[reportv1.Change], subject 
 	}
 }
 
-// addWatcher returns a watcher for whom everything is new, and when it may be told that this is all.
+// addWatcher returns a watcher for which everything is new, and when it may be sent synced.
 func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,8 +135,8 @@ func (h *Hub) removeWatcher(w *watcher) {
 	delete(h.watchers, w)
 }
 
-// take returns what is so of everything that a watcher was not told yet, at one time. What was forgotten is left out: whoever watches
-// forgets it by itself.
+// take returns the state of everything that a watcher was not sent yet, at one time. What the hub has forgotten is left
+// out: views forget by themselves.
 func (h *Hub) take(w *watcher) []*reportv1.Change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +155,7 @@ func (h *Hub) take(w *watcher) []*reportv1.Change {
 	return changes
 }
 
-// state is what is so of one thing.
+// state returns the state of one thing; nil: the hub has forgotten it.
 func (h *Hub) state(key changeKey) *reportv1.Change {
 	switch key.kind {
 	case kindCount:
@@ -171,7 +171,8 @@ func (h *Hub) state(key changeKey) *reportv1.Change {
 			return nil
 		}
 		return &reportv1.Change{What: &reportv1.Change_Edge{Edge: &reportv1.EdgeState{
-			Node: key.pair.node, TunnelId: key.pair.id, Connected: e.connected, Since: timestamppb.New(e.since), Report: e.report,
+			Node: key.pair.node, TunnelId: key.pair.id, Connected: e.connected, Since: timestamppb.New(e.since),
+			Report: e.report,
 		}}}
 	case kindBoot:
 		b := h.boots.Get(key.pair.id, key.pair.node)

@@ -74,7 +74,8 @@ func snapshot(edges, each int) *reportv1.GatewayReport {
 	for i := range edges {
 		for j := range each {
 			r.Tunnels = append(r.Tunnels, &reportv1.Tunnel{
-				Key: fmt.Sprintf("198.51.100.1:%d>192.0.2.%d:443", i, j), Node: fmt.Sprintf("edge-%d", i), TunnelId: fmt.Sprintf("%024d", i%5000),
+				Key: fmt.Sprintf("198.51.100.1:%d>192.0.2.%d:443", i, j), Node: fmt.Sprintf("edge-%d", i),
+				TunnelId: fmt.Sprintf("%024d", i%5000),
 			})
 		}
 	}
@@ -113,7 +114,8 @@ func TestTheHubForgets(t *testing.T) {
 	if h.edges[pair{"edge-1", idA}] != nil || len(h.edges) != 2 {
 		t.Errorf("%d edges are remembered, want those that are there", len(h.edges))
 	}
-	if !forget(map[int]presence{1: {connected: true, since: start}, 2: {since: start}}, func(p presence) presence { return p }) {
+	if !forget(map[int]presence{1: {connected: true, since: start}, 2: {since: start}},
+		func(p presence) presence { return p }) {
 		t.Error("nobody was forgotten")
 	}
 	if forget(map[int]presence{1: {connected: true, since: start}}, func(p presence) presence { return p }) {
@@ -121,16 +123,18 @@ func TestTheHubForgets(t *testing.T) {
 	}
 }
 
-// FuzzReports feeds a hub with whatever a gateway and an edge may send. Whatever it takes must be of the right form, and the
-// counts must be those of the tunnels.
+// FuzzReports feeds a hub with whatever a gateway and an edge may send. Whatever it takes must be of the right form,
+// and the counts must be those of the tunnels.
 func FuzzReports(f *testing.F) {
 	seed := func(gateway *reportv1.GatewayReport, edge *reportv1.EdgeReport) {
 		a, _ := proto.Marshal(gateway)
 		b, _ := proto.Marshal(edge)
 		f.Add(a, a, b)
 	}
-	seed(snapshot(3, 2), &reportv1.EdgeReport{Form: "Process", ApiServer: &reportv1.APIServer{CertificateNames: []string{"kubernetes"}}})
-	seed(&reportv1.GatewayReport{Closed: []string{"198.51.100.1:0>192.0.2.0:443"}}, &reportv1.EdgeReport{LastError: "\x00\u202e"})
+	seed(snapshot(3, 2), &reportv1.EdgeReport{Form: "Process",
+		ApiServer: &reportv1.APIServer{CertificateNames: []string{"kubernetes"}}})
+	seed(&reportv1.GatewayReport{Closed: []string{"198.51.100.1:0>192.0.2.0:443"}},
+		&reportv1.EdgeReport{LastError: "\x00\u202e"})
 	w := newWorld(f)
 	f.Fuzz(func(t *testing.T, first, second, edge []byte) {
 		h := New(domain, newRules(), w.Log)

@@ -7,21 +7,21 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// OnBoot has a function called with the id of each tunnel of which a machine has reported how it boots. It must be called before Run,
-// and the function must not block.
+// OnBoot sets the function that is called with the id of each tunnel of which a machine has reported its boot. It must
+// be called before Run, and the function must not block.
 func (v *View) OnBoot(booted func(id string)) { v.booted = booted }
 
-// Boots returns what is known of machines of a tunnel that boot, ordered by host. It is false while nothing may be concluded from
-// what is absent: no xds-server has told all it knows.
+// Boots returns the boot reports of a tunnel's machines, ordered by host. known is false while nothing may be concluded
+// from a report that is absent: no xds-server is synced.
 func (v *View) Boots(id string) (all []report.Boot, known bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.fleet.boots.Of(id), v.fleet.started && !v.fleet.frozen()
 }
 
-// boot takes the latest report of a machine that a server has. A machine goes from one server to another, so the one that came last
-// counts. What a server has that restarts is not lost: nothing is taken back. All servers together are bounded as each of them is:
-// whoever has a token goes to all of them, and what they have pushed out would else be kept here.
+// boot applies the latest report of a machine that a server has. A machine moves from one server to another, so the
+// newest report counts. The restart of a server loses none: no report is taken back. All servers together are bounded
+// as each of them is: one token can be used at all of them, and reports that they have dropped would else be kept here.
 func (f *fleet) boot(s *server, b *reportv1.MachineBoot, now time.Time) {
 	id, host, received := b.GetTunnelId(), b.GetHost(), s.local(b.GetReceived())
 	if received.After(now) {

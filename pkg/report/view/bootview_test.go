@@ -17,7 +17,8 @@ func TestAViewOfBootsIsBounded(t *testing.T) {
 	now := time.Now()
 	say := func(address, id, host string, at time.Time) {
 		view.fleet.apply(address, &reportv1.Change{What: &reportv1.Change_Boot{Boot: &reportv1.MachineBoot{
-			TunnelId: id, Host: host, Received: timestamppb.New(at), Report: &reportv1.BootReport{Machine: &reportv1.Machine{Hostname: host}},
+			TunnelId: id, Host: host, Received: timestamppb.New(at),
+			Report: &reportv1.BootReport{Machine: &reportv1.Machine{Hostname: host}},
 		}}}, now)
 	}
 	servers := []string{"a:1", "b:1"}

@@ -8,32 +8,32 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// fleet is what the servers have said, and what follows from it: see the package comment. All times are of one clock. It is
-// not safe for concurrent use.
+// fleet is the state that the servers have sent, and what follows from it: see the comment of package report. All times
+// are of one clock. It is not safe for concurrent use.
 type fleet struct {
 	times   report.Times
 	servers map[string]*server
 	synced  time.Time // when a server was synced for the first time; zero: none was
 	started bool      // enough servers were asked for a conclusion
 
-	merged map[string]verdict         // by gateway
-	nodes  map[string]map[string]bool // by id of a tunnel: the edges that were ever heard of
+	merged map[string]gatewayStatus   // by gateway
+	nodes  map[string]map[string]bool // by id of a tunnel: all edges with a report or a count
 	known  bool
 	names  []string // of gateways that report
 
 	incomplete []string // names of gateways that may have tunnels which they do not report
 
 	boots     *report.Boots   // the latest, of whichever server
-	bootedIDs map[string]bool // to be told
+	bootedIDs map[string]bool // whose boots have changed since takeBooted
 
-	forgot time.Time       // when those that are away for long were forgotten last
-	ids    map[string]bool // to be told
+	forgot time.Time       // when forget ran last
+	ids    map[string]bool // that have changed since take
 }
 
-// verdict is what the servers together say of a gateway.
-type verdict struct {
+// gatewayStatus is what the servers together report of a gateway.
+type gatewayStatus struct {
 	state  int
-	source *gatewayWord // nil: down, and its counts don't count
+	source *gatewayRecord // nil: it is down, and its counts do not count
 }
 
 // The states of a gateway.
@@ -44,10 +44,11 @@ const (
 )
 
 func newFleet(t report.Times) *fleet {
-	return &fleet{times: t, servers: map[string]*server{}, merged: map[string]verdict{}, nodes: map[string]map[string]bool{}, ids: map[string]bool{}, boots: report.NewBoots(report.DefaultBootBounds)}
+	return &fleet{times: t, servers: map[string]*server{}, merged: map[string]gatewayStatus{},
+		nodes: map[string]map[string]bool{}, ids: map[string]bool{}, boots: report.NewBoots(report.DefaultBootBounds)}
 }
 
-// take returns the ids of the tunnels of which something else is known than at the last call.
+// take returns the ids of the tunnels that have changed since the last call.
 func (f *fleet) take() map[string]bool {
 	if len(f.ids) == 0 {
 		return nil // not the map itself, which goes on being written to
@@ -57,7 +58,7 @@ func (f *fleet) take() map[string]bool {
 	return ids
 }
 
-// frozen says that nobody is there who knows all: time stands still.
+// frozen returns whether no server is synced: time stands still.
 func (f *fleet) frozen() bool {
 	for _, s := range f.servers {
 		if s.synced {
@@ -67,7 +68,7 @@ func (f *fleet) frozen() bool {
 	return true
 }
 
-// list says which servers there are.
+// list sets which servers there are.
 func (f *fleet) list(addresses []string, now time.Time) {
 	for address, s := range f.servers {
 		s.listed = slices.Contains(addresses, address)
@@ -81,20 +82,20 @@ func (f *fleet) list(addresses []string, now time.Time) {
 	f.tick(now)
 }
 
-// lose says that the stream of a server has ended, or could not be opened.
+// lose notes that the stream of a server has ended, or could not be opened.
 func (f *fleet) lose(address string, now time.Time) {
 	s := f.servers[address]
 	if s == nil || !s.streaming {
 		return
 	}
 	s.streaming, s.synced = false, false
-	if s.lostAt.IsZero() { // else it had been back, but did not tell all
+	if s.lostAt.IsZero() { // else it was back, and not synced
 		s.lostAt = now
 	}
 	f.tick(now)
 }
 
-// apply takes what a server says.
+// apply applies a change that a server has sent.
 func (f *fleet) apply(address string, change *reportv1.Change, now time.Time) {
 	s := f.servers[address]
 	if s == nil {
@@ -117,15 +118,16 @@ func (f *fleet) apply(address string, change *reportv1.Change, now time.Time) {
 }
 
 func (f *fleet) count(s *server, c *reportv1.TunnelCount) {
-	g := s.gatewayWord(c.GetGateway())
-	if g.set(c.GetTunnelId(), c.GetNode(), count{int(c.GetCount()), int(c.GetWorkersWithout())}, s.generation) && f.merged[c.GetGateway()].source == g {
+	g := s.gatewayRecord(c.GetGateway())
+	if g.set(c.GetTunnelId(), c.GetNode(), count{int(c.GetCount()), int(c.GetWorkersWithout())}, s.generation) &&
+		f.merged[c.GetGateway()].source == g {
 		f.ids[c.GetTunnelId()] = true
 	}
-	f.hear(c.GetTunnelId(), c.GetNode())
+	f.addNode(c.GetTunnelId(), c.GetNode())
 }
 
 func (f *fleet) gateway(s *server, state *reportv1.GatewayState, now time.Time) {
-	g := s.gatewayWord(state.GetName())
+	g := s.gatewayRecord(state.GetName())
 	g.connected, g.since, g.generation = state.GetConnected(), s.local(state.GetSince()), s.generation
 	g.incomplete = state.GetIncomplete()
 	for _, id := range g.drop(s.generation) {
@@ -138,21 +140,22 @@ func (f *fleet) gateway(s *server, state *reportv1.GatewayState, now time.Time) 
 }
 
 func (f *fleet) edge(s *server, state *reportv1.EdgeState) {
-	s.edges[pair{state.GetNode(), state.GetTunnelId()}] = &edgeWord{
-		connected: state.GetConnected(), since: s.local(state.GetSince()), report: state.GetReport(), generation: s.generation,
+	s.edges[pair{state.GetNode(), state.GetTunnelId()}] = &edgeRecord{
+		connected: state.GetConnected(), since: s.local(state.GetSince()), report: state.GetReport(),
+		generation: s.generation,
 	}
-	f.hear(state.GetTunnelId(), state.GetNode())
+	f.addNode(state.GetTunnelId(), state.GetNode())
 	f.ids[state.GetTunnelId()] = true
 }
 
-func (f *fleet) hear(id, node string) {
+func (f *fleet) addNode(id, node string) {
 	if f.nodes[id] == nil {
 		f.nodes[id] = map[string]bool{}
 	}
 	f.nodes[id][node] = true
 }
 
-// sync says that a server has told all it knows: what it told before and not again is so no more.
+// sync notes that a server is synced: what it sent before and not again does not hold any more.
 func (f *fleet) sync(s *server, now time.Time) {
 	for _, id := range s.settle() {
 		f.ids[id] = true
@@ -185,7 +188,7 @@ func (f *fleet) tick(now time.Time) {
 		}
 	}
 	for name := range f.merged {
-		names[name] = true // though nobody remembers it
+		names[name] = true // though no server has it any more
 	}
 	for name := range names {
 		f.refresh(name, now)
@@ -193,7 +196,7 @@ func (f *fleet) tick(now time.Time) {
 	f.summarize(now)
 }
 
-// holds says whether what a server that is away said last is still to be believed.
+// holds returns whether the state of a server that is away still counts.
 func (f *fleet) holds(s *server, now time.Time) bool {
 	away := now.Sub(s.lostAt)
 	if away > f.times.Hold {
@@ -207,7 +210,7 @@ func (f *fleet) holds(s *server, now time.Time) bool {
 	return away < f.times.Settle
 }
 
-// refresh decides anew what is so of a gateway.
+// refresh decides the status of a gateway again.
 func (f *fleet) refresh(name string, now time.Time) {
 	before, after := f.merged[name], f.decide(name, now)
 	if before == after {
@@ -223,9 +226,9 @@ func (f *fleet) refresh(name string, now time.Time) {
 	f.merged[name] = after
 }
 
-// decide says what is so of a gateway: the server to which it connected last counts.
-func (f *fleet) decide(name string, now time.Time) verdict {
-	var live, last *gatewayWord
+// decide returns the status of a gateway: the server to which it connected last counts.
+func (f *fleet) decide(name string, now time.Time) gatewayStatus {
+	var live, last *gatewayRecord
 	var seen time.Time // when it was there according to last
 	held := false      // last is of a server that is away
 	for _, s := range f.servers {
@@ -249,9 +252,9 @@ func (f *fleet) decide(name string, now time.Time) verdict {
 	}
 	switch {
 	case live != nil:
-		return verdict{reporting, live}
+		return gatewayStatus{reporting, live}
 	case last != nil && (held || now.Sub(seen) < f.times.Silent):
-		return verdict{silent, last}
+		return gatewayStatus{silent, last}
 	}
-	return verdict{}
+	return gatewayStatus{}
 }

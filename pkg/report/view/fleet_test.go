@@ -74,23 +74,26 @@ func (s script) step(now time.Time, who string, what []string) {
 	case "synced":
 		change.What = &reportv1.Change_Synced{Synced: true}
 	case "gateway":
-		change.What = &reportv1.Change_Gateway{Gateway: &reportv1.GatewayState{Name: what[1], Connected: what[2] == "up", Since: theirs}}
+		change.What = &reportv1.Change_Gateway{Gateway: &reportv1.GatewayState{Name: what[1], Connected: what[2] == "up",
+			Since: theirs}}
 	case "edge":
 		change.What = &reportv1.Change_Edge{Edge: &reportv1.EdgeState{
-			Node: what[1], TunnelId: tunnelID, Connected: what[2] == "up", Since: theirs, Report: &reportv1.EdgeReport{LastError: "by " + who},
+			Node: what[1], TunnelId: tunnelID, Connected: what[2] == "up", Since: theirs,
+			Report: &reportv1.EdgeReport{LastError: "by " + who},
 		}}
 	case "count":
 		var n, without int32
 		_, _ = fmt.Sscan(strings.Join(what[3:], " "), &n, &without)
-		change.What = &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{Gateway: what[1], Node: what[2], TunnelId: tunnelID, Count: n, WorkersWithout: without}}
+		change.What = &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{Gateway: what[1], Node: what[2],
+			TunnelId: tunnelID, Count: n, WorkersWithout: without}}
 	default:
 		s.t.Fatalf("no such step: %q", what)
 	}
 	s.f.apply(who, change, now)
 }
 
-// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that is connected,
-// behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
+// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that
+// is connected, behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
 func describe(l Live) string {
 	text := "unknown"
 	if l.Known {
@@ -142,9 +145,11 @@ func TestFleet(t *testing.T) {
 		"counts without their gateway don't count": {
 			steps: "0 list a\n 0 a began\n 0 a synced\n 1 a count g0 e1 2", want: "known ",
 		},
-		"tunnels change":            {steps: whole + "2 a count g0 e1 1\n 2 a count g1 e1 0\n 2 a count g1 e2 1", want: "known g0,g1; e1+ g0=1; e2 g1=1"},
+		"tunnels change": {steps: whole + "2 a count g0 e1 1\n 2 a count g1 e1 0\n 2 a count g1 e2 1",
+			want: "known g0,g1; e1+ g0=1; e2 g1=1"},
 		"a worker without a tunnel": {steps: whole + "2 a count g0 e1 2 1", want: "known g0,g1; e1+ g0=2-1 g1=2"},
-		"which has one again":       {steps: whole + "2 a count g0 e1 2 1\n 3 a count g0 e1 2", want: "known g0,g1; e1+ g0=2 g1=2"},
+		"which has one again": {steps: whole + "2 a count g0 e1 2 1\n 3 a count g0 e1 2",
+			want: "known g0,g1; e1+ g0=2 g1=2"},
 		"a gateway that is silent makes what is absent unknown": {
 			steps: whole + "2 a gateway g0 down\n 31.9 tick", want: "unknown g1; e1+ g0=2 g1=2",
 		},
@@ -164,10 +169,12 @@ func TestFleet(t *testing.T) {
 			steps: whole + "2 a lost\n 1000 tick", want: "unknown g0,g1; e1+ g0=2 g1=2",
 		},
 		"it is back, and has not told all": {
-			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e1 1\n 301 a gateway g0 up", want: "unknown g0,g1; e1+ g0=1 g1=2",
+			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e1 1\n 301 a gateway g0 up",
+			want:  "unknown g0,g1; e1+ g0=1 g1=2",
 		},
 		"it is back and has told all: what changed in between is exact at once": {
-			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e2 1\n 301 a gateway g0 up\n 307 a synced", want: "known g0; e1 g1=2?; e2 g0=1",
+			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e2 1\n 301 a gateway g0 up\n 307 a synced",
+			want:  "known g0; e1 g1=2?; e2 g0=1",
 		},
 		"it was away for a moment only, and a gateway is late": {
 			steps: whole + "2 a lost\n 3 a began\n 4 a count g0 e1 2\n 4 a gateway g0 up\n 4 a edge e1 up\n 10 a synced",
@@ -186,10 +193,12 @@ func TestFleet(t *testing.T) {
 			want:  "known g1; e1 g1=1",
 		},
 		"a gateway that moves to a server whose clock is ahead": {
-			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e1 1\n 5 b gateway g0 up", want: "known g0,g1; e1+ g0=1 g1=2",
+			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e1 1\n 5 b gateway g0 up",
+			want:  "known g0,g1; e1+ g0=1 g1=2",
 		},
 		"or behind": {
-			steps: whole + "2 list a c\n 2 c began\n 2 c synced\n 5 c count g0 e1 1\n 5 c gateway g0 up", want: "known g0,g1; e1+ g0=1 g1=2",
+			steps: whole + "2 list a c\n 2 c began\n 2 c synced\n 5 c count g0 e1 1\n 5 c gateway g0 up",
+			want:  "known g0,g1; e1+ g0=1 g1=2",
 		},
 		"the server that it left notices that late": {
 			steps: whole + "2 list a c\n 2 c began\n 2 c synced\n 5 c count g0 e1 1\n 5 c gateway g0 up\n 40 a gateway g0 down\n 80 tick",
@@ -236,10 +245,12 @@ func TestFleet(t *testing.T) {
 			want: "known g0,g1; e1+ g0=1 g1=1",
 		},
 		"a server that is down from the beginning hides nobody for long": {
-			steps: "0 list a b\n 0 a began\n 0 a count g0 e1 2\n 0 a gateway g0 up\n 0 a synced\n 8 tick", want: "known g0; e1 g0=2",
+			steps: "0 list a b\n 0 a began\n 0 a count g0 e1 2\n 0 a gateway g0 up\n 0 a synced\n 8 tick",
+			want:  "known g0; e1 g0=2",
 		},
 		"a controller that starts while a gateway is silent": {
-			steps: "0 list b\n 0 b began\n 0 b count g0 e1 2\n 0 b gateway g0 down\n 0 b synced\n 29 tick", want: "unknown ; e1 g0=2",
+			steps: "0 list b\n 0 b began\n 0 b count g0 e1 2\n 0 b gateway g0 down\n 0 b synced\n 29 tick",
+			want:  "unknown ; e1 g0=2",
 		},
 		"a gateway that was down is forgotten": {
 			steps: whole + "2 a gateway g0 down\n 3610 tick", want: "known g1; e1+ g1=2",
@@ -268,11 +279,12 @@ func TestFleetTellsWhatChanged(t *testing.T) {
 		steps string
 		want  []string
 	}{
-		"the same count again is nothing":               {steps: "2 a count g0 e1 2"},
-		"a worker without a tunnel is something":        {steps: "2 a count g0 e1 2 1", want: []string{tunnelID}},
-		"another one is":                                {steps: "2 a count g0 e1 1", want: []string{tunnelID}},
-		"a gateway that falls silent concerns all":      {steps: "2 a gateway g0 down", want: []string{""}},
-		"when it is down its tunnels have changed":      {steps: "2 a gateway g0 down\n 3 tick\n 40 tick", want: []string{"", tunnelID}},
+		"the same count again is nothing":          {steps: "2 a count g0 e1 2"},
+		"a worker without a tunnel is something":   {steps: "2 a count g0 e1 2 1", want: []string{tunnelID}},
+		"another one is":                           {steps: "2 a count g0 e1 1", want: []string{tunnelID}},
+		"a gateway that falls silent concerns all": {steps: "2 a gateway g0 down", want: []string{""}},
+		"when it is down its tunnels have changed": {steps: "2 a gateway g0 down\n 3 tick\n 40 tick",
+			want: []string{"", tunnelID}},
 		"a server that is away concerns all":            {steps: "2 a lost", want: []string{""}},
 		"one that is back with the same concerns all":   {steps: "2 a lost\n 3 a began\n 3 a count g0 e1 2\n 3 a count g1 e1 2\n 3 a gateway g0 up\n 3 a gateway g1 up\n 9 a synced", want: []string{"", tunnelID}},
 		"a gateway that moves with its tunnels is none": {steps: "2 list a b\n 2 b began\n 2 b synced\n 3 b count g0 e1 2\n 3 b gateway g0 up"},

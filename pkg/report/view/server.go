@@ -11,27 +11,27 @@ import (
 // pair is an edge and its tunnel.
 type pair struct{ node, id string }
 
-// server is what one xds-server has said, in its stream and in those before. What it said in one before has an older
-// generation: it holds until the new stream, or the time, says otherwise.
+// server is the state that one xds-server has sent, in its stream and in those before. State of an earlier stream has
+// an older generation: it holds until the new stream replaces it, or its time ends.
 type server struct {
 	listed     bool // there is such a server now
 	streaming  bool
-	synced     bool      // the stream has told all
-	lostAt     time.Time // when the last stream that had told all ended; zero: there is one
+	synced     bool      // the stream has sent its whole state
+	lostAt     time.Time // when the last synced stream ended; zero: there is one
 	generation int       // of the stream
 	offset     time.Duration
 
-	gateways map[string]*gatewayWord
-	edges    map[pair]*edgeWord
+	gateways map[string]*gatewayRecord
+	edges    map[pair]*edgeRecord
 }
 
-// gatewayWord is what a server said of a gateway.
-type gatewayWord struct {
+// gatewayRecord is what a server has sent of a gateway.
+type gatewayRecord struct {
 	connected  bool
-	since      time.Time // zero: only counts were said yet, which don't count until the rest comes
+	since      time.Time // zero: only counts have come, which do not count until the rest comes
 	generation int
-	counts     map[string]map[string]said // by id and node
-	incomplete bool                       // it may have tunnels that it does not report
+	counts     map[string]map[string]received // by id and node
+	incomplete bool                           // it may have tunnels that it does not report
 }
 
 // count is what a gateway has of one edge.
@@ -40,14 +40,14 @@ type count struct {
 	without int // workers that have none, if others have
 }
 
-// said is a count, and the stream in which it was said.
-type said struct {
+// received is a count, and the generation of the stream that sent it.
+type received struct {
 	count
 	generation int
 }
 
-// edgeWord is what a server said of an edge.
-type edgeWord struct {
+// edgeRecord is what a server has sent of an edge.
+type edgeRecord struct {
 	connected  bool
 	since      time.Time
 	generation int
@@ -55,10 +55,10 @@ type edgeWord struct {
 }
 
 func newServer() *server {
-	return &server{gateways: map[string]*gatewayWord{}, edges: map[pair]*edgeWord{}}
+	return &server{gateways: map[string]*gatewayRecord{}, edges: map[pair]*edgeRecord{}}
 }
 
-// begin begins a stream: the server's clock says one time, ours the other.
+// begin begins a stream, at a time by the server's clock and by ours.
 func (s *server) begin(theirs, ours time.Time) {
 	s.streaming, s.synced = true, false
 	s.generation++
@@ -68,18 +68,18 @@ func (s *server) begin(theirs, ours time.Time) {
 // local is a time of the server's by our clock.
 func (s *server) local(at *timestamppb.Timestamp) time.Time { return at.AsTime().Add(s.offset) }
 
-// held says whether there is something that was said before the server went away, and not since.
+// held returns whether there is state from before the server went away that it has not sent again.
 func (s *server) held() bool { return !s.lostAt.IsZero() }
 
-func (s *server) gatewayWord(name string) *gatewayWord {
+func (s *server) gatewayRecord(name string) *gatewayRecord {
 	if s.gateways[name] == nil {
-		s.gateways[name] = &gatewayWord{counts: map[string]map[string]said{}}
+		s.gateways[name] = &gatewayRecord{counts: map[string]map[string]received{}}
 	}
 	return s.gateways[name]
 }
 
-// settle makes of everything that was not said again that it was so until the server went away. It returns the ids of the
-// tunnels whose edges are concerned; what is so of gateways has to be decided anew.
+// settle ends all state that was not sent again, as of the time when the server went away. It returns the ids of the
+// tunnels whose edges have changed; the status of gateways has to be decided again.
 func (s *server) settle() (ids []string) {
 	for p, e := range s.edges {
 		if e.connected && e.generation != s.generation || e.connected && !s.streaming {
@@ -96,7 +96,7 @@ func (s *server) settle() (ids []string) {
 	return ids
 }
 
-// forget forgets who went away before a time, and edges that are known elsewhere of a server that is gone itself.
+// forget removes what went away before a time, and of a server that is gone itself the edges that another server has.
 func (s *server) forget(before time.Time, elsewhere func(pair) bool) (ids []string) {
 	for p, e := range s.edges {
 		if !e.connected && (e.since.Before(before) || !s.listed && elsewhere(p)) {
@@ -112,8 +112,8 @@ func (s *server) forget(before time.Time, elsewhere func(pair) bool) (ids []stri
 	return ids
 }
 
-// set sets what there is of an edge, and says whether it is something else.
-func (g *gatewayWord) set(id, node string, c count, generation int) bool {
+// set sets the count of an edge, and returns whether it has changed.
+func (g *gatewayRecord) set(id, node string, c count, generation int) bool {
 	was := g.counts[id][node]
 	if c.n <= 0 {
 		delete(g.counts[id], node)
@@ -123,14 +123,14 @@ func (g *gatewayWord) set(id, node string, c count, generation int) bool {
 		return was.n != 0
 	}
 	if g.counts[id] == nil {
-		g.counts[id] = map[string]said{}
+		g.counts[id] = map[string]received{}
 	}
-	g.counts[id][node] = said{c, generation}
+	g.counts[id][node] = received{c, generation}
 	return was.count != c
 }
 
-// drop drops the counts of older streams, and returns their ids.
-func (g *gatewayWord) drop(generation int) (ids []string) {
+// drop removes the counts of older streams, and returns their ids.
+func (g *gatewayRecord) drop(generation int) (ids []string) {
 	for id, nodes := range g.counts {
 		for node, c := range nodes {
 			if c.generation != generation {
@@ -142,12 +142,12 @@ func (g *gatewayWord) drop(generation int) (ids []string) {
 	return ids
 }
 
-// differs returns the ids of the tunnels of which one says something else than the other. Nil says that there are none.
-func (g *gatewayWord) differs(other *gatewayWord) (ids []string) {
+// differs returns the ids of the tunnels whose counts differ between two records. A nil record has no counts.
+func (g *gatewayRecord) differs(other *gatewayRecord) (ids []string) {
 	if g == other {
 		return nil
 	}
-	var mine, others map[string]map[string]said
+	var mine, others map[string]map[string]received
 	if g != nil {
 		mine = g.counts
 	}
@@ -167,7 +167,7 @@ func (g *gatewayWord) differs(other *gatewayWord) (ids []string) {
 	return ids
 }
 
-func sameCounts(a, b map[string]said) bool {
+func sameCounts(a, b map[string]received) bool {
 	if len(a) != len(b) {
 		return false
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// summarize decides what is the same for all tunnels.
+// summarize decides what is the same for all tunnels: Known, Gateways and Incomplete.
 func (f *fleet) summarize(now time.Time) {
 	var names, incomplete []string
 	quiet := false
@@ -32,7 +32,8 @@ func (f *fleet) summarize(now time.Time) {
 	}
 }
 
-// enough says whether so many servers have told all that a first conclusion is possible: all, or one and the others had time.
+// enough returns whether a first conclusion is possible: all servers are synced, or one is and the others have had
+// time.
 func (f *fleet) enough(now time.Time) bool {
 	if f.synced.IsZero() {
 		return false
@@ -45,7 +46,7 @@ func (f *fleet) enough(now time.Time) bool {
 	return true
 }
 
-// forget forgets who is away for long, from time to time.
+// forget removes what is away for longer than Keep, at most once in a sixtieth of it.
 func (f *fleet) forget(now time.Time) {
 	if now.Sub(f.forgot) < f.times.Keep/60 {
 		return
@@ -62,7 +63,7 @@ func (f *fleet) forget(now time.Time) {
 	}
 	for id, nodes := range f.nodes {
 		maps.DeleteFunc(nodes, func(node string, _ bool) bool {
-			return !f.heard(pair{node, id})
+			return !f.reported(pair{node, id})
 		})
 		if len(nodes) == 0 {
 			delete(f.nodes, id)

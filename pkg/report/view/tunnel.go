@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// tunnel is what is known of a tunnel.
+// tunnel returns the state of a tunnel.
 func (f *fleet) tunnel(id string) Live {
 	live := Live{Known: f.known, Gateways: slices.Clone(f.names), Incomplete: slices.Clone(f.incomplete)}
 	last := f.downWith(id)
@@ -36,9 +36,9 @@ func (f *fleet) tunnel(id string) Live {
 	return live
 }
 
-// downWith returns the last words of gateways that are down and had tunnels with an id.
-func (f *fleet) downWith(id string) map[string]*gatewayWord {
-	last := map[string]*gatewayWord{}
+// downWith returns the last records of gateways that are down and had tunnels with an id.
+func (f *fleet) downWith(id string) map[string]*gatewayRecord {
+	last := map[string]*gatewayRecord{}
 	for _, s := range f.servers {
 		for name, g := range s.gateways {
 			if _, merged := f.merged[name]; merged || g.since.IsZero() {
@@ -49,13 +49,14 @@ func (f *fleet) downWith(id string) map[string]*gatewayWord {
 			}
 		}
 	}
-	maps.DeleteFunc(last, func(_ string, g *gatewayWord) bool { return g.counts[id] == nil })
+	maps.DeleteFunc(last, func(_ string, g *gatewayRecord) bool { return g.counts[id] == nil })
 	return last
 }
 
-// agent fills in what is known of the agent of an edge: the server to which it connected last counts. It returns false if nothing is.
+// agent fills in the state of an edge's agent: the server to which it connected last counts. It returns false if no
+// server has one.
 func (f *fleet) agent(p pair, to *Edge) bool {
-	var best *edgeWord
+	var best *edgeRecord
 	var rank int
 	var at time.Time
 	for _, s := range f.servers {
@@ -63,7 +64,7 @@ func (f *fleet) agent(p pair, to *Edge) bool {
 		if e == nil {
 			continue
 		}
-		// Who is connected comes first, then whom a server that is away had connected, then who was there last.
+		// A connected agent ranks first, then one that was connected to a server that is away, then the newest.
 		r := 0
 		switch {
 		case e.connected && s.streaming && e.generation == s.generation:
@@ -82,7 +83,7 @@ func (f *fleet) agent(p pair, to *Edge) bool {
 	return true
 }
 
-// elsewhere says whether another server knows of an edge too.
+// elsewhere returns whether another server has an edge too.
 func (f *fleet) elsewhere(s *server, p pair) bool {
 	for _, other := range f.servers {
 		if other != s && other.edges[p] != nil {
@@ -92,8 +93,8 @@ func (f *fleet) elsewhere(s *server, p pair) bool {
 	return false
 }
 
-// heard says whether anything is known of an edge.
-func (f *fleet) heard(p pair) bool {
+// reported returns whether any server has a report or a count of an edge.
+func (f *fleet) reported(p pair) bool {
 	for _, s := range f.servers {
 		if s.edges[p] != nil {
 			return true

@@ -1,6 +1,5 @@
-// Package view is the controller's side of reports: the changes that all xds-servers send go in, and out comes what they
-// say together of each tunnel's edges, gateways and booting machines, with whether it is complete. It knows no
-// Kubernetes.
+// Package view is the controller's side of reports: the changes that all xds-servers send go in, and out comes the
+// state of each tunnel's edges, gateways and booting machines, with whether it is complete. It does not use Kubernetes.
 package view
 
 import (
@@ -27,36 +26,40 @@ const (
 	maxServers = 32
 )
 
-// Edge is one edge of a tunnel. It has no field of a report of its own, only the report as it came: pkg/controller maps both to
-// the record, v1alpha1.EdgeStatus, from which everything else is read.
+// Edge is one edge of a tunnel. It has no field of a report of its own, only the report as it came: pkg/controller maps
+// both to the record, v1alpha1.EdgeStatus, from which everything else is read.
 type Edge struct {
-	Node      string
-	Gateways  map[string]int // tunnels by gateway
-	Without   map[string]int // workers of the gateway's Envoy on which it has had none for some seconds, by gateway, where there are such
-	Last      map[string]int // tunnels by gateway that is down, but was there in the last report.Times.Keep: what it said last
-	Connected bool           // its agent, to the control channel
-	Since     time.Time      // of Connected, by the clock of this process; zero: its agent has not reported
-	// Report is what its agent said last, nil if nothing. It is shared and must not be changed.
+	Node     string
+	Gateways map[string]int // tunnels by gateway
+	// Without is by gateway on how many workers of its Envoy the edge has had no tunnel for some seconds, where there are
+	// any.
+	Without map[string]int
+	// Last are the tunnels by gateway that is down, as it reported last, for report.Times.Keep.
+	Last      map[string]int
+	Connected bool      // its agent, to the control channel
+	Since     time.Time // of Connected, by the clock of this process; zero: its agent has not reported
+	// Report is the last one of its agent; nil: there is none. It is shared and must not be changed.
 	Report *reportv1.EdgeReport
 }
 
-// Live is what is known about one tunnel.
+// Live is the state of one tunnel.
 type Live struct {
-	// Known is false while no xds-server has told all it knows, or a gateway that was there a moment ago is silent: then nothing may be
-	// concluded from what is absent.
+	// Known is false while no xds-server is synced, or a gateway is silent: then nothing may be concluded from what is
+	// absent.
 	Known    bool
 	Gateways []string // names of the gateways that report now, in order
-	// Incomplete are the gateways that may have tunnels which they do not report, in order: their record of connections has a gap.
+	// Incomplete are the gateways that may have tunnels which they do not report, in order: their record of connections
+	// has a gap.
 	Incomplete []string
 	Edges      []Edge // ordered by node
 }
 
-// View is what all xds-servers together say. It is safe for concurrent use.
+// View is the state that all xds-servers together have sent. It is safe for concurrent use.
 type View struct {
 	resolve func(ctx context.Context) ([]string, error)
 	dial    func(address string) (*grpc.ClientConn, error)
 	changed func(id string)
-	booted  func(id string) // nil: nobody wants to know
+	booted  func(id string) // nil: no function is set
 	log     *slog.Logger
 	times   report.Times
 
@@ -68,18 +71,20 @@ type View struct {
 }
 
 // New returns a view that watches xds-servers, each by the connection that dial returns for one of the addresses that
-// resolve returns. changed is called with the id of each tunnel whose Live may have changed, with an empty id if it is all tunnels of
-// which that is so: Known, Gateways or Incomplete have changed. It must not block.
-func New(resolve func(ctx context.Context) ([]string, error), dial func(address string) (*grpc.ClientConn, error), changed func(id string), log *slog.Logger) *View {
+// resolve returns. changed is called with the id of each tunnel whose Live may have changed, with an empty id if it is
+// all tunnels of which that is so: Known, Gateways or Incomplete have changed. It must not block.
+func New(resolve func(ctx context.Context) ([]string, error), dial func(address string) (*grpc.ClientConn, error),
+	changed func(id string), log *slog.Logger) *View {
 	return &View{
-		resolve: resolve, dial: dial, changed: changed, log: log, times: report.DefaultTimes, fleet: newFleet(report.DefaultTimes), running: map[string]bool{},
+		resolve: resolve, dial: dial, changed: changed, log: log, times: report.DefaultTimes,
+		fleet: newFleet(report.DefaultTimes), running: map[string]bool{},
 	}
 }
 
 // SetTimes replaces report.DefaultTimes. It must be called before Run.
 func (v *View) SetTimes(t report.Times) { v.times, v.fleet.times = t, t }
 
-// Tunnel returns what is known about a tunnel.
+// Tunnel returns the state of a tunnel.
 func (v *View) Tunnel(id string) Live {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -120,8 +125,8 @@ func (v *View) interval() time.Duration {
 	return resolveInterval
 }
 
-// follow watches the servers that there are now. One that is in DNS no more is watched for as long as it goes on: agents
-// that are connected to it don't look at DNS either.
+// follow watches the servers that there are now. One that is in DNS no more is watched for as long as it goes on:
+// agents that are connected to it don't look at DNS either.
 func (v *View) follow(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
@@ -148,7 +153,8 @@ func (v *View) follow(ctx context.Context) error {
 	return nil
 }
 
-// finished says, after a stream has ended, whether the server is in DNS no more; then it is not watched any more.
+// finished returns, after a stream has ended, whether the server is not in DNS any more; then it is not watched any
+// more.
 func (v *View) finished(address string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -180,13 +186,14 @@ func (v *View) keep(ctx context.Context, address string) {
 		return err
 	})
 	if err != nil {
-		// Server and controller hear of another CA one after the other, and until both have, one refuses the other. So no refusal is for good.
+		// A server and a controller receive a new CA at different times, and refuse each other in between. So no refusal is
+		// final.
 		log.Warn("refused by the xds-server, trying again", "error", err)
 		v.forget(address)
 	}
 }
 
-// forget has the next look at DNS begin to watch a server anew.
+// forget lets the next lookup in DNS watch a server again.
 func (v *View) forget(address string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -195,9 +202,10 @@ func (v *View) forget(address string) {
 
 // watch reads one stream to its end.
 func (v *View) watch(ctx context.Context, conn *grpc.ClientConn, address string, patient bool) error {
-	stream, err := report.Open(ctx, patient, func(ctx context.Context, options ...grpc.CallOption) (grpc.ServerStreamingClient[reportv1.Change], error) {
-		return reportv1.NewReportClient(conn).Watch(ctx, &reportv1.WatchRequest{}, options...)
-	})
+	stream, err := report.Open(ctx, patient,
+		func(ctx context.Context, options ...grpc.CallOption) (grpc.ServerStreamingClient[reportv1.Change], error) {
+			return reportv1.NewReportClient(conn).Watch(ctx, &reportv1.WatchRequest{}, options...)
+		})
 	if err != nil {
 		return err
 	}
@@ -210,7 +218,7 @@ func (v *View) watch(ctx context.Context, conn *grpc.ClientConn, address string,
 	}
 }
 
-// change changes what is known, and tells of which tunnels.
+// change changes the state, and calls changed and booted for the tunnels that have changed.
 func (v *View) change(do func(f *fleet, now time.Time)) {
 	v.mu.Lock()
 	do(v.fleet, time.Now())
