@@ -1,4 +1,4 @@
-package tunnels
+package sockets
 
 import (
 	"errors"
@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestOnlyQuietConnectionsAreClosed has two clients at one listener, one of whom goes on to talk, and a quiet one at another listener.
+// TestOnlyQuietConnectionsAreClosed has two clients at one listener, one of whom goes on to talk, and a quiet one at
+// another listener.
 func TestOnlyQuietConnectionsAreClosed(t *testing.T) {
 	needsRight(t)
 	const quiet = 300 * time.Millisecond

@@ -1,4 +1,4 @@
-package tunnels
+package sockets
 
 import (
 	"errors"
@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Permitted says whether connections can be cut here: it makes one to itself and cuts that. The error says what is missing.
+// Permitted says whether connections can be cut here: it makes one to itself and cuts that. The error says what is
+// missing.
 func Permitted() error {
 	err := cutOwn()
 	switch {
@@ -30,12 +31,13 @@ func cutOwn() error {
 	}
 	defer client.Close()
 	defer server.Close()
-	var k kernel
-	defer k.close()
-	local, remote := plain(server.LocalAddr().(*net.TCPAddr).AddrPort()), plain(server.RemoteAddr().(*net.TCPAddr).AddrPort())
-	s, err := k.get(local, remote)
+	var k Kernel
+	defer k.Close()
+	local, remote := Plain(server.LocalAddr().(*net.TCPAddr).AddrPort()),
+		Plain(server.RemoteAddr().(*net.TCPAddr).AddrPort())
+	s, err := k.Get(local, remote)
 	if err == nil {
-		err = k.destroy(s)
+		err = k.Destroy(s)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package tunnels
+package sockets
 
 import (
 	"encoding/binary"
@@ -11,35 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// INET_DIAG_INFO of the kernel's include/uapi/linux/inet_diag.h, and where its struct tcp_info has the milliseconds since data was
-// sent and received last.
+// INET_DIAG_INFO of the kernel's include/uapi/linux/inet_diag.h, and where its struct tcp_info has the milliseconds
+// since data was sent and received last.
 const (
 	diagInfo       = 2
 	lastDataSentAt = 44
 	lastDataRecvAt = 52
 )
 
-// CloseQuiet ends the connections that were accepted at some addresses, if for so long nothing has been sent on them either way, and returns
-// how many. An address may be unspecified. The other ends see a reset. It takes the right of Permitted.
+// CloseQuiet ends the connections that were accepted at some addresses, if for so long nothing has been sent on them
+// either way, and returns how many. An address may be unspecified. The other ends see a reset. It takes the right of
+// Permitted.
 func CloseQuiet(listeners []netip.AddrPort, quiet time.Duration) (closed int, err error) {
-	var k kernel
-	defer k.close()
+	var k Kernel
+	defer k.Close()
 	for _, s := range []byte{unix.AF_INET, unix.AF_INET6} {
-		var found []socket
-		body := request(s, 1<<stateEstablished, socket{})
+		var found []Socket
+		body := request(s, 1<<stateEstablished, Socket{})
 		body[2] = 1 << (diagInfo - 1)
-		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(c socket) {
-			if c.family == s && c.inode != noInode && c.quiet >= quiet && acceptedAt(listeners, c.local) {
+		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(c Socket) {
+			if c.family == s && c.inode != noInode && c.quiet >= quiet && AcceptedAt(listeners, c.Local) {
 				found = append(found, c)
 			}
 		}); err != nil {
 			return closed, fmt.Errorf("asking the kernel for quiet connections: %w", err)
 		}
 		for _, c := range found {
-			switch err := k.destroy(c); {
+			switch err := k.Destroy(c); {
 			case err == nil:
 				closed++
-			case !errors.Is(err, errGone):
+			case !errors.Is(err, ErrGone):
 				return closed, err
 			}
 		}
@@ -47,13 +48,15 @@ func CloseQuiet(listeners []netip.AddrPort, quiet time.Duration) (closed int, er
 	return closed, nil
 }
 
-func acceptedAt(listeners []netip.AddrPort, local netip.AddrPort) bool {
+// AcceptedAt returns whether a local address is one of some listeners', which may be unspecified.
+func AcceptedAt(listeners []netip.AddrPort, local netip.AddrPort) bool {
 	return slices.ContainsFunc(listeners, func(l netip.AddrPort) bool {
 		return l.Port() == local.Port() && (l.Addr().IsUnspecified() || l.Addr().Unmap() == local.Addr())
 	})
 }
 
-// tcpInfo is the kernel's struct tcp_info of a socket, in the attributes that follow it in the kernel's answer; nil if it was not asked for.
+// tcpInfo is the kernel's struct tcp_info of a socket, in the attributes that follow it in the kernel's answer; nil if
+// it was not asked for.
 func tcpInfo(attributes []byte) []byte {
 	for len(attributes) >= unix.SizeofRtAttr {
 		size, kind := int(binary.NativeEndian.Uint16(attributes)), binary.NativeEndian.Uint16(attributes[2:])
@@ -73,5 +76,6 @@ func quietFor(info []byte) time.Duration {
 	if len(info) < lastDataRecvAt+4 {
 		return 0
 	}
-	return time.Duration(min(binary.NativeEndian.Uint32(info[lastDataSentAt:]), binary.NativeEndian.Uint32(info[lastDataRecvAt:]))) * time.Millisecond
+	return time.Duration(min(binary.NativeEndian.Uint32(info[lastDataSentAt:]),
+		binary.NativeEndian.Uint32(info[lastDataRecvAt:]))) * time.Millisecond
 }

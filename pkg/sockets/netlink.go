@@ -1,4 +1,4 @@
-package tunnels
+package sockets
 
 import (
 	"encoding/binary"
@@ -13,21 +13,21 @@ const netlinkBuffer = 64 << 10
 
 var errShort = errors.New("the kernel's answer is too short")
 
-// call sends one request of sock_diag(7) and hands on each socket in the answer. After an error the connection to the kernel is
-// made anew with the next call, because something of an answer may still be in it.
-func (k *kernel) call(kind uint16, flags uint16, body []byte, got func(socket)) error {
+// call sends one request of sock_diag(7) and hands on each socket in the answer. After an error the connection to the
+// kernel is made anew with the next call, because something of an answer may still be in it.
+func (k *Kernel) call(kind uint16, flags uint16, body []byte, got func(Socket)) error {
 	if err := k.open(); err != nil {
 		return err
 	}
 	k.seq++
 	err := k.exchange(kind, flags, body, got)
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESTALE) {
-		k.close()
+		k.Close()
 	}
 	return err
 }
 
-func (k *kernel) open() error {
+func (k *Kernel) open() error {
 	if k.fd > 0 {
 		return nil
 	}
@@ -51,15 +51,17 @@ func (k *kernel) open() error {
 	return nil
 }
 
-func (k *kernel) close() {
+// Close ends the connection to the kernel. The next call opens another one.
+func (k *Kernel) Close() {
 	if k.fd > 0 {
 		_ = unix.Close(k.fd)
 	}
 	k.fd = 0
 }
 
-// exchange ends with the end of a dump, an acknowledgement, an error, or the one answer to a request that is none of these.
-func (k *kernel) exchange(kind, flags uint16, body []byte, got func(socket)) error {
+// exchange ends with the end of a dump, an acknowledgement, an error, or the one answer to a request that is none of
+// these.
+func (k *Kernel) exchange(kind, flags uint16, body []byte, got func(Socket)) error {
 	message := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
 	binary.NativeEndian.PutUint32(message[0:], uint32(unix.SizeofNlMsghdr+len(body)))
 	binary.NativeEndian.PutUint16(message[4:], kind)
@@ -85,7 +87,7 @@ func (k *kernel) exchange(kind, flags uint16, body []byte, got func(socket)) err
 }
 
 // parse reads the messages of one part of an answer. done is true if it was the last.
-func (k *kernel) parse(data []byte, single bool, got func(socket)) (done bool, err error) {
+func (k *Kernel) parse(data []byte, single bool, got func(Socket)) (done bool, err error) {
 	for len(data) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(data[0:]))
 		kind := binary.NativeEndian.Uint16(data[4:])
