@@ -73,8 +73,19 @@ func (m Millis) Duration() time.Duration {
 	return time.Duration(float64(m) * float64(time.Millisecond))
 }
 
+// DisconnectedSince returns since when an agent does not report; zero: it does, or that is not known.
+func DisconnectedSince(connected bool, since time.Time) time.Time {
+	if connected {
+		return time.Time{}
+	}
+	return since
+}
+
 // Revoked returns whether the edge is on record as revoked.
 func (e *Edge) Revoked() bool { return e.State == Revoked }
+
+// DisconnectedSince returns since when the edge's agent does not report; zero: it does, or that is not known.
+func (e *Edge) DisconnectedSince() time.Time { return DisconnectedSince(e.Connected, e.Since) }
 
 // HasTunnel returns whether the edge is on record with a tunnel, and is not revoked.
 func (e *Edge) HasTunnel() bool { return e.State == Connected }

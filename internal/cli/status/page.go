@@ -55,7 +55,7 @@ func (l *liveLook) ask(ctx context.Context, ids ...string) *summary.Live {
 		l.problem = output.OneLine(err.Error())
 		return nil
 	}
-	l.last = summary.FromInspect(fleet)
+	l.last = summary.LiveOf(fleet)
 	if len(l.last.Silent) > 0 {
 		l.problem = "of some tunnels: " + strings.Join(l.last.Silent, "; ")
 	}

@@ -67,10 +67,9 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 	}
 	seen := v.look(ctx)
 	var fresh []observed.Edge
-	var others, nodes []string
+	var others []string
 	reached := false
 	for _, e := range all {
-		nodes = append(nodes, e.Node)
 		look := seen.of(e.Node)
 		if look.APIServer == nil {
 			others = append(others, fmt.Sprintf("%s has not looked now (%s): that is as it has reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)))
@@ -80,7 +79,7 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 		fresh = append(fresh, e)
 		reached = reached || !e.APIServer.CertificateEnd.IsZero()
 	}
-	v.unreached = len(others) == 0 && !reached && len(v.silent(nodes)) == 0
+	v.unreached = len(others) == 0 && !reached && len(v.silent()) == 0
 	if len(fresh) > 0 {
 		all = fresh
 	}

@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -116,8 +115,8 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 				"put the clock of that machine right (NTP); else give edge-agent the newest bootstrap file")
 		}
 		return skipped("no edge is connected that could tell")
-	case len(v.silent(connected)) > 0:
-		return warning(strings.Join(v.silent(connected), ", ")+" has tunnels, and does not report",
+	case len(v.silent()) > 0:
+		return warning(strings.Join(v.silent(), ", ")+" has tunnels, and does not report",
 			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or something that inspects TLS on the way; its Envoy goes on with what it had, until its certificate ends",
 			"on that machine see that edge-agent runs (systemctl status edge-agent), and what its log says")
 	case len(connected) == 0:
@@ -154,16 +153,11 @@ func (v *visit) mute(ctx context.Context, connected []string) string {
 }
 
 // silent are the edges that have tunnels and do not report, where every agent has had time to.
-func (v *visit) silent(connected []string) (all []string) {
-	if v.observed == nil || v.blind != "" || slices.ContainsFunc(v.observed.Servers, func(s collect.Server) bool { return s.Err == nil && !s.Settled }) {
+func (v *visit) silent() []string {
+	if v.observed == nil || v.blind != "" {
 		return nil
 	}
-	for _, t := range v.observed.Tunnels {
-		if !v.revoked(t.Node) && !slices.Contains(connected, t.Node) && !slices.Contains(all, t.Node) {
-			all = append(all, t.Node)
-		}
-	}
-	return all
+	return v.observed.Unreported(v.revoked)
 }
 
 // fresh is how new a refusal has to be: agents that are refused try again every some seconds.

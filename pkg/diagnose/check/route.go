@@ -64,7 +64,7 @@ func lookRoute(ctx context.Context, v *visit) finding {
 	for i := range v.observed.Gateways {
 		g := &v.observed.Gateways[i]
 		switch {
-		case !g.Connected && g.Installed:
+		case g.Away():
 			away = append(away, g.Name+since(g.Since, v.now()))
 		case g.Connected:
 			connected = append(connected, g.Name)
@@ -105,7 +105,7 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: clients that reach it wait"
 	cure := "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, " + restart
 	for i := range v.observed.Gateways {
-		if other := &v.observed.Gateways[i]; other.Connected && other.Ready {
+		if v.observed.Gateways[i].Serves() {
 			return []finding{warning(detail, cause, cure)}
 		}
 	}
