@@ -186,8 +186,10 @@ func (w *World) DialAs(t testing.TB, identity *certs.Identity, addresses ...stri
 		config.Certificates = []tls.Certificate{identity.TLSCertificate()}
 	}
 	// A tenth of pkg/dial's.
-	redial := backoff.Config{BaseDelay: 30 * time.Millisecond, Multiplier: 1.6, Jitter: 0.3,
-		MaxDelay: 250 * time.Millisecond}
+	redial := backoff.Config{
+		BaseDelay: 30 * time.Millisecond, Multiplier: 1.6, Jitter: 0.3,
+		MaxDelay: 250 * time.Millisecond,
+	}
 	conn, err := grpc.NewClient("passthrough:///control",
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: Patience}),
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),

@@ -43,8 +43,10 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 		s := edgeOf(node, idA)
 		conn := w.Dial(t, &s, p.Address)
 		background(t, func(ctx context.Context) error {
-			return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen,
-				Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, See: see}, w.Log)
+			return agent.SendEdge(ctx, conn, agent.EdgeSource{
+				Reopen: quick.Reopen,
+				Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }, See: see,
+			}, w.Log)
 		})
 	}
 	w.edge(t, edgeOf("edge-5", idB), p.Address)
@@ -69,8 +71,10 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 			said = append(said, fmt.Sprint(l.Node, " ", l.APIServer.GetAddress(), " ", l.Problem))
 		}
 		got := strings.Join(said, "\n")
-		for i, want := range []string{"edge-1 a:1 <nil>", "there is none", "has not answered in time",
-			"does not know the question"} {
+		for i, want := range []string{
+			"edge-1 a:1 <nil>", "there is none", "has not answered in time",
+			"does not know the question",
+		} {
 			if len(looks) != 4 || !strings.Contains(said[i], want) {
 				t.Fatalf("%q is not in\n%s", want, got)
 			}

@@ -73,8 +73,10 @@ func TestCheckBoot(t *testing.T) {
 		want   codes.Code
 	}{
 		"good": {func(*reportv1.BootReport) {}, codes.OK},
-		"too large": {func(r *reportv1.BootReport) { r.Tail = strings.Repeat("x", MaxBootReport) },
-			codes.InvalidArgument},
+		"too large": {
+			func(r *reportv1.BootReport) { r.Tail = strings.Repeat("x", MaxBootReport) },
+			codes.InvalidArgument,
+		},
 		"no state":              {func(r *reportv1.BootReport) { r.State = 0 }, codes.InvalidArgument},
 		"a state of the future": {func(r *reportv1.BootReport) { r.State = 99 }, codes.InvalidArgument},
 		"no machine":            {func(r *reportv1.BootReport) { r.Machine = nil }, codes.InvalidArgument},

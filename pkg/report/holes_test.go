@@ -11,8 +11,10 @@ func TestAWorkerWithoutTunnelIsShown(t *testing.T) {
 	p := w.place(t)
 	v := w.view(t, p.Address)
 	s := gatewayOf("gateway-0")
-	g := &gatewayAgent{path: filepath.Join(t.TempDir(), "tunnels.log"), conn: w.Dial(t, &s, p.Address), log: w.Log,
-		workers: 2}
+	g := &gatewayAgent{
+		path: filepath.Join(t.TempDir(), "tunnels.log"), conn: w.Dial(t, &s, p.Address), log: w.Log,
+		workers: 2,
+	}
 	g.eventOf(t, 0, "tunnel_setup", 1, "edge-1", idA)
 	g.eventOf(t, 0, "tunnel_setup", 2, "edge-1", idA)
 	g.eventOf(t, 0, "tunnel_setup", 3, "edge-1", idA)

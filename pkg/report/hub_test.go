@@ -25,15 +25,19 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
 	subjects := map[string]*model.Subject{"nobody": nil}
-	for _, s := range []model.Subject{edgeOf("edge-1", idA), gatewayOf("gateway-0"), model.ControlSubject(),
-		model.ControllerSubject()} {
+	for _, s := range []model.Subject{
+		edgeOf("edge-1", idA), gatewayOf("gateway-0"), model.ControlSubject(),
+		model.ControllerSubject(),
+	} {
 		subjects[string(s.Role)] = &s
 	}
 	for name, s := range subjects {
 		conn := w.Dial(t, s, p.Address)
 		client := reportv1.NewReportClient(conn)
-		for method, role := range map[string]model.Role{"Edge": model.RoleEdge, "Gateway": model.RoleGateway,
-			"Peers": model.RoleGateway, "Watch": model.RoleController} {
+		for method, role := range map[string]model.Role{
+			"Edge": model.RoleEdge, "Gateway": model.RoleGateway,
+			"Peers": model.RoleGateway, "Watch": model.RoleController,
+		} {
 			t.Run(fmt.Sprintf("%s calls %s", name, method), func(t *testing.T) {
 				if s != nil && s.Role == role {
 					return // every other test
@@ -104,10 +108,14 @@ func TestGarbageIsRefused(t *testing.T) {
 		"a node name that is none":        with(func(t *reportv1.Tunnel) { t.Node = "CN=edge-1" }),
 		"a tunnel id that is none":        with(func(t *reportv1.Tunnel) { t.TunnelId = "c1" }),
 		"a closed key that is none":       {Snapshot: true, Closed: []string{""}},
-		"a hole of an edge that is none": {Snapshot: true,
-			Holes: []*reportv1.Hole{{Node: "edge-1", TunnelId: "c1", Workers: 1}}},
-		"a hole of no size": {Snapshot: true,
-			Holes: []*reportv1.Hole{{Node: "edge-1", TunnelId: idA, Workers: -1}}},
+		"a hole of an edge that is none": {
+			Snapshot: true,
+			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: "c1", Workers: 1}},
+		},
+		"a hole of no size": {
+			Snapshot: true,
+			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: idA, Workers: -1}},
+		},
 		"too many tunnels": {Snapshot: true, Closed: make([]string, report.MaxTunnels+1)},
 	}
 	s := gatewayOf("gateway-0")
@@ -163,7 +171,8 @@ func TestAnEdgeReportsWhatChanges(t *testing.T) {
 	changed := make(chan struct{}, 1)
 	last := ""
 	background(t, func(ctx context.Context) error {
-		return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen, Changed: changed,
+		return agent.SendEdge(ctx, conn, agent.EdgeSource{
+			Reopen: quick.Reopen, Changed: changed,
 			Report: func() *reportv1.EdgeReport {
 				select {
 				case last = <-trouble:
@@ -172,7 +181,8 @@ func TestAnEdgeReportsWhatChanges(t *testing.T) {
 				return &reportv1.EdgeReport{Version: "v1\x00", LastError: last, ApiServer: &reportv1.APIServer{
 					Healthy: true, CertificateNames: []string{"kubernetes", "a b", ""}, CertificateNotAfter: timestamppb.New(start),
 				}}
-			}}, w.Log)
+			},
+		}, w.Log)
 	})
 	v.shows(t, idA, "known ; edge-1+")
 	r := v.Tunnel(idA).Edges[0].Report
@@ -201,8 +211,12 @@ func TestAGatewayIsToldWhoIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := []model.EdgeRef{{Node: "edge-1", ID: idA}}
-	for _, want := range []model.Denied{{}, {Edges: one},
-		{Edges: append(one, model.EdgeRef{Node: "edge-2", ID: idB}), IDs: []string{idB}}, {}} {
+	for _, want := range []model.Denied{
+		{},
+		{Edges: one},
+		{Edges: append(one, model.EdgeRef{Node: "edge-2", ID: idB}), IDs: []string{idB}},
+		{},
+	} {
 		if len(want.Edges)+len(want.IDs) > 0 {
 			w.Rules.Set(want, false)
 		}
@@ -228,8 +242,10 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	open := func(node string) func() (*reportv1.GatewayOrders, error) {
 		stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Gateway(t.Context())
 		if err == nil {
-			err = stream.Send(&reportv1.GatewayReport{Snapshot: true,
-				Tunnels: []*reportv1.Tunnel{{Key: "a", Node: node, TunnelId: idA}}})
+			err = stream.Send(&reportv1.GatewayReport{
+				Snapshot: true,
+				Tunnels:  []*reportv1.Tunnel{{Key: "a", Node: node, TunnelId: idA}},
+			})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -264,8 +280,10 @@ func TestWhoSendsTooFastWaits(t *testing.T) {
 	sent := make(chan int, 1)
 	go func() {
 		n := 0
-		for message := (&reportv1.GatewayReport{Snapshot: true,
-			Closed: []string{strings.Repeat("x", report.MaxKey)}}); n < 1e6; n++ {
+		for message := (&reportv1.GatewayReport{
+			Snapshot: true,
+			Closed:   []string{strings.Repeat("x", report.MaxKey)},
+		}); n < 1e6; n++ {
 			if stream.Send(message) != nil {
 				break
 			}

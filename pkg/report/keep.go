@@ -25,7 +25,8 @@ const (
 // error then wraps certs.ErrRefused). Every second call is patient: its stream waits for a connection. The first one is
 // not, so that its error names what is in the way.
 func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger,
-	serve func(ctx context.Context, patient bool) error) error {
+	serve func(ctx context.Context, patient bool) error,
+) error {
 	var reasons retry.Reasons
 	for attempt := 0; ; attempt++ {
 		began := time.Now()
@@ -52,7 +53,8 @@ func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger,
 // Open opens a stream. A patient call waits for a connection for openTime, which redials within seconds: see dial.Conn;
 // any other call needs one.
 func Open[S any](ctx context.Context, patient bool, call func(context.Context, ...grpc.CallOption) (S, error)) (S,
-	error) {
+	error,
+) {
 	if !patient {
 		return call(ctx)
 	}

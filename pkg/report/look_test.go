@@ -64,8 +64,10 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := &reportv1.GatewayReport{Snapshot: true,
-		Tunnels: []*reportv1.Tunnel{{Key: "a", Node: "edge-1", TunnelId: idA}}}
+	first := &reportv1.GatewayReport{
+		Snapshot: true,
+		Tunnels:  []*reportv1.Tunnel{{Key: "a", Node: "edge-1", TunnelId: idA}},
+	}
 	if err := stream.Send(first); err != nil {
 		t.Fatal(err)
 	}
@@ -87,8 +89,10 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	if err := stream.Send(&reportv1.GatewayReport{Answer: &reportv1.Answer{Number: 1, Last: true}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&reportv1.GatewayReport{Tunnels: []*reportv1.Tunnel{{Key: "b", Node: "edge-1", TunnelId: idA}},
-		Ready: true}); err != nil {
+	if err := stream.Send(&reportv1.GatewayReport{
+		Tunnels: []*reportv1.Tunnel{{Key: "b", Node: "edge-1", TunnelId: idA}},
+		Ready:   true,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	eventually.True(t, patience, "it says more", func() error {
@@ -113,8 +117,10 @@ func (w *world) dumper(t *testing.T, p *place, node string, dump agent.Dump) {
 	s := edgeOf(node, idA)
 	conn := w.Dial(t, &s, p.Address)
 	background(t, func(ctx context.Context) error {
-		return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen,
-			Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, Dump: dump}, w.Log)
+		return agent.SendEdge(ctx, conn, agent.EdgeSource{
+			Reopen: quick.Reopen,
+			Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, Dump: dump,
+		}, w.Log)
 	})
 	eventually.True(t, patience, "the edge reports", func() error {
 		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges,
@@ -185,8 +191,10 @@ func TestAnAnswerIsBounded(t *testing.T) {
 	go func() {
 		orders, err := stream.Recv()
 		for err == nil {
-			err = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{Number: orders.GetQuestion().GetNumber(),
-				Dump: make([]byte, report.MaxReport-100)}})
+			err = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{
+				Number: orders.GetQuestion().GetNumber(),
+				Dump:   make([]byte, report.MaxReport-100),
+			}})
 		}
 	}()
 	eventually.True(t, patience, "the edge reports", func() error {

@@ -63,9 +63,11 @@ var Reopening = retry.Backoff{Min: 250 * time.Millisecond, Max: 3 * time.Second}
 
 // What an agent and a hub agree on.
 const (
-	// EdgePace and GatewayPace are the least time between two messages that a hub reads of one stream. An agent that
-	// sends faster waits, by the flow control of HTTP/2.
-	EdgePace, GatewayPace = 250 * time.Millisecond, 50 * time.Millisecond
+	// EdgePace is the least time between two messages that a hub reads of one stream of an edge. An agent that sends
+	// faster waits, by the flow control of HTTP/2.
+	EdgePace = 250 * time.Millisecond
+	// GatewayPace is the same for a gateway.
+	GatewayPace = 50 * time.Millisecond
 	// MaxQuestions is how many questions one agent is asked at a time; of dumps it is one.
 	MaxQuestions = 4
 	// DumpTime is how long an agent has to send all that its Envoy runs.

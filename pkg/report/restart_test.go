@@ -68,12 +68,18 @@ func TestExactAfterRestarts(t *testing.T) {
 		"all xds-servers":    {[]string{servers}, []string{servers}},
 		"the controller":     {[]string{controller}, []string{controller}},
 		"the gateway-agents": {[]string{gateways}, []string{gateways}},
-		"all, and the xds-servers come last": {[]string{servers, controller, gateways, edges},
-			[]string{controller, gateways, edges, servers}},
-		"all, and the controller comes last": {[]string{controller, gateways, edges, servers},
-			[]string{servers, gateways, edges, controller}},
-		"all, and the agents come last": {[]string{gateways, edges, servers, controller},
-			[]string{servers, controller, edges, gateways}},
+		"all, and the xds-servers come last": {
+			[]string{servers, controller, gateways, edges},
+			[]string{controller, gateways, edges, servers},
+		},
+		"all, and the controller comes last": {
+			[]string{controller, gateways, edges, servers},
+			[]string{servers, gateways, edges, controller},
+		},
+		"all, and the agents come last": {
+			[]string{gateways, edges, servers, controller},
+			[]string{servers, controller, edges, gateways},
+		},
 		"xds-servers and controller": {[]string{servers, controller}, []string{controller, servers}},
 		"controller and xds-servers": {[]string{controller, servers}, []string{servers, controller}},
 	}

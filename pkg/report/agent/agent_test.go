@@ -54,19 +54,33 @@ func TestMergePeers(t *testing.T) {
 		want    string
 	}{
 		"nobody was asked": {want: "[] of [], known false"},
-		"alone": {answers: []*reportv1.PeersAnswer{{Gateways: []string{"gateway-1"}}},
-			want: "[] of [], known true"},
+		"alone": {
+			answers: []*reportv1.PeersAnswer{{Gateways: []string{"gateway-1"}}},
+			want:    "[] of [], known true",
+		},
 		"the installation is not known": {answers: []*reportv1.PeersAnswer{{}}, want: "[] of [], known false"},
-		"one server did not answer": {answers: []*reportv1.PeersAnswer{{Gateways: both, Settled: true}, nil},
-			want: "[] of [], known false"},
-		"one did not, but the other has all": {answers: []*reportv1.PeersAnswer{{Gateways: both,
-			Peers: []*reportv1.Peer{ready("a")}}, nil}, want: "[a] of [gateway-0], known true"},
-		"a gateway that changed servers": {answers: []*reportv1.PeersAnswer{{Gateways: both,
-			Peers: []*reportv1.Peer{ready("a", "b")}}, {Gateways: both, Peers: []*reportv1.Peer{ready("b", "c")}}},
-			want: "[a b c] of [gateway-0], known true"},
-		"one server is older than the scale-up": {answers: []*reportv1.PeersAnswer{{Gateways: both,
-			Peers: []*reportv1.Peer{ready()}}, {Gateways: append(slices.Clone(both), "gateway-2")}},
-			want: "[] of [gateway-0], known false"},
+		"one server did not answer": {
+			answers: []*reportv1.PeersAnswer{{Gateways: both, Settled: true}, nil},
+			want:    "[] of [], known false",
+		},
+		"one did not, but the other has all": {answers: []*reportv1.PeersAnswer{{
+			Gateways: both,
+			Peers:    []*reportv1.Peer{ready("a")},
+		}, nil}, want: "[a] of [gateway-0], known true"},
+		"a gateway that changed servers": {
+			answers: []*reportv1.PeersAnswer{{
+				Gateways: both,
+				Peers:    []*reportv1.Peer{ready("a", "b")},
+			}, {Gateways: both, Peers: []*reportv1.Peer{ready("b", "c")}}},
+			want: "[a b c] of [gateway-0], known true",
+		},
+		"one server is older than the scale-up": {
+			answers: []*reportv1.PeersAnswer{{
+				Gateways: both,
+				Peers:    []*reportv1.Peer{ready()},
+			}, {Gateways: append(slices.Clone(both), "gateway-2")}},
+			want: "[] of [gateway-0], known false",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

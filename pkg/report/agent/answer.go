@@ -120,8 +120,10 @@ func (a *answers) answerTunnels(q *reportv1.Question) error {
 		part := &reportv1.Answer{Number: q.GetNumber()}
 		for _, t := range all[:n] {
 			part.Tunnels = append(part.Tunnels, &reportv1.MeasuredTunnel{
-				Tunnel: &reportv1.Tunnel{Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker,
-					Since: timestamppb.New(t.Since)},
+				Tunnel: &reportv1.Tunnel{
+					Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker,
+					Since: timestamppb.New(t.Since),
+				},
 				RoundTripMicros: uint32(t.RTT.Microseconds()),
 			})
 		}

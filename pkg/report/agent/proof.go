@@ -17,6 +17,8 @@ func (a *answers) answerProof(ctx context.Context, q *reportv1.Question) error {
 }
 
 func proofMessage(p tunnels.Proof) *reportv1.Proof {
-	return &reportv1.Proof{Denied: p.Denied, Closed: uint32(p.Closed), Open: uint32(p.Open),
-		Incomplete: report.Text(p.Incomplete, report.MaxText)}
+	return &reportv1.Proof{
+		Denied: p.Denied, Closed: uint32(p.Closed), Open: uint32(p.Open),
+		Incomplete: report.Text(p.Incomplete, report.MaxText),
+	}
 }

@@ -176,7 +176,8 @@ func until(ctx context.Context, closed <-chan struct{}) (context.Context, contex
 // news waits for changes after a version and returns them with the next version; version 0 returns the whole table at
 // once.
 func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.Logger) (*reportv1.GatewayReport,
-	uint64) {
+	uint64,
+) {
 	if version > 0 {
 		if opened, closed, next, ok := table.Changes(ctx, version); ok {
 			return &reportv1.GatewayReport{Tunnels: messages(opened), Closed: closed}, next
@@ -216,8 +217,10 @@ func holes(all []tunnels.Hole, told map[model.EdgeRef]int) (list []*reportv1.Hol
 func messages(all []tunnels.Tunnel) []*reportv1.Tunnel {
 	list := make([]*reportv1.Tunnel, len(all))
 	for i, t := range all {
-		list[i] = &reportv1.Tunnel{Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker,
-			Since: timestamppb.New(t.Since)}
+		list[i] = &reportv1.Tunnel{
+			Key: t.Key, Node: t.Node, TunnelId: t.ID, Worker: t.Worker,
+			Since: timestamppb.New(t.Since),
+		}
 	}
 	return list
 }

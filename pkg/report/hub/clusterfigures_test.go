@@ -14,8 +14,11 @@ import (
 func TestSeriesAreOfWorkloadClustersThatThereAre(t *testing.T) {
 	h := New(domain, newRules(), newWorld(t).Log)
 	for gateway, tunnels := range map[string][]*reportv1.Tunnel{
-		"gateway-0": {{Key: "a", Node: "edge-1", TunnelId: idA}, {Key: "b", Node: "edge-2", TunnelId: idA},
-			{Key: "c", Node: "edge-9", TunnelId: idB}},
+		"gateway-0": {
+			{Key: "a", Node: "edge-1", TunnelId: idA},
+			{Key: "b", Node: "edge-2", TunnelId: idA},
+			{Key: "c", Node: "edge-9", TunnelId: idB},
+		},
 		"gateway-1": {{Key: "a", Node: "edge-1", TunnelId: idA}},
 	} {
 		s := &session{subject: gatewayOf(gateway), end: func(error) {}}

@@ -67,8 +67,10 @@ func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
 	}
 	for p, e := range h.edges {
 		if wanted(p.id) {
-			look.Edges = append(look.Edges, &reportv1.EdgeState{Node: p.node, TunnelId: p.id, Connected: e.connected,
-				Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.said)})
+			look.Edges = append(look.Edges, &reportv1.EdgeState{
+				Node: p.node, TunnelId: p.id, Connected: e.connected,
+				Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.said),
+			})
 		}
 	}
 	return look
@@ -84,8 +86,10 @@ func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLoo
 		one.Tunnels = nil
 		for key, p := range g.tunnels {
 			if wanted(p.id) {
-				one.Tunnels = append(one.Tunnels, &reportv1.MeasuredTunnel{Tunnel: &reportv1.Tunnel{Key: key, Node: p.node,
-					TunnelId: p.id}})
+				one.Tunnels = append(one.Tunnels, &reportv1.MeasuredTunnel{Tunnel: &reportv1.Tunnel{
+					Key: key, Node: p.node,
+					TunnelId: p.id,
+				}})
 			}
 		}
 	}
@@ -150,7 +154,8 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*rep
 
 // together calls ask once for all concurrent calls with one key. The answer is shared and must not be changed.
 func together[T any](ctx context.Context, h *Hub, key string, most time.Duration,
-	ask func(context.Context) (T, error)) (answer T, err error) {
+	ask func(context.Context) (T, error),
+) (answer T, err error) {
 	done := h.looks.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(h.open, most) // of all callers
 		defer cancel()

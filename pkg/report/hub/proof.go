@@ -53,8 +53,10 @@ func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 func (h *Hub) prove(ctx context.Context, gateway string, edge model.EdgeRef) (*reportv1.Proof, error) {
 	key := strings.Join([]string{"proof", gateway, edge.Node, edge.ID}, " ")
 	return together(ctx, h, key, proofTime, func(ctx context.Context) (proof *reportv1.Proof, err error) {
-		question := &reportv1.Question{Proof: &reportv1.ProofQuestion{Edge: &reportv1.Edge{Node: edge.Node,
-			TunnelId: edge.ID}}}
+		question := &reportv1.Question{Proof: &reportv1.ProofQuestion{Edge: &reportv1.Edge{
+			Node:     edge.Node,
+			TunnelId: edge.ID,
+		}}}
 		of := func(s *session) bool { return s.subject.Role == model.RoleGateway && s.subject.Node == gateway }
 		q, forget, err := h.ask(of, question, maxEdgeAnswer)
 		if err != nil {
@@ -63,8 +65,10 @@ func (h *Hub) prove(ctx context.Context, gateway string, edge model.EdgeRef) (*r
 		defer forget()
 		err = q.all(ctx, func(a *reportv1.Answer) error {
 			if p := a.GetProof(); p != nil {
-				proof = &reportv1.Proof{Denied: p.GetDenied(), Closed: p.GetClosed(), Open: p.GetOpen(),
-					Incomplete: report.Text(p.GetIncomplete(), report.MaxText)}
+				proof = &reportv1.Proof{
+					Denied: p.GetDenied(), Closed: p.GetClosed(), Open: p.GetOpen(),
+					Incomplete: report.Text(p.GetIncomplete(), report.MaxText),
+				}
 			}
 			return nil
 		})

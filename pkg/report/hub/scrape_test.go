@@ -54,13 +54,17 @@ func fill(b *testing.B, ads *xds.Server, hub *Hub) {
 			APIServer: model.Endpoint{Host: "10.1.0.1", Port: 6443},
 		})
 		for _, r := range gateways {
-			r.Tunnels = append(r.Tunnels, &reportv1.Tunnel{Key: fmt.Sprintf("198.51.100.1:%d>192.0.2.1:443", i), Node: node,
-				TunnelId: id})
+			r.Tunnels = append(r.Tunnels, &reportv1.Tunnel{
+				Key: fmt.Sprintf("198.51.100.1:%d>192.0.2.1:443", i), Node: node,
+				TunnelId: id,
+			})
 		}
 		s := &session{subject: edgeOf(node, id), end: func(error) {}}
 		hub.begin(s)
-		if err := hub.edgeReport(s, &reportv1.EdgeReport{ApiServer: &reportv1.APIServer{Healthy: true,
-			CertificateNotAfter: end}}); err != nil {
+		if err := hub.edgeReport(s, &reportv1.EdgeReport{ApiServer: &reportv1.APIServer{
+			Healthy:             true,
+			CertificateNotAfter: end,
+		}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -32,8 +32,10 @@ var sayRate = limit.Rate{Every: time.Hour, Burst: 1}
 
 // Gateway implements the service.
 func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, reportv1.GatewayOrders]) error {
-	c := &conversation[reportv1.GatewayReport]{hub: h, role: model.RoleGateway, pace: report.GatewayPace,
-		recv: stream.Recv, take: h.gatewayReport}
+	c := &conversation[reportv1.GatewayReport]{
+		hub: h, role: model.RoleGateway, pace: report.GatewayPace,
+		recv: stream.Recv, take: h.gatewayReport,
+	}
 	return c.serve(stream.Context(), func(q *reportv1.Question) error {
 		denied, _ := h.admission.Denied() // the newest: one sender after the other
 		return stream.Send(&reportv1.GatewayOrders{Denied: report.DeniedMessage(denied), Question: q})
@@ -42,8 +44,10 @@ func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, re
 
 // Edge implements the service.
 func (h *Hub) Edge(stream grpc.BidiStreamingServer[reportv1.EdgeReport, reportv1.EdgeOrders]) error {
-	c := &conversation[reportv1.EdgeReport]{hub: h, role: model.RoleEdge, pace: report.EdgePace, recv: stream.Recv,
-		take: h.edgeReport}
+	c := &conversation[reportv1.EdgeReport]{
+		hub: h, role: model.RoleEdge, pace: report.EdgePace, recv: stream.Recv,
+		take: h.edgeReport,
+	}
 	return c.serve(stream.Context(), func(q *reportv1.Question) error {
 		return stream.Send(&reportv1.EdgeOrders{Question: q})
 	})
@@ -151,8 +155,10 @@ func (h *Hub) endAll(why func(*session) error) (others []*session) {
 
 // refused logs a refusal of a caller, at sayRate: a refused caller tries again and again.
 func (h *Hub) refused(subject model.Subject, err error) {
-	refusals := []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument,
-		codes.ResourceExhausted, codes.FailedPrecondition}
+	refusals := []codes.Code{
+		codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument,
+		codes.ResourceExhausted, codes.FailedPrecondition,
+	}
 	code := status.Code(err)
 	if slices.Contains(refusals, code) && h.said.Take(string(subject.Role)+" "+subject.Node+" "+code.String(),
 		sayRate) == 0 {

@@ -131,8 +131,10 @@ func FuzzReports(f *testing.F) {
 		b, _ := proto.Marshal(edge)
 		f.Add(a, a, b)
 	}
-	seed(snapshot(3, 2), &reportv1.EdgeReport{Form: "Process",
-		ApiServer: &reportv1.APIServer{CertificateNames: []string{"kubernetes"}}})
+	seed(snapshot(3, 2), &reportv1.EdgeReport{
+		Form:      "Process",
+		ApiServer: &reportv1.APIServer{CertificateNames: []string{"kubernetes"}},
+	})
 	seed(&reportv1.GatewayReport{Closed: []string{"198.51.100.1:0>192.0.2.0:443"}},
 		&reportv1.EdgeReport{LastError: "\x00\u202e"})
 	w := newWorld(f)

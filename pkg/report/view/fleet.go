@@ -44,8 +44,10 @@ const (
 )
 
 func newFleet(t report.Times) *fleet {
-	return &fleet{times: t, servers: map[string]*server{}, merged: map[string]gatewayStatus{},
-		nodes: map[string]map[string]bool{}, ids: map[string]bool{}, boots: report.NewBoots(report.DefaultBootBounds)}
+	return &fleet{
+		times: t, servers: map[string]*server{}, merged: map[string]gatewayStatus{},
+		nodes: map[string]map[string]bool{}, ids: map[string]bool{}, boots: report.NewBoots(report.DefaultBootBounds),
+	}
 }
 
 // take returns the ids of the tunnels that have changed since the last call.

@@ -74,8 +74,10 @@ func (s script) step(now time.Time, who string, what []string) {
 	case "synced":
 		change.What = &reportv1.Change_Synced{Synced: true}
 	case "gateway":
-		change.What = &reportv1.Change_Gateway{Gateway: &reportv1.GatewayState{Name: what[1], Connected: what[2] == "up",
-			Since: theirs}}
+		change.What = &reportv1.Change_Gateway{Gateway: &reportv1.GatewayState{
+			Name: what[1], Connected: what[2] == "up",
+			Since: theirs,
+		}}
 	case "edge":
 		change.What = &reportv1.Change_Edge{Edge: &reportv1.EdgeState{
 			Node: what[1], TunnelId: tunnelID, Connected: what[2] == "up", Since: theirs,
@@ -84,8 +86,10 @@ func (s script) step(now time.Time, who string, what []string) {
 	case "count":
 		var n, without int32
 		_, _ = fmt.Sscan(strings.Join(what[3:], " "), &n, &without)
-		change.What = &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{Gateway: what[1], Node: what[2],
-			TunnelId: tunnelID, Count: n, WorkersWithout: without}}
+		change.What = &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{
+			Gateway: what[1], Node: what[2],
+			TunnelId: tunnelID, Count: n, WorkersWithout: without,
+		}}
 	default:
 		s.t.Fatalf("no such step: %q", what)
 	}
@@ -145,11 +149,15 @@ func TestFleet(t *testing.T) {
 		"counts without their gateway don't count": {
 			steps: "0 list a\n 0 a began\n 0 a synced\n 1 a count g0 e1 2", want: "known ",
 		},
-		"tunnels change": {steps: whole + "2 a count g0 e1 1\n 2 a count g1 e1 0\n 2 a count g1 e2 1",
-			want: "known g0,g1; e1+ g0=1; e2 g1=1"},
+		"tunnels change": {
+			steps: whole + "2 a count g0 e1 1\n 2 a count g1 e1 0\n 2 a count g1 e2 1",
+			want:  "known g0,g1; e1+ g0=1; e2 g1=1",
+		},
 		"a worker without a tunnel": {steps: whole + "2 a count g0 e1 2 1", want: "known g0,g1; e1+ g0=2-1 g1=2"},
-		"which has one again": {steps: whole + "2 a count g0 e1 2 1\n 3 a count g0 e1 2",
-			want: "known g0,g1; e1+ g0=2 g1=2"},
+		"which has one again": {
+			steps: whole + "2 a count g0 e1 2 1\n 3 a count g0 e1 2",
+			want:  "known g0,g1; e1+ g0=2 g1=2",
+		},
 		"a gateway that is silent makes what is absent unknown": {
 			steps: whole + "2 a gateway g0 down\n 31.9 tick", want: "unknown g1; e1+ g0=2 g1=2",
 		},
@@ -283,8 +291,10 @@ func TestFleetTellsWhatChanged(t *testing.T) {
 		"a worker without a tunnel is something":   {steps: "2 a count g0 e1 2 1", want: []string{tunnelID}},
 		"another one is":                           {steps: "2 a count g0 e1 1", want: []string{tunnelID}},
 		"a gateway that falls silent concerns all": {steps: "2 a gateway g0 down", want: []string{""}},
-		"when it is down its tunnels have changed": {steps: "2 a gateway g0 down\n 3 tick\n 40 tick",
-			want: []string{"", tunnelID}},
+		"when it is down its tunnels have changed": {
+			steps: "2 a gateway g0 down\n 3 tick\n 40 tick",
+			want:  []string{"", tunnelID},
+		},
 		"a server that is away concerns all":            {steps: "2 a lost", want: []string{""}},
 		"one that is back with the same concerns all":   {steps: "2 a lost\n 3 a began\n 3 a count g0 e1 2\n 3 a count g1 e1 2\n 3 a gateway g0 up\n 3 a gateway g1 up\n 9 a synced", want: []string{"", tunnelID}},
 		"a gateway that moves with its tunnels is none": {steps: "2 list a b\n 2 b began\n 2 b synced\n 3 b count g0 e1 2\n 3 b gateway g0 up"},

@@ -74,7 +74,8 @@ type View struct {
 // resolve returns. changed is called with the id of each tunnel whose Live may have changed, with an empty id if it is
 // all tunnels of which that is so: Known, Gateways or Incomplete have changed. It must not block.
 func New(resolve func(ctx context.Context) ([]string, error), dial func(address string) (*grpc.ClientConn, error),
-	changed func(id string), log *slog.Logger) *View {
+	changed func(id string), log *slog.Logger,
+) *View {
 	return &View{
 		resolve: resolve, dial: dial, changed: changed, log: log, times: report.DefaultTimes,
 		fleet: newFleet(report.DefaultTimes), running: map[string]bool{},
