@@ -83,7 +83,7 @@ func (k *Kernel) Dump(states uint32) (all []Socket, err error) {
 // Get returns the socket of a connection; ErrGone if there is none.
 func (k *Kernel) Get(local, remote netip.AddrPort) (Socket, error) { return k.lookup(local, remote, 0) }
 
-// lookup is Get with more of what the kernel knows, as bits.
+// lookup is Get with further attributes, as bits.
 func (k *Kernel) lookup(local, remote netip.AddrPort, more byte) (Socket, error) {
 	var found []Socket
 	// A socket of IPv6 that has a connection of IPv4 is found by its IPv4 addresses.

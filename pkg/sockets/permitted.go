@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Permitted says whether connections can be cut here: it makes one to itself and cuts that. The error says what is
+// Permitted returns nil if connections can be ended here: it makes one to itself and ends that. The error names what is
 // missing.
 func Permitted() error {
 	err := cutOwn()
@@ -55,7 +55,7 @@ func connection() (client, server net.Conn, err error) {
 	if client, err = net.DialTimeout("tcp", listener.Addr().String(), kernelTime*time.Second); err != nil {
 		return nil, nil, err
 	}
-	for { // whoever else came by must not be cut
+	for { // a connection of another process must not be ended
 		if server, err = listener.Accept(); err != nil {
 			_ = client.Close()
 			return nil, nil, err

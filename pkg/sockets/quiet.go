@@ -71,7 +71,7 @@ func tcpInfo(attributes []byte) []byte {
 	return nil
 }
 
-// quietFor is for how long a socket has had no data, by its struct tcp_info; 0 if that does not say.
+// quietFor returns for how long a socket has had no data, by its struct tcp_info; 0 if that does not have it.
 func quietFor(info []byte) time.Duration {
 	if len(info) < lastDataRecvAt+4 {
 		return 0

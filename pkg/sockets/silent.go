@@ -12,7 +12,7 @@ import (
 // bytesAckedAt is where the kernel's struct tcp_info has how many bytes the other side has acknowledged.
 const bytesAckedAt = 120
 
-// sentNothing says, by the struct tcp_info of an accepted connection, that nothing was sent on it.
+// sentNothing returns whether nothing was sent on an accepted connection, by its struct tcp_info.
 func sentNothing(info []byte) bool {
 	return len(info) >= bytesAckedAt+8 && binary.NativeEndian.Uint64(info[bytesAckedAt:]) == 0
 }

@@ -27,7 +27,7 @@ type Server struct {
 	Err     error // why it did not answer; nil: it did
 }
 
-// Fleet is what all servers together know of who reports. All lists are in order of their names.
+// Fleet is what all servers together observe of the agents that report. All lists are in order of their names.
 type Fleet struct {
 	Domain   model.TunnelDomain // empty: no server answered
 	Servers  []Server           // that were asked
@@ -46,7 +46,7 @@ type Gateway struct {
 	Connected bool   // its agent reports
 	Ready     bool   // it takes clients
 	Hang      string // the parts of its Envoy that do not answer its agent; empty: all do
-	// Incomplete says why it may have tunnels that it does not report, and the cure; empty: it has none.
+	// Incomplete is why it may have tunnels that it does not report, and the cure; empty: it has none.
 	Incomplete string
 	Since      time.Time // when Connected became what it is; zero: not known
 	Problem    string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not asked for
@@ -77,7 +77,7 @@ type Status string
 const (
 	// Synced is a resource that Envoy has accepted as it is now.
 	Synced Status = "SYNCED"
-	// Stale is a resource of which a newer version was published than Envoy is known to have: it is on its way, or nobody answers.
+	// Stale is a resource of which a newer version was published than Envoy is known to have: it is on its way, or Envoy does not answer.
 	Stale Status = "STALE"
 	// Rejected is a resource that Envoy, or its agent, refuses: it goes on with what it had.
 	Rejected Status = "NACK"
@@ -91,7 +91,7 @@ type Node struct {
 	Role      model.Role
 	ID        string // Tunnel.spec.id of an edge
 	Server    string
-	Version   string    // of the agent; empty: it does not say
+	Version   string    // of the agent; empty: not known
 	Connected time.Time // since when
 	Resources []Resource
 }
@@ -105,7 +105,7 @@ type Resource struct {
 	// Updated is when that version was published or sent, at the latest. Since is since when it waits for an answer or is refused; both
 	// zero: not known.
 	Updated, Since time.Time
-	Refusal        string     // what Envoy, or its agent, says against it
+	Refusal        string     // the reason of Envoy, or its agent
 	Refused        string     // the version that this is about
 	Config         *anypb.Any // what was published; nil: not asked for
 }

@@ -21,7 +21,7 @@ const (
 // EdgeLook is what an edge sees of its apiserver now.
 type EdgeLook struct {
 	Node      string              // node name
-	APIServer *observed.APIServer // nil: Problem says why
+	APIServer *observed.APIServer // nil: see Problem
 	Problem   string
 }
 

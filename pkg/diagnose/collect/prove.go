@@ -16,14 +16,14 @@ import (
 // proveTime is longer than a server waits for gateways.
 const proveTime = 7 * time.Second
 
-// GatewayProof is what a gateway's sockets say of the tunnels of an edge.
+// GatewayProof is the state of a gateway's sockets of the tunnels of an edge.
 type GatewayProof struct {
 	Name    string
-	Proof   *reportv1.Proof // nil: Problem says why
+	Proof   *reportv1.Proof // nil: see Problem
 	Problem string
 }
 
-// Prove asks all gateways what their kernels' sockets say now of the tunnels of an edge, and returns their answers in
+// Prove has all gateways compare the tunnels of an edge with their kernels' sockets now, and returns their answers in
 // the order of their names. A gateway that reports to no server which answered has a Problem. The error is that of a
 // call that no server answered.
 func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof, error) {
