@@ -101,7 +101,7 @@ type ServedLimits struct {
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 }
 
-// EdgeStatus is one edge of a tunnel.
+// EdgeStatus is one edge of a tunnel, as users of the API read it. Programs read it as observed.Edge.
 type EdgeStatus struct {
 	// nodeID is the subject of the edge's certificate.
 	NodeID string `json:"nodeID"`

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
 // healthTime bounds a request of /healthz or /readyz, and their shutdown.
@@ -52,7 +52,7 @@ func (s *server) serveHealth(ctx context.Context, listener net.Listener) error {
 }
 
 // probes take the locks on which everything waits that the server does: one that is never released is found.
-func (s *server) probes(hub *report.Hub) map[string]func() {
+func (s *server) probes(hub *reporthub.Hub) map[string]func() {
 	return map[string]func(){
 		"the state of the configuration": func() { s.ads.Tunnel("") },
 		"the state of reports":           func() { hub.Look(context.Background(), []string{""}, false) },

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
 // inspectConfig is where people look.
@@ -30,7 +30,7 @@ func (c *inspectConfig) complete() error {
 }
 
 // serveInspection serves inspection until ctx ends.
-func (s *server) serveInspection(ctx context.Context, listener net.Listener, hub *report.Hub) error {
+func (s *server) serveInspection(ctx context.Context, listener net.Listener, hub *reporthub.Hub) error {
 	return collect.Serve(ctx, listener, collect.Config{
 		Domain: s.inst.Domain, Hub: hub, Published: s.ads.Status(), Refusals: &s.refusals,
 		Calls: traces.Calls(traces.Trusted, statusv3.ClientStatusDiscoveryService_FetchClientStatus_FullMethodName, inspectv1.Inspect_Fleet_FullMethodName,

@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol/csr"
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/source"
 	"github.com/fairlead/fairlead/pkg/xds"
@@ -120,8 +120,8 @@ func (s *server) run(ctx context.Context) error {
 }
 
 // channel is the control channel with all of its services.
-func (s *server) channel() (*controlchannel.Channel, *report.Hub) {
-	hub := report.NewHub(s.inst.Domain, s.ads, s.log)
+func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
+	hub := reporthub.New(s.inst.Domain, s.ads, s.log)
 	c := controlchannel.New(controlchannel.Config{
 		Domain: s.inst.Domain,
 		// The trust bundle is the installation's at this moment, not the one that came with the leaf.

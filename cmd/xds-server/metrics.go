@@ -17,7 +17,7 @@ import (
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
 // figures are those of the program that no package counts for itself: what came of requests.
@@ -56,7 +56,7 @@ func newFigures() *figures {
 }
 
 // registry has all that this program publishes.
-func (s *server) registry(c *controlchannel.Channel, hub *report.Hub) *prometheus.Registry {
+func (s *server) registry(c *controlchannel.Channel, hub *reporthub.Hub) *prometheus.Registry {
 	r := metrics.NewRegistry(metrics.XDSServer)
 	own := &metrics.Set{}
 	own.Look(s.certificates, "fairlead_server_leaf_expiry_timestamp_seconds", "fairlead_server_ca_expiry_timestamp_seconds")

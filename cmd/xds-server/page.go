@@ -68,7 +68,7 @@ func (p *statusPage) live(ctx context.Context, ids ...string) *summary.Live {
 	if err != nil {
 		return nil // rows then say what the objects say
 	}
-	return summary.FromInspect(fleet)
+	return summary.LiveOf(fleet)
 }
 
 // newPage listens for readers of the status page; the result is nil if there is to be none.

@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/xds"
 )
@@ -49,7 +49,7 @@ func newXDSServer(t testing.TB, clusters ...model.WorkloadCluster) *xdsServer {
 		{Name: "gateway-0", Peer: at(444)}, {Name: "gateway-1", Peer: at(445)},
 	}}, log)}
 	s.Replace(clusters)
-	hub := report.NewHub(configDomain, s.Server, log)
+	hub := reporthub.New(configDomain, s.Server, log)
 	front := controlchannel.New(controlchannel.Config{Domain: configDomain, TLS: certs.ServerTLS(s, certs.Bundle(ca.CertPEM()), time.Hour), Closing: func() { s.Close(); hub.Close() }, Log: log})
 	s.Register(front)
 	reportv1.RegisterReportServer(front, hub)

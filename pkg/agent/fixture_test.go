@@ -18,7 +18,7 @@ import (
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
@@ -46,7 +46,7 @@ type control struct {
 	tokens      map[string]string                // id by token
 	gone        map[string]time.Time             // ids of tunnels on record as ended
 	server      *xds.Server                      // the newest
-	hub         *report.Hub                      // likewise
+	hub         *reporthub.Hub                   // likewise
 	life        time.Duration                    // of leaves
 	starts      bool                             // the server, and so knows no tunnels yet
 	err         error                            // of the signer

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/tunnels"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // place is the folder of an agent, in which agents run, one after the other.
@@ -53,7 +53,7 @@ func newPlace(c *control, set func(*child, string)) *place {
 // newGateway is the place of a gateway.
 func newGateway(c *control) *place {
 	c.t.Helper()
-	if err := tunnels.Permitted(); err != nil {
+	if err := sockets.Permitted(); err != nil {
 		c.t.Skipf("a gateway cuts tunnels: %v", err)
 	}
 	p := newPlace(c, func(s *child, dir string) {

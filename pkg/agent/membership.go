@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
@@ -281,7 +281,7 @@ func (m *membership) ready() error {
 
 // dump returns what answers who asks what Envoy runs on behalf of a subject, and not what it runs for others: an edge may have enrolments of
 // several installations.
-func (m *membership) dump(subject model.Subject) report.Dump {
+func (m *membership) dump(subject model.Subject) reportagent.Dump {
 	return func(ctx context.Context, names []string, to io.Writer) error {
 		mine := func(name string) bool {
 			return (len(names) == 0 || slices.Contains(names, name)) && m.xds.Owns(subject.Node, name)

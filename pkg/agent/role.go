@@ -9,7 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 )
 
 // role is what the memberships of an edge and of a gateway do differently.
@@ -22,5 +22,5 @@ type role interface {
 	// over forgets what belonged to an identity that is over.
 	Over()
 	// report says how this membership is until ctx ends, or until it is never heard again. dump answers who asks what Envoy runs.
-	Report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error
+	Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error
 }

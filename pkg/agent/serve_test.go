@@ -18,7 +18,7 @@ import (
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/xds"
 )
@@ -38,7 +38,7 @@ func (c *control) serve() (stop func()) {
 		server.Replace(slices.Collect(maps.Values(c.clusters)))
 		c.server = server
 	})
-	hub := report.NewHub(domain, server, log)
+	hub := reporthub.New(domain, server, log)
 	c.set(func() { c.hub = hub })
 	front := controlchannel.New(controlchannel.Config{
 		Domain: domain, TLS: certs.ServerTLS(c, certs.Bundle(c.ca.CertPEM()), 24*time.Hour), Log: log,
@@ -84,7 +84,7 @@ func (r *recorder) last() (*reportv1.EdgeReport, error) {
 
 // recording is a hub whose reports of edges are recorded on their way.
 type recording struct {
-	*report.Hub
+	*reporthub.Hub
 	to *recorder
 }
 

@@ -23,7 +23,7 @@ import (
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/xds"
 )
@@ -81,7 +81,7 @@ func newTestbed(t testing.TB, bounds controlchannel.Bounds) *testbed {
 	b := &testbed{ca: ca, ads: xds.NewServer(inst, log), tokens: map[string]*token{}}
 	b.ads.Ended(map[string]time.Time{workload("gone").ID: time.Now().Add(time.Hour)})
 	b.ads.Replace([]model.WorkloadCluster{c1, c2})
-	hub := report.NewHub(domain, b.ads, log)
+	hub := reporthub.New(domain, b.ads, log)
 	b.Channel = controlchannel.NewBounded(controlchannel.Config{
 		Domain:    domain,
 		TLS:       certs.ServerTLS(fixed{b.identity(t, model.ControlSubject(), time.Hour)}, certs.Bundle(ca.CertPEM()), grace),

@@ -28,7 +28,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/controller/status"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // Of package status: one of fairShare turns goes to the write that waits longest, and at most ahead turns are not used yet.
@@ -47,12 +47,12 @@ type fleet struct {
 	patches patches
 
 	mu    sync.Mutex
-	live  map[string]report.Live // by id
-	asked map[string]int         // how often
+	live  map[string]reportview.Live // by id
+	asked map[string]int             // how often
 }
 
 // Tunnel implements status.View.
-func (f *fleet) Tunnel(id string) report.Live {
+func (f *fleet) Tunnel(id string) reportview.Live {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked[id]++
@@ -107,7 +107,7 @@ func newFleetWorld(t *testing.T) *fleet {
 	if err := kubetest.Deploy(t.Context(), admin, "namespace.yaml", "controller.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, admin: admin, config: config, changed: workqueue.NewTyped[string](), live: map[string]report.Live{}, asked: map[string]int{}}
+	f := &fleet{t: t, admin: admin, config: config, changed: workqueue.NewTyped[string](), live: map[string]reportview.Live{}, asked: map[string]int{}}
 	ns := kubetest.NewNamespace(t, admin)
 	for i := range fleetSize {
 		cluster := kubetest.Cluster(ns, fmt.Sprintf("c%03d", i))
@@ -166,10 +166,10 @@ func (f *fleet) start() {
 }
 
 // tell changes what is known of some Tunnels, and has all of those looked at.
-func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...report.Edge) {
+func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...reportview.Edge) {
 	f.mu.Lock()
 	for _, t := range tunnels {
-		f.live[t.Spec.ID] = report.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1", "gateway-2"}, Edges: edges}
+		f.live[t.Spec.ID] = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1", "gateway-2"}, Edges: edges}
 		f.asked[t.Spec.ID] = 0
 	}
 	f.mu.Unlock()

@@ -1,11 +1,14 @@
-package report
+package report_test
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,7 +17,9 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report/agent"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/report/view"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
@@ -33,7 +38,7 @@ type gatewayAgent struct {
 func (w *world) gateway(t testing.TB, name string, addresses ...string) *gatewayAgent {
 	t.Helper()
 	s := gatewayOf(name)
-	g := &gatewayAgent{path: filepath.Join(t.TempDir(), "tunnels.log"), conn: w.dial(t, &s, addresses...), log: w.log}
+	g := &gatewayAgent{path: filepath.Join(t.TempDir(), "tunnels.log"), conn: w.Dial(t, &s, addresses...), log: w.Log}
 	g.start(t)
 	return g
 }
@@ -45,13 +50,13 @@ type toggle struct {
 	changed chan struct{}
 }
 
-func (t *toggle) state() (GatewayState, <-chan struct{}) {
+func (t *toggle) state() (agent.GatewayState, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.changed == nil {
 		t.changed = make(chan struct{})
 	}
-	return GatewayState{Ready: t.on}, t.changed
+	return agent.GatewayState{Ready: t.on}, t.changed
 }
 
 func (t *toggle) set(on bool) {
@@ -67,10 +72,12 @@ func (t *toggle) set(on bool) {
 // start runs the agent, which reads what is in the file.
 func (g *gatewayAgent) start(t testing.TB) {
 	t.Helper()
-	g.Table = tunnels.New(tunnels.Config{Domain: domain, Log: g.path, Workers: g.workers, Reopen: func(context.Context) error { return nil }, Logger: g.log})
+	reopen := func(context.Context) error { return nil }
+	g.Table = tunnels.New(tunnels.Config{Domain: domain, Log: g.path, Workers: g.workers, Reopen: reopen, Logger: g.log})
 	table := g.Table
 	stopTable := background(t, table.Run)
-	stopSending := background(t, func(ctx context.Context) error { return SendGateway(ctx, g.conn, table, g.takes.state, nil, g.log) })
+	from := agent.GatewaySource{Table: table, State: g.takes.state, Reopen: quick.Reopen}
+	stopSending := background(t, func(ctx context.Context) error { return agent.SendGateway(ctx, g.conn, from, g.log) })
 	g.stop = func() { stopSending(); stopTable() }
 }
 
@@ -108,15 +115,16 @@ func (g *gatewayAgent) closes(t testing.TB, port int, node, id string) {
 // edge runs what an edge-agent reports with.
 func (w *world) edge(t testing.TB, s model.Subject, addresses ...string) (stop func()) {
 	t.Helper()
-	conn := w.dial(t, &s, addresses...)
+	conn := w.Dial(t, &s, addresses...)
+	report := func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }
 	return background(t, func(ctx context.Context) error {
-		return SendEdge(ctx, conn, EdgeSource{Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }}, w.log)
+		return agent.SendEdge(ctx, conn, agent.EdgeSource{Reopen: quick.Reopen, Report: report}, w.Log)
 	})
 }
 
 // viewer is a controller's view of the servers at some addresses.
 type viewer struct {
-	*View
+	*view.View
 	stop func()
 
 	mu  sync.Mutex
@@ -126,17 +134,17 @@ type viewer struct {
 func (w *world) view(t testing.TB, addresses ...string) *viewer {
 	t.Helper()
 	controller := model.ControllerSubject()
-	identity := w.identity(t, controller, time.Now().Add(time.Hour))
+	identity := w.Identity(t, controller, time.Now().Add(time.Hour))
 	v := &viewer{ids: map[string]int{}}
-	v.View = NewView(
+	v.View = view.New(
 		func(context.Context) ([]string, error) { return addresses, nil },
-		func(address string) (*grpc.ClientConn, error) { return w.dialAs(t, &identity, address), nil },
+		func(address string) (*grpc.ClientConn, error) { return w.DialAs(t, &identity, address), nil },
 		func(id string) {
 			v.mu.Lock()
 			defer v.mu.Unlock()
 			v.ids[id]++
-		}, w.log)
-	v.fleet, v.tick = newFleet(quick), tickInterval/10
+		}, w.Log)
+	v.SetTimes(quick)
 	v.stop = background(t, v.Run)
 	return v
 }
@@ -150,4 +158,30 @@ func (v *viewer) shows(t testing.TB, id, want string) {
 		}
 		return nil
 	})
+}
+
+// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that
+// is connected, behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
+func describe(l view.Live) string {
+	text := "unknown"
+	if l.Known {
+		text = "known"
+	}
+	text += " " + strings.Join(l.Gateways, ",")
+	for _, e := range l.Edges {
+		text += "; " + e.Node
+		if e.Connected {
+			text += "+"
+		}
+		for _, name := range slices.Sorted(maps.Keys(e.Gateways)) {
+			text += fmt.Sprintf(" %s=%d", name, e.Gateways[name])
+			if n := e.Without[name]; n > 0 {
+				text += fmt.Sprintf("-%d", n)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(e.Last)) {
+			text += fmt.Sprintf(" %s=%d?", name, e.Last[name])
+		}
+	}
+	return text
 }

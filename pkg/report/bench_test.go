@@ -1,23 +1,21 @@
-package report
+package report_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// BenchmarkSnapshot is the way of 10,000 tunnels of 5,000 edges from a gateway that connects to the view of a controller, over
-// TLS on this machine.
+// BenchmarkSnapshot is the way of 10,000 tunnels of 5,000 edges from a gateway that connects to the view of a
+// controller, over TLS on this machine.
 func BenchmarkSnapshot(b *testing.B) {
 	w := newWorld(b)
 	p := w.place(b)
-	v := w.view(b, p.address)
+	v := w.view(b, p.Address)
 	s := gatewayOf("gateway-0")
-	client := reportv1.NewReportClient(w.dial(b, &s, p.address))
+	client := reportv1.NewReportClient(w.Dial(b, &s, p.Address))
 	all, none := snapshot(5000, 2), &reportv1.GatewayReport{Snapshot: true}
 	stream, err := client.Gateway(b.Context())
 	if err != nil {
@@ -39,56 +37,16 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkView is what one change costs a controller that knows 10,000 tunnels of two gateways.
-func BenchmarkView(b *testing.B) {
-	f := loaded(b)
-	c := &reportv1.Change{What: &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{Gateway: "gateway-0", Node: "edge-1", TunnelId: idA}}}
-	for i := 0; b.Loop(); i++ {
-		c.GetTunnels().Count = int32(i % 3)
-		f.apply("a", c, start)
-		f.take()
-		f.tunnel(idA)
-	}
-}
-
-// BenchmarkTick is what a second costs it.
-func BenchmarkTick(b *testing.B) {
-	f := loaded(b)
-	now := start
-	for b.Loop() {
-		now = now.Add(time.Second)
-		f.tick(now)
-	}
-}
-
-func loaded(b *testing.B) *fleet {
-	b.Helper()
-	h := NewHub(domain, newRules(), newWorld(b).log)
-	for _, name := range []string{"gateway-0", "gateway-1"} {
-		s := &session{subject: gatewayOf(name), end: func(error) {}}
-		h.begin(s)
-		if err := h.gatewayReport(s, snapshot(5000, 2)); err != nil {
-			b.Fatal(err)
+// snapshot is a gateway's report of some edges with some tunnels each.
+func snapshot(edges, each int) *reportv1.GatewayReport {
+	r := &reportv1.GatewayReport{Snapshot: true}
+	for i := range edges {
+		for j := range each {
+			r.Tunnels = append(r.Tunnels, &reportv1.Tunnel{
+				Key: fmt.Sprintf("198.51.100.1:%d>192.0.2.%d:443", i, j), Node: fmt.Sprintf("edge-%d", i),
+				TunnelId: fmt.Sprintf("%024d", i%5000),
+			})
 		}
 	}
-	for _, t := range snapshot(5000, 1).GetTunnels() {
-		s := &session{subject: model.Subject{Role: model.RoleEdge, Node: t.GetNode(), ID: t.GetTunnelId()}, end: func(error) {}}
-		h.begin(s)
-		if err := h.edgeReport(s, &reportv1.EdgeReport{}); err != nil {
-			b.Fatal(err)
-		}
-	}
-	w, _, err := h.addWatcher()
-	if err != nil {
-		b.Fatal(err)
-	}
-	f := newFleet(defaultTimes)
-	f.list([]string{"a"}, start)
-	f.apply("a", &reportv1.Change{What: &reportv1.Change_Began{Began: timestamppb.New(start)}}, start)
-	for _, change := range h.take(w) {
-		f.apply("a", change, start)
-	}
-	f.apply("a", &reportv1.Change{What: &reportv1.Change_Synced{Synced: true}}, start)
-	f.take()
-	return f
+	return r
 }

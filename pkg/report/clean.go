@@ -15,28 +15,30 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// What an edge says ends up in objects of the management cluster and before the eyes of people, so its size is bounded.
+// An edge's report ends up in objects of the management cluster and is shown to people, so its size is bounded.
 const (
-	maxReport = 64 << 10 // of a whole report, as it comes
-	maxWord   = 64       // form, versions
-	maxHost   = 270      // an address: a DNS name, brackets and a port
-	maxText   = 1024     // messages
-	maxNames  = 64       // of a certificate; kubeadm's have about ten
-	maxName   = 253      // a DNS name
+	// MaxReport is the most bytes of a whole report of an edge, as it comes.
+	MaxReport = 64 << 10
+	// MaxText is the most bytes of a message.
+	MaxText  = 1024
+	maxWord  = 64  // form, versions
+	maxHost  = 270 // an address: a DNS name, brackets and a port
+	maxNames = 64  // of a certificate; kubeadm's have about ten
+	maxName  = 253 // a DNS name
 )
 
 const (
-	// maxTunnels is how many tunnels one gateway may have. They fit in one message: see maxKey and pkg/xds.
-	maxTunnels = 50_000
-	// maxKey is more than two IPv6 addresses and ports have.
-	maxKey = 120
-	// maxWorkers is far more than an Envoy has.
-	maxWorkers = 1024
+	// MaxTunnels is how many tunnels one gateway may have. They fit in one message: see MaxKey and pkg/xds.
+	MaxTunnels = 50_000
+	// MaxKey is more than two IPv6 addresses and ports have.
+	MaxKey = 120
+	// MaxWorkers is far more than an Envoy has.
+	MaxWorkers = 1024
 )
 
-// checkEdge says what is wrong with an edge's report, beyond what cleanEdge can put right. An error is a gRPC status.
-func checkEdge(r *reportv1.EdgeReport) error {
-	if size := proto.Size(r); size > maxReport {
+// CheckEdge returns why an edge's report cannot be used, beyond what CleanEdge corrects. The error is a gRPC status.
+func CheckEdge(r *reportv1.EdgeReport) error {
+	if size := proto.Size(r); size > MaxReport {
 		return status.Errorf(codes.InvalidArgument, "a report of %d bytes is too large", size)
 	}
 	for _, a := range []*reportv1.APIServer{r.GetApiServer(), r.GetAnswer().GetApiServer()} {
@@ -47,27 +49,26 @@ func checkEdge(r *reportv1.EdgeReport) error {
 	return nil
 }
 
-// cleanEdge returns what is kept of an edge's report: texts without anything that can't be printed, and cut where they are
-// too long.
-func cleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
-	// Field by field, so that nothing is kept that is not known here.
+// CleanEdge returns what is kept of an edge's report: printable texts, cut where they are too long.
+func CleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
+	// Field by field, so that unknown fields are dropped.
 	clean := &reportv1.EdgeReport{
-		Form: text(r.GetForm(), maxWord), Version: text(r.GetVersion(), maxWord), LastError: text(r.GetLastError(), maxText),
+		Form: Text(r.GetForm(), maxWord), Version: Text(r.GetVersion(), maxWord), LastError: Text(r.GetLastError(), MaxText),
 	}
 	if r.GetApiServer() != nil {
-		clean.ApiServer = cleanAPIServer(r.GetApiServer())
+		clean.ApiServer = CleanAPIServer(r.GetApiServer())
 	}
 	return clean
 }
 
-// cleanAPIServer does the same for what an edge sees of an apiserver.
-func cleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
+// CleanAPIServer does the same for an edge's observation of an apiserver.
+func CleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
 	to := &reportv1.APIServer{
-		Address: text(from.GetAddress(), maxHost), Healthy: from.GetHealthy(), Message: text(from.GetMessage(), maxText),
-		Version: text(from.GetVersion(), maxWord),
+		Address: Text(from.GetAddress(), maxHost), Healthy: from.GetHealthy(), Message: Text(from.GetMessage(), MaxText),
+		Version: Text(from.GetVersion(), maxWord),
 	}
 	for _, name := range from.GetCertificateNames() {
-		if len(to.CertificateNames) < maxNames && isWord(name, maxName) {
+		if len(to.CertificateNames) < maxNames && IsWord(name, maxName) {
 			to.CertificateNames = append(to.CertificateNames, name)
 		}
 	}
@@ -77,8 +78,8 @@ func cleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
 	return to
 }
 
-// text replaces what can't be printed by spaces and cuts what is too long.
-func text(s string, most int) string {
+// Text replaces what cannot be printed by spaces and cuts what is longer than most bytes.
+func Text(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return ' '
@@ -93,8 +94,8 @@ func text(s string, most int) string {
 	return s
 }
 
-// isWord says whether a text is short and of printable ASCII without spaces, and not empty.
-func isWord(s string, most int) bool {
+// IsWord returns whether a text is of printable ASCII without spaces, not empty, and of at most that many bytes.
+func IsWord(s string, most int) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c > '~' {
 			return false
@@ -103,13 +104,13 @@ func isWord(s string, most int) bool {
 	return s != "" && len(s) <= most
 }
 
-// checkGateway says what is wrong with a gateway's report. An error is a gRPC status.
-func checkGateway(r *reportv1.GatewayReport) error {
-	if n := max(len(r.GetTunnels()), len(r.GetClosed()), len(r.GetHoles())); n > maxTunnels {
+// CheckGateway returns why a gateway's report cannot be used. The error is a gRPC status.
+func CheckGateway(r *reportv1.GatewayReport) error {
+	if n := max(len(r.GetTunnels()), len(r.GetClosed()), len(r.GetHoles())); n > MaxTunnels {
 		return status.Errorf(codes.InvalidArgument, "a report of %d tunnels is too large", n)
 	}
 	for _, t := range r.GetTunnels() {
-		if !isWord(t.GetKey(), maxKey) {
+		if !IsWord(t.GetKey(), MaxKey) {
 			return status.Error(codes.InvalidArgument, "a tunnel has no usable key")
 		}
 		if err := checkRef(t.GetNode(), t.GetTunnelId()); err != nil {
@@ -120,19 +121,19 @@ func checkGateway(r *reportv1.GatewayReport) error {
 		if err := checkRef(hole.GetNode(), hole.GetTunnelId()); err != nil {
 			return err
 		}
-		if n := hole.GetWorkers(); n < 0 || n > maxWorkers {
+		if n := hole.GetWorkers(); n < 0 || n > MaxWorkers {
 			return status.Errorf(codes.InvalidArgument, "an edge has no tunnel on %d workers, which can't be", n)
 		}
 	}
 	for _, key := range r.GetClosed() {
-		if !isWord(key, maxKey) {
+		if !IsWord(key, MaxKey) {
 			return status.Error(codes.InvalidArgument, "a closed tunnel has no usable key")
 		}
 	}
 	return nil
 }
 
-// checkRef says what is wrong with the name of an edge. An error is a gRPC status.
+// checkRef returns why the name of an edge cannot be used. The error is a gRPC status.
 func checkRef(node, id string) error {
 	if err := errors.Join(model.ValidateNodeName(node), model.ValidateID(id)); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())

@@ -1,4 +1,4 @@
-package report
+package report_test
 
 import (
 	"context"
@@ -14,7 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/reporttest"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	"github.com/fairlead/fairlead/pkg/report/agent"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -22,13 +25,19 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
 	subjects := map[string]*model.Subject{"nobody": nil}
-	for _, s := range []model.Subject{edgeOf("edge-1", idA), gatewayOf("gateway-0"), model.ControlSubject(), model.ControllerSubject()} {
+	for _, s := range []model.Subject{
+		edgeOf("edge-1", idA), gatewayOf("gateway-0"), model.ControlSubject(),
+		model.ControllerSubject(),
+	} {
 		subjects[string(s.Role)] = &s
 	}
 	for name, s := range subjects {
-		conn := w.dial(t, s, p.address)
+		conn := w.Dial(t, s, p.Address)
 		client := reportv1.NewReportClient(conn)
-		for method, role := range map[string]model.Role{"Edge": model.RoleEdge, "Gateway": model.RoleGateway, "Peers": model.RoleGateway, "Watch": model.RoleController} {
+		for method, role := range map[string]model.Role{
+			"Edge": model.RoleEdge, "Gateway": model.RoleGateway,
+			"Peers": model.RoleGateway, "Watch": model.RoleController,
+		} {
 			t.Run(fmt.Sprintf("%s calls %s", name, method), func(t *testing.T) {
 				if s != nil && s.Role == role {
 					return // every other test
@@ -44,13 +53,13 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got = code(t, stream.Recv)
+					got = reporttest.Code(t, stream.Recv)
 				case "Gateway":
 					stream, err := client.Gateway(t.Context())
 					if err != nil {
 						t.Fatal(err)
 					}
-					got = code(t, stream.Recv)
+					got = reporttest.Code(t, stream.Recv)
 				case "Peers":
 					_, err := client.Peers(t.Context(), &reportv1.PeersRequest{})
 					got = status.Code(err)
@@ -59,7 +68,7 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got = code(t, stream.Recv)
+					got = reporttest.Code(t, stream.Recv)
 				}
 				if got != want {
 					t.Errorf("got %s, want %s", got, want)
@@ -68,12 +77,12 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 		}
 	}
 	t.Run("an edge whose leaf has expired", func(t *testing.T) {
-		identity := w.identity(t, edgeOf("edge-1", idA), time.Now().Add(-time.Minute))
-		stream, err := reportv1.NewReportClient(w.dialAs(t, &identity, p.address)).Edge(t.Context())
+		identity := w.Identity(t, edgeOf("edge-1", idA), time.Now().Add(-time.Minute))
+		stream, err := reportv1.NewReportClient(w.DialAs(t, &identity, p.Address)).Edge(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := code(t, stream.Recv); got != codes.Unauthenticated {
+		if got := reporttest.Code(t, stream.Recv); got != codes.Unauthenticated {
 			t.Errorf("got %s", got)
 		}
 	})
@@ -94,55 +103,59 @@ func TestGarbageIsRefused(t *testing.T) {
 	gateways := map[string]*reportv1.GatewayReport{
 		"the first report is no snapshot": {Tunnels: []*reportv1.Tunnel{good()}},
 		"a tunnel without a key":          with(func(t *reportv1.Tunnel) { t.Key = "" }),
-		"a key that is too long":          with(func(t *reportv1.Tunnel) { t.Key = strings.Repeat("x", maxKey+1) }),
+		"a key that is too long":          with(func(t *reportv1.Tunnel) { t.Key = strings.Repeat("x", report.MaxKey+1) }),
 		"a key that can't be printed":     with(func(t *reportv1.Tunnel) { t.Key = "a\nb" }),
 		"a node name that is none":        with(func(t *reportv1.Tunnel) { t.Node = "CN=edge-1" }),
 		"a tunnel id that is none":        with(func(t *reportv1.Tunnel) { t.TunnelId = "c1" }),
 		"a closed key that is none":       {Snapshot: true, Closed: []string{""}},
-		"a hole of an edge that is none":  {Snapshot: true, Holes: []*reportv1.Hole{{Node: "edge-1", TunnelId: "c1", Workers: 1}}},
-		"a hole of no size":               {Snapshot: true, Holes: []*reportv1.Hole{{Node: "edge-1", TunnelId: idA, Workers: -1}}},
-		"too many tunnels":                {Snapshot: true, Closed: make([]string, maxTunnels+1)},
+		"a hole of an edge that is none": {
+			Snapshot: true,
+			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: "c1", Workers: 1}},
+		},
+		"a hole of no size": {
+			Snapshot: true,
+			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: idA, Workers: -1}},
+		},
+		"too many tunnels": {Snapshot: true, Closed: make([]string, report.MaxTunnels+1)},
 	}
 	s := gatewayOf("gateway-0")
-	client := reportv1.NewReportClient(w.dial(t, &s, p.address))
-	for name, report := range gateways {
+	client := reportv1.NewReportClient(w.Dial(t, &s, p.Address))
+	for name, message := range gateways {
 		t.Run(name, func(t *testing.T) {
 			stream, err := client.Gateway(t.Context())
 			if err == nil {
-				err = stream.Send(report)
+				err = stream.Send(message)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := code(t, stream.Recv); got != codes.InvalidArgument {
+			if got := reporttest.Code(t, stream.Recv); got != codes.InvalidArgument {
 				t.Errorf("got %s", got)
 			}
 		})
 	}
 	edges := map[string]*reportv1.EdgeReport{
-		"a report that is too large": {LastError: strings.Repeat("x", maxReport)},
+		"a report that is too large": {LastError: strings.Repeat("x", report.MaxReport)},
 		"a time that is none":        {ApiServer: &reportv1.APIServer{CertificateNotAfter: &timestamppb.Timestamp{Nanos: -1}}},
 	}
 	s = edgeOf("edge-1", idA)
-	client = reportv1.NewReportClient(w.dial(t, &s, p.address))
-	for name, report := range edges {
+	client = reportv1.NewReportClient(w.Dial(t, &s, p.Address))
+	for name, message := range edges {
 		t.Run(name, func(t *testing.T) {
 			stream, err := client.Edge(t.Context())
 			if err == nil {
-				err = stream.Send(report)
+				err = stream.Send(message)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := code(t, stream.Recv); got != codes.InvalidArgument {
+			if got := reporttest.Code(t, stream.Recv); got != codes.InvalidArgument {
 				t.Errorf("got %s", got)
 			}
 		})
 	}
-	p.hub.mu.Lock()
-	defer p.hub.mu.Unlock()
-	if len(p.hub.gateways)+len(p.hub.edges) != 0 {
-		t.Error("something of it is remembered")
+	if look := p.hub.Look(t.Context(), nil, false); len(look.Gateways)+len(look.Edges) != 0 {
+		t.Errorf("something of it is remembered: %+v", look)
 	}
 }
 
@@ -150,34 +163,38 @@ func TestAnEdgeReportsWhatChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
-	v := w.view(t, p.address)
+	v := w.view(t, p.Address)
 	s := edgeOf("edge-1", idA)
-	conn := w.dial(t, &s, p.address)
+	conn := w.Dial(t, &s, p.Address)
 	trouble := make(chan string, 1)
 	trouble <- ""
 	changed := make(chan struct{}, 1)
 	last := ""
 	background(t, func(ctx context.Context) error {
-		return SendEdge(ctx, conn, EdgeSource{Changed: changed, Report: func() *reportv1.EdgeReport {
-			select {
-			case last = <-trouble:
-			default:
-			}
-			return &reportv1.EdgeReport{Version: "v1\x00", LastError: last, ApiServer: &reportv1.APIServer{
-				Healthy: true, CertificateNames: []string{"kubernetes", "a b", ""}, CertificateNotAfter: timestamppb.New(start),
-			}}
-		}}, w.log)
+		return agent.SendEdge(ctx, conn, agent.EdgeSource{
+			Reopen: quick.Reopen, Changed: changed,
+			Report: func() *reportv1.EdgeReport {
+				select {
+				case last = <-trouble:
+				default:
+				}
+				return &reportv1.EdgeReport{Version: "v1\x00", LastError: last, ApiServer: &reportv1.APIServer{
+					Healthy: true, CertificateNames: []string{"kubernetes", "a b", ""}, CertificateNotAfter: timestamppb.New(start),
+				}}
+			},
+		}, w.Log)
 	})
 	v.shows(t, idA, "known ; edge-1+")
 	r := v.Tunnel(idA).Edges[0].Report
-	if r.GetVersion() != "v1 " || !r.GetApiServer().GetHealthy() || strings.Join(r.GetApiServer().GetCertificateNames(), ",") != "kubernetes" ||
+	if r.GetVersion() != "v1 " || !r.GetApiServer().GetHealthy() ||
+		strings.Join(r.GetApiServer().GetCertificateNames(), ",") != "kubernetes" ||
 		!r.GetApiServer().GetCertificateNotAfter().AsTime().Equal(start) {
 		t.Errorf("got %v", r)
 	}
-	trouble <- strings.Repeat("ä", maxText)
+	trouble <- strings.Repeat("ä", report.MaxText)
 	changed <- struct{}{}
 	eventually.True(t, patience, "the trouble is known", func() error {
-		if got := v.Tunnel(idA).Edges[0].Report.GetLastError(); got != strings.Repeat("ä", maxText/2) {
+		if got := v.Tunnel(idA).Edges[0].Report.GetLastError(); got != strings.Repeat("ä", report.MaxText/2) {
 			return fmt.Errorf("got %d bytes", len(got))
 		}
 		return nil
@@ -189,24 +206,29 @@ func TestAGatewayIsToldWhoIsDenied(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
 	s := gatewayOf("gateway-0")
-	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+	stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Gateway(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	one := []model.EdgeRef{{Node: "edge-1", ID: idA}}
-	for _, want := range []model.Denied{{}, {Edges: one}, {Edges: append(one, model.EdgeRef{Node: "edge-2", ID: idB}), IDs: []string{idB}}, {}} {
+	for _, want := range []model.Denied{
+		{},
+		{Edges: one},
+		{Edges: append(one, model.EdgeRef{Node: "edge-2", ID: idB}), IDs: []string{idB}},
+		{},
+	} {
 		if len(want.Edges)+len(want.IDs) > 0 {
-			w.rules.set(want, false)
+			w.Rules.Set(want, false)
 		}
 		orders, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, deniedOf(orders.GetDenied()), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(want, report.DeniedOf(orders.GetDenied()), cmpopts.EquateEmpty()); diff != "" {
 			t.Error(diff)
 		}
 		if len(want.IDs) > 0 {
-			w.rules.set(model.Denied{}, false)
+			w.Rules.Set(model.Denied{}, false)
 		}
 	}
 }
@@ -215,12 +237,15 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
-	v := w.view(t, p.address)
+	v := w.view(t, p.Address)
 	s := gatewayOf("gateway-0")
 	open := func(node string) func() (*reportv1.GatewayOrders, error) {
-		stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+		stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Gateway(t.Context())
 		if err == nil {
-			err = stream.Send(&reportv1.GatewayReport{Snapshot: true, Tunnels: []*reportv1.Tunnel{{Key: "a", Node: node, TunnelId: idA}}})
+			err = stream.Send(&reportv1.GatewayReport{
+				Snapshot: true,
+				Tunnels:  []*reportv1.Tunnel{{Key: "a", Node: node, TunnelId: idA}},
+			})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -230,7 +255,7 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	old := open("edge-1")
 	v.shows(t, idA, "known gateway-0; edge-1 gateway-0=1")
 	open("edge-2")
-	if got := code(t, old); got != codes.Aborted {
+	if got := reporttest.Code(t, old); got != codes.Aborted {
 		t.Errorf("the old stream ends with %s", got)
 	}
 	v.shows(t, idA, "known gateway-0; edge-2 gateway-0=1")
@@ -246,24 +271,27 @@ func TestWhoSendsTooFastWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
-	v := w.view(t, p.address)
+	v := w.view(t, p.Address)
 	s := gatewayOf("gateway-0")
-	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+	stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Gateway(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	sent := make(chan int, 1)
 	go func() {
 		n := 0
-		for report := (&reportv1.GatewayReport{Snapshot: true, Closed: []string{strings.Repeat("x", maxKey)}}); n < 1e6; n++ {
-			if stream.Send(report) != nil {
+		for message := (&reportv1.GatewayReport{
+			Snapshot: true,
+			Closed:   []string{strings.Repeat("x", report.MaxKey)},
+		}); n < 1e6; n++ {
+			if stream.Send(message) != nil {
 				break
 			}
 		}
 		sent <- n
 	}()
 	v.shows(t, idA, "known gateway-0")
-	stop := p.stop
+	stop := p.Stop
 	stop()
 	// The window of HTTP/2 is 64 KiB, beside what the buffers of the kernel and of gRPC hold.
 	if n := <-sent; n > 50_000 {

@@ -15,15 +15,18 @@ import (
 )
 
 const (
-	// longStream is how long a stream must have lived for its end to be no reason to wait longer and longer.
+	// longStream is how long a stream must have lived for its end not to lengthen the wait.
 	longStream = 10 * time.Second
-	// openTime bounds the wait for a connection, after which somebody should hear again why there is none.
+	// openTime bounds the wait for a connection, after which the log states again why there is none.
 	openTime = 30 * time.Second
 )
 
-// keep opens a stream again and again until ctx ends (nil) or the server says never again. A stream that is patient waits for a
-// connection. The first of some is not, so that its error says what is in the way.
-func keep(ctx context.Context, log *slog.Logger, serve func(ctx context.Context, patient bool) error) error {
+// Keep calls serve again and again, with the waits of reopen, until ctx ends (nil) or the server refuses for good (the
+// error then wraps certs.ErrRefused). Every second call is patient: its stream waits for a connection. The first one is
+// not, so that its error names what is in the way.
+func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger,
+	serve func(ctx context.Context, patient bool) error,
+) error {
 	var reasons retry.Reasons
 	for attempt := 0; ; attempt++ {
 		began := time.Now()
@@ -41,15 +44,17 @@ func keep(ctx context.Context, log *slog.Logger, serve func(ctx context.Context,
 		if reasons.New(err) {
 			log.Warn("no stream to the xds-server, trying again", "error", err)
 		}
-		if retry.Sleep(ctx, reopening.WaitFor(max(attempt, 0), err)) != nil {
+		if retry.Sleep(ctx, reopen.WaitFor(max(attempt, 0), err)) != nil {
 			return nil
 		}
 	}
 }
 
-// open opens a stream. One that is patient waits for a connection for openTime, which redials within seconds: see dial.Conn;
-// without patience there must be one.
-func open[S any](ctx context.Context, patient bool, call func(context.Context, ...grpc.CallOption) (S, error)) (S, error) {
+// Open opens a stream. A patient call waits for a connection for openTime, which redials within seconds: see dial.Conn;
+// any other call needs one.
+func Open[S any](ctx context.Context, patient bool, call func(context.Context, ...grpc.CallOption) (S, error)) (S,
+	error,
+) {
 	if !patient {
 		return call(ctx)
 	}

@@ -1,4 +1,4 @@
-package report
+package report_test
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,18 +16,21 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/report"
+	"github.com/fairlead/fairlead/pkg/report/agent"
+	"github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.rules.gateways = []string{"gateway-0", "gateway-1"}
+	w.Rules.SetGateways("gateway-0", "gateway-1")
 	p := w.place(t)
-	g := w.gateway(t, "gateway-0", p.address)
+	g := w.gateway(t, "gateway-0", p.Address)
 	g.eventOf(t, 1, "tunnel_setup", 1000, "edge-1", idA)
 	g.opens(t, 1001, "edge-2", idB)
-	var look Look
+	var look hub.Look
 	eventually.True(t, patience, "the gateway answers", func() error {
 		look = p.hub.Look(t.Context(), nil, true)
 		if one := find(look, "gateway-0"); one == nil || len(one.Tunnels) != 2 || one.Problem != nil {
@@ -35,14 +39,18 @@ func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
 		return nil
 	})
 	one := find(look, "gateway-0")
-	i := slices.IndexFunc(one.Tunnels, func(m *reportv1.MeasuredTunnel) bool { return m.GetTunnel().GetNode() == "edge-1" })
-	if !one.Installed || !one.Connected || i < 0 || one.Tunnels[i].GetTunnel().GetWorker() != "worker_1" || one.Tunnels[i].GetTunnel().GetSince().AsTime().Year() != 2026 {
+	i := slices.IndexFunc(one.Tunnels, func(m *reportv1.MeasuredTunnel) bool {
+		return m.GetTunnel().GetNode() == "edge-1"
+	})
+	if !one.Installed || !one.Connected || i < 0 || one.Tunnels[i].GetTunnel().GetWorker() != "worker_1" ||
+		one.Tunnels[i].GetTunnel().GetSince().AsTime().Year() != 2026 {
 		t.Errorf("got %+v", one)
 	}
 	if other := find(look, "gateway-1"); other == nil || other.Connected || !other.Since.IsZero() || !other.Installed {
 		t.Errorf("of a gateway that has never reported: %+v", other)
 	}
-	if some := find(p.hub.Look(t.Context(), []string{idB}, true), "gateway-0"); len(some.Tunnels) != 1 || some.Tunnels[0].GetTunnel().GetTunnelId() != idB {
+	if some := find(p.hub.Look(t.Context(), []string{idB}, true), "gateway-0"); len(some.Tunnels) != 1 ||
+		some.Tunnels[0].GetTunnel().GetTunnelId() != idB {
 		t.Errorf("of one id: %v", some.Tunnels)
 	}
 }
@@ -52,12 +60,15 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
 	s := gatewayOf("gateway-0")
-	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Gateway(t.Context())
+	stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Gateway(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := &reportv1.GatewayReport{Snapshot: true, Tunnels: []*reportv1.Tunnel{{Key: "a", Node: "edge-1", TunnelId: idA}}}
-	if err := stream.Send(report); err != nil {
+	first := &reportv1.GatewayReport{
+		Snapshot: true,
+		Tunnels:  []*reportv1.Tunnel{{Key: "a", Node: "edge-1", TunnelId: idA}},
+	}
+	if err := stream.Send(first); err != nil {
 		t.Fatal(err)
 	}
 	eventually.True(t, patience, "it is there", func() error {
@@ -68,7 +79,7 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	})
 	began := time.Now()
 	one := find(p.hub.Look(t.Context(), nil, true), "gateway-0")
-	if took := time.Since(began); took > 5*liveTime {
+	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	if len(one.Tunnels) != 1 || one.Problem == nil || one.Tunnels[0].GetTunnel().GetWorker() != "" {
@@ -78,7 +89,10 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	if err := stream.Send(&reportv1.GatewayReport{Answer: &reportv1.Answer{Number: 1, Last: true}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&reportv1.GatewayReport{Tunnels: []*reportv1.Tunnel{{Key: "b", Node: "edge-1", TunnelId: idA}}, Ready: true}); err != nil {
+	if err := stream.Send(&reportv1.GatewayReport{
+		Tunnels: []*reportv1.Tunnel{{Key: "b", Node: "edge-1", TunnelId: idA}},
+		Ready:   true,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	eventually.True(t, patience, "it says more", func() error {
@@ -89,8 +103,8 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	})
 }
 
-func find(l Look, gateway string) *GatewayLook {
-	i := slices.IndexFunc(l.Gateways, func(g GatewayLook) bool { return g.Name == gateway })
+func find(l hub.Look, gateway string) *hub.GatewayLook {
+	i := slices.IndexFunc(l.Gateways, func(g hub.GatewayLook) bool { return g.Name == gateway })
 	if i < 0 {
 		return nil
 	}
@@ -98,15 +112,19 @@ func find(l Look, gateway string) *GatewayLook {
 }
 
 // dumper is an edge whose Envoy runs something.
-func (w *world) dumper(t *testing.T, p *place, node string, dump Dump) {
+func (w *world) dumper(t *testing.T, p *place, node string, dump agent.Dump) {
 	t.Helper()
 	s := edgeOf(node, idA)
-	conn := w.dial(t, &s, p.address)
+	conn := w.Dial(t, &s, p.Address)
 	background(t, func(ctx context.Context) error {
-		return SendEdge(ctx, conn, EdgeSource{Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, Dump: dump}, w.log)
+		return agent.SendEdge(ctx, conn, agent.EdgeSource{
+			Reopen: quick.Reopen,
+			Report: func() *reportv1.EdgeReport { return &reportv1.EdgeReport{} }, Dump: dump,
+		}, w.Log)
 	})
 	eventually.True(t, patience, "the edge reports", func() error {
-		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges, func(e *reportv1.EdgeState) bool { return e.GetNode() == node && e.GetConnected() }) {
+		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges,
+			func(e *reportv1.EdgeState) bool { return e.GetNode() == node && e.GetConnected() }) {
 			return errors.New("it does not")
 		}
 		return nil
@@ -117,11 +135,9 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
-	// What gzip can't pack, so that it comes in several parts.
-	big := make([]byte, 3*edgeChunk)
-	for i := range big {
-		big[i] = byte(i * i * 7919 >> 5)
-	}
+	// What gzip cannot compress, so that it comes in several parts.
+	big := make([]byte, 96<<10)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(big) // never an error
 	w.dumper(t, p, "edge-1", func(_ context.Context, names []string, to io.Writer) error {
 		if _, err := io.WriteString(to, strings.Join(names, ",")); err != nil {
 			return err
@@ -129,10 +145,18 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 		_, err := to.Write(big)
 		return err
 	})
-	w.dumper(t, p, "edge-2", func(context.Context, []string, io.Writer) error { return errors.New("its Envoy\x00 does not run") })
+	w.dumper(t, p, "edge-2", func(context.Context, []string, io.Writer) error {
+		return errors.New("its Envoy\x00 does not run")
+	})
 	var got bytes.Buffer
-	if err := p.hub.Dump(t.Context(), "edge-1", []string{"a", "b"}, func(part []byte) error { _, err := got.Write(part); return err }); err != nil {
-		t.Fatal(err)
+	parts := 0
+	write := func(part []byte) error {
+		parts++
+		_, err := got.Write(part)
+		return err
+	}
+	if err := p.hub.Dump(t.Context(), "edge-1", []string{"a", "b"}, write); err != nil || parts < 3 {
+		t.Fatalf("%d parts, %v", parts, err)
 	}
 	unpacked, err := gzip.NewReader(&got)
 	if err != nil {
@@ -142,7 +166,8 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 		t.Errorf("got %d bytes, %v", len(all), err)
 	}
 	none := func([]byte) error { return nil }
-	if err := p.hub.Dump(t.Context(), "edge-2", nil, none); err == nil || !strings.Contains(err.Error(), "its Envoy  does not run") {
+	if err := p.hub.Dump(t.Context(), "edge-2", nil, none); err == nil ||
+		!strings.Contains(err.Error(), "its Envoy  does not run") {
 		t.Errorf("got %v", err)
 	}
 	if err := p.hub.Dump(t.Context(), "edge-3", nil, none); status.Code(err) != codes.NotFound {
@@ -156,7 +181,7 @@ func TestAnAnswerIsBounded(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
 	s := edgeOf("edge-1", idA)
-	stream, err := reportv1.NewReportClient(w.dial(t, &s, p.address)).Edge(t.Context())
+	stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Edge(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +191,10 @@ func TestAnAnswerIsBounded(t *testing.T) {
 	go func() {
 		orders, err := stream.Recv()
 		for err == nil {
-			err = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{Number: orders.GetQuestion().GetNumber(), Dump: make([]byte, maxReport-100)}})
+			err = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{
+				Number: orders.GetQuestion().GetNumber(),
+				Dump:   make([]byte, report.MaxReport-100),
+			}})
 		}
 	}()
 	eventually.True(t, patience, "the edge reports", func() error {
@@ -176,7 +204,8 @@ func TestAnAnswerIsBounded(t *testing.T) {
 		}
 		return nil
 	})
-	if look := p.hub.Look(t.Context(), nil, false); len(look.Edges) != 1 || !look.Edges[0].GetConnected() || look.Edges[0].GetReport().GetForm() != "Process" {
+	if look := p.hub.Look(t.Context(), nil, false); len(look.Edges) != 1 || !look.Edges[0].GetConnected() ||
+		look.Edges[0].GetReport().GetForm() != "Process" {
 		t.Errorf("got %v", look.Edges)
 	}
 }

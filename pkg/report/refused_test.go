@@ -1,4 +1,4 @@
-package report
+package report_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report/agent"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -20,7 +21,7 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 	p := w.place(t)
 	for _, node := range []string{"edge-1", "edge-2"} {
 		s := edgeOf(node, idA)
-		client := reportv1.NewReportClient(w.dial(t, &s, p.address))
+		client := reportv1.NewReportClient(w.Dial(t, &s, p.Address))
 		for range 5 { // whoever is refused comes back
 			stream, err := client.Gateway(t.Context())
 			if err == nil {
@@ -31,7 +32,7 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(w.text.String(), "report refused"); n != 1 {
+	if n := strings.Count(w.Text.String(), "report refused"); n != 1 {
 		t.Errorf("it was logged %d times", n)
 	}
 }
@@ -40,16 +41,18 @@ func TestARevokedEdgeIsToldSo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
-	v := w.view(t, p.address)
-	stop := w.edge(t, edgeOf("edge-2", idA), p.address)
+	v := w.view(t, p.Address)
+	stop := w.edge(t, edgeOf("edge-2", idA), p.Address)
 	defer stop()
 	s := edgeOf("edge-1", idA)
-	conn := w.dial(t, &s, p.address)
+	conn := w.Dial(t, &s, p.Address)
 	report := func() *reportv1.EdgeReport { return &reportv1.EdgeReport{Form: "Process"} }
 	ended := make(chan error, 1)
-	go func() { ended <- SendEdge(t.Context(), conn, EdgeSource{Report: report}, w.log) }()
+	go func() {
+		ended <- agent.SendEdge(t.Context(), conn, agent.EdgeSource{Reopen: quick.Reopen, Report: report}, w.Log)
+	}()
 	v.shows(t, idA, "known ; edge-1+; edge-2+")
-	w.rules.set(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}}, false)
+	w.Rules.Set(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}}, false)
 	select {
 	case err := <-ended:
 		if !errors.Is(err, certs.ErrRefused) {
@@ -59,7 +62,8 @@ func TestARevokedEdgeIsToldSo(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 	v.shows(t, idA, "known ; edge-1; edge-2+")
-	if err := SendEdge(t.Context(), conn, EdgeSource{Report: report}, w.log); !errors.Is(err, certs.ErrRefused) {
+	if err := agent.SendEdge(t.Context(), conn, agent.EdgeSource{Reopen: quick.Reopen, Report: report},
+		w.Log); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("once more: got %v, want a refusal", err)
 	}
 	v.shows(t, idA, "known ; edge-1; edge-2+")

@@ -1,77 +1,93 @@
-// Package report is the part of the control channel by which edges and gateways say how they are: the hub in the xds-server,
-// the reporters in the agents, and the watcher in the controller. In go reports, out comes a view of the fleet that is
-// exact after any restart, because each reporter sends all it knows whenever it connects. It knows no Kubernetes.
+// Package report holds what the ends of the report streams share: what a report may contain, the times by which reports
+// are judged, the latest boot reports, and the loop that keeps a stream open. Its parts are agent (what edges and
+// gateways send), hub (the xds-server's side) and view (the controller's side): reports go in, and a view of the fleet
+// comes out that is exact after any restart, because each agent sends all of its state whenever it connects. None of
+// them knows Kubernetes.
 //
-// Nothing is stored, so all depends on who has had time to say what. These rules make it exact within 15 s of the return of
-// whatever was away, and never wrong in between, only not known:
+// No report is stored on disk, so conclusions depend on time. These rules make the view exact within 15 s of the return
+// of whatever was away, and never wrong in between, only unknown:
 //
-//   - An agent is back at an xds-server within retryMax of its return, with all it knows. The newest stream of an edge or a
-//     gateway counts, and the end of an older one means nothing.
-//   - A hub that has just begun to admit does not say synced before settleTime has passed, which is longer than that. So after
-//     the restart of an xds-server, or of all of them, a controller keeps what it had, and one that restarted with them
-//     concludes nothing, until every agent that lives has reported.
-//   - An agent that goes from one xds-server to another is with the one to which it connected last, whatever the other has
-//     not noticed yet. Times of several servers are compared by the watcher's clock: each stream begins with the server's.
-//   - A gateway that ends its stream is silent for silentTime: its agent is being restarted, or on its way to another server. What it
-//     said last counts, but nothing is concluded from what is absent, be it there or not. After that it is down.
-//   - What a server said that went away holds for holdTime, because the agents may still be with it; or for settleTime, when all
-//     servers that there are have said all they know, because then every agent has had time to be with another one.
-//   - While no server is there that has said all it knows, time stands still: nothing is known, and nothing is forgotten.
+//   - An agent is back at an xds-server within Reopen.Max of its return, with all of its state. The newest stream of an
+//     edge or a gateway counts, and the end of an older one means nothing.
+//   - A hub sends synced no sooner than Times.Settle after the first stream that it admitted, which is longer than that.
+//     So after the restart of an xds-server, or of all of them, a controller keeps what it had, and one that restarted
+//     with them concludes nothing, until every live agent has reported.
+//   - An agent that moves from one xds-server to another is with the one to which it connected last, whatever the other
+//     has not noticed yet. Times of several servers are compared by the view's clock: each stream begins with the
+//     server's.
+//   - A gateway that ends its stream is silent for Times.Silent: its agent restarts, or moves to another server. Its last
+//     report counts, but nothing is concluded from what is absent. After that it is down.
+//   - What a server that went away had reported holds for Times.Hold, because the agents may still be with it; or for
+//     Times.Settle, when all servers that exist are synced, because then every agent has had time to move to another one.
+//   - While no server is synced, time stands still: nothing is known, and nothing is forgotten.
 //
-// A gateway that starts asks the hubs what tunnels the others have: see Peers and MergePeers.
+// A gateway that starts asks the hubs which tunnels the others have: see agent.Peers and agent.MergePeers.
 //
-// All that a gateway says is applied in one step, since its counts come before its state; so a tunnel is never seen
-// to be away because its gateway has changed the server or came back.
+// All that a gateway reports is applied in one step, since its counts come before its state; so a tunnel never seems to
+// be away because its gateway has changed the server or came back.
 package report
 
 import (
-	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	callers "github.com/fairlead/fairlead/internal/caller"
 	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-const (
-	// settleTime is longer than an agent needs to be back: retryMax, the same for the connection, and a handshake.
-	settleTime = 7 * time.Second
-	// silentTime is longer than a restart of a gateway-agent, or of a gateway with its Envoy.
-	silentTime = 30 * time.Second
-	// holdTime is longer than an xds-server that is rescheduled stays in DNS.
-	holdTime = time.Minute
-	// keepTime is for how long who went away is remembered, so that a controller that was away too still learns when.
-	keepTime = time.Hour
-)
-
-// reopening is the wait before a stream is opened again.
-var reopening = retry.Backoff{Min: 250 * time.Millisecond, Max: 3 * time.Second}
-
-// Admission decides who may report, and whom gateways deny.
-type Admission interface {
-	// Admit returns nil, or a gRPC status: codes.FailedPrecondition for an edge that is revoked or whose tunnel has ended,
-	// codes.Unavailable while that is not known, or for a tunnel that is not known.
-	Admit(subject model.Subject) error
-	// Denied returns who is let in no more, and a channel that is closed when that changes.
-	Denied() (model.Denied, <-chan struct{})
-	// Gateways returns the names of all gateways of the installation, as far as it is known.
-	Gateways() []string
+// Times are the times by which a hub and a view judge reports: see the package comment.
+type Times struct {
+	// Settle is longer than an agent needs to be back: Reopening.Max, the same for the connection, and a handshake.
+	Settle time.Duration
+	// Silent is longer than a restart of a gateway-agent, or of a gateway with its Envoy.
+	Silent time.Duration
+	// Hold is longer than an xds-server that is rescheduled stays in DNS.
+	Hold time.Duration
+	// Keep is for how long an absent agent is remembered, so that a controller that was away too still learns when it
+	// left.
+	Keep time.Duration
+	// Tick is how exactly a view keeps these times.
+	Tick time.Duration
+	// Reopen is the wait before a view opens a stream again.
+	Reopen retry.Backoff
 }
 
-// caller is who opened a stream, by its certificate alone. It must have the role.
-func caller(ctx context.Context, d model.TunnelDomain, role model.Role, now time.Time) (model.Subject, error) {
-	_, subject, err := callers.Of(ctx, d, func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) })
-	if err != nil {
-		return model.Subject{}, err
+// DefaultTimes are those of the product. Tests use shorter ones.
+var DefaultTimes = Times{
+	Settle: 7 * time.Second, Silent: 30 * time.Second, Hold: time.Minute, Keep: time.Hour, Tick: time.Second,
+	Reopen: Reopening,
+}
+
+// Reopening is the wait before a stream is opened again.
+var Reopening = retry.Backoff{Min: 250 * time.Millisecond, Max: 3 * time.Second}
+
+// What an agent and a hub agree on.
+const (
+	// EdgePace is the least time between two messages that a hub reads of one stream of an edge. An agent that sends
+	// faster waits, by the flow control of HTTP/2.
+	EdgePace = 250 * time.Millisecond
+	// GatewayPace is the same for a gateway.
+	GatewayPace = 50 * time.Millisecond
+	// MaxQuestions is how many questions one agent is asked at a time; of dumps it is one.
+	MaxQuestions = 4
+	// DumpTime is how long an agent has to send all that its Envoy runs.
+	DumpTime = 20 * time.Second
+)
+
+// DeniedMessage and DeniedOf are the inverse of each other.
+func DeniedMessage(d model.Denied) *reportv1.Denied {
+	message := &reportv1.Denied{TunnelIds: d.IDs}
+	for _, e := range d.Edges {
+		message.Edges = append(message.Edges, &reportv1.Edge{Node: e.Node, TunnelId: e.ID})
 	}
-	if subject.Role != role {
-		return model.Subject{}, status.Errorf(codes.PermissionDenied, "this is for the role %s, not for %s", role, subject.Role)
+	return message
+}
+
+// DeniedOf returns what a message denies.
+func DeniedOf(message *reportv1.Denied) model.Denied {
+	d := model.Denied{IDs: message.GetTunnelIds()}
+	for _, e := range message.GetEdges() {
+		d.Edges = append(d.Edges, model.EdgeRef{Node: e.GetNode(), ID: e.GetTunnelId()})
 	}
-	return subject, nil
+	return d
 }

@@ -1,6 +1,7 @@
-package report
+package report_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -10,7 +11,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// exact is how long anything may take to be right again: a fifth of 15 s, as all times here, and something for a busy machine.
+// exact is how long anything may take to be right again: a fifth of 15 s, as all times here, and something for a busy
+// machine.
 const exact = 5 * time.Second
 
 // fleetOfTwo has two servers, two gateways and two edges, and a controller's view of them.
@@ -27,12 +29,10 @@ func newFleetOfTwo(t *testing.T) *fleetOfTwo {
 	f := &fleetOfTwo{world: newWorld(t)}
 	for range 2 {
 		p := f.place(t)
-		p.hub.mu.Lock()
-		p.hub.settle = 0 // it is the beginning, from which nobody concludes anything
-		p.hub.mu.Unlock()
+		p.hub.SetTimes(settled())
 		f.places = append(f.places, p)
 	}
-	a, b := f.places[0].address, f.places[1].address
+	a, b := f.places[0].Address, f.places[1].Address
 	// Each prefers another server.
 	f.gateways = []*gatewayAgent{f.gateway(t, "gateway-0", a, b), f.gateway(t, "gateway-1", b, a)}
 	for port, g := range f.gateways {
@@ -61,26 +61,36 @@ func TestExactAfterRestarts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute")
 	}
-	const servers, first, gateways, controller, edges = "servers", "first server", "gateway-agents", "controller", "edge-agents"
+	const servers, first, gateways, controller, edges = "servers", "first server", "gateway-agents", "controller",
+		"edge-agents"
 	tests := map[string]struct{ stop, start []string }{
-		"one xds-server":                     {[]string{first}, []string{first}},
-		"all xds-servers":                    {[]string{servers}, []string{servers}},
-		"the controller":                     {[]string{controller}, []string{controller}},
-		"the gateway-agents":                 {[]string{gateways}, []string{gateways}},
-		"all, and the xds-servers come last": {[]string{servers, controller, gateways, edges}, []string{controller, gateways, edges, servers}},
-		"all, and the controller comes last": {[]string{controller, gateways, edges, servers}, []string{servers, gateways, edges, controller}},
-		"all, and the agents come last":      {[]string{gateways, edges, servers, controller}, []string{servers, controller, edges, gateways}},
-		"xds-servers and controller":         {[]string{servers, controller}, []string{controller, servers}},
-		"controller and xds-servers":         {[]string{controller, servers}, []string{servers, controller}},
+		"one xds-server":     {[]string{first}, []string{first}},
+		"all xds-servers":    {[]string{servers}, []string{servers}},
+		"the controller":     {[]string{controller}, []string{controller}},
+		"the gateway-agents": {[]string{gateways}, []string{gateways}},
+		"all, and the xds-servers come last": {
+			[]string{servers, controller, gateways, edges},
+			[]string{controller, gateways, edges, servers},
+		},
+		"all, and the controller comes last": {
+			[]string{controller, gateways, edges, servers},
+			[]string{servers, gateways, edges, controller},
+		},
+		"all, and the agents come last": {
+			[]string{gateways, edges, servers, controller},
+			[]string{servers, controller, edges, gateways},
+		},
+		"xds-servers and controller": {[]string{servers, controller}, []string{controller, servers}},
+		"controller and xds-servers": {[]string{controller, servers}, []string{servers, controller}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleetOfTwo(t)
 			parts := map[string]struct{ stop, start func() }{
-				first: {func() { f.places[0].stop() }, func() { f.places[0].start(t) }},
+				first: {func() { f.places[0].Stop() }, func() { f.places[0].start(t) }},
 				servers: {
-					func() { f.places[0].stop(); f.places[1].stop() },
+					func() { f.places[0].Stop(); f.places[1].Stop() },
 					func() { f.places[1].start(t); f.places[0].start(t) },
 				},
 				gateways: {
@@ -89,11 +99,11 @@ func TestExactAfterRestarts(t *testing.T) {
 				},
 				controller: {
 					func() { f.view.stop() },
-					func() { f.view = f.world.view(t, f.places[0].address, f.places[1].address) },
+					func() { f.view = f.world.view(t, f.places[0].Address, f.places[1].Address) },
 				},
 				edges: {
 					func() { f.edges[0](); f.edges[1]() },
-					func() { f.edge(t, edgeOf("edge-1", idA), f.places[1].address, f.places[0].address) },
+					func() { f.edge(t, edgeOf("edge-1", idA), f.places[1].Address, f.places[0].Address) },
 				},
 			}
 			for _, part := range tt.stop {
@@ -107,7 +117,7 @@ func TestExactAfterRestarts(t *testing.T) {
 			}
 			f.right(t, "known gateway-0,gateway-1; edge-1+ gateway-1=2; edge-3 gateway-1=1")
 			// And it stays so when servers have told all.
-			steady(t, f.view, "known gateway-0,gateway-1; edge-1+ gateway-1=2; edge-3 gateway-1=1", quick.settle)
+			steady(t, f.view, "known gateway-0,gateway-1; edge-1+ gateway-1=2; edge-3 gateway-1=1", quick.Settle)
 		})
 	}
 }
@@ -121,14 +131,14 @@ func steady(t *testing.T, v *viewer, want string, long time.Duration) {
 			t.Fatalf("\n got %s\nwant %s", got, want)
 		}
 		if time.Now().Before(end) {
-			return errNewer // any: not yet
+			return errors.New("not yet")
 		}
 		return nil
 	})
 }
 
-// TestNothingIsConcludedTooEarly restarts everything and watches what a controller sees on the way: no tunnel may be known to
-// be away that is there.
+// TestNothingIsConcludedTooEarly restarts everything and watches what a controller sees on the way: no tunnel may be
+// known to be away that is there.
 func TestNothingIsConcludedTooEarly(t *testing.T) {
 	t.Parallel()
 	f := newFleetOfTwo(t)
@@ -149,18 +159,18 @@ func TestNothingIsConcludedTooEarly(t *testing.T) {
 	}
 	stop, done := make(chan struct{}), make(chan string, 2)
 	go watch(f.view, stop, done)
-	f.places[0].stop()
-	f.places[1].stop()
+	f.places[0].Stop()
+	f.places[1].Stop()
 	f.places[0].start(t)
 	f.places[1].start(t)
-	young := f.world.view(t, f.places[0].address, f.places[1].address)
+	young := f.world.view(t, f.places[0].Address, f.places[1].Address)
 	go watch(young, stop, done)
 	for range 2 {
 		f.gateways[0].stop()
 		f.gateways[0].start(t)
 		young.shows(t, idA, "known gateway-0,gateway-1; edge-1+ gateway-0=1 gateway-1=1")
 		f.right(t, "known gateway-0,gateway-1; edge-1+ gateway-0=1 gateway-1=1")
-		f.places[0].stop()
+		f.places[0].Stop()
 		f.right(t, "known gateway-0,gateway-1; edge-1+ gateway-0=1 gateway-1=1")
 		f.places[0].start(t)
 	}
@@ -176,13 +186,13 @@ func TestNothingIsConcludedTooEarly(t *testing.T) {
 func TestAServerThatKnowsNothingYet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.rules.set(model.Denied{}, true)
+	w.Rules.Set(model.Denied{}, true)
 	p := w.place(t)
-	g := w.gateway(t, "gateway-0", p.address)
+	g := w.gateway(t, "gateway-0", p.Address)
 	g.opens(t, 1, "edge-1", idA)
-	v := w.view(t, p.address)
-	steady(t, v, "unknown ", 2*quick.settle)
-	w.rules.set(model.Denied{}, false)
+	v := w.view(t, p.Address)
+	steady(t, v, "unknown ", 2*quick.Settle)
+	w.Rules.Set(model.Denied{}, false)
 	v.shows(t, idA, "known gateway-0; edge-1 gateway-0=1")
 }
 
@@ -203,7 +213,7 @@ func TestManyChangesAddUp(t *testing.T) {
 		switch port := 100 + rand.IntN(40); {
 		case rand.IntN(60) == 0:
 			p := f.places[rand.IntN(2)]
-			p.stop()
+			p.Stop()
 			p.start(t)
 		case rand.IntN(60) == 0:
 			f.gateways[1].stop()

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 const (
@@ -24,7 +26,7 @@ type Writes struct {
 
 // accountant compares the sockets of the public port with the record. It belongs to one goroutine.
 type accountant struct {
-	kernel   kernel
+	kernel   sockets.Kernel
 	offset   int64 // of the log, at the last look
 	buffered bool  // something waited to be written then
 }
@@ -32,7 +34,7 @@ type accountant struct {
 // account compares until ctx ends.
 func (t *Table) account(ctx context.Context) {
 	a := &accountant{}
-	defer a.kernel.close()
+	defer a.kernel.Close()
 	again := time.NewTimer(0)
 	defer again.Stop()
 	<-again.C
@@ -52,14 +54,14 @@ func (t *Table) account(ctx context.Context) {
 
 // look compares once, and closes what is unknown. It says whether it could compare.
 func (t *Table) look(ctx context.Context, a *accountant) bool {
-	sockets, why := t.examine(ctx, a)
+	present, why := t.examine(ctx, a)
 	t.mu.Lock()
-	var unknown []socket
+	var unknown []sockets.Socket
 	before, gap := t.ledger.incomplete(), t.ledger.why()
 	if why != "" {
 		t.ledger.blind(why)
 	} else {
-		unknown = t.ledger.look(sockets, t.isTunnel)
+		unknown = t.ledger.look(present, t.isTunnel)
 	}
 	after := t.ledger.incomplete()
 	if gap != t.ledger.why() {
@@ -73,12 +75,12 @@ func (t *Table) look(ctx context.Context, a *accountant) bool {
 		t.say(slog.LevelError, "record of connections is incomplete", errors.New(after))
 	}
 	for _, s := range unknown {
-		switch err := a.kernel.destroy(s); {
-		case errors.Is(err, errGone):
+		switch err := a.kernel.Destroy(s); {
+		case errors.Is(err, sockets.ErrGone):
 		case err != nil:
 			t.say(slog.LevelError, "cannot close a connection without a recorded owner, trying again", err)
 		default:
-			t.config.Logger.Warn("closed a connection without a recorded owner", "peer", s.remote.String())
+			t.config.Logger.Warn("closed a connection without a recorded owner", "peer", s.Remote.String())
 			t.mu.Lock()
 			t.stats.Closed++
 			t.mu.Unlock()
@@ -89,12 +91,12 @@ func (t *Table) look(ctx context.Context, a *accountant) bool {
 
 // examine returns the sockets of the public port, after it has read the records of all of them. Else it says why it
 // can't.
-func (t *Table) examine(ctx context.Context, a *accountant) (sockets []socket, why string) {
+func (t *Table) examine(ctx context.Context, a *accountant) (present []sockets.Socket, why string) {
 	writes, err := t.config.Writes(ctx)
 	if err != nil {
 		return nil, "Envoy does not answer; restart this gateway if that lasts"
 	}
-	if sockets, why = t.publicSockets(&a.kernel); why != "" {
+	if present, why = t.publicSockets(&a.kernel); why != "" {
 		return nil, why
 	}
 	t.poll(time.Now())
@@ -116,15 +118,15 @@ func (t *Table) examine(ctx context.Context, a *accountant) (sockets []socket, w
 	case stalled:
 		return nil, "Envoy does not get its log of connections written: check the disk"
 	}
-	return sockets, ""
+	return present, ""
 }
 
 // publicSockets returns the connections at the public address, without those that another program's listener at a more
 // specific address accepts. Else it says why it can't.
-func (t *Table) publicSockets(k *kernel) (sockets []socket, why string) {
-	listeners, err := k.dump(listening)
+func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why string) {
+	listeners, err := k.Dump(sockets.Listening)
 	if err == nil {
-		sockets, err = k.dump(connected)
+		present, err = k.Dump(sockets.Connected)
 	}
 	if err != nil {
 		t.say(slog.LevelError, "cannot compare connections with the record", err)
@@ -134,18 +136,18 @@ func (t *Table) publicSockets(k *kernel) (sockets []socket, why string) {
 	others, here := map[netip.AddrPort]bool{}, false
 	for _, s := range listeners {
 		switch {
-		case s.local.Addr().IsUnspecified() && s.local.Port() == t.config.Public.Port(), s.local == plain(t.config.Public):
+		case s.Local.Addr().IsUnspecified() && s.Local.Port() == t.config.Public.Port(), s.Local == sockets.Plain(t.config.Public):
 			here = true
-		case s.local.Port() == t.config.Public.Port():
-			others[s.local] = true
+		case s.Local.Port() == t.config.Public.Port():
+			others[s.Local] = true
 		}
 	}
 	if !here {
 		return nil, fmt.Sprintf("nothing listens at the public address %s in the network namespace of the gateway-agent", t.config.Public)
 	}
-	found := sockets[:0]
-	for _, s := range sockets {
-		if acceptedAt(at, s.local) && !others[s.local] {
+	found := present[:0]
+	for _, s := range present {
+		if sockets.AcceptedAt(at, s.Local) && !others[s.Local] {
 			found = append(found, s)
 		}
 	}
@@ -153,8 +155,8 @@ func (t *Table) publicSockets(k *kernel) (sockets []socket, why string) {
 }
 
 // isTunnel says whether a socket is a tunnel of the table. The lock is held.
-func (t *Table) isTunnel(s socket) bool {
-	return t.live[key(s.remote, s.local)] != nil || t.live[s.remote.String()] != nil
+func (t *Table) isTunnel(s sockets.Socket) bool {
+	return t.live[key(s.Remote, s.Local)] != nil || t.live[s.Remote.String()] != nil
 }
 
 // lose notes that records may be missing. The lock is held.

@@ -3,6 +3,8 @@ package tunnels
 import (
 	"log/slog"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // entry is a tunnel in the table. Another tunnel with the same key is another entry.
@@ -12,9 +14,9 @@ type entry struct {
 	stuck  bool // it could not be cut to have it dialled again
 
 	// Of the goroutine that cuts, alone.
-	socket    *socket // nil: not looked up, or not found
-	ambiguous bool    // there was more than one that might be it
-	cut       bool    // it was destroyed
+	socket    *sockets.Socket // nil: not looked up, or not found
+	ambiguous bool            // there was more than one that might be it
+	cut       bool            // it was destroyed
 }
 
 // change is what is so after all events of a key.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // The events of Envoy's reverse tunnels that matter here.
@@ -128,12 +129,7 @@ func parseAddress(s string) (netip.AddrPort, bool) {
 	if err != nil || a.Port() == 0 {
 		return netip.AddrPort{}, false
 	}
-	return plain(a), true
-}
-
-// plain is the one form of an address: the kernel does not say its zone with it.
-func plain(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+	return sockets.Plain(a), true
 }
 
 // key names a tunnel: the edge's address alone may have two connections, to two addresses of the gateway.

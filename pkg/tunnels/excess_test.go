@@ -8,65 +8,6 @@ import (
 	"time"
 )
 
-// TestSilentConnectionsOfOneSourceAreBounded has eight connections of which the server has answered two.
-func TestSilentConnectionsOfOneSourceAreBounded(t *testing.T) {
-	needsRight(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	var clients []net.Conn
-	for i := range 8 {
-		client, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		clients = append(clients, client)
-		server, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer server.Close()
-		if i >= 2 {
-			continue
-		}
-		if _, err := server.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(client, make([]byte, 5)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	at := netip.MustParseAddrPort(listener.Addr().String())
-	one := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-	deadline := time.Now().Add(10 * time.Second)
-	for closed := 0; closed < 3; { // what was read is acknowledged a moment later
-		n, err := CloseSilent(at, one, func(netip.Prefix) int { return 3 })
-		if err != nil {
-			t.Fatal(err)
-		}
-		if closed += n; time.Now().After(deadline) {
-			t.Fatalf("%d were closed", closed)
-		}
-	}
-	open := 0
-	for i, client := range clients {
-		_ = client.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		_, err := client.Read(make([]byte, 1))
-		timeout, ok := err.(net.Error) //nolint:errorlint // the net package returns it bare
-		if ok && timeout.Timeout() {
-			open++
-		} else if i < 2 {
-			t.Errorf("a connection that is in use is closed: %v", err)
-		}
-	}
-	if open != 2+3 {
-		t.Errorf("%d connections are open, want the two in use and three", open)
-	}
-}
-
 func TestCloseEndsTheTunnelsWithAKey(t *testing.T) {
 	needsRight(t)
 	first, second, at := accepted(t)
@@ -103,4 +44,35 @@ func TestCloseEndsTheTunnelsWithAKey(t *testing.T) {
 	if _, err := second.Write([]byte("x")); err != nil {
 		t.Errorf("the other tunnel: %v", err)
 	}
+}
+
+// accepted makes two connections to one listener.
+func accepted(t *testing.T) (first, second net.Conn, at netip.AddrPort) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+		}
+	}()
+	at = listener.Addr().(*net.TCPAddr).AddrPort()
+	for _, conn := range []*net.Conn{&first, &second} {
+		if *conn, err = net.Dial("tcp", at.String()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = (*conn).Close() })
+		if _, err := (*conn).Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return first, second, at
 }

@@ -1,33 +1,41 @@
 package tunnels
 
-import "net/netip"
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/fairlead/fairlead/pkg/sockets"
+)
+
+// errAmbiguous is the error where an address has several connections, and it is not known which one is the tunnel.
+var errAmbiguous = errors.New("the address has several connections, and the log does not say which is the tunnel")
 
 // finder looks up sockets of tunnels at one time: it asks for all of them once at most.
 type finder struct {
-	kernel *kernel
-	all    map[netip.AddrPort][]socket // nil: not asked for yet
+	kernel *sockets.Kernel
+	all    map[netip.AddrPort][]sockets.Socket // nil: not asked for yet
 }
 
-// socket returns the socket of a tunnel, errGone if there is none.
-func (f *finder) socket(e *entry) (socket, error) {
+// socket returns the socket of a tunnel, sockets.ErrGone if there is none.
+func (f *finder) socket(e *entry) (sockets.Socket, error) {
 	if e.Local.IsValid() {
-		s, err := f.kernel.get(e.Local, e.Remote)
+		s, err := f.kernel.Get(e.Local, e.Remote)
 		if err != nil {
-			return socket{}, err
+			return sockets.Socket{}, err
 		}
-		return pick([]socket{s}, e)
+		return pick([]sockets.Socket{s}, e)
 	}
 	if f.all == nil {
-		all, err := f.kernel.dump(connected)
+		all, err := f.kernel.Dump(sockets.Connected)
 		if err != nil {
-			return socket{}, err
+			return sockets.Socket{}, err
 		}
 		f.all = byRemote(all)
 	}
 	return pick(f.all[e.Remote], e)
 }
 
-// destroy destroys the socket of a tunnel, errGone if there is none.
+// destroy destroys the socket of a tunnel, sockets.ErrGone if there is none.
 func (f *finder) destroy(e *entry) error {
 	if e.socket == nil {
 		s, err := f.socket(e)
@@ -36,32 +44,32 @@ func (f *finder) destroy(e *entry) error {
 		}
 		e.socket = &s
 	}
-	return f.kernel.destroy(*e.socket)
+	return f.kernel.Destroy(*e.socket)
 }
 
-func byRemote(all []socket) map[netip.AddrPort][]socket {
-	sockets := make(map[netip.AddrPort][]socket, len(all))
+func byRemote(all []sockets.Socket) map[netip.AddrPort][]sockets.Socket {
+	present := make(map[netip.AddrPort][]sockets.Socket, len(all))
 	for _, s := range all {
-		sockets[s.remote] = append(sockets[s.remote], s)
+		present[s.Remote] = append(present[s.Remote], s)
 	}
-	return sockets
+	return present
 }
 
-// pick returns the socket of a tunnel among those of one remote address. One that was found before stays the one. Where there were
-// several, the last that is left is not known to be the one either: the tunnel may be the one that went.
-func pick(sockets []socket, e *entry) (socket, error) {
-	var found []socket
-	for _, s := range sockets {
-		if e.socket != nil && s.cookie() != e.socket.cookie() || e.Local.IsValid() && s.local != e.Local {
+// pick returns the socket of a tunnel among those of one remote address. One that was found before stays the one. Where
+// there were several, the last that is left is not known to be the one either: the tunnel may be the one that went.
+func pick(present []sockets.Socket, e *entry) (sockets.Socket, error) {
+	var found []sockets.Socket
+	for _, s := range present {
+		if e.socket != nil && s.Cookie != e.socket.Cookie || e.Local.IsValid() && s.Local != e.Local {
 			continue
 		}
 		found = append(found, s)
 	}
 	if len(found) == 0 {
-		return socket{}, errGone
+		return sockets.Socket{}, sockets.ErrGone
 	}
 	if e.ambiguous = e.ambiguous || len(found) > 1; e.ambiguous {
-		return socket{}, errAmbiguous
+		return sockets.Socket{}, errAmbiguous
 	}
 	return found[0], nil
 }

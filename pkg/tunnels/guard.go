@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // logContext is for records of the log, which carry nothing of a context.
@@ -18,7 +20,7 @@ const retryMin, retryMax = 100 * time.Millisecond, 2 * time.Second
 
 // guard does all that needs the kernel, until ctx ends: it cuts what is denied, and takes from the table what is gone.
 func (t *Table) guard(ctx context.Context) {
-	defer t.kernel.close()
+	defer t.kernel.Close()
 	check := time.NewTicker(t.checkEvery)
 	defer check.Stop()
 	retry := time.NewTimer(retryMax)
@@ -88,7 +90,7 @@ func (t *Table) bind() {
 		switch {
 		case err == nil:
 			e.socket = &s
-		case !errors.Is(err, errGone): // else its closing is on the way
+		case !errors.Is(err, sockets.ErrGone): // else its closing is on the way
 			t.say(slog.LevelError, "sockets of tunnels can't be looked up", err)
 		}
 	}
@@ -100,7 +102,7 @@ func (t *Table) cut() (left int) {
 	find := finder{kernel: &t.kernel}
 	for _, e := range t.victims() {
 		err := find.destroy(e)
-		if errors.Is(err, errGone) {
+		if errors.Is(err, sockets.ErrGone) {
 			gone = append(gone, e)
 			continue
 		}
@@ -152,17 +154,17 @@ func (t *Table) check() {
 	if len(entries) == 0 {
 		return
 	}
-	all, err := t.kernel.dump(connected)
+	all, err := t.kernel.Dump(sockets.Connected)
 	if err != nil {
 		t.say(slog.LevelError, "tunnels can't be compared with the kernel's sockets", err)
 		return
 	}
-	sockets := byRemote(all)
+	present := byRemote(all)
 	var missing []*entry
 	for _, e := range entries {
-		s, err := pick(sockets[e.Remote], e)
+		s, err := pick(present[e.Remote], e)
 		switch {
-		case errors.Is(err, errGone):
+		case errors.Is(err, sockets.ErrGone):
 			missing = append(missing, e)
 		case err == nil:
 			e.socket = &s
@@ -180,7 +182,7 @@ func (t *Table) confirm(missing []*entry) {
 	var gone []*entry
 	find := finder{kernel: &t.kernel}
 	for _, e := range missing {
-		if _, err := find.socket(e); errors.Is(err, errGone) {
+		if _, err := find.socket(e); errors.Is(err, sockets.ErrGone) {
 			gone = append(gone, e)
 		}
 	}
@@ -193,13 +195,13 @@ func (t *Table) confirm(missing []*entry) {
 // here says whether somebody listens where tunnels come in: else this is not Envoy's network namespace, in which nothing may be
 // concluded from what is not there.
 func (t *Table) here(entries []*entry) bool {
-	listeners, err := t.kernel.dump(listening)
+	listeners, err := t.kernel.Dump(sockets.Listening)
 	if err != nil {
 		return false
 	}
 	ports := map[uint16]bool{}
 	for _, s := range listeners {
-		ports[s.local.Port()] = true
+		ports[s.Local.Port()] = true
 	}
 	for _, e := range entries {
 		if e.Local.IsValid() && ports[e.Local.Port()] {

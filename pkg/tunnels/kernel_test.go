@@ -9,10 +9,9 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // echo is a gateway: what it accepts it keeps, and sends back what comes.
@@ -90,21 +89,11 @@ var networks = map[string]struct{ network, listen, dial string }{
 // needsRight skips a test that closes connections where the kernel does not permit it, or fails it if E2E_REQUIRED is set.
 func needsRight(t testing.TB) {
 	t.Helper()
-	switch err := Permitted(); {
+	switch err := sockets.Permitted(); {
 	case err != nil && os.Getenv("E2E_REQUIRED") != "":
 		t.Fatalf("closing connections: %v", err)
 	case err != nil:
 		t.Skipf("can't close connections here: %v", err)
-	}
-}
-
-func TestPermittedNeedsTheCapability(t *testing.T) {
-	needsRight(t)
-	// A thread of its own, which ends with what it has given up.
-	got := make(chan error)
-	go func() { got <- withoutCapabilities(Permitted) }()
-	if err := <-got; !errors.Is(err, unix.EPERM) {
-		t.Errorf("got %v without CAP_NET_ADMIN, want EPERM", err)
 	}
 }
 

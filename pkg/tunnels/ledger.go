@@ -1,6 +1,10 @@
 package tunnels
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/fairlead/fairlead/pkg/sockets"
+)
 
 const (
 	// unownedLooks is for how many looks in a row a connection may have no recorded owner. Its handshake has ended by
@@ -76,17 +80,17 @@ func (l *ledger) blind(why string) {
 }
 
 // look takes all sockets of the public port and which of them are tunnels of the table, and returns those to close.
-func (l *ledger) look(sockets []socket, isTunnel func(socket) bool) (unknown []socket) {
+func (l *ledger) look(present []sockets.Socket, isTunnel func(sockets.Socket) bool) (unknown []sockets.Socket) {
 	l.blocked, l.looked = "", true
 	now, doubtful := map[cookie]int{}, map[cookie]bool{}
-	keys := make(map[string]bool, len(sockets))
-	for _, s := range sockets {
-		at := key(s.remote, s.local)
+	keys := make(map[string]bool, len(present))
+	for _, s := range present {
+		at := key(s.Remote, s.Local)
 		keys[at] = true
 		if _, ok := l.owned[at]; ok || isTunnel(s) {
 			continue
 		}
-		c := s.cookie()
+		c := s.Cookie
 		now[c] = l.unowned[c] + 1
 		switch {
 		case l.doubtful[c] || l.pending != "":

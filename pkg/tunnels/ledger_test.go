@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // passed is a record of a connection that Envoy passes on.
@@ -15,13 +17,13 @@ func passed(owner, event, peer, local string, connection int) string {
 }
 
 // sock is a socket of the public port that no kernel has.
-func sock(n int) socket {
-	s := socket{local: netip.MustParseAddrPort(nowhere), remote: netip.MustParseAddrPort(peerAt(n))}
-	s.id[40], s.id[41] = byte(n), byte(n>>8)
+func sock(n int) sockets.Socket {
+	s := sockets.Socket{Local: netip.MustParseAddrPort(nowhere), Remote: netip.MustParseAddrPort(peerAt(n))}
+	s.Cookie[0], s.Cookie[1] = byte(n), byte(n>>8)
 	return s
 }
 
-func socks(from, to int) (all []socket) {
+func socks(from, to int) (all []sockets.Socket) {
 	for n := from; n < to; n++ {
 		all = append(all, sock(n))
 	}
@@ -39,7 +41,7 @@ func passedEvent(name string, n, connection int) event {
 	return e
 }
 
-func noTunnels(socket) bool { return false }
+func noTunnels(sockets.Socket) bool { return false }
 
 func TestALookClosesWhatHasNoOwnerForTooLong(t *testing.T) {
 	l := newLedger()
@@ -53,7 +55,7 @@ func TestALookClosesWhatHasNoOwnerForTooLong(t *testing.T) {
 		}
 	}
 	unknown := l.look(socks(0, 2), noTunnels)
-	if len(unknown) != 1 || unknown[0].cookie() != sock(0).cookie() {
+	if len(unknown) != 1 || unknown[0].Cookie != sock(0).Cookie {
 		t.Fatalf("it closes %v", unknown)
 	}
 	if l.incomplete() == "" {
@@ -90,7 +92,7 @@ func TestAfterAGapNothingIsClosed(t *testing.T) {
 		}
 	}
 	l.record(started(0, 1)) // it has an owner after all, and the other one ends
-	if unknown := l.look(append(socks(0, 1), sock(3)), noTunnels); len(unknown) != 1 || unknown[0].cookie() != sock(3).cookie() {
+	if unknown := l.look(append(socks(0, 1), sock(3)), noTunnels); len(unknown) != 1 || unknown[0].Cookie != sock(3).Cookie {
 		t.Errorf("once no connection is doubtful it closes %v", unknown)
 	}
 	l.look(socks(0, 1), noTunnels)

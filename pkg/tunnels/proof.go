@@ -25,8 +25,8 @@ func (t *Table) Prove(ctx context.Context, edge model.EdgeRef) Proof {
 		return Proof{Incomplete: "this gateway does not compare its connections with the record"}
 	}
 	a := &accountant{}
-	defer a.kernel.close()
-	sockets, why := t.examine(ctx, a)
+	defer a.kernel.Close()
+	present, why := t.examine(ctx, a)
 	t.poll(time.Now())
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,9 +34,9 @@ func (t *Table) Prove(ctx context.Context, edge model.EdgeRef) Proof {
 	if why != "" {
 		return p
 	}
-	there := make(map[string]bool, 2*len(sockets))
-	for _, s := range sockets {
-		there[key(s.remote, s.local)], there[s.remote.String()] = true, true
+	there := make(map[string]bool, 2*len(present))
+	for _, s := range present {
+		there[key(s.Remote, s.Local)], there[s.Remote.String()] = true, true
 	}
 	for at, e := range t.live {
 		if e.Node == edge.Node && e.ID == edge.ID && there[at] {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 const (
@@ -142,7 +143,7 @@ func (t *Table) repair(now time.Time) (again time.Time) {
 	find := finder{kernel: &t.kernel}
 	for _, v := range victims {
 		err := find.destroy(v)
-		if errors.Is(err, errGone) {
+		if errors.Is(err, sockets.ErrGone) {
 			continue // its closing is on the way
 		}
 		t.mu.Lock()

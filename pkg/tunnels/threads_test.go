@@ -3,23 +3,11 @@ package tunnels
 import (
 	"net"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
-
-// withoutCapabilities runs a function on a thread that has none, and ends the thread.
-func withoutCapabilities(do func() error) error {
-	runtime.LockOSThread() // and never unlocked
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData
-	if err := unix.Capset(&header, &none[0]); err != nil {
-		return err
-	}
-	return do()
-}
 
 // dialFrom dials from an address, or any: one that has a connection from here to another server already will do.
 func dialFrom(t testing.TB, local netip.AddrPort, address string) net.Conn {

@@ -1,27 +1,26 @@
-// Package tunnels keeps the table of the live tunnels of one gateway, out of the lifecycle events that its Envoy writes, and
-// cuts those that are denied, and those that are in excess where an edge has none on another of Envoy's workers. In go lines of JSON from a file and who is denied, out come snapshots, changes, and TCP
-// connections that end. It must run in the network namespace of that Envoy, and does not know what the table is used for.
+// Package tunnels keeps the table of the live tunnels of one gateway, from the lifecycle events that its Envoy writes.
+// It closes those that are denied, and those in excess where an edge has none on another of Envoy's workers. Lines of
+// JSON from a file, the sockets of the kernel (pkg/sockets) and denials go in; snapshots, changes, and TCP connections
+// that end come out. It must run in the network namespace of that Envoy, and does not know what the table is used for.
 //
-// It has more than 2,500 lines because the records of Envoy and the sockets of the kernel are two accounts of the same connections, and
-// whether one of them may be closed is decided from both.
-//
-// Envoy appends each event to Config.Log, whether an agent runs or not. What that file, together with two beside it, says
-// is all that there is to know:
+// Envoy appends each event to Config.Log, whether an agent runs or not. What that file, together with two beside it,
+// says is all that there is to know:
 //
 //	<Log>.state  all tunnels at some time
 //	<Log>.old    events since then; only while the log is being replaced
 //	<Log>        events since then
 //
-// All records in it name the owner of a connection to the gateway's public port: a tunnel of an edge, or what Envoy passes connections on
-// to. A connection has a recorded owner, or is in its handshake, or is unknown: see ledger.
+// All records in it name the owner of a connection to the gateway's public port: a tunnel of an edge, or what Envoy
+// passes connections on to. A connection has a recorded owner, or is in its handshake, or is unknown: see ledger.
 //
-// An event says what is so after it, and the last event of a tunnel decides. So events may be read again on top of a state that has
-// them already, and the three files, read in this order, are right after a crash at any point: the log is renamed; Envoy
-// is told to open it anew; when the new one is there and the old one was read to its end, the state is written; the old one is removed.
+// An event says what is so after it, and the last event of a tunnel decides. So events may be read again on top of a
+// state that has them already, and the three files, read in this order, are right after a crash at any point: the log
+// is renamed; Envoy is told to open it anew; when the new one is there and the old one was read to its end, the state
+// is written; the old one is removed.
 //
-// Events come from one program and could be lost with a full disk, so the kernel is asked from time to time whether each
-// tunnel's socket is still there, and whether each connection has a recorded owner. Where a record can be missing, the table says that it is
-// incomplete.
+// Events come from one program and could be lost with a full disk, so the kernel is asked from time to time whether
+// each tunnel's socket is still there, and whether each connection has a recorded owner. Where a record can be missing,
+// the table says that it is incomplete.
 package tunnels
 
 import (
@@ -35,6 +34,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // Tunnel is one live tunnel.
@@ -49,13 +49,13 @@ type Tunnel struct {
 // Config is what a Table stands on.
 type Config struct {
 	Domain model.TunnelDomain
-	// Log is the file to which Envoy appends its lifecycle events. Envoy goes on writing while the agent is away, so that the next
-	// agent knows of every tunnel. Two files beside it belong to the table, and must be kept as long.
+	// Log is the file to which Envoy appends its lifecycle events. Envoy goes on writing while the agent is away, so that
+	// the next agent knows of every tunnel. Two files beside it belong to the table, and must be kept as long.
 	Log string
 	// Reopen has Envoy open that file anew, after it was moved away because it had become large.
 	Reopen func(ctx context.Context) error
-	// Workers is how many worker threads that Envoy has; 0: one. Tunnels is how many tunnels each edge keeps to this gateway at least;
-	// 0: two for each worker.
+	// Workers is how many worker threads that Envoy has; 0: one. Tunnels is how many tunnels each edge keeps to this
+	// gateway at least; 0: two for each worker.
 	Workers, Tunnels int
 	// Public is the address of Envoy's public listener. Writes says what Envoy has written of its log; nil: the sockets of
 	// Public are not compared with the record, and no connection without a recorded owner is closed.
@@ -78,7 +78,7 @@ const (
 // Table is the state of one gateway. It is safe for concurrent use.
 type Table struct {
 	config Config
-	kernel kernel // of Run's goroutine that cuts, alone
+	kernel sockets.Kernel // of Run's goroutine that cuts, alone
 
 	maxLog                  int64         // the log is replaced when it is larger
 	checkEvery, reopenEvery time.Duration // see checkInterval and reopenInterval
@@ -124,9 +124,10 @@ type Stats struct {
 // New returns an empty table; Run fills it.
 func New(config Config) *Table {
 	t := &Table{
-		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval, accountEvery: accountInterval,
-		log:  logFiles{follower: follower{path: config.Log}},
-		live: map[string]*entry{}, unbound: map[string]*entry{},
+		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
+		accountEvery: accountInterval,
+		log:          logFiles{follower: follower{path: config.Log}},
+		live:         map[string]*entry{}, unbound: map[string]*entry{},
 		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
 		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		kick: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
@@ -172,10 +173,10 @@ func (t *Table) Edges() map[model.EdgeRef]bool {
 	return edges
 }
 
-// Changes waits for a version other than that which Snapshot or Changes returned, and returns what has changed since: the tunnels that
-// there are, some of which may have been there with that key before, and the keys of those that are gone: none of either if it is Holes that
-// have changed. ok is false if it does not
-// know any more and a snapshot is needed. When ctx ends it returns at once, with no changes and the same version.
+// Changes waits for a version other than that which Snapshot or Changes returned, and returns what has changed since:
+// the tunnels that there are, some of which may have been there with that key before, and the keys of those that are
+// gone: none of either if it is Holes that have changed. ok is false if it does not know any more and a snapshot is
+// needed. When ctx ends it returns at once, with no changes and the same version.
 func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, closed []string, version uint64, ok bool) {
 	for {
 		t.mu.Lock()
@@ -203,7 +204,8 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 	}
 }
 
-// Deny cuts the tunnels of these, now and whenever one appears, until the next call. Nothing is cut while Run does not run.
+// Deny cuts the tunnels of these, now and whenever one appears, until the next call. Nothing is cut while Run does not
+// run.
 func (t *Table) Deny(d model.Denied) {
 	t.mu.Lock()
 	t.denied = newDenied(d)

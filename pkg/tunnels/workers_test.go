@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // TestNoRequestWaitsForAWorkerWithoutTunnel destroys two tunnels of an edge at a time, at random, while clients open one connection after
@@ -133,8 +134,8 @@ type holes struct {
 // destroy destroys two tunnels of a node about once a second until ctx ends.
 func (b *bed) destroy(t *testing.T, ctx context.Context, node string, workers int) (h holes) {
 	t.Helper()
-	var k kernel
-	defer k.close()
+	var k sockets.Kernel
+	defer k.Close()
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	since := make([]time.Time, workers)
@@ -163,8 +164,8 @@ func (b *bed) destroy(t *testing.T, ctx context.Context, node string, workers in
 		victims := b.of(node)
 		rand.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
 		for _, v := range victims[:min(2, len(victims))] {
-			if s, err := k.get(v.Local, v.Remote); err == nil {
-				_ = k.destroy(s)
+			if s, err := k.Get(v.Local, v.Remote); err == nil {
+				_ = k.Destroy(s)
 			}
 		}
 	}

@@ -93,11 +93,7 @@ func lookSync(ctx context.Context, servers *collect.Servers, m *management.Clien
 		return nil, nil, err
 	}
 	nodes, _ := servers.Nodes(ctx, "") // who did not answer is in fleet
-	for _, s := range fleet.Servers {
-		if s.Err != nil {
-			failed = append(failed, s.Err)
-		}
-	}
+	failed = append(failed, fleet.Silent()...)
 	clusters := map[string]string{}
 	var tunnels v1alpha1.TunnelList
 	if err := m.List(ctx, &tunnels); err == nil { // whoever may not list them sees no names of Clusters
@@ -136,24 +132,16 @@ func syncRows(fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters ma
 	}
 	for _, g := range fleet.Gateways {
 		if g.Installed {
-			away(g.Name, model.RoleGateway, "", g.Server, disconnected(g.Connected, g.Since))
+			away(g.Name, model.RoleGateway, "", g.Server, g.DisconnectedSince())
 		}
 	}
 	for _, e := range fleet.Edges {
-		away(e.Node, model.RoleEdge, e.ID, e.Server, disconnected(e.Connected, e.Since))
+		away(e.Node, model.RoleEdge, e.ID, e.Server, e.DisconnectedSince())
 	}
 	slices.SortStableFunc(rows, func(a, b syncRow) int {
 		return cmp.Or(cmp.Compare(syncRank(a.Status), syncRank(b.Status)), -strings.Compare(a.Role, b.Role), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Node, b.Node), strings.Compare(a.Type, b.Type))
 	})
 	return rows
-}
-
-// disconnected is since when a node is not connected; zero: it reports, though it has no ADS stream, or that is not known.
-func disconnected(connected bool, since time.Time) time.Time {
-	if connected {
-		return time.Time{}
-	}
-	return since
 }
 
 func syncRank(status string) int {

@@ -107,10 +107,8 @@ func why(ctx context.Context, m *management.Client, servers *collect.Servers, ho
 		return nil, err
 	}
 	answer := &whyAnswer{Hostname: plainHost(hostname)}
-	for _, s := range fleet.Servers {
-		if s.Err != nil {
-			answer.Errors = append(answer.Errors, s.Err.Error())
-		}
+	for _, err := range fleet.Silent() {
+		answer.Errors = append(answer.Errors, err.Error())
 	}
 	claims, err := readClaims(ctx, m, fleet.Domain, now)
 	if err != nil {
@@ -251,7 +249,7 @@ func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet col
 		if !g.Installed {
 			continue
 		}
-		row := gatewayWhy{Name: g.Name, Status: string(collect.Stale), Tunnels: tunnels[g.Name], Since: pointer(disconnected(g.Connected, g.Since)), Message: "its agent is connected to no xds-server that answered"}
+		row := gatewayWhy{Name: g.Name, Status: string(collect.Stale), Tunnels: tunnels[g.Name], Since: pointer(g.DisconnectedSince()), Message: "its agent is connected to no xds-server that answered"}
 		i := slices.IndexFunc(nodes, func(n collect.Node) bool { return n.Name == g.Name })
 		if i >= 0 {
 			row.Status, row.Message, row.Since = "NONE", "it was sent nothing by this name", nil

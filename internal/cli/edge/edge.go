@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
-	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // edgeFlags are the command line of the edge commands.
@@ -94,12 +94,13 @@ func inNamespace(namespace string) string {
 	return "namespace " + namespace
 }
 
-// edgeRow is one edge, for machines.
+// edgeRow is one edge, for machines. It embeds the record as it is in the Tunnel, so that a script reads the same fields in
+// both.
 type edgeRow struct {
-	Namespace string `json:"namespace"`
-	Cluster   string `json:"cluster"`
-	Node      string `json:"node"`
-	State     string `json:"state"`
+	Namespace string         `json:"namespace"`
+	Cluster   string         `json:"cluster"`
+	Node      string         `json:"node"`
+	State     observed.State `json:"state"`
 	v1alpha1.EdgeStatus
 }
 
@@ -108,58 +109,45 @@ func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 	all := []edgeRow{}
 	for i := range tunnels {
 		tunnel := &tunnels[i]
-		for j, observed := range collect.Recorded(tunnel, now) {
-			e := &tunnel.Status.Edges[j]
-			r := edgeRow{tunnel.Namespace, tunnel.Name, observed.Node, observed.State, *e}
+		for j, e := range collect.Recorded(tunnel, now) {
+			r := edgeRow{tunnel.Namespace, tunnel.Name, e.Node, e.State, tunnel.Status.Edges[j]}
 			all = append(all, r)
-			t.Add(r.Namespace+"/"+r.Cluster+" "+r.Node, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Plain(r.Node), output.Plain(output.OrDash(e.Host)), output.Styled(StateStyles[r.State], r.State), output.Plain(tunnelsOf(e)),
-				output.Plain(ago(e, now)), output.Plain(untilEnd(e, now)), apiServer(e), output.Plain(output.OrDash(e.Version)), output.Plain(output.OrDash(e.Form)), output.Plain(output.Age(e.EnrolledAt.Time, now)), output.Plain(output.OrDash(e.LastError)))
+			t.Add(r.Namespace+"/"+r.Cluster+" "+r.Node, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Plain(r.Node), output.Plain(output.OrDash(e.Host)), output.Styled(StateStyles[r.State], string(r.State)),
+				output.Plain(output.OrDash(observed.TunnelsByGateway(e.Gateways))),
+				output.Plain(ago(&e, now)), output.Plain(untilEnd(&e, now)), APIServer(&e), output.Plain(output.OrDash(e.Version)), output.Plain(output.OrDash(e.Form)), output.Plain(output.Age(e.Enrolled, now)), output.Plain(output.OrDash(e.LastError)))
 		}
 	}
 	return output.View{Data: map[string]any{"edges": all}, Table: t, Empty: "no edge is enrolled"}
 }
 
 // StateStyles are how the states of edges look.
-var StateStyles = map[string]output.Style{
-	collect.EdgeConnected: output.StyleGood, collect.EdgeAway: output.StyleWarning, collect.EdgeExpired: output.StyleBad,
-	collect.EdgeRevoked: output.StyleFaint, collect.EdgeUnknown: output.StyleFaint,
+var StateStyles = map[observed.State]output.Style{
+	observed.Connected: output.StyleGood, observed.Away: output.StyleWarning, observed.Expired: output.StyleBad,
+	observed.Revoked: output.StyleFaint, observed.Unknown: output.StyleFaint,
 }
 
-// NodeOf is the node name of an edge.
-func NodeOf(e *v1alpha1.EdgeStatus) string {
-	node, _ := model.ParseNodeID(e.NodeID)
-	return node
-}
-
-func tunnelsOf(e *v1alpha1.EdgeStatus) string {
-	var all []string
-	for _, g := range e.Gateways {
-		all = append(all, fmt.Sprintf("%s:%d", g.Name, g.Tunnels))
-	}
-	return output.OrDash(strings.Join(all, ","))
-}
-
-func ago(e *v1alpha1.EdgeStatus, now time.Time) string {
-	if e.LastSeen == nil {
+func ago(e *observed.Edge, now time.Time) string {
+	if e.LastSeen.IsZero() {
 		return "-"
 	}
-	return duration.HumanDuration(max(0, now.Sub(e.LastSeen.Time))) + " ago"
+	return duration.HumanDuration(max(0, now.Sub(e.LastSeen))) + " ago"
 }
 
-func untilEnd(e *v1alpha1.EdgeStatus, now time.Time) string {
-	left := e.CertificateNotAfter.Sub(now)
+func untilEnd(e *observed.Edge, now time.Time) string {
+	left := e.NotAfter.Sub(now)
 	if left <= 0 {
 		return "ended " + duration.HumanDuration(-left) + " ago"
 	}
 	return "for " + duration.HumanDuration(left)
 }
 
-func apiServer(e *v1alpha1.EdgeStatus) output.Cell {
-	switch {
-	case e.APIServer == nil:
-		return output.Plain("-")
-	case e.APIServer.Healthy:
-		return output.Styled(output.StyleGood, "healthy")
+// APIServer is the cell with what an edge finds of its apiserver.
+func APIServer(e *observed.Edge) output.Cell {
+	switch e.Health() {
+	case observed.Healthy:
+		return output.Styled(output.StyleGood, string(observed.Healthy))
+	case observed.Unhealthy:
+		return output.Styled(output.StyleBad, string(observed.Unhealthy))
 	}
-	return output.Styled(output.StyleBad, "unhealthy")
+	return output.Plain("-")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 func edgeRevokeCommand() *cobra.Command {
@@ -96,7 +96,7 @@ func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) 
 	var names []string
 	for i := range all.Items {
 		t := &all.Items[i]
-		if edgeOf(t, node) != nil || slices.Contains(t.Spec.RevokedEdges, node) {
+		if edgeOf(t, node) != nil || collect.Revoked(t, node) {
 			found, names = append(found, t), append(names, t.Namespace+"/"+t.Name)
 		}
 	}
@@ -111,10 +111,11 @@ func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) 
 	return found[0], nil
 }
 
-func edgeOf(t *v1alpha1.Tunnel, node string) *v1alpha1.EdgeStatus {
-	for i := range t.Status.Edges {
-		if t.Status.Edges[i].NodeID == model.NodeID(node) {
-			return &t.Status.Edges[i]
+// edgeOf returns an edge as it is on record; nil: it is not.
+func edgeOf(t *v1alpha1.Tunnel, node string) *observed.Edge {
+	for _, e := range collect.Recorded(t, time.Now()) {
+		if e.Node == node {
+			return &e
 		}
 	}
 	return nil
@@ -127,7 +128,7 @@ func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node str
 		if err := c.Get(ctx, key, &tunnel); err != nil {
 			return fmt.Errorf("reading Tunnel: %w", err)
 		}
-		if slices.Contains(tunnel.Spec.RevokedEdges, node) {
+		if collect.Revoked(&tunnel, node) {
 			return nil
 		}
 		want := tunnel.DeepCopy()
@@ -161,10 +162,10 @@ func waitCut(ctx context.Context, out io.Writer, c client.Client, tunnel *v1alph
 			case edge == nil:
 				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s; it is not on record, so nobody can say whether it has tunnels\n", node, key)
 				return err
-			case edge.RevokedAt == nil:
+			case edge.RevokedAt.IsZero():
 			case len(edge.Gateways) > 0:
-				what = "these gateways have not confirmed that its tunnels are cut: " + tunnelsOf(edge) + " (those of a gateway that is gone are gone too)"
-			case edge.CutAt == nil:
+				what = "these gateways have not confirmed that its tunnels are cut: " + observed.TunnelsByGateway(edge.Gateways) + " (those of a gateway that is gone are gone too)"
+			case !edge.Cut():
 				what = "nobody can say at the moment whether its tunnels are cut: not all gateways report to the controller"
 			default:
 				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s: no gateway has a tunnel of it any more, after %s\n", node, key, time.Since(begin).Round(100*time.Millisecond))

@@ -11,46 +11,36 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/internal/cli/edge"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// connectedEdges are those that carry a tunnel: what counts in a move. One that is away is told when it comes back, by hand.
-func connectedEdges(t *v1alpha1.Tunnel) []v1alpha1.EdgeStatus {
-	var edges []v1alpha1.EdgeStatus
-	for i := range t.Status.Edges {
-		if e := &t.Status.Edges[i]; e.RevokedAt == nil && len(e.Gateways) > 0 && !slices.Contains(t.Spec.RevokedEdges, edge.NodeOf(e)) {
-			edges = append(edges, *e)
-		}
-	}
-	return edges
+// connectedEdges are those that carry a tunnel: what counts in a move. One that is away gets the new address by hand when it
+// comes back.
+func connectedEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
+	return slices.DeleteFunc(collect.Recorded(t, now), func(e observed.Edge) bool { return !e.HasTunnel() })
 }
 
 // enrolledEdges are those that hold a certificate.
-func enrolledEdges(t *v1alpha1.Tunnel, now time.Time) []v1alpha1.EdgeStatus {
-	var edges []v1alpha1.EdgeStatus
-	for i := range t.Status.Edges {
-		if e := &t.Status.Edges[i]; e.RevokedAt == nil && now.Before(e.CertificateNotAfter.Time) && !slices.Contains(t.Spec.RevokedEdges, edge.NodeOf(e)) {
-			edges = append(edges, *e)
-		}
-	}
-	return edges
+func enrolledEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
+	return slices.DeleteFunc(collect.Recorded(t, now), func(e observed.Edge) bool { return !e.HoldsCertificate(now) })
 }
 
 // unmatched are the edges that have no counterpart among others. A machine has another node name at each installation, so hosts
 // tell: each counterpart counts once, and one whose host nobody knows stands for any.
-func unmatched(edges, others []v1alpha1.EdgeStatus) []v1alpha1.EdgeStatus {
+func unmatched(edges, others []observed.Edge) []observed.Edge {
 	free := slices.Clone(others)
 	take := func(host string) bool {
-		i := slices.IndexFunc(free, func(e v1alpha1.EdgeStatus) bool { return e.Host == host })
+		i := slices.IndexFunc(free, func(e observed.Edge) bool { return e.Host == host })
 		if i >= 0 {
 			free = slices.Delete(free, i, i+1)
 		}
 		return i >= 0
 	}
-	left := slices.DeleteFunc(slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return e.Host != "" && take(e.Host) })
-	return slices.DeleteFunc(left, func(e v1alpha1.EdgeStatus) bool {
+	left := slices.DeleteFunc(slices.Clone(edges), func(e observed.Edge) bool { return e.Host != "" && take(e.Host) })
+	return slices.DeleteFunc(left, func(e observed.Edge) bool {
 		if e.Host == "" && len(free) > 0 {
 			free = free[1:]
 			return true
@@ -60,7 +50,7 @@ func unmatched(edges, others []v1alpha1.EdgeStatus) []v1alpha1.EdgeStatus {
 }
 
 // edges are those that are connected here, and which of them are not enrolled there.
-func (m *move) edges(ctx context.Context) (connected, missing []v1alpha1.EdgeStatus, err error) {
+func (m *move) edges(ctx context.Context) (connected, missing []observed.Edge, err error) {
 	var here, there v1alpha1.Tunnel
 	if err := m.from.Get(ctx, m.key, &here); err != nil {
 		return nil, nil, fmt.Errorf("reading Tunnel: %w", err)
@@ -68,21 +58,21 @@ func (m *move) edges(ctx context.Context) (connected, missing []v1alpha1.EdgeSta
 	if err := m.to.Get(ctx, m.target, &there); err != nil {
 		return nil, nil, fmt.Errorf("reading Tunnel in the target: %w", err)
 	}
-	connected = connectedEdges(&here)
+	connected = connectedEdges(&here, time.Now())
 	return connected, unmatched(connected, enrolledEdges(&there, time.Now())), nil
 }
 
 // missing are the edges that are connected here and not enrolled there.
-func (m *move) missing(ctx context.Context) ([]v1alpha1.EdgeStatus, error) {
+func (m *move) missing(ctx context.Context) ([]observed.Edge, error) {
 	_, missing, err := m.edges(ctx)
 	return missing, err
 }
 
 // names says which edges, for people.
-func names(edges []v1alpha1.EdgeStatus) string {
+func names(edges []observed.Edge) string {
 	var all []string
 	for i := range edges {
-		all = append(all, fmt.Sprintf("%s (host %s)", edge.NodeOf(&edges[i]), output.OrDash(edges[i].Host)))
+		all = append(all, fmt.Sprintf("%s (host %s)", edges[i].Node, output.OrDash(edges[i].Host)))
 	}
 	return strings.Join(all, ", ")
 }

@@ -166,7 +166,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 		return nil, fmt.Errorf("the Tunnel %s is being deleted", m.key)
 	case tunnel.HeldID() == "" || tunnel.Status.Hostname == "":
 		return nil, fmt.Errorf("the Tunnel %s is not served: %s", m.key, acceptedMessage(&tunnel))
-	case len(connectedEdges(&tunnel)) == 0:
+	case len(connectedEdges(&tunnel, time.Now())) == 0:
 		return nil, fmt.Errorf("no edge of the Tunnel %s is connected, so there is nobody to prepare: see `fairlead edge list -n %s %s`", m.key, m.key.Namespace, m.key.Name)
 	}
 	return &tunnel, nil

@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 func TestUnmatchedEdges(t *testing.T) {
@@ -23,12 +23,12 @@ func TestUnmatchedEdges(t *testing.T) {
 		"one here whose host nobody knows": {here: []string{"", "b"}, there: []string{"a", "b"}},
 		"a host and one that has none":     {here: []string{"", "a"}, there: []string{"a"}, want: 1},
 	} {
-		var here, there []v1alpha1.EdgeStatus
+		var here, there []observed.Edge
 		for _, h := range tc.here {
-			here = append(here, v1alpha1.EdgeStatus{Host: h})
+			here = append(here, observed.Edge{Host: h})
 		}
 		for _, h := range tc.there {
-			there = append(there, v1alpha1.EdgeStatus{Host: h})
+			there = append(there, observed.Edge{Host: h})
 		}
 		if got := unmatched(here, there); len(got) != tc.want {
 			t.Errorf("%s: %d, want %d", name, len(got), tc.want)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // maxHostname is what the kubelet leaves of the name of a Pod as the host name in it.
@@ -115,7 +115,7 @@ func hostOf(pod *corev1.Pod) string {
 	return pod.Name
 }
 
-func onHost(edges []v1alpha1.EdgeStatus, host string) (n int) {
+func onHost(edges []observed.Edge, host string) (n int) {
 	for i := range edges {
 		if host != "" && strings.EqualFold(edges[i].Host, host) {
 			n++

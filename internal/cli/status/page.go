@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/diagnose/summary"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // liveLook asks the xds-servers, for a short time.
@@ -54,7 +55,7 @@ func (l *liveLook) ask(ctx context.Context, ids ...string) *summary.Live {
 		l.problem = output.OneLine(err.Error())
 		return nil
 	}
-	l.last = summary.FromInspect(fleet)
+	l.last = summary.LiveOf(fleet)
 	if len(l.last.Silent) > 0 {
 		l.problem = "of some tunnels: " + strings.Join(l.last.Silent, "; ")
 	}
@@ -122,7 +123,7 @@ func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
 			p.Field("Kubeconfig", output.Plain(output.OrDash(r.Server)))
 		}
 		p.Field("Edges", output.Plain(fmt.Sprintf("%d of %d connected", r.Connected, r.LetIn)))
-		p.Field("Tunnels", output.Plain(perGateway(r.Gateways)))
+		p.Field("Tunnels", output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))))
 		if problem != "" {
 			p.Field("Round trip", output.Styled(output.StyleFaint, "not known: "+problem))
 		} else {
@@ -142,7 +143,7 @@ func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
 
 // stateOf is what of a row does not change by time alone, nor with each measurement.
 func stateOf(r *summary.Row) any {
-	same := []any{r.Health, r.Mode, r.Names, r.Server, r.ProxyURL, r.Connected, r.LetIn, perGateway(r.Gateways), r.LastChange}
+	same := []any{r.Health, r.Mode, r.Names, r.Server, r.ProxyURL, r.Connected, r.LetIn, output.OrDash(observed.TunnelsByGateway(r.Gateways)), r.LastChange}
 	for _, w := range r.Warnings {
 		same = append(same, w.Reason, w.Text)
 	}
@@ -178,8 +179,8 @@ func edges(p *output.Page, r *summary.Row, now time.Time) {
 	t := &output.Table{Columns: output.Columns("  NODE", "HOST", "STATE", "TUNNELS", "RTT", "SEEN", "CERTIFICATE", "APISERVER", "FORM", "VERSION")}
 	for i := range r.Edges {
 		e := &r.Edges[i]
-		t.Add(e.Node, e, output.Plain("  "+e.Node), output.Plain(output.OrDash(e.Host)), output.Styled(edge.StateStyles[e.State], e.State), output.Plain(perGateway(e.Gateways)), output.Plain(edgeRoundTrip(e)),
-			output.Plain(ageAgo(e.LastSeen, now)), output.Plain(output.Left(e.NotAfter, now)), output.Plain(output.OrDash(e.APIServer)), output.Plain(output.OrDash(e.Form)), output.Plain(output.OrDash(e.Version)))
+		t.Add(e.Node, e, output.Plain("  "+e.Node), output.Plain(output.OrDash(e.Host)), output.Styled(edge.StateStyles[e.State], string(e.State)), output.Plain(output.OrDash(observed.TunnelsByGateway(e.Gateways))), output.Plain(edgeRoundTrip(e)),
+			output.Plain(ageAgo(e.LastSeen, now)), output.Plain(output.Left(e.NotAfter, now)), edge.APIServer(e), output.Plain(output.OrDash(e.Form)), output.Plain(output.OrDash(e.Version)))
 	}
 	if len(t.Rows) == 0 {
 		p.Line(output.Plain(fmt.Sprintf("  none has enrolled: `fairlead join -n %s %s` prints the command that gives it one", r.Namespace, r.Cluster)))
@@ -188,7 +189,7 @@ func edges(p *output.Page, r *summary.Row, now time.Time) {
 	p.Table(t)
 }
 
-func edgeRoundTrip(e *summary.Edge) string {
+func edgeRoundTrip(e *observed.Edge) string {
 	var all []string
 	for _, g := range e.Gateways {
 		if g.RTT > 0 {

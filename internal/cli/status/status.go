@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 const (
@@ -200,7 +201,7 @@ func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 			expires = output.Left(r.Expiries[0].NotAfter, now)
 		}
 		t.Add(r.Namespace+"/"+r.Cluster, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Styled(moods[r.Health], string(r.Health)), output.Plain(output.OrDash(r.Mode)), output.Plain(output.OrDash(r.Hostname)),
-			output.Plain(fmt.Sprintf("%d/%d", r.Connected, r.LetIn)), output.Plain(perGateway(r.Gateways)), output.Plain(roundTrip(r.RTT)), output.Plain(output.Age(r.LastChange, now)), output.Plain(expires),
+			output.Plain(fmt.Sprintf("%d/%d", r.Connected, r.LetIn)), output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))), output.Plain(roundTrip(r.RTT)), output.Plain(output.Age(r.LastChange, now)), output.Plain(expires),
 			output.Plain(output.Age(r.Created, now)), output.Plain(output.OrDash(r.Server)), output.Plain(warning))
 	}
 	return output.View{Data: fleet, Summary: summaryLines(fleet.Summary, problem), Table: t, Empty: "no Cluster has a tunnel here or asks for one: -A looks into all namespaces"}
@@ -231,16 +232,7 @@ func summaryLines(s summary.Summary, problem string) []output.Line {
 	return lines
 }
 
-// perGateway is how many tunnels each gateway has, such as gateway-0:2,gateway-1:2.
-func perGateway(gateways []summary.Gateway) string {
-	var all []string
-	for _, g := range gateways {
-		all = append(all, fmt.Sprintf("%s:%d", g.Name, g.Tunnels))
-	}
-	return output.OrDash(strings.Join(all, ","))
-}
-
-func roundTrip(m summary.Millis) string {
+func roundTrip(m observed.Millis) string {
 	switch {
 	case m == 0:
 		return "-"

@@ -25,7 +25,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 )
 
 // Credential is what an edge enrols with. All of it comes from one Cluster.
@@ -187,6 +187,6 @@ func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 func (e *Role) Over() { e.prober.setAPIServers(nil) }
 
 // Report implements role.
-func (e *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
-	return report.SendEdge(ctx, conn, report.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow}, e.log)
+func (e *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
+	return reportagent.SendEdge(ctx, conn, reportagent.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow}, e.log)
 }

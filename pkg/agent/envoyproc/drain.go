@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/tunnels"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 const (
@@ -76,7 +76,7 @@ func (e *Envoy) cutQuiet(began, looked time.Time) time.Time {
 	if !e.Config.Gateway || time.Since(began) < quiet || time.Since(looked) < time.Second {
 		return looked
 	}
-	cut, err := tunnels.CloseQuiet(e.Config.Clients, quiet)
+	cut, err := sockets.CloseQuiet(e.Config.Clients, quiet)
 	if err != nil {
 		e.Log.Warn("idle connections of clients stay open", "error", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
@@ -216,7 +217,7 @@ func (a *admissions) closeSilent(ctx context.Context) {
 	if err != nil || waiting < silentFrom {
 		return // Envoy may have ended
 	}
-	closed, err := tunnels.CloseSilent(a.config.Bind.Edges(), admission.Source, func(source netip.Prefix) int {
+	closed, err := sockets.CloseSilent(a.config.Bind.Edges(), admission.Source, func(source netip.Prefix) int {
 		return silentPerSource + a.control.Weight(time.Now(), source)
 	})
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
+	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -71,8 +72,8 @@ func (g *Gateway) Register(server *grpc.Server) { g.admissions.server().Register
 // EmitAdmissions publishes what the gateway has admitted and refused.
 func (g *Gateway) EmitAdmissions(emit metrics.Emit) { g.admissions.look(emit) }
 
-// Role is the membership of the gateway. takes is for report.SendGateway.
-func (g *Gateway) Role(takes func() (report.GatewayState, <-chan struct{})) *Role {
+// Role is the membership of the gateway. takes is for reportagent.SendGateway.
+func (g *Gateway) Role(takes func() (reportagent.GatewayState, <-chan struct{})) *Role {
 	return &Role{Config: *g.config, table: g.Table, takes: takes, log: g.deps.Log}
 }
 
@@ -96,7 +97,7 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 // newTable makes the table of live tunnels. To cut a tunnel takes the right to destroy sockets: a gateway without it would
 // leave revoked edges connected, so it does not start.
 func newTable(c Deps, g Config) (*tunnels.Table, error) {
-	if err := tunnels.Permitted(); err != nil {
+	if err := sockets.Permitted(); err != nil {
 		return nil, fmt.Errorf("checking rights: a gateway cuts the tunnels of revoked edges, for which it needs CAP_NET_ADMIN "+
 			"(systemd: AmbientCapabilities=CAP_NET_ADMIN; Kubernetes: capabilities add NET_ADMIN, and the program has the file capability where it does not run as root): %w", err)
 	}

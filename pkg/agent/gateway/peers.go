@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -35,11 +35,11 @@ type askedServers struct {
 
 // ask returns what the servers together say of the other gateways. An error says why some have said nothing: what the others say
 // is returned with it.
-func (s *askedServers) ask(ctx context.Context) (report.Peers, error) {
+func (s *askedServers) ask(ctx context.Context) (reportagent.Peers, error) {
 	ctx, cancel := context.WithTimeout(ctx, peersTime)
 	defer cancel()
 	if err := s.connect(ctx); err != nil {
-		return report.Peers{}, err
+		return reportagent.Peers{}, err
 	}
 	var answers []*reportv1.PeersAnswer
 	var errs []error
@@ -58,7 +58,7 @@ func (s *askedServers) ask(ctx context.Context) (report.Peers, error) {
 		})
 	}
 	group.Wait()
-	return report.MergePeers(s.gateway.Name, answers), errors.Join(errs...)
+	return reportagent.MergePeers(s.gateway.Name, answers), errors.Join(errs...)
 }
 
 // connect has one connection for each server that there is now.

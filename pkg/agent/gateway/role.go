@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
@@ -41,7 +41,7 @@ type Config struct {
 type Role struct {
 	Config
 	table *tunnels.Table
-	takes func() (report.GatewayState, <-chan struct{}) // see report.SendGateway
+	takes func() (reportagent.GatewayState, <-chan struct{}) // see reportagent.SendGateway
 	log   *slog.Logger
 }
 
@@ -104,8 +104,8 @@ func (g *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 func (*Role) Over() {}
 
 // Report implements role.
-func (g *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump report.Dump) error {
-	return report.SendGateway(ctx, conn, g.table, g.takes, dump, g.log)
+func (g *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
+	return reportagent.SendGateway(ctx, conn, reportagent.GatewaySource{Table: g.table, State: g.takes, Dump: dump}, g.log)
 }
 
 // fileStats are the counts of what Envoy has written to files.

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -226,7 +226,7 @@ func (t *tenants) judge(now time.Time, sure bool) {
 
 // askOthers keeps what the other gateways have until ctx ends: a client that is refused by this one finds another, where there is one
 // with a tunnel. While no xds-server answers it keeps what they said last.
-func (t *tenants) askOthers(ctx context.Context, domain model.TunnelDomain, ask func(context.Context) (report.Peers, error)) {
+func (t *tenants) askOthers(ctx context.Context, domain model.TunnelDomain, ask func(context.Context) (reportagent.Peers, error)) {
 	for ctx.Err() == nil {
 		t.mu.Lock()
 		absences := t.absences

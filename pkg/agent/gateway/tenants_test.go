@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
@@ -49,9 +49,9 @@ func TestWhoIsDark(t *testing.T) {
 			k.judge(now, false) // so that there is somebody to ask for
 			if tc.others {
 				ctx, cancel := context.WithCancel(t.Context())
-				k.askOthers(ctx, domain, func(context.Context) (report.Peers, error) {
+				k.askOthers(ctx, domain, func(context.Context) (reportagent.Peers, error) {
 					cancel()
-					return report.Peers{Known: true, Edges: []model.EdgeRef{{ID: ids[name]}}}, nil
+					return reportagent.Peers{Known: true, Edges: []model.EdgeRef{{ID: ids[name]}}}, nil
 				})
 			}
 			k.judge(now, !tc.unsure)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 )
 
 // ErrDraining is why an Envoy that is about to end is not ready.
@@ -47,14 +47,14 @@ func (h *Health) Ready() error {
 func (h *Health) SetObtained() { h.change(func() { h.obtained = true }) }
 
 // Takes says whether Envoy takes clients, and returns a channel that is closed when that changes.
-func (h *Health) Takes() (report.GatewayState, <-chan struct{}) {
+func (h *Health) Takes() (reportagent.GatewayState, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.report(), h.changed
 }
 
-func (h *Health) report() report.GatewayState {
-	return report.GatewayState{Ready: h.serves(), Hang: h.silent}
+func (h *Health) report() reportagent.GatewayState {
+	return reportagent.GatewayState{Ready: h.serves(), Hang: h.silent}
 }
 
 func (h *Health) serves() bool { return !h.draining && h.waits == "" && h.silent == "" }

@@ -20,13 +20,13 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 const bootWorkers = 4
 
 // Setup adds the controller of boot reports to what asks the xds-servers.
-func Setup(p reconciler.Deps, mgr ctrl.Manager, view *report.View) error {
+func Setup(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) error {
 	kind := clusterv1.GroupVersion.WithKind("Machine")
 	if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); apimeta.IsNoMatchError(err) {
 		p.Log.Warn("the management cluster has no Machines: boot reports are not looked at")

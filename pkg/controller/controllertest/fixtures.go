@@ -45,8 +45,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // NewCA returns the CA of a workload cluster.
@@ -125,8 +125,8 @@ func SpecOf(mode v1alpha1.KubeconfigMode, proxy string) v1alpha1.KubeconfigSpec 
 }
 
 // Connected is an edge with tunnels to gateways and a good report.
-func Connected(node string, gateways ...string) report.Edge {
-	e := report.Edge{Node: node, Connected: true, Since: time.Now(), Gateways: map[string]int{}, Report: &reportv1.EdgeReport{
+func Connected(node string, gateways ...string) reportview.Edge {
+	e := reportview.Edge{Node: node, Connected: true, Since: time.Now(), Gateways: map[string]int{}, Report: &reportv1.EdgeReport{
 		Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"},
 	}}
 	for _, g := range gateways {

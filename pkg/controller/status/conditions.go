@@ -12,7 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // enrolled is the condition that says whether an edge holds a certificate.
@@ -36,7 +36,7 @@ func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
 }
 
 // tunnelReady is the condition that says whether there are tunnels. What is absent counts only if all is known.
-func tunnelReady(live report.Live, revoked []string) metav1.Condition {
+func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
 	edges, complete := 0, false
 	var holes []string
@@ -73,7 +73,7 @@ func tunnelReady(live report.Live, revoked []string) metav1.Condition {
 }
 
 // holesOf says on how many workers of which gateways an edge has no tunnel.
-func holesOf(edge *report.Edge) string {
+func holesOf(edge *reportview.Edge) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(edge.Without)) {
 		parts = append(parts, fmt.Sprintf("%s of %s", condition.Counted(edge.Without[name], "worker", "workers"), name))
@@ -82,7 +82,7 @@ func holesOf(edge *report.Edge) string {
 }
 
 // apiServerReachable is the condition that says whether an edge reaches the apiserver: only an edge can tell.
-func apiServerReachable(live report.Live, revoked []string) metav1.Condition {
+func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAPIServerReachable}
 	var healthy int
 	var problems []string

@@ -9,18 +9,18 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
-	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-func sick(node, message string) report.Edge {
+func sick(node, message string) reportview.Edge {
 	e := controllertest.Connected(node, "gateway-0")
 	e.Report = &reportv1.EdgeReport{ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Message: message}}
 	return e
 }
 
 // holed is an edge that has no tunnel on a worker of its first gateway.
-func holed(node string, gateways ...string) report.Edge {
+func holed(node string, gateways ...string) reportview.Edge {
 	e := controllertest.Connected(node, gateways...)
 	e.Without = map[string]int{gateways[0]: 1}
 	return e
@@ -28,28 +28,28 @@ func holed(node string, gateways ...string) report.Edge {
 
 func TestConditionsOfWhatIsAlive(t *testing.T) {
 	both := []string{"gateway-0", "gateway-1"}
-	away := report.Edge{Node: "edge-a"}
+	away := reportview.Edge{Node: "edge-a"}
 	tests := map[string]struct {
-		live                       report.Live
+		live                       reportview.Live
 		revoked                    []string
 		tunnel, server             metav1.ConditionStatus
 		tunnelReason, serverReason string
 		message                    string // part of either
 	}{
 		"nothing is known":                  {tunnel: "Unknown", tunnelReason: "Unknown", server: "Unknown", serverReason: "Unknown"},
-		"no gateway is up":                  {live: report.Live{Known: true}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "no gateway is up"},
-		"no edge":                           {live: report.Live{Known: true, Gateways: both}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "gateway-0, gateway-1"},
-		"an edge that is away":              {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{away}}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
-		"tunnels to all gateways":           {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
-		"tunnels to one of two gateways":    {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-1")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable"},
-		"each edge has one of two gateways": {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-1"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "2 edges are"},
-		"a worker without a tunnel":         {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{holed("edge-a", both...)}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "edge-a has no tunnel on 1 worker of gateway-0"},
-		"another edge has one there":        {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{holed("edge-a", both...), controllertest.Connected("edge-b", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable", message: "2 edges are"},
-		"tunnels, but not all is known":     {live: report.Live{Gateways: []string{"gateway-0"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
-		"only a revoked edge has tunnels":   {live: report.Live{Known: true, Gateways: both, Edges: []report.Edge{controllertest.Connected("edge-a", both...)}}, revoked: []string{"edge-a"}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
-		"no edge reaches the apiserver":     {live: report.Live{Known: true, Gateways: both[:1], Edges: []report.Edge{sick("edge-a", "connection refused")}}, tunnel: "True", tunnelReason: "Connected", server: "False", serverReason: "Unreachable", message: "edge-a: 127.0.0.1:6443: connection refused"},
-		"one of two edges reaches it":       {live: report.Live{Known: true, Gateways: both[:1], Edges: []report.Edge{sick("edge-a", "x"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
-		"none reaches it, not all is known": {live: report.Live{Gateways: both[:1], Edges: []report.Edge{sick("edge-a", "x")}}, tunnel: "True", tunnelReason: "Connected", server: "Unknown", serverReason: "Unknown"},
+		"no gateway is up":                  {live: reportview.Live{Known: true}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "no gateway is up"},
+		"no edge":                           {live: reportview.Live{Known: true, Gateways: both}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "gateway-0, gateway-1"},
+		"an edge that is away":              {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{away}}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
+		"tunnels to all gateways":           {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
+		"tunnels to one of two gateways":    {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable"},
+		"each edge has one of two gateways": {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "2 edges are"},
+		"a worker without a tunnel":         {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{holed("edge-a", both...)}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "edge-a has no tunnel on 1 worker of gateway-0"},
+		"another edge has one there":        {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{holed("edge-a", both...), controllertest.Connected("edge-b", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable", message: "2 edges are"},
+		"tunnels, but not all is known":     {live: reportview.Live{Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
+		"only a revoked edge has tunnels":   {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)}}, revoked: []string{"edge-a"}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
+		"no edge reaches the apiserver":     {live: reportview.Live{Known: true, Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "connection refused")}}, tunnel: "True", tunnelReason: "Connected", server: "False", serverReason: "Unreachable", message: "edge-a: 127.0.0.1:6443: connection refused"},
+		"one of two edges reaches it":       {live: reportview.Live{Known: true, Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "x"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
+		"none reaches it, not all is known": {live: reportview.Live{Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "x")}}, tunnel: "True", tunnelReason: "Connected", server: "Unknown", serverReason: "Unknown"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

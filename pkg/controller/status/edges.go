@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/condition"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // Bounds of what edges report and a status takes: with 100 edges it then stays far below the 1.5 MiB that an object may have.
@@ -56,7 +56,7 @@ func revocationDue(tunnel *v1alpha1.Tunnel, now time.Time) bool {
 
 // noteCut notes of which revoked edges all gateways have said that they have no tunnel any more, with a complete record. What they say in the moment
 // of the revocation does not count yet: a tunnel may just be beginning. The next look is a writeInterval later.
-func noteCut(edges, before []v1alpha1.EdgeStatus, live report.Live, now time.Time) {
+func noteCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for i := range edges {
 		edge := &edges[i]
@@ -72,7 +72,7 @@ func noteCut(edges, before []v1alpha1.EdgeStatus, live report.Live, now time.Tim
 
 // mergeEdges brings what is live into the edges of a status. Where it is not all known, what is absent stays as it was. An
 // edge that has no record came with a moved Cluster, whose status stays behind: its leaf ends after lifetime at the latest.
-func mergeEdges(edges []v1alpha1.EdgeStatus, live report.Live, revoked []string, lifetime time.Duration, now time.Time) []v1alpha1.EdgeStatus {
+func mergeEdges(edges []v1alpha1.EdgeStatus, live reportview.Live, revoked []string, lifetime time.Duration, now time.Time) []v1alpha1.EdgeStatus {
 	merged := make([]v1alpha1.EdgeStatus, 0, len(edges))
 	recorded := map[string]bool{}
 	for i := range edges {
@@ -97,7 +97,7 @@ func mergeEdges(edges []v1alpha1.EdgeStatus, live report.Live, revoked []string,
 	return merged
 }
 
-func findEdge(live report.Live, nodeID string) *report.Edge {
+func findEdge(live reportview.Live, nodeID string) *reportview.Edge {
 	for i := range live.Edges {
 		if model.NodeID(live.Edges[i].Node) == nodeID {
 			return &live.Edges[i]
@@ -107,7 +107,7 @@ func findEdge(live report.Live, nodeID string) *report.Edge {
 }
 
 // mergeEdge brings what is known about one edge, if anything, into its status.
-func mergeEdge(edge *v1alpha1.EdgeStatus, l *report.Edge, live report.Live, now time.Time) {
+func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Live, now time.Time) {
 	had := len(edge.Gateways) > 0
 	edge.Gateways = mergeGateways(edge.Gateways, l, live, edge.RevokedAt != nil)
 	switch seen := metav1.NewTime(now.Truncate(time.Second)); {
@@ -132,7 +132,7 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *report.Edge, live report.Live, now 
 
 // mergeGateways returns the tunnels of an edge by gateway. Those of a gateway that does not report now are the last known, as
 // long as it may only be silent, and of a revoked edge until it reports: no other source has that they are cut.
-func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *report.Edge, live report.Live, revoked bool) []v1alpha1.EdgeGatewayStatus {
+func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *reportview.Edge, live reportview.Live, revoked bool) []v1alpha1.EdgeGatewayStatus {
 	var after []v1alpha1.EdgeGatewayStatus
 	if l != nil {
 		for name, count := range l.Gateways {
@@ -156,7 +156,7 @@ func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *report.Edge, live rep
 	return after
 }
 
-func countTunnels(l *report.Edge) (sum int) {
+func countTunnels(l *reportview.Edge) (sum int) {
 	for _, count := range l.Gateways {
 		sum += count
 	}

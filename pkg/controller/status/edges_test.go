@@ -16,22 +16,22 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
 	at := time.Now()
 	g0, g1 := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}, v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 2}
 	tests := map[string]struct {
-		live report.Live
+		live reportview.Live
 		want string // gateways that are left
 	}{
-		"nothing is known":                      {live: report.Live{}, want: "gateway-0 gateway-1"},
-		"one gateway reports, without the edge": {live: report.Live{Gateways: []string{"gateway-0"}}, want: "gateway-1"},
-		"one reports one, the other is silent":  {live: report.Live{Gateways: []string{"gateway-0"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}, want: "gateway-0 gateway-1"},
-		"all is known, and the edge has one":    {live: report.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-1")}}, want: "gateway-1"},
-		"all is known, and there is no edge":    {live: report.Live{Known: true}, want: ""},
+		"nothing is known":                      {live: reportview.Live{}, want: "gateway-0 gateway-1"},
+		"one gateway reports, without the edge": {live: reportview.Live{Gateways: []string{"gateway-0"}}, want: "gateway-1"},
+		"one reports one, the other is silent":  {live: reportview.Live{Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}, want: "gateway-0 gateway-1"},
+		"all is known, and the edge has one":    {live: reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1")}}, want: "gateway-1"},
+		"all is known, and there is no edge":    {live: reportview.Live{Known: true}, want: ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
 
 func TestAnEdgeOfAMovedClusterIsRecorded(t *testing.T) {
 	at := time.Now()
-	live := report.Live{Known: true, Edges: []report.Edge{controllertest.Connected("edge-new", "gateway-0"), controllertest.Connected("edge-revoked", "gateway-0"), {Node: "edge-away"}}}
+	live := reportview.Live{Known: true, Edges: []reportview.Edge{controllertest.Connected("edge-new", "gateway-0"), controllertest.Connected("edge-revoked", "gateway-0"), {Node: "edge-away"}}}
 	merged := mergeEdges(nil, live, []string{"edge-revoked"}, time.Hour, at)
 	if len(merged) != 1 || merged[0].NodeID != "CN=edge-new" || merged[0].CertificateNotAfter.Sub(at) < 59*time.Minute {
 		t.Errorf("%+v", merged)
@@ -59,19 +59,19 @@ func TestAnEdgeOfAMovedClusterIsRecorded(t *testing.T) {
 func TestLastSeen(t *testing.T) {
 	at := time.Now().Truncate(time.Second)
 	edge := controllertest.Recorded("edge-a", at, v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 1})
-	lost := mergeEdges([]v1alpha1.EdgeStatus{edge}, report.Live{Known: true}, nil, time.Hour, at)[0]
+	lost := mergeEdges([]v1alpha1.EdgeStatus{edge}, reportview.Live{Known: true}, nil, time.Hour, at)[0]
 	if lost.LastSeen == nil || !lost.LastSeen.Time.Equal(at) {
 		t.Errorf("an edge that has just lost its tunnels was seen at %v", lost.LastSeen)
 	}
-	later := mergeEdges([]v1alpha1.EdgeStatus{lost}, report.Live{Known: true}, nil, time.Hour, at.Add(time.Minute))[0]
+	later := mergeEdges([]v1alpha1.EdgeStatus{lost}, reportview.Live{Known: true}, nil, time.Hour, at.Add(time.Minute))[0]
 	if !later.LastSeen.Time.Equal(at) {
 		t.Errorf("an edge that is away was seen at %v", later.LastSeen)
 	}
-	since := report.Live{Known: true, Edges: []report.Edge{{Node: "edge-a", Since: at.Add(20 * time.Second)}}}
+	since := reportview.Live{Known: true, Edges: []reportview.Edge{{Node: "edge-a", Since: at.Add(20 * time.Second)}}}
 	if got := mergeEdges([]v1alpha1.EdgeStatus{lost}, since, nil, time.Hour, at.Add(time.Minute))[0]; !got.LastSeen.Time.Equal(at.Add(20 * time.Second)) {
 		t.Errorf("an edge that was connected until then was seen at %v", got.LastSeen)
 	}
-	if got := mergeEdges([]v1alpha1.EdgeStatus{edge}, report.Live{}, nil, time.Hour, at)[0]; got.LastSeen != nil {
+	if got := mergeEdges([]v1alpha1.EdgeStatus{edge}, reportview.Live{}, nil, time.Hour, at)[0]; got.LastSeen != nil {
 		t.Error("an edge of which nothing is known was seen")
 	}
 }
@@ -83,7 +83,7 @@ func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
 	for i := range names {
 		names[i] = long
 	}
-	live := report.Live{Known: true}
+	live := reportview.Live{Known: true}
 	for range 3 * records.MaxEdges {
 		e := controllertest.Connected(model.NewNodeName(), "gateway-0")
 		e.Report = &reportv1.EdgeReport{Form: long, Version: long, LastError: long, ApiServer: &reportv1.APIServer{
@@ -117,13 +117,13 @@ func TestACertificateIsKnownWhileItsAPIServerIsAway(t *testing.T) {
 	names = append(names, "z.tunnels.example.com")
 	edge := controllertest.Connected("edge-a", "gateway-0")
 	edge.Report.ApiServer.CertificateNames = names
-	seen := mergeEdges(nil, report.Live{Known: true, Edges: []report.Edge{edge}}, nil, time.Hour, at)
+	seen := mergeEdges(nil, reportview.Live{Known: true, Edges: []reportview.Edge{edge}}, nil, time.Hour, at)
 	if got := seen[0].APIServer.CertificateNames; !slices.Equal(got, names) {
 		t.Errorf("%d names, want %d", len(got), len(names))
 	}
 	away := controllertest.Connected("edge-a", "gateway-0")
 	away.Report.ApiServer = &reportv1.APIServer{Address: "127.0.0.1:6443", Message: "it does not answer"}
-	seen = mergeEdges(seen, report.Live{Known: true, Edges: []report.Edge{away}}, nil, time.Hour, at)
+	seen = mergeEdges(seen, reportview.Live{Known: true, Edges: []reportview.Edge{away}}, nil, time.Hour, at)
 	if s := seen[0].APIServer; s.Healthy || !slices.Equal(s.CertificateNames, names) {
 		t.Errorf("healthy %v, names %v", s.Healthy, s.CertificateNames)
 	}

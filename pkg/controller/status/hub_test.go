@@ -27,7 +27,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -40,13 +41,13 @@ func (f fixedIdentity) Identity() (certs.Identity, error) { return f.identity, n
 // openHouse admits everybody.
 type openHouse struct{}
 
-// Admit implements report.Admission.
+// Admit implements reporthub.Admission.
 func (openHouse) Admit(model.Subject) error { return nil }
 
-// Gateways implements report.Admission.
+// Gateways implements reporthub.Admission.
 func (openHouse) Gateways() []string { return nil }
 
-// Denied implements report.Admission.
+// Denied implements reporthub.Admission.
 func (openHouse) Denied() (model.Denied, <-chan struct{}) { return model.Denied{}, nil }
 
 // hubWorld is an installation with a CA, in a namespace of its own.
@@ -96,7 +97,7 @@ func (w *hubWorld) identify(subject model.Subject) certs.Source {
 // serveHub runs a real hub behind the TLS of an xds-server, and returns its address.
 func (w *hubWorld) serveHub() model.Endpoint {
 	w.t.Helper()
-	hub := report.NewHub(w.config.Domain, openHouse{}, slog.New(slog.DiscardHandler))
+	hub := reporthub.New(w.config.Domain, openHouse{}, slog.New(slog.DiscardHandler))
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(certs.ServerTLS(w.identify(model.ControlSubject()), ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace}, records.GraceTime))))
 	reportv1.RegisterReportServer(server, hub)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -146,7 +147,7 @@ func TestWhatIsReportedBecomesStatus(t *testing.T) {
 	edge, gateway := model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: id}, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
 	go func() {
 		current := &reportv1.EdgeReport{Form: "Process", Version: "v9", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"}}
-		_ = report.SendEdge(ctx, w.connect(w.config.XDSServer, edge), report.EdgeSource{Report: func() *reportv1.EdgeReport { return current }}, slog.New(slog.DiscardHandler))
+		_ = reportagent.SendEdge(ctx, w.connect(w.config.XDSServer, edge), reportagent.EdgeSource{Report: func() *reportv1.EdgeReport { return current }}, slog.New(slog.DiscardHandler))
 	}()
 	stream, err := reportv1.NewReportClient(w.connect(w.config.XDSServer, gateway)).Gateway(ctx)
 	if err != nil {

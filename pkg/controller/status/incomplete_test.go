@@ -8,18 +8,18 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 func TestARevocationIsNotDoneWhileARecordIsIncomplete(t *testing.T) {
 	now := time.Unix(1000, 0)
 	at := metav1.NewTime(now.Add(-time.Minute))
 	edges := []v1alpha1.EdgeStatus{{NodeID: model.NodeID("edge-a"), RevokedAt: &at}}
-	noteCut(edges, edges, report.Live{Known: true, Gateways: []string{"gateway-0"}, Incomplete: []string{"gateway-0"}}, now)
+	noteCut(edges, edges, reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Incomplete: []string{"gateway-0"}}, now)
 	if edges[0].CutAt != nil {
 		t.Error("it is done, though a gateway may have tunnels that it does not report")
 	}
-	noteCut(edges, edges, report.Live{Known: true, Gateways: []string{"gateway-0"}}, now)
+	noteCut(edges, edges, reportview.Live{Known: true, Gateways: []string{"gateway-0"}}, now)
 	if edges[0].CutAt == nil {
 		t.Error("it is not done, though every gateway has a complete record")
 	}

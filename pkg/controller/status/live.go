@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 const (
@@ -37,7 +37,7 @@ const (
 
 // View is what edges and gateways report to the xds-servers.
 type View interface {
-	Tunnel(id string) report.Live
+	Tunnel(id string) reportview.Live
 }
 
 // Reconciler reconciles the part of a Tunnel's status that comes from what is alive, with the condition on its Cluster. It writes
@@ -100,7 +100,7 @@ func (r *Reconciler) settle(ctx context.Context, o objects.Group, now time.Time)
 	if err := r.revive(ctx, o.Tunnel); err != nil {
 		return 0, err
 	}
-	var live report.Live
+	var live reportview.Live
 	// What is known by an id is a Tunnel's only if the id is: another one may hold it.
 	if r.view != nil && o.Tunnel.HeldID() != "" && o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		live = r.view.Tunnel(o.Tunnel.HeldID())
@@ -148,7 +148,7 @@ func (r *Reconciler) write(ctx context.Context, o objects.Group, status v1alpha1
 }
 
 // status is what a Tunnel's status has to be.
-func (r *Reconciler) status(o objects.Group, live report.Live, now time.Time) (v1alpha1.TunnelStatus, []condition.Transition) {
+func (r *Reconciler) status(o objects.Group, live reportview.Live, now time.Time) (v1alpha1.TunnelStatus, []condition.Transition) {
 	status, revoked := *o.Tunnel.Status.DeepCopy(), o.Tunnel.Spec.RevokedEdges
 	// First, so that the token of a revoked edge ends before its record can be dropped, and its tunnels are followed.
 	revoke(&status, revoked, now)
@@ -233,7 +233,7 @@ func (r *Reconciler) differs(before, after v1alpha1.TunnelStatus) bool {
 }
 
 // wait is when something changes by time alone.
-func (r *Reconciler) wait(key client.ObjectKey, status v1alpha1.TunnelStatus, live report.Live, now time.Time) time.Duration {
+func (r *Reconciler) wait(key client.ObjectKey, status v1alpha1.TunnelStatus, live reportview.Live, now time.Time) time.Duration {
 	wait := seenInterval + rand.N(seenInterval/10) // spread, so that not all Tunnels are written together
 	if r.view != nil && !live.Known {
 		wait = askInterval + rand.N(askInterval/2)

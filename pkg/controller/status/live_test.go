@@ -20,13 +20,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/decision"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // fixedView says what a test wants it to.
-type fixedView struct{ live report.Live }
+type fixedView struct{ live reportview.Live }
 
-func (v *fixedView) Tunnel(string) report.Live { return v.live }
+func (v *fixedView) Tunnel(string) reportview.Live { return v.live }
 
 func newLive(cached client.Client, live client.Reader, view View, ended *records.EndedTunnels) *Reconciler {
 	return &Reconciler{
@@ -89,7 +89,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionFalse, v1alpha1.ReasonNoEdge)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
 	tunnel = w.settle(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonPartlyConnected)
 	w.check(tunnel, v1alpha1.ConditionAPIServerReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
@@ -99,11 +99,11 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionTrue, v1alpha1.ReasonEnrolled)
 	w.check(tunnel, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown) // nobody has accepted this Tunnel
 
-	w.view.live.Edges = []report.Edge{controllertest.Connected("edge-a", "gateway-0", "gateway-1")}
+	w.view.live.Edges = []reportview.Edge{controllertest.Connected("edge-a", "gateway-0", "gateway-1")}
 	w.check(w.settle(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 
 	// Everything that could tell is away: nothing is concluded from that, for a while.
-	w.view.live = report.Live{}
+	w.view.live = reportview.Live{}
 	tunnel = w.settle(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 	if len(tunnel.Status.Edges[0].Gateways) != 2 || tunnel.Status.Edges[0].Version == "" {
@@ -111,7 +111,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	}
 	w.check(w.settle(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}}
 	tunnel = w.settle(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
 	if e := tunnel.Status.Edges[0]; len(e.Gateways) != 0 || e.Version != "" || e.NodeID != "CN=edge-a" || e.LastSeen == nil {
@@ -121,7 +121,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 
 func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
 	tunnel := controllertest.Read(t, w.m, controllertest.TunnelNamed(w.cluster))
 	decision.RecordNothing(&tunnel.Status) // the controller has found that another Tunnel holds the id
 	if err := w.m.Status().Update(t.Context(), tunnel); err != nil {
@@ -136,7 +136,7 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 
 func TestWritesAreFew(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = report.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []report.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
 	version := w.settle(0).ResourceVersion
 	for range 25 { // a connected edge is seen all the time
 		if got := w.settle(10 * time.Second).ResourceVersion; got != version {

@@ -16,12 +16,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/config"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // NewView returns a view of what the xds-servers know. Ids of tunnels of which something has changed go into a queue, which
 // holds each once.
-func NewView(config config.Config, cached, live client.Reader, log *slog.Logger, changed workqueue.TypedInterface[string]) *report.View {
+func NewView(config config.Config, cached, live client.Reader, log *slog.Logger, changed workqueue.TypedInterface[string]) *reportview.View {
 	trust := ca.PublishedTrust{From: cached, Namespace: config.Namespace}
 	identity := &ca.SelfIssued{Config: config, Live: live, Trust: trust}
 	dialOne := func(address string) (*grpc.ClientConn, error) {
@@ -31,7 +31,7 @@ func NewView(config config.Config, cached, live client.Reader, log *slog.Logger,
 		}
 		return dial.Conn(&dial.Way{Addresses: []model.Endpoint{endpoint}}, config.Domain, trust, identity)
 	}
-	return report.NewView(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
+	return reportview.New(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
 }
 
 // addresses finds all xds-servers behind one name: each knows what reports to it alone. An IP address stands for itself.

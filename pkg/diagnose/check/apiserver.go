@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // lookAPIServer has the edges look at the apiserver, and looks whether its certificate has the name that the kubeconfig verifies.
@@ -52,7 +53,7 @@ func (l looks) of(node string) collect.EdgeLook {
 
 // atAPIServer are the edges that are connected, with what they see of the apiserver now; if none of them looks now, with what they have reported.
 // late says so.
-func (v *visit) atAPIServer(ctx context.Context) (all []collect.Edge, late string) {
+func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late string) {
 	for _, e := range v.edges() {
 		if e.Connected {
 			all = append(all, e)
@@ -65,11 +66,10 @@ func (v *visit) atAPIServer(ctx context.Context) (all []collect.Edge, late strin
 		return nil, ""
 	}
 	seen := v.look(ctx)
-	var fresh []collect.Edge
-	var others, nodes []string
+	var fresh []observed.Edge
+	var others []string
 	reached := false
 	for _, e := range all {
-		nodes = append(nodes, e.Node)
 		look := seen.of(e.Node)
 		if look.APIServer == nil {
 			others = append(others, fmt.Sprintf("%s has not looked now (%s): that is as it has reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)))
@@ -79,7 +79,7 @@ func (v *visit) atAPIServer(ctx context.Context) (all []collect.Edge, late strin
 		fresh = append(fresh, e)
 		reached = reached || !e.APIServer.CertificateEnd.IsZero()
 	}
-	v.unreached = len(others) == 0 && !reached && len(v.silent(nodes)) == 0
+	v.unreached = len(others) == 0 && !reached && len(v.silent()) == 0
 	if len(fresh) > 0 {
 		all = fresh
 	}
@@ -87,13 +87,13 @@ func (v *visit) atAPIServer(ctx context.Context) (all []collect.Edge, late strin
 }
 
 // judgeAPIServer says what it means what edges see of the apiserver.
-func (v *visit) judgeAPIServer(edges []collect.Edge) finding {
+func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	var healthy []string
-	var ill, first *collect.Edge
+	var ill, first *observed.Edge
 	for _, e := range edges {
-		switch {
-		case e.APIServer == nil:
-		case e.APIServer.Healthy:
+		switch health := e.Health(); {
+		case health == observed.HealthUnknown:
+		case health == observed.Healthy:
 			healthy = append(healthy, e.Node)
 			if first == nil {
 				first = &e
@@ -144,7 +144,7 @@ func covers(names []string, host string) bool {
 }
 
 // unreachable says what it means that an edge does not reach the apiserver, by the edge's own words (pkg/probe).
-func (v *visit) unreachable(e *collect.Edge) finding {
+func (v *visit) unreachable(e *observed.Edge) finding {
 	a := e.APIServer
 	detail := fmt.Sprintf("%s does not find %s well: %s", e.Node, a.Address, a.Message)
 	address := "or put the address right: spec.apiServer of Tunnel " + v.key.Name + " is what edges dial, as seen from their network"

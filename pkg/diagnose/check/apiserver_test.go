@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // lookers are Servers whose edges look, or do not.
@@ -25,31 +26,45 @@ func (lookers) Observe(context.Context, string, []string) (collect.Fleet, error)
 // Look implements Servers.
 func (l lookers) Look(context.Context, string) ([]collect.EdgeLook, error) { return l.looks, l.err }
 
-// TestWhatAnEdgeSeesNowOutranksWhatItHasReported proves that a fault is known before the edge reports it, and that an old report is said to be one.
+// TestWhatAnEdgeSeesNowOutranksWhatItHasReported proves that a fault is known before the edge reports it, and that an
+// old report is said to be one.
 func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 	end := time.Now().Add(24 * time.Hour)
-	well := &collect.APIServer{Address: "a:6443", Healthy: true, CertificateEnd: end}
-	down := &collect.APIServer{Address: "a:6443", Message: "nothing listens there: connection refused"}
-	unready := &collect.APIServer{Address: "a:6443", Message: "it answers /readyz with status 500: etcd failed", CertificateEnd: end}
-	edge := func(node string, a *collect.APIServer) collect.Edge {
-		return collect.Edge{Node: node, Connected: true, APIServer: a, Age: 90 * time.Second}
+	well := &observed.APIServer{Address: "a:6443", Healthy: true, CertificateEnd: end}
+	down := &observed.APIServer{Address: "a:6443", Message: "nothing listens there: connection refused"}
+	unready := &observed.APIServer{Address: "a:6443", Message: "it answers /readyz with status 500: etcd failed",
+		CertificateEnd: end}
+	edge := func(node string, a *observed.APIServer) observed.Edge {
+		return observed.Edge{Node: node, Connected: true, APIServer: a, Age: 90 * time.Second}
 	}
 	tests := map[string]struct {
-		edges     []collect.Edge
+		edges     []observed.Edge
 		looks     lookers
 		want      Status
 		says      string
 		unreached bool
 	}{
-		"it has just gone down":             {[]collect.Edge{edge("e1", well)}, lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}}}, Broken, "nothing listens there", true},
-		"it is there again":                 {[]collect.Edge{edge("e1", down)}, lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: well}}}, OK, "e1 reaches a:6443", false},
-		"it is there and not ready":         {[]collect.Edge{edge("e1", well)}, lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: unready}}}, Broken, "status 500", false},
-		"one of two edges reaches it":       {[]collect.Edge{edge("e1", well), edge("e2", well)}, lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}, {Node: "e2", APIServer: well}}}, Warning, "e2 reaches", false},
-		"the edge that looks outranks":      {[]collect.Edge{edge("e1", well), edge("e2", well)}, lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}, {Node: "e2", Problem: "too slow"}}}, Broken, "e2 has not looked now (too slow): that is as it has reported 1m30s ago", false},
-		"an older edge does not look":       {[]collect.Edge{edge("e1", well)}, lookers{looks: []collect.EdgeLook{{Node: "e1", Problem: "does not know the question"}}}, OK, "does not know the question): that is as it has reported 1m30s ago", false},
-		"no server can be asked":            {[]collect.Edge{edge("e1", down)}, lookers{err: errors.New("all are away")}, Broken, "all are away", false},
-		"it has gone to another server":     {[]collect.Edge{edge("e1", well)}, lookers{}, OK, "no xds-server that answers has it now", false},
-		"an edge that is away is not asked": {[]collect.Edge{{Node: "e1", APIServer: well}}, lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: well}}}, Skipped, "no edge is connected", false},
+		"it has just gone down": {[]observed.Edge{edge("e1", well)},
+			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}}}, Broken, "nothing listens there", true},
+		"it is there again": {[]observed.Edge{edge("e1", down)},
+			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: well}}}, OK, "e1 reaches a:6443", false},
+		"it is there and not ready": {[]observed.Edge{edge("e1", well)},
+			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: unready}}}, Broken, "status 500", false},
+		"one of two edges reaches it": {[]observed.Edge{edge("e1", well), edge("e2", well)},
+			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}, {Node: "e2", APIServer: well}}}, Warning,
+			"e2 reaches", false},
+		"the edge that looks outranks": {[]observed.Edge{edge("e1", well), edge("e2", well)},
+			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}, {Node: "e2", Problem: "too slow"}}}, Broken,
+			"e2 has not looked now (too slow): that is as it has reported 1m30s ago", false},
+		"an older edge does not look": {[]observed.Edge{edge("e1", well)},
+			lookers{looks: []collect.EdgeLook{{Node: "e1", Problem: "does not know the question"}}}, OK,
+			"does not know the question): that is as it has reported 1m30s ago", false},
+		"no server can be asked": {[]observed.Edge{edge("e1", down)}, lookers{err: errors.New("all are away")},
+			Broken, "all are away", false},
+		"it has gone to another server": {[]observed.Edge{edge("e1", well)}, lookers{}, OK,
+			"no xds-server that answers has it now", false},
+		"an edge that is away is not asked": {[]observed.Edge{{Node: "e1", APIServer: well}},
+			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: well}}}, Skipped, "no edge is connected", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -20,13 +20,18 @@ func TestTheFirstBrokenHopDecides(t *testing.T) {
 		status Status
 		first  ID
 	}{
-		"all is well, as far as it was tested":       {map[ID]Status{HopRoute: Unknown, HopWatch: Skipped}, OK, ""},
-		"a warning":                                  {map[ID]Status{HopPort: Warning, HopServers: Warning}, Warning, HopPort},
-		"something broken after a warning":           {map[ID]Status{HopPort: Warning, HopAPIServer: Broken}, Broken, HopAPIServer},
-		"no tunnel, and nothing says why":            {map[ID]Status{HopTunnels: Broken, HopAuthentication: Broken}, Broken, HopTunnels},
-		"no tunnel, for nobody is enrolled":          {map[ID]Status{HopTunnels: Broken, HopEdge: Broken}, Broken, HopEdge},
-		"no tunnel, for the handshake does not do":   {map[ID]Status{HopTunnels: Broken, HopHandshake: Broken}, Broken, HopHandshake},
-		"no gateway is reached, and no tunnel there": {map[ID]Status{HopPort: Broken, HopTunnels: Broken, HopEdge: Broken}, Broken, HopPort},
+		"all is well, as far as it was tested": {map[ID]Status{HopRoute: Unknown, HopWatch: Skipped}, OK, ""},
+		"a warning": {map[ID]Status{HopPort: Warning, HopServers: Warning}, Warning,
+			HopPort},
+		"something broken after a warning": {map[ID]Status{HopPort: Warning, HopAPIServer: Broken}, Broken,
+			HopAPIServer},
+		"no tunnel, and nothing says why": {map[ID]Status{HopTunnels: Broken, HopAuthentication: Broken}, Broken,
+			HopTunnels},
+		"no tunnel, for nobody is enrolled": {map[ID]Status{HopTunnels: Broken, HopEdge: Broken}, Broken, HopEdge},
+		"no tunnel, for the handshake does not do": {map[ID]Status{HopTunnels: Broken, HopHandshake: Broken}, Broken,
+			HopHandshake},
+		"no gateway is reached, and no tunnel there": {map[ID]Status{HopPort: Broken, HopTunnels: Broken, HopEdge: Broken},
+			Broken, HopPort},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -73,14 +78,19 @@ func TestNamesAndPorts(t *testing.T) {
 		name, port Status
 		says       string
 	}{
-		"an address":                           {"127.0.0.1:" + open, nil, OK, OK, "takes connections"},
-		"a name":                               {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home}}, OK, OK, "takes connections"},
-		"a name that nobody knows":             {"gw.test:" + open, nil, Broken, Skipped, "knows no address"},
-		"a name of the management cluster":     {"gateway.fairlead-system.svc:6443", nil, Unknown, Skipped, "only the DNS of the management cluster"},
-		"one of two addresses refuses":         {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home, silent}}, OK, Warning, "127.0.0.2:" + open + ": refused"},
-		"nobody listens":                       {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {silent}}, OK, Broken, "refused"},
-		"no port":                              {"127.0.0.1", nil, Broken, Skipped, "is not host:port"},
-		"a name whose record has no addresses": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {}}, Broken, Skipped, "does not resolve"},
+		"an address": {"127.0.0.1:" + open, nil, OK, OK, "takes connections"},
+		"a name": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home}}, OK, OK,
+			"takes connections"},
+		"a name that nobody knows": {"gw.test:" + open, nil, Broken, Skipped, "knows no address"},
+		"a name of the management cluster": {"gateway.fairlead-system.svc:6443", nil, Unknown, Skipped,
+			"only the DNS of the management cluster"},
+		"one of two addresses refuses": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home, silent}}, OK,
+			Warning, "127.0.0.2:" + open + ": refused"},
+		"nobody listens": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {silent}}, OK,
+			Broken, "refused"},
+		"no port": {"127.0.0.1", nil, Broken, Skipped, "is not host:port"},
+		"a name whose record has no addresses": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {}}, Broken, Skipped,
+			"does not resolve"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -105,21 +115,29 @@ func TestNamesAndPorts(t *testing.T) {
 }
 
 func TestAKubeconfigLeadsAsItIsOnRecord(t *testing.T) {
-	record := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://c1.test:6443", ProxyURL: "http://gw.test:3128"}
-	sni := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw.test:6443", TLSServerName: "c1.test"}
+	record := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://c1.test:6443",
+		ProxyURL: "http://gw.test:3128"}
+	sni := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw.test:6443",
+		TLSServerName: "c1.test"}
 	tests := map[string]struct {
 		way    kubeconfig.Way
 		record v1alpha1.KubeconfigStatus
 		want   bool
 	}{
-		"the name is the provider's":         {kubeconfig.Way{Server: "https://c1.test:6443", TLSServerName: "kubernetes", ProxyURL: "http://gw.test:3128"}, record, true},
-		"credentials of the proxy":           {kubeconfig.Way{Server: "https://c1.test:6443", ProxyURL: "http://me:secret@gw.test:3128"}, record, true},
-		"without the proxy":                  {kubeconfig.Way{Server: "https://c1.test:6443"}, record, false},
-		"another server":                     {kubeconfig.Way{Server: "https://10.0.0.1:6443", ProxyURL: "http://gw.test:3128"}, record, false},
-		"by SNI":                             {kubeconfig.Way{Server: "https://gw.test:6443", TLSServerName: "c1.test"}, sni, true},
-		"by SNI, to another cluster":         {kubeconfig.Way{Server: "https://gw.test:6443", TLSServerName: "c2.test"}, sni, false},
-		"by SNI, without the name":           {kubeconfig.Way{Server: "https://gw.test:6443"}, sni, false},
-		"a name where the server has it too": {kubeconfig.Way{Server: "https://c1.test:6443", TLSServerName: "x"}, v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://c1.test:6443"}, false},
+		"the name is the provider's": {kubeconfig.Way{Server: "https://c1.test:6443", TLSServerName: "kubernetes",
+			ProxyURL: "http://gw.test:3128"}, record, true},
+		"credentials of the proxy": {kubeconfig.Way{Server: "https://c1.test:6443",
+			ProxyURL: "http://me:secret@gw.test:3128"}, record, true},
+		"without the proxy": {kubeconfig.Way{Server: "https://c1.test:6443"}, record, false},
+		"another server": {kubeconfig.Way{Server: "https://10.0.0.1:6443",
+			ProxyURL: "http://gw.test:3128"}, record, false},
+		"by SNI": {kubeconfig.Way{Server: "https://gw.test:6443", TLSServerName: "c1.test"},
+			sni, true},
+		"by SNI, to another cluster": {kubeconfig.Way{Server: "https://gw.test:6443", TLSServerName: "c2.test"},
+			sni, false},
+		"by SNI, without the name": {kubeconfig.Way{Server: "https://gw.test:6443"}, sni, false},
+		"a name where the server has it too": {kubeconfig.Way{Server: "https://c1.test:6443", TLSServerName: "x"},
+			v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://c1.test:6443"}, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -132,26 +150,31 @@ func TestAKubeconfigLeadsAsItIsOnRecord(t *testing.T) {
 
 // TestNothingSecretIsSaid proves that what others say in errors is shown without what is secret.
 func TestNothingSecretIsSaid(t *testing.T) {
-	for _, secret := range []string{"password=hunter2hunter2", "https://me:hunter2hunter2@proxy.test", "Authorization: Bearer hunter2hunter2hunter2"} {
+	for _, secret := range []string{"password=hunter2hunter2", "https://me:hunter2hunter2@proxy.test",
+		"Authorization: Bearer hunter2hunter2hunter2"} {
 		if said := text(errors.New("dialling: " + secret)); strings.Contains(said, "hunter2") {
 			t.Errorf("it says %q", said)
 		}
 	}
 }
 
-// TestARefusalIsOnlyOfTheLastMinute proves that a machine that was refused long ago, or scans ports, is no reason for anything.
+// TestARefusalIsOnlyOfTheLastMinute proves that a machine that was refused long ago, or scans ports, is no reason for
+// anything.
 func TestARefusalIsOnlyOfTheLastMinute(t *testing.T) {
 	now := time.Now()
-	v := &visit{Checker: &Checker{Now: func() time.Time { return now }}, observed: &collect.Fleet{Refusals: []collect.Refusal{
-		{Address: "192.0.2.1", About: collect.AboutHandshake, Reason: "EOF", Last: now},
-		{Address: "192.0.2.2", About: collect.AboutHandshake, Reason: "remote error: tls: bad certificate", Last: now.Add(-2 * time.Minute)},
-		{Address: "192.0.2.3", Reason: "the token is unknown", Last: now.Add(-time.Hour)},
-	}}}
+	v := &visit{Checker: &Checker{Now: func() time.Time { return now }},
+		observed: &collect.Fleet{Refusals: []collect.Refusal{
+			{Address: "192.0.2.1", About: collect.AboutHandshake, Reason: "EOF", Last: now},
+			{Address: "192.0.2.2", About: collect.AboutHandshake, Reason: "remote error: tls: bad certificate",
+				Last: now.Add(-2 * time.Minute)},
+			{Address: "192.0.2.3", Reason: "the token is unknown", Last: now.Add(-time.Hour)},
+		}}}
 	if said := v.refusal(true) + v.refusal(false); said != "" {
 		t.Errorf("it says %q", said)
 	}
 	v.observed.Refusals[1].Last, v.observed.Refusals[2].Last = now, now
-	if said := v.refusal(true) + v.refusal(false); !strings.Contains(said, "192.0.2.2") || !strings.Contains(said, "192.0.2.3") {
+	if said := v.refusal(true) + v.refusal(false); !strings.Contains(said, "192.0.2.2") ||
+		!strings.Contains(said, "192.0.2.3") {
 		t.Errorf("it says %q", said)
 	}
 }

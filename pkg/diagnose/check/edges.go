@@ -3,12 +3,12 @@ package check
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // lookEdge looks whether an edge has a certificate that is good, and if none has, at what is in the way: the bootstrap Secret, its
@@ -19,17 +19,13 @@ func lookEdge(ctx context.Context, v *visit) finding {
 	}
 	var good, ended, revoked []string
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {
-		name := e.Node
-		if e.Host != "" {
-			name += " on " + e.Host
-		}
-		switch {
-		case v.revoked(e.Node):
+		switch name := nameOf(&e); {
+		case e.Revoked():
 			revoked = append(revoked, name)
-		case v.now().After(e.NotAfter):
-			ended = append(ended, name+" until "+utc(e.NotAfter))
-		default:
+		case e.HoldsCertificate(v.now()):
 			good = append(good, fmt.Sprintf("%s, certificate valid for %s", name, e.NotAfter.Sub(v.now()).Round(time.Minute)))
+		default:
+			ended = append(ended, name+" until "+utc(e.NotAfter))
 		}
 	}
 	switch {
@@ -49,6 +45,14 @@ func lookEdge(ctx context.Context, v *visit) finding {
 	return v.notEnrolled(ctx)
 }
 
+// nameOf is the node name of an edge with its host, where that is known.
+func nameOf(e *observed.Edge) string {
+	if e.Host == "" {
+		return e.Node
+	}
+	return e.Node + " on " + e.Host
+}
+
 // clocks is a warning about what an edge says of its clock; nil: nothing.
 func (v *visit) clocks() *finding {
 	for _, e := range v.edges() {
@@ -62,14 +66,14 @@ func (v *visit) clocks() *finding {
 
 // worse is broken while there is no tunnel, and else a warning.
 func (v *visit) worse(detail, cause, cure string) finding {
-	if v.broken[HopTunnels] {
+	if v.cutOff {
 		return broken(detail, cause, cure)
 	}
 	return warning(detail, cause, cure)
 }
 
 // edges are those that are let in, as the xds-servers know them, else as the controller has noted.
-func (v *visit) edges() (all []collect.Edge) {
+func (v *visit) edges() (all []observed.Edge) {
 	if v.observed != nil && v.blind == "" {
 		for _, e := range v.observed.Edges {
 			if !v.revoked(e.Node) {
@@ -79,7 +83,7 @@ func (v *visit) edges() (all []collect.Edge) {
 		return all
 	}
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {
-		if e.State != collect.EdgeRevoked {
+		if !e.Revoked() {
 			all = append(all, e)
 		}
 	}
@@ -92,7 +96,7 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	var connected []string
-	var complaint *collect.Edge
+	var complaint *observed.Edge
 	for _, e := range v.edges() {
 		if !e.Connected {
 			continue
@@ -105,19 +109,19 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 	switch {
 	case complaint != nil:
 		return v.complains(complaint)
-	case len(connected) == 0 && v.broken[HopTunnels]:
+	case len(connected) == 0 && v.cutOff:
 		if refused := v.refusal(true); refused != "" {
 			return broken(refused, "if that is this Cluster's edge, it does not take the certificate of the control channel: its clock is wrong, or the CA in its bootstrap file is another installation's",
 				"put the clock of that machine right (NTP); else give edge-agent the newest bootstrap file")
 		}
 		return skipped("no edge is connected that could tell")
-	case len(v.silent(connected)) > 0:
-		return warning(strings.Join(v.silent(connected), ", ")+" has tunnels, and does not report",
+	case len(v.silent()) > 0:
+		return warning(strings.Join(v.silent(), ", ")+" has tunnels, and does not report",
 			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or something that inspects TLS on the way; its Envoy goes on with what it had, until its certificate ends",
 			"on that machine see that edge-agent runs (systemctl status edge-agent), and what its log says")
 	case len(connected) == 0:
 		return skipped("no edge is connected to the control channel that could tell")
-	case v.broken[HopTunnels]:
+	case v.cutOff:
 		if mute := v.mute(ctx, connected); mute != "" {
 			return skipped(mute)
 		}
@@ -149,16 +153,11 @@ func (v *visit) mute(ctx context.Context, connected []string) string {
 }
 
 // silent are the edges that have tunnels and do not report, where every agent has had time to.
-func (v *visit) silent(connected []string) (all []string) {
-	if v.observed == nil || v.blind != "" || slices.ContainsFunc(v.observed.Servers, func(s collect.Server) bool { return s.Err == nil && !s.Settled }) {
+func (v *visit) silent() []string {
+	if v.observed == nil || v.blind != "" {
 		return nil
 	}
-	for _, t := range v.observed.Tunnels {
-		if !v.revoked(t.Node) && !slices.Contains(connected, t.Node) && !slices.Contains(all, t.Node) {
-			all = append(all, t.Node)
-		}
-	}
-	return all
+	return v.observed.Unreported(v.revoked)
 }
 
 // fresh is how new a refusal has to be: agents that are refused try again every some seconds.
@@ -192,7 +191,7 @@ func domainOf(t *v1alpha1.Tunnel) string {
 }
 
 // complains says what an edge's own trouble means.
-func (v *visit) complains(e *collect.Edge) finding {
+func (v *visit) complains(e *observed.Edge) finding {
 	detail := e.Node + " says: " + e.LastError
 	about, _, _ := strings.Cut(e.LastError, ":")
 	log := "; its log on that machine says more"

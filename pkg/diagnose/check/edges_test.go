@@ -7,12 +7,13 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is said to be held back only if it is there: its control
-// channel stays open for a while after its network has gone.
+// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is said to be held back only if
+// it is there: its control channel stays open for a while after its network has gone.
 func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
-	there := collect.EdgeLook{Node: "e1", APIServer: &collect.APIServer{Address: "a:6443"}}
+	there := collect.EdgeLook{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443"}}
 	mute := collect.EdgeLook{Node: "e2", Problem: "its agent has not answered in time"}
 	tests := map[string]struct {
 		looks lookers
@@ -20,20 +21,23 @@ func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 		want  Status
 		says  string
 	}{
-		"one answers":            {looks: lookers{looks: []collect.EdgeLook{there, mute}}, want: Broken, says: "reports by the control channel, and has no tunnel"},
-		"none answers":           {looks: lookers{looks: []collect.EdgeLook{mute}}, want: Skipped, says: "e2 has its control channel still open, and does not answer (its agent has not answered in time)"},
-		"nobody can be asked":    {looks: lookers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
-		"no server is to be had": {looks: lookers{looks: []collect.EdgeLook{mute}}, blind: "they can't be reached", want: Skipped, says: "no edge is connected"},
+		"one answers": {looks: lookers{looks: []collect.EdgeLook{there, mute}}, want: Broken,
+			says: "reports by the control channel, and has no tunnel"},
+		"none answers": {looks: lookers{looks: []collect.EdgeLook{mute}}, want: Skipped,
+			says: "e2 has its control channel still open, and does not answer (its agent has not answered in time)"},
+		"nobody can be asked": {looks: lookers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
+		"no server is to be had": {looks: lookers{looks: []collect.EdgeLook{mute}}, blind: "they can't be reached",
+			want: Skipped, says: "no edge is connected"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			tunnel := &v1alpha1.Tunnel{}
 			tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
 			tunnel.Status.Names = []string{"c1.test"}
-			observed := &collect.Fleet{Edges: []collect.Edge{{Node: "e1", Connected: true}, {Node: "e2", Connected: true}}}
+			observed := &collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true}, {Node: "e2", Connected: true}}}
 			v := &visit{Checker: &Checker{Servers: tc.looks}, tunnel: tunnel, observed: observed, blind: tc.blind}
 			v.defaults()
-			v.broken[HopTunnels] = true
+			v.cutOff = true
 			f := lookHandshake(t.Context(), v)
 			if f.status != tc.want || !strings.Contains(f.detail, tc.says) {
 				t.Errorf("got %+v", f)

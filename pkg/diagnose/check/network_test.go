@@ -22,8 +22,8 @@ func (refusing) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ 
 	return apierrors.NewForbidden(corev1.Resource("secrets"), key.Name, nil)
 }
 
-// TestWithoutTheSecretTheTunnelSaysWhatIsDialled proves that whoever may not read the kubeconfig, such as the status page, still tests the
-// gateways' name and port, by what the controller has noted of it.
+// TestWithoutTheSecretTheTunnelSaysWhatIsDialled proves that whoever may not read the kubeconfig, such as the status
+// page, still tests the gateways' name and port, by what the controller has noted of it.
 func TestWithoutTheSecretTheTunnelSaysWhatIsDialled(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,24 +31,32 @@ func TestWithoutTheSecretTheTunnelSaysWhatIsDialled(t *testing.T) {
 	}
 	defer listener.Close()
 	_, open, _ := net.SplitHostPort(listener.Addr().String())
-	network := place{names: map[string][]netip.Addr{"gw.test": {netip.MustParseAddr("127.0.0.1")}, "silent.test": {netip.MustParseAddr("127.0.0.2")}}}
+	network := place{names: map[string][]netip.Addr{"gw.test": {netip.MustParseAddr("127.0.0.1")},
+		"silent.test": {netip.MustParseAddr("127.0.0.2")}}}
 	tests := map[string]struct {
 		record     v1alpha1.KubeconfigStatus
 		name, port Status
 		says       string
 	}{
-		"by SNI":                      {v1alpha1.KubeconfigStatus{Server: "https://gw.test:" + open, TLSServerName: "c1.test"}, OK, OK, "gw.test is 127.0.0.1 (by the Tunnel's status)"},
-		"by CONNECT":                  {v1alpha1.KubeconfigStatus{Server: "https://c1.test:6443", ProxyURL: "http://GW.test.:" + open}, OK, OK, "127.0.0.1:" + open + " takes connections"},
-		"an address":                  {v1alpha1.KubeconfigStatus{Server: "https://127.0.0.1:" + open}, OK, OK, "nothing to look up (by the Tunnel's status)"},
-		"nobody listens":              {v1alpha1.KubeconfigStatus{Server: "https://silent.test:" + open}, OK, Broken, "refused"},
-		"a name that nobody knows":    {v1alpha1.KubeconfigStatus{Server: "https://gone.test:" + open}, Broken, Skipped, "knows no address"},
-		"nothing is written yet":      {v1alpha1.KubeconfigStatus{}, Unknown, Skipped, "not in the Tunnel's status"},
-		"the status is no longer one": {v1alpha1.KubeconfigStatus{Server: "https://%zz"}, Unknown, Skipped, "not in the Tunnel's status"},
+		"by SNI": {v1alpha1.KubeconfigStatus{Server: "https://gw.test:" + open,
+			TLSServerName: "c1.test"}, OK, OK, "gw.test is 127.0.0.1 (by the Tunnel's status)"},
+		"by CONNECT": {v1alpha1.KubeconfigStatus{Server: "https://c1.test:6443",
+			ProxyURL: "http://GW.test.:" + open}, OK, OK, "127.0.0.1:" + open + " takes connections"},
+		"an address": {v1alpha1.KubeconfigStatus{Server: "https://127.0.0.1:" + open}, OK, OK,
+			"nothing to look up (by the Tunnel's status)"},
+		"nobody listens": {v1alpha1.KubeconfigStatus{Server: "https://silent.test:" + open}, OK, Broken,
+			"refused"},
+		"a name that nobody knows": {v1alpha1.KubeconfigStatus{Server: "https://gone.test:" + open}, Broken, Skipped,
+			"knows no address"},
+		"nothing is written yet": {v1alpha1.KubeconfigStatus{}, Unknown, Skipped, "not in the Tunnel's status"},
+		"the status is no longer one": {v1alpha1.KubeconfigStatus{Server: "https://%zz"}, Unknown, Skipped,
+			"not in the Tunnel's status"},
 	}
 	for name, tc := range tests {
 		for who, secrets := range map[string]client.Reader{"without Secrets": nil, "forbidden": refusing{}} {
 			t.Run(name+", "+who, func(t *testing.T) {
-				v := &visit{Checker: &Checker{Network: network, Secrets: secrets}, key: client.ObjectKey{Namespace: "shop", Name: "c1"}}
+				v := &visit{Checker: &Checker{Network: network, Secrets: secrets},
+					key: client.ObjectKey{Namespace: "shop", Name: "c1"}}
 				v.cluster, v.tunnel = &clusterv1.Cluster{}, &v1alpha1.Tunnel{Status: v1alpha1.TunnelStatus{Kubeconfig: tc.record}}
 				v.defaults()
 				var said string

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // settle is for how long something may be on its way before it counts as stuck.
@@ -63,7 +64,7 @@ func lookRoute(ctx context.Context, v *visit) finding {
 	for i := range v.observed.Gateways {
 		g := &v.observed.Gateways[i]
 		switch {
-		case !g.Connected && g.Installed:
+		case g.Away():
 			away = append(away, g.Name+since(g.Since, v.now()))
 		case g.Connected:
 			connected = append(connected, g.Name)
@@ -104,7 +105,7 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: clients that reach it wait"
 	cure := "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, " + restart
 	for i := range v.observed.Gateways {
-		if other := &v.observed.Gateways[i]; other.Connected && other.Ready {
+		if v.observed.Gateways[i].Serves() {
 			return []finding{warning(detail, cause, cure)}
 		}
 	}
@@ -183,6 +184,7 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 	case len(said) == 0:
 		return unknown("no gateway reports that could tell", "see the hop route")
 	case total == 0:
+		v.cutOff = true
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel of this workload cluster ("+detail+")", cause, cure)
 	case len(without) > 0:
@@ -211,20 +213,17 @@ func (v *visit) roundTrip() string {
 	return "; round trip " + longest.Round(100*time.Microsecond).String()
 }
 
-// revoked says whether an edge is let in no more.
-func (v *visit) revoked(node string) bool { return slices.Contains(v.tunnel.Spec.RevokedEdges, node) }
+// revoked returns whether an edge is revoked, be it on record or not.
+func (v *visit) revoked(node string) bool { return collect.Revoked(v.tunnel, node) }
 
 // away says why there may be no tunnel: what is known of the edges.
 func (v *visit) away() (cause, cure string) {
 	var known []string
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {
-		if v.revoked(e.Node) {
+		if e.Revoked() {
 			continue
 		}
-		one := e.Node
-		if e.Host != "" {
-			one += " on " + e.Host
-		}
+		one := nameOf(&e)
 		if s := v.reported(e.Node); s != nil && s.Connected {
 			one += " is connected to the control channel"
 		} else if !e.LastSeen.IsZero() {
@@ -240,7 +239,7 @@ func (v *visit) away() (cause, cure string) {
 }
 
 // seen is when an edge was seen last: a record may be some minutes old, what the xds-servers remember is not.
-func (v *visit) seen(e *collect.Edge) time.Time {
+func (v *visit) seen(e *observed.Edge) time.Time {
 	at := e.LastSeen
 	if s := v.reported(e.Node); s != nil && s.Since.After(at) {
 		at = s.Since
@@ -249,7 +248,7 @@ func (v *visit) seen(e *collect.Edge) time.Time {
 }
 
 // reported is an edge as the xds-servers know it; nil: they do not, or were not asked.
-func (v *visit) reported(node string) *collect.Edge {
+func (v *visit) reported(node string) *observed.Edge {
 	if v.observed == nil {
 		return nil
 	}
@@ -258,10 +257,12 @@ func (v *visit) reported(node string) *collect.Edge {
 
 // tunnelsOnRecord is what the controller has written of tunnels, where nobody can be asked.
 func (v *visit) tunnelsOnRecord() finding {
-	counts := map[string]int32{}
-	for i := range v.tunnel.Status.Edges {
-		for _, g := range v.tunnel.Status.Edges[i].Gateways {
-			counts[g.Name] += g.Tunnels
+	counts := map[string]int{}
+	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+		for _, g := range e.Gateways {
+			if !e.Revoked() {
+				counts[g.Name] += g.Tunnels
+			}
 		}
 	}
 	var said []string
@@ -270,6 +271,7 @@ func (v *visit) tunnelsOnRecord() finding {
 	}
 	slices.Sort(said)
 	if len(said) == 0 {
+		v.cutOff = true
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel of this workload cluster, as the controller has noted", cause, cure)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 var noon = time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
@@ -41,7 +42,8 @@ func (e expected) compare(t *testing.T, f finding) {
 func gateways(change ...func(*collect.Gateway)) (all []collect.Gateway) {
 	for i, c := range change {
 		g := collect.Gateway{
-			Name: []string{"gateway-0", "gateway-1"}[i], Installed: true, Connected: true, Ready: true, Since: noon.Add(-time.Hour),
+			Name: []string{"gateway-0", "gateway-1"}[i], Installed: true, Connected: true, Ready: true,
+			Since:     noon.Add(-time.Hour),
 			Resources: []collect.Resource{{Name: "c1.test", Status: collect.Synced}},
 		}
 		c(&g)
@@ -130,7 +132,8 @@ func TestTunnelsOnGateways(t *testing.T) {
 	tunnel := func(gateway, node, worker string) collect.Tunnel {
 		return collect.Tunnel{Gateway: gateway, Node: node, Worker: worker, RTT: 12 * time.Millisecond}
 	}
-	both := []collect.Tunnel{tunnel("gateway-0", "e1", "0"), tunnel("gateway-0", "e1", "1"), tunnel("gateway-1", "e1", "0")}
+	both := []collect.Tunnel{tunnel("gateway-0", "e1", "0"), tunnel("gateway-0", "e1", "1"),
+		tunnel("gateway-1", "e1", "0")}
 	for sentence, tc := range map[string]struct {
 		fleet   collect.Fleet
 		revoked string
@@ -167,12 +170,14 @@ func TestTunnelsOnGateways(t *testing.T) {
 			expected{OK, "gateway-1: 0"},
 		},
 		"a worker has none": {
-			collect.Fleet{Gateways: gateways(well, well), Tunnels: both, Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both,
+				Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
 			"",
 			expected{Warning, "e1 has none on 1 of the workers of gateway-1"},
 		},
 		"a gateway may have more than it reports": {
-			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }), Tunnels: both},
+			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }),
+				Tunnels: both},
 			"",
 			expected{Warning, "gateway-1 is incomplete: a line was lost"},
 		},
@@ -234,8 +239,8 @@ func TestComplaintsOfEdges(t *testing.T) {
 		"something that is new": {false, expected{Warning, "do what it says"}},
 	} {
 		t.Run(complaint, func(t *testing.T) {
-			v := visitOf(&collect.Fleet{Edges: []collect.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
-			v.broken[HopTunnels] = tc.noTunnel
+			v := visitOf(&collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
+			v.cutOff = tc.noTunnel
 			f := lookHandshake(t.Context(), v)
 			tc.want.compare(t, f)
 			if !strings.Contains(f.detail, "e1 says: "+complaint) {
@@ -257,7 +262,7 @@ func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
 		"something that this version of check has never heard of": "does not reach the apiserver",
 	} {
 		v := visitOf(&collect.Fleet{})
-		f := v.unreachable(&collect.Edge{Node: "e1", APIServer: &collect.APIServer{Address: "a:6443", Message: message}})
+		f := v.unreachable(&observed.Edge{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443", Message: message}})
 		if f.status != Broken || !strings.Contains(f.cause, cause) || f.cure == "" || !strings.Contains(f.detail, message) {
 			t.Errorf("%s: got %+v", message, f)
 		}
@@ -272,7 +277,7 @@ func TestWhichEdgesCount(t *testing.T) {
 	for sentence, tc := range map[string]struct {
 		edges   []v1alpha1.EdgeStatus
 		revoked string
-		reports []collect.Edge
+		reports []observed.Edge
 		want    expected
 	}{
 		"one has a certificate": {
@@ -283,13 +288,13 @@ func TestWhichEdgesCount(t *testing.T) {
 		"its clock is wrong": {
 			[]v1alpha1.EdgeStatus{edge("e1", time.Hour)},
 			"",
-			[]collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
+			[]observed.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
 			expected{Warning, "put the clock right (NTP) on the machine of e1"},
 		},
 		"a revoked edge's clock is no matter": {
 			[]v1alpha1.EdgeStatus{edge("e1", time.Hour), edge("e2", time.Hour)},
 			"e1",
-			[]collect.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
+			[]observed.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
 			expected{OK, "e2"},
 		},
 	} {

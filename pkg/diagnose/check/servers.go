@@ -58,14 +58,10 @@ func (v *visit) xdsServers() *finding {
 	}
 	cure := "kubectl -n " + v.installation() + " get pods -l app.kubernetes.io/name=xds-server, and their logs, say why"
 	var silent []string
-	answering := 0
-	for _, s := range v.observed.Servers {
-		if s.Err != nil {
-			silent = append(silent, text(s.Err))
-		} else {
-			answering++
-		}
+	for _, err := range v.observed.Silent() {
+		silent = append(silent, text(err))
 	}
+	answering := len(v.observed.Servers) - len(silent)
 	var f finding
 	switch {
 	case v.blind != "" && answering == 0:

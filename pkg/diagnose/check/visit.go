@@ -51,6 +51,7 @@ type visit struct {
 	observed   *collect.Fleet // by the xds-servers; nil: they were not asked
 	blind      string         // why nothing could be observed
 	looks      *looks         // what the edges have seen now; nil: they were not asked
+	cutOff     bool           // no gateway has a tunnel, as observed or on record
 	unreached  bool           // all edges have just seen that nobody answers at the apiserver
 	controller *leader
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // Server is an xds-server that was asked.
@@ -26,13 +27,13 @@ type Server struct {
 	Err     error // why it did not answer; nil: it did
 }
 
-// Fleet is what all servers together know of who reports. All lists are in order of their names.
+// Fleet is what all servers together observe of the agents that report. All lists are in order of their names.
 type Fleet struct {
 	Domain   model.TunnelDomain // empty: no server answered
 	Servers  []Server           // that were asked
 	Gateways []Gateway
 	Tunnels  []Tunnel
-	Edges    []Edge
+	Edges    []observed.Edge
 	Holes    []Hole
 	Refusals []Refusal // of the last minutes, the newest first
 }
@@ -45,7 +46,7 @@ type Gateway struct {
 	Connected bool   // its agent reports
 	Ready     bool   // it takes clients
 	Hang      string // the parts of its Envoy that do not answer its agent; empty: all do
-	// Incomplete says why it may have tunnels that it does not report, and the cure; empty: it has none.
+	// Incomplete is why it may have tunnels that it does not report, and the cure; empty: it has none.
 	Incomplete string
 	Since      time.Time // when Connected became what it is; zero: not known
 	Problem    string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not asked for
@@ -64,58 +65,6 @@ type Tunnel struct {
 	RTT     time.Duration // smoothed, of the TCP connection that carries it; 0: not known
 }
 
-// Edge is an edge as it is observed: by the xds-servers (Fleet), or by the controller in the status of its Tunnel (Recorded).
-// What the source does not know is empty.
-type Edge struct {
-	Node      string // node name; the whole node id of a record in which that is not valid
-	ID        string // Tunnel.spec.id
-	Connected bool   // it reports to an xds-server; of a record: it has a tunnel
-	LastError string // the problem that the edge itself reports
-	APIServer *APIServer
-
-	// Known to xds-servers alone:
-
-	Server string        // to which it reports, or did last
-	Since  time.Time     // when Connected became what it is
-	Age    time.Duration // of its report: an edge reports what changes; 0: not known
-
-	// Recorded alone:
-
-	State         string // one of the Edge… constants
-	Host          string
-	Version, Form string
-	Enrolled      time.Time
-	NotAfter      time.Time // of its certificate
-	LastSeen      time.Time
-	Gateways      []EdgeGateway // to which it has tunnels
-}
-
-// States of edges.
-const (
-	EdgeConnected = "connected" // it has a tunnel
-	EdgeAway      = "away"
-	EdgeExpired   = "expired" // away, and its certificate has ended
-	EdgeRevoked   = "revoked"
-	EdgeUnknown   = "unknown"
-)
-
-// EdgeGateway counts the tunnels of an edge to one gateway.
-type EdgeGateway struct {
-	Name           string
-	Tunnels        int
-	WorkersWithout int // workers of the gateway's Envoy without a tunnel of this edge, while others have one
-}
-
-// APIServer is the apiserver of a workload cluster as an edge sees it.
-type APIServer struct {
-	Address          string
-	Healthy          bool
-	Message          string // why it is not healthy
-	Version          string
-	CertificateNames []string
-	CertificateEnd   time.Time // zero: not known
-}
-
 // Hole is an edge that has no tunnel on some workers of a gateway, though it has others.
 type Hole struct {
 	Gateway, Node, ID string
@@ -128,7 +77,7 @@ type Status string
 const (
 	// Synced is a resource that Envoy has accepted as it is now.
 	Synced Status = "SYNCED"
-	// Stale is a resource of which a newer version was published than Envoy is known to have: it is on its way, or nobody answers.
+	// Stale is a resource of which a newer version was published than Envoy is known to have: it is on its way, or Envoy does not answer.
 	Stale Status = "STALE"
 	// Rejected is a resource that Envoy, or its agent, refuses: it goes on with what it had.
 	Rejected Status = "NACK"
@@ -142,7 +91,7 @@ type Node struct {
 	Role      model.Role
 	ID        string // Tunnel.spec.id of an edge
 	Server    string
-	Version   string    // of the agent; empty: it does not say
+	Version   string    // of the agent; empty: not known
 	Connected time.Time // since when
 	Resources []Resource
 }
@@ -156,7 +105,7 @@ type Resource struct {
 	// Updated is when that version was published or sent, at the latest. Since is since when it waits for an answer or is refused; both
 	// zero: not known.
 	Updated, Since time.Time
-	Refusal        string     // what Envoy, or its agent, says against it
+	Refusal        string     // the reason of Envoy, or its agent
 	Refused        string     // the version that this is about
 	Config         *anypb.Any // what was published; nil: not asked for
 }

@@ -14,6 +14,7 @@ import (
 
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // Fleet returns what all servers together know, of the edges and tunnels with these ids (Tunnel.spec.id), or of all without any. What several
@@ -62,7 +63,7 @@ func askFleet(ctx context.Context, c *connection, ids []string) (*fleetAnswer, e
 // merge joins answers, in which nil stands for a server that gave none.
 func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 	var f Fleet
-	gateways, edges := map[string]Gateway{}, map[model.EdgeRef]Edge{}
+	gateways, edges := map[string]Gateway{}, map[model.EdgeRef]observed.Edge{}
 	for i, c := range s.all {
 		f.Servers = append(f.Servers, Server{Name: c.name, Err: errs[i]})
 		a := answers[i]
@@ -90,9 +91,9 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 			gateways[one.Name] = one
 		}
 		for _, e := range a.GetEdges() {
-			one := Edge{
+			one := observed.Edge{
 				Node: e.GetNode(), ID: e.GetTunnelId(), Server: c.name, Connected: e.GetConnected(), Since: timeOf(e.GetSince()),
-				LastError: e.GetReport().GetLastError(), APIServer: apiServerOf(e.GetReport().GetApiServer()),
+				LastError: e.GetReport().GetLastError(), APIServer: observed.APIServerOf(e.GetReport().GetApiServer()),
 			}
 			if reported := timeOf(e.GetReported()); !reported.IsZero() {
 				one.Age = timeOf(a.GetServer().GetNow()).Sub(reported)
@@ -141,7 +142,7 @@ func (f *Fleet) addTunnels(s *Servers, answers []*fleetAnswer, gateways map[stri
 func (f *Fleet) sort() {
 	slices.SortFunc(f.Refusals, func(a, b Refusal) int { return b.Last.Compare(a.Last) })
 	slices.SortFunc(f.Gateways, func(a, b Gateway) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(f.Edges, func(a, b Edge) int {
+	slices.SortFunc(f.Edges, func(a, b observed.Edge) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node))
 	})
 	slices.SortFunc(f.Tunnels, func(a, b Tunnel) int {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 const (
@@ -19,8 +20,8 @@ const (
 
 // EdgeLook is what an edge sees of its apiserver now.
 type EdgeLook struct {
-	Node      string     // node name
-	APIServer *APIServer // nil: Problem says why
+	Node      string              // node name
+	APIServer *observed.APIServer // nil: see Problem
 	Problem   string
 }
 
@@ -40,14 +41,20 @@ func (s *Servers) Look(ctx context.Context, id string) ([]EdgeLook, error) {
 		answers[i], err = inspectv1.NewInspectClient(c.conn).Look(ctx, &inspectv1.LookRequest{TunnelId: id})
 		return err
 	})
+	return mergeLooks(answers), answered(errs)
+}
+
+// mergeLooks joins the answers of the xds-servers, nil where there is none, in order of nodes. An edge that has just gone
+// from one server to another may be in two: the one that has an observation counts.
+func mergeLooks(answers []*inspectv1.LookAnswer) []EdgeLook {
 	looks := map[string]EdgeLook{}
 	for _, answer := range answers {
 		for _, e := range answer.GetEdges() {
-			one := EdgeLook{Node: e.GetNode(), APIServer: apiServerOf(e.GetApiServer()), Problem: e.GetError()}
-			if looks[one.Node].APIServer == nil { // it may have just gone from one server to another
+			one := EdgeLook{Node: e.GetNode(), APIServer: observed.APIServerOf(e.GetApiServer()), Problem: e.GetError()}
+			if looks[one.Node].APIServer == nil {
 				looks[one.Node] = one
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(looks), func(a, b EdgeLook) int { return strings.Compare(a.Node, b.Node) }), answered(errs)
+	return slices.SortedFunc(maps.Values(looks), func(a, b EdgeLook) int { return strings.Compare(a.Node, b.Node) })
 }

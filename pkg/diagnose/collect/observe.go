@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/pkg/model"
-	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // Observe returns what all servers together know of one workload cluster: the Fleet of its tunnel id, in which each gateway has
@@ -36,7 +36,7 @@ func (f *Fleet) keep(id string) {
 	for i := range f.Gateways {
 		reports[f.Gateways[i].Name] = f.Gateways[i].Connected
 	}
-	f.Edges = slices.DeleteFunc(f.Edges, func(e Edge) bool { return e.ID != id })
+	f.Edges = slices.DeleteFunc(f.Edges, func(e observed.Edge) bool { return e.ID != id })
 	f.Tunnels = slices.DeleteFunc(f.Tunnels, func(t Tunnel) bool { return !reports[t.Gateway] })
 	f.Holes = slices.DeleteFunc(f.Holes, func(h Hole) bool { return !reports[h.Gateway] })
 }
@@ -78,26 +78,11 @@ func (f *Fleet) TunnelsTo(gateway string) (all []Tunnel) {
 }
 
 // Edge returns an edge by its node name; nil: it has not reported.
-func (f *Fleet) Edge(node string) *Edge {
+func (f *Fleet) Edge(node string) *observed.Edge {
 	for i := range f.Edges {
 		if f.Edges[i].Node == node {
 			return &f.Edges[i]
 		}
 	}
 	return nil
-}
-
-// apiServerOf returns an apiserver as an edge reports it; nil for nil.
-func apiServerOf(a *reportv1.APIServer) *APIServer {
-	if a == nil {
-		return nil
-	}
-	one := &APIServer{
-		Address: a.GetAddress(), Healthy: a.GetHealthy(), Message: a.GetMessage(), Version: a.GetVersion(),
-		CertificateNames: a.GetCertificateNames(),
-	}
-	if end := a.GetCertificateNotAfter(); end.IsValid() {
-		one.CertificateEnd = end.AsTime()
-	}
-	return one
 }

@@ -6,13 +6,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // TestAnObservationIsOfNow: what is left out would be taken for live tunnels, or for edges of this workload cluster.
 func TestAnObservationIsOfNow(t *testing.T) {
 	f := Fleet{
 		Gateways: []Gateway{{Name: "gateway-0", Connected: true}, {Name: "gateway-1"}},
-		Edges:    []Edge{{Node: "ours", ID: "c1"}, {Node: "another's", ID: "c2"}},
+		Edges:    []observed.Edge{{Node: "ours", ID: "c1"}, {Node: "another's", ID: "c2"}},
 		Tunnels: []Tunnel{
 			{Gateway: "gateway-0", Node: "ours"}, {Gateway: "gateway-1", Node: "ours"}, {Gateway: "gateway-9", Node: "ours"},
 		},

@@ -16,14 +16,14 @@ import (
 // proveTime is longer than a server waits for gateways.
 const proveTime = 7 * time.Second
 
-// GatewayProof is what a gateway's sockets say of the tunnels of an edge.
+// GatewayProof is the state of a gateway's sockets of the tunnels of an edge.
 type GatewayProof struct {
 	Name    string
-	Proof   *reportv1.Proof // nil: Problem says why
+	Proof   *reportv1.Proof // nil: see Problem
 	Problem string
 }
 
-// Prove asks all gateways what their kernels' sockets say now of the tunnels of an edge, and returns their answers in
+// Prove has all gateways compare the tunnels of an edge with their kernels' sockets now, and returns their answers in
 // the order of their names. A gateway that reports to no server which answered has a Problem. The error is that of a
 // call that no server answered.
 func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof, error) {
@@ -35,15 +35,21 @@ func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof
 		answers[i], err = inspectv1.NewInspectClient(c.conn).Prove(ctx, request)
 		return err
 	})
+	return mergeProofs(answers), answered(errs)
+}
+
+// mergeProofs joins the answers of the xds-servers, nil where there is none, in order of gateways. A gateway reports to one
+// of the servers; a proof counts before a problem.
+func mergeProofs(answers []*inspectv1.ProveAnswer) []GatewayProof {
 	proofs := map[string]GatewayProof{}
 	for _, answer := range answers {
 		for _, g := range answer.GetGateways() {
-			if one := proofs[g.GetName()]; one.Proof == nil { // it reports to one of the servers
+			if one := proofs[g.GetName()]; one.Proof == nil {
 				proofs[g.GetName()] = GatewayProof{Name: g.GetName(), Proof: g.GetProof(), Problem: cmp.Or(g.GetError(), one.Problem)}
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(proofs), func(a, b GatewayProof) int { return strings.Compare(a.Name, b.Name) }), answered(errs)
+	return slices.SortedFunc(maps.Values(proofs), func(a, b GatewayProof) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Prove implements the service.

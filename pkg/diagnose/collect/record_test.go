@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 func TestStateOfARecordedEdge(t *testing.T) {
@@ -18,32 +19,32 @@ func TestStateOfARecordedEdge(t *testing.T) {
 	gateways := []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2, WorkersWithout: 1}}
 	for sentence, tc := range map[string]struct {
 		change func(*v1alpha1.Tunnel, *v1alpha1.EdgeStatus)
-		want   string
+		want   observed.State
 	}{
-		"it has a tunnel": {func(_ *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus) { e.Gateways = gateways }, collect.EdgeConnected},
+		"it has a tunnel": {func(_ *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus) { e.Gateways = gateways }, observed.Connected},
 		"it has a tunnel though its certificate has ended": {func(_ *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus) {
 			e.Gateways, e.CertificateNotAfter = gateways, at(-time.Minute)
-		}, collect.EdgeConnected},
-		"it has none": {func(*v1alpha1.Tunnel, *v1alpha1.EdgeStatus) {}, collect.EdgeAway},
+		}, observed.Connected},
+		"it has none": {func(*v1alpha1.Tunnel, *v1alpha1.EdgeStatus) {}, observed.Away},
 		"its certificate ends now": {func(_ *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus) {
 			e.CertificateNotAfter = at(0)
-		}, collect.EdgeExpired},
+		}, observed.Expired},
 		"the Tunnel revokes it, and the controller has not seen that": {func(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus) {
 			t.Spec.RevokedEdges, e.Gateways = []string{"edge-a"}, gateways
-		}, collect.EdgeRevoked},
+		}, observed.Revoked},
 		"the controller has recorded its revocation": {func(_ *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus) {
 			revoked := at(-time.Hour)
 			e.RevokedAt, e.CertificateNotAfter = &revoked, at(-time.Minute)
-		}, collect.EdgeRevoked},
+		}, observed.Revoked},
 		"the Tunnel revokes another edge": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
 			t.Spec.RevokedEdges = []string{"edge-b"}
-		}, collect.EdgeAway},
+		}, observed.Away},
 		"the controller does not know the tunnels": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
 			t.Status.Conditions[0].Status = metav1.ConditionUnknown
-		}, collect.EdgeUnknown},
+		}, observed.Unknown},
 		"the controller has not said anything about tunnels": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
 			t.Status.Conditions = nil
-		}, collect.EdgeUnknown},
+		}, observed.Unknown},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			tunnel := &v1alpha1.Tunnel{Status: v1alpha1.TunnelStatus{
@@ -75,16 +76,16 @@ func TestARecordKeepsWhatTheControllerWrote(t *testing.T) {
 		},
 		{NodeID: "not a node id"},
 	}
-	want := []collect.Edge{
+	want := []observed.Edge{
 		{
-			Node: "edge-a", ID: "c1", Connected: true, LastError: "disk: full", State: collect.EdgeConnected, Host: "host-a",
+			Node: "edge-a", ID: "c1", Connected: true, LastError: "disk: full", State: observed.Connected, Host: "host-a",
 			Version: "v1", Form: "Process", Enrolled: seen.Time, NotAfter: end.Time, LastSeen: seen.Time,
-			Gateways: []collect.EdgeGateway{{Name: "gateway-0", Tunnels: 2, WorkersWithout: 1}},
-			APIServer: &collect.APIServer{
+			Gateways: []observed.Gateway{{Name: "gateway-0", Tunnels: 2, WorkersWithout: 1}},
+			APIServer: &observed.APIServer{
 				Address: "a:6443", Message: "refused", CertificateNames: []string{"a"}, CertificateEnd: end.Time,
 			},
 		},
-		{Node: "not a node id", ID: "c1", State: collect.EdgeExpired},
+		{Node: "not a node id", ID: "c1", State: observed.Expired},
 	}
 	if diff := cmp.Diff(want, collect.Recorded(tunnel, now)); diff != "" {
 		t.Error(diff)

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/version"
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -49,7 +49,7 @@ type Published interface {
 // Config is what is to be seen.
 type Config struct {
 	Domain    model.TunnelDomain
-	Hub       *report.Hub
+	Hub       *reporthub.Hub
 	Published Published
 	Refusals  *Refusals     // nil: none are kept
 	Calls     stats.Handler // is told of each call; nil: nobody is
@@ -187,7 +187,7 @@ func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStrea
 	})
 }
 
-func gatewayMessage(g *report.GatewayLook) *inspectv1.Gateway {
+func gatewayMessage(g *reporthub.GatewayLook) *inspectv1.Gateway {
 	message := &inspectv1.Gateway{
 		Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete, Hang: g.Hang,
 	}
@@ -200,7 +200,7 @@ func gatewayMessage(g *report.GatewayLook) *inspectv1.Gateway {
 	return message
 }
 
-func sendGateway(g *report.GatewayLook, send func(*inspectv1.FleetPart) error) error {
+func sendGateway(g *reporthub.GatewayLook, send func(*inspectv1.FleetPart) error) error {
 	part := &inspectv1.FleetPart{}
 	for _, h := range g.Holes {
 		part.Holes = append(part.Holes, &inspectv1.Hole{Gateway: g.Name, Hole: h})

@@ -20,7 +20,7 @@ import (
 
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/report"
+	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
 const domain model.TunnelDomain = "tunnels.example.com"
@@ -33,13 +33,13 @@ type empty struct {
 // Resources implements Published.
 func (empty) Resources([]string, bool, func(*statusv3.ClientConfig) error) error { return nil }
 
-// Admit implements report.Admission.
+// Admit implements reporthub.Admission.
 func (empty) Admit(model.Subject) error { return nil }
 
-// Denied implements report.Admission.
+// Denied implements reporthub.Admission.
 func (empty) Denied() (model.Denied, <-chan struct{}) { return model.Denied{}, nil }
 
-// Gateways implements report.Admission.
+// Gateways implements reporthub.Admission.
 func (empty) Gateways() []string { return []string{"gateway-0"} }
 
 func serveEmpty(t *testing.T) (address string) {
@@ -48,7 +48,7 @@ func serveEmpty(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hub := report.NewHub(domain, empty{}, slog.New(slog.DiscardHandler))
+	hub := reporthub.New(domain, empty{}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, listener, Config{Domain: domain, Hub: hub, Published: empty{}}) }()

@@ -11,7 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 const (
@@ -55,7 +55,7 @@ func (r *Row) note(weight Health, reason string, since time.Time, format string,
 func (r *Row) judge(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, now time.Time) {
 	r.judgeObjects(cluster, t)
 	r.judgeConditions(t, now)
-	r.judgeEdges(t)
+	r.judgeEdges()
 	r.judgeExpiries(now)
 	r.conclude()
 }
@@ -138,28 +138,28 @@ func weigh(c *metav1.Condition, t *v1alpha1.Tunnel, now time.Time) Health {
 	return Broken
 }
 
-func (r *Row) judgeEdges(t *v1alpha1.Tunnel) {
+func (r *Row) judgeEdges() {
 	for i := range r.Edges {
-		e, s := &r.Edges[i], &t.Status.Edges[i]
+		e := &r.Edges[i]
 		name := e.Node
 		if e.Host != "" {
 			name += " (" + e.Host + ")"
 		}
 		switch {
-		case e.State == collect.EdgeRevoked:
-			if s.CutAt == nil && len(e.Gateways) > 0 {
-				r.note(Warning, ReasonEdgeNotCut, since(s.RevokedAt), "edge %s is revoked, but not all gateways have said that its tunnels are cut", name)
+		case e.Revoked():
+			if !e.Cut() && len(e.Gateways) > 0 {
+				r.note(Warning, ReasonEdgeNotCut, e.RevokedAt, "edge %s is revoked, but not all gateways have said that its tunnels are cut", name)
 			}
 			continue
-		case e.State == collect.EdgeAway && r.Connected > 0:
+		case e.State == observed.Away && r.Connected > 0:
 			r.note(Warning, ReasonEdgeAway, e.LastSeen, "edge %s is away, the others carry on: see its log, or revoke it if it is not to come back", name)
-		case e.State == collect.EdgeConnected && e.APIServer == "unhealthy" && r.healthy():
-			r.note(Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServerNote)
+		case e.HasTunnel() && e.Health() == observed.Unhealthy && r.healthy():
+			r.note(Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServer.Message)
 		}
 		if e.LastError != "" {
 			r.note(Warning, ReasonEdgeTrouble, time.Time{}, "edge %s reports: %s", name, e.LastError)
 		}
-		if without := workersWithout(e); without != "" && !r.has(v1alpha1.ReasonPartlyConnected) {
+		if without := e.WorkersWithout(); without != "" && !r.has(v1alpha1.ReasonPartlyConnected) {
 			r.note(Warning, ReasonWorkersWithout, time.Time{}, "edge %s has no tunnel on %s, which the gateways repair", name, without)
 		}
 	}
@@ -167,28 +167,11 @@ func (r *Row) judgeEdges(t *v1alpha1.Tunnel) {
 
 // healthy says whether an edge reaches the apiserver: then one that does not is not the whole story.
 func (r *Row) healthy() bool {
-	return slices.ContainsFunc(r.Edges, func(e Edge) bool { return e.State == collect.EdgeConnected && e.APIServer == "healthy" })
+	return slices.ContainsFunc(r.Edges, func(e observed.Edge) bool { return e.HasTunnel() && e.Health() == observed.Healthy })
 }
 
 func (r *Row) has(reason string) bool {
 	return slices.ContainsFunc(r.Warnings, func(n Notice) bool { return n.Reason == reason })
-}
-
-func workersWithout(e *Edge) string {
-	var all []string
-	for _, g := range e.Gateways {
-		if g.WorkersWithout > 0 {
-			all = append(all, fmt.Sprintf("%d workers of %s", g.WorkersWithout, g.Name))
-		}
-	}
-	return strings.Join(all, ", ")
-}
-
-func since(t *metav1.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.Time
 }
 
 func (r *Row) judgeExpiries(now time.Time) {
@@ -216,7 +199,7 @@ func (r *Row) judgeExpiries(now time.Time) {
 
 // judgeLeaf is about the certificate of an edge.
 func (r *Row) judgeLeaf(node string, left time.Duration) {
-	i := slices.IndexFunc(r.Edges, func(e Edge) bool { return e.Node == node })
+	i := slices.IndexFunc(r.Edges, func(e observed.Edge) bool { return e.Node == node })
 	e := &r.Edges[i]
 	short := e.NotAfter.Sub(e.Enrolled) < 3*leafSoon // this installation's leaves may live for less than a day
 	switch {
@@ -226,7 +209,7 @@ func (r *Row) judgeLeaf(node string, left time.Duration) {
 			weight = Broken
 		}
 		r.note(weight, ReasonEdgeExpired, e.NotAfter, "the certificate of edge %s has ended: it renews by its key when it reaches the gateways, for 90 days; see its log and its clock", node)
-	case left < leafSoon && e.State == collect.EdgeConnected && !short:
+	case left < leafSoon && e.HasTunnel() && !short:
 		r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of edge %s ends soon and was not renewed: see its log, and that of the controller", node)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // build makes the row of a Tunnel; cluster is nil where there is none.
@@ -48,25 +49,24 @@ func isPaused(c *clusterv1.Cluster) bool {
 
 // addEdges fills what is known of edges and their tunnels.
 func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time) {
-	gateways := map[string]*Gateway{}
-	for _, observed := range collect.Recorded(t, now) {
-		e := edgeOf(&observed)
+	gateways := map[string]*observed.Gateway{}
+	for _, e := range collect.Recorded(t, now) {
 		for j := range e.Gateways {
 			g := &e.Gateways[j]
 			g.RTT = median(live, g.Name, e.Node)
 			sum := gateways[g.Name]
 			if sum == nil {
-				sum = &Gateway{Name: g.Name, RTT: median(live, g.Name, "")}
+				sum = &observed.Gateway{Name: g.Name, RTT: median(live, g.Name, "")}
 				gateways[g.Name] = sum
 			}
 			sum.Tunnels += g.Tunnels
 			sum.WorkersWithout += g.WorkersWithout
-			r.Tunnels += g.Tunnels
 		}
-		if e.State == collect.EdgeConnected {
+		r.Tunnels += e.Tunnels()
+		if e.HasTunnel() {
 			r.Connected++
 		}
-		if e.State != collect.EdgeRevoked && e.State != collect.EdgeExpired {
+		if e.LetIn() {
 			r.LetIn++
 		}
 		r.Edges = append(r.Edges, e)
@@ -74,38 +74,20 @@ func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time)
 	for _, g := range gateways {
 		r.Gateways = append(r.Gateways, *g)
 	}
-	slices.SortFunc(r.Gateways, func(a, b Gateway) int { return compareNames(a.Name, b.Name) })
+	slices.SortFunc(r.Gateways, func(a, b observed.Gateway) int { return compareNames(a.Name, b.Name) })
 	r.RTT = median(live, "", "")
-}
-
-func edgeOf(o *collect.Edge) Edge {
-	e := Edge{
-		Node: o.Node, Host: o.Host, State: o.State, Enrolled: o.Enrolled, NotAfter: o.NotAfter, LastSeen: o.LastSeen,
-		Version: o.Version, Form: o.Form, LastError: o.LastError,
-	}
-	switch {
-	case o.APIServer == nil:
-	case o.APIServer.Healthy:
-		e.APIServer = "healthy"
-	default:
-		e.APIServer, e.APIServerNote = "unhealthy", o.APIServer.Message
-	}
-	for _, g := range o.Gateways {
-		e.Gateways = append(e.Gateways, Gateway{Name: g.Name, Tunnels: g.Tunnels, WorkersWithout: g.WorkersWithout})
-	}
-	return e
 }
 
 // addExpiries collects when certificates end: of an apiserver that several edges see the soonest, and of edges that are let in.
 func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 	var server time.Time
-	for i := range t.Status.Edges {
-		e := &t.Status.Edges[i]
-		if s := e.APIServer; s != nil && s.CertificateNotAfter != nil && (server.IsZero() || s.CertificateNotAfter.Time.Before(server)) {
-			server = s.CertificateNotAfter.Time
+	for i := range r.Edges {
+		e := &r.Edges[i]
+		if e.APIServer != nil {
+			server = observed.Sooner(server, e.APIServer.CertificateEnd)
 		}
-		if r.Edges[i].State != collect.EdgeRevoked {
-			r.Expiries = append(r.Expiries, Expiry{"edge " + r.Edges[i].Node, e.CertificateNotAfter.Time})
+		if !e.Revoked() {
+			r.Expiries = append(r.Expiries, Expiry{"edge " + e.Node, e.NotAfter})
 		}
 	}
 	if !server.IsZero() {
@@ -123,7 +105,7 @@ func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 }
 
 // median of the round-trip times that are known, of one gateway and node, or of all.
-func median(live []collect.Tunnel, gateway, node string) Millis {
+func median(live []collect.Tunnel, gateway, node string) observed.Millis {
 	var all []time.Duration
 	for _, l := range live {
 		if l.RTT > 0 && (gateway == "" || l.Gateway == gateway) && (node == "" || l.Node == node) {
@@ -134,7 +116,7 @@ func median(live []collect.Tunnel, gateway, node string) Millis {
 		return 0
 	}
 	slices.Sort(all)
-	return Millis(float64(all[(len(all)-1)/2]) / float64(time.Millisecond))
+	return observed.Millis(float64(all[(len(all)-1)/2]) / float64(time.Millisecond))
 }
 
 // compareNames orders gateway-2 before gateway-10.

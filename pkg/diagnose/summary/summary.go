@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // Health sums up a Cluster, or says how much one warning weighs.
@@ -79,12 +80,12 @@ type Row struct {
 	Names      []string           `json:"names,omitempty"`
 	Server     string             `json:"server,omitempty"` // of the kubeconfig
 	ProxyURL   string             `json:"proxyURL,omitempty"`
-	Edges      []Edge             `json:"edges,omitempty"`
+	Edges      []observed.Edge    `json:"edges,omitempty"`
 	Connected  int                `json:"edgesConnected"`
 	LetIn      int                `json:"edgesLetIn"` // neither revoked nor expired
 	Tunnels    int                `json:"tunnels"`
-	Gateways   []Gateway          `json:"gateways,omitempty"`
-	RTT        Millis             `json:"rttMillis,omitempty"` // the median of its tunnels
+	Gateways   []observed.Gateway `json:"gateways,omitempty"`
+	RTT        observed.Millis    `json:"rttMillis,omitempty"` // the median of its tunnels
 	Created    time.Time          `json:"created,omitzero"`
 	LastChange time.Time          `json:"lastChange,omitzero"` // of the status of a condition
 	Expiries   []Expiry           `json:"expiries,omitempty"`  // the soonest first
@@ -92,38 +93,6 @@ type Row struct {
 	Deleting   bool               `json:"deleting,omitempty"`
 	Warnings   []Notice           `json:"warnings,omitempty"` // the worst first
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-// Millis is a time in milliseconds; 0: not known.
-type Millis float64
-
-// Duration is the same as a duration.
-func (m Millis) Duration() time.Duration {
-	return time.Duration(float64(m) * float64(time.Millisecond))
-}
-
-// Edge is one edge.
-type Edge struct {
-	Node          string    `json:"node"`
-	Host          string    `json:"host,omitempty"`
-	State         string    `json:"state"` // one of the Edge… constants of pkg/diagnose/collect
-	Gateways      []Gateway `json:"gateways,omitempty"`
-	LastSeen      time.Time `json:"lastSeen,omitzero"`
-	Enrolled      time.Time `json:"enrolled"`
-	NotAfter      time.Time `json:"notAfter"` // of its certificate
-	Version       string    `json:"version,omitempty"`
-	Form          string    `json:"form,omitempty"`
-	APIServer     string    `json:"apiServer,omitempty"` // healthy, unhealthy; empty: it has not said
-	APIServerNote string    `json:"apiServerNote,omitempty"`
-	LastError     string    `json:"lastError,omitempty"`
-}
-
-// Gateway are the tunnels to one gateway.
-type Gateway struct {
-	Name           string `json:"name"`
-	Tunnels        int    `json:"tunnels"`
-	WorkersWithout int    `json:"workersWithout,omitempty"`
-	RTT            Millis `json:"rttMillis,omitempty"` // the median
 }
 
 // Expiry is when a certificate ends.

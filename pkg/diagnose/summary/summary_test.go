@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 var now = time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
@@ -175,7 +176,7 @@ func TestRow(t *testing.T) {
 	r := summary.Build(summary.Input{
 		Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}, Live: live, Kubeconfigs: map[types.NamespacedName]time.Time{{Namespace: "prod", Name: "c1"}: end},
 	}, now).Rows[0]
-	if diff := cmp.Diff([]summary.Gateway{{Name: "gateway-2", Tunnels: 2, RTT: 3}, {Name: "gateway-10", Tunnels: 4, RTT: 5}}, r.Gateways); diff != "" {
+	if diff := cmp.Diff([]observed.Gateway{{Name: "gateway-2", Tunnels: 2, RTT: 3}, {Name: "gateway-10", Tunnels: 4, RTT: 5}}, r.Gateways); diff != "" {
 		t.Error(diff)
 	}
 	if r.RTT != 5 || r.Tunnels != 6 || r.Connected != 2 || r.LetIn != 2 || r.Mode != "sni" || !r.LastChange.Equal(now.Add(-time.Hour)) {

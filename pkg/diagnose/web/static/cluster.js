@@ -86,7 +86,7 @@ export class ClusterView {
       h("th", { scope: "row", class: "mono" }, e.node),
       h("td", null, (e.gateways || []).map((g) => h("div", null, `${g.name}: ${g.tunnels}`)), e.gateways?.length ? "" : "none"),
       h("td", { class: "numeric" }, (e.gateways || []).map((g) => h("div", null, millis(g.rttMillis) || "–")), e.gateways?.length ? "" : "–"),
-      h("td", null, e.apiServer || "–", e.apiServerNote ? h("div", { class: "fine" }, e.apiServerNote) : "", e.lastError ? h("div", { class: "fine" }, e.lastError) : ""),
+      h("td", null, e.apiServer ? (e.apiServer.healthy ? "healthy" : "unhealthy") : "–", e.apiServer?.message ? h("div", { class: "fine" }, e.apiServer.message) : "", e.lastError ? h("div", { class: "fine" }, e.lastError) : ""),
       h("td", null, time(parse(e.notAfter))),
       h("td", null, e.lastSeen ? time(parse(e.lastSeen)) : "–"),
       h("td", null, e.version || "–"))) : [h("tr", null, h("td", { colspan: "9", class: "fine" }, "No edge has enrolled."))]));

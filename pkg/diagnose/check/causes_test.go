@@ -1,0 +1,778 @@
+package check
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+)
+
+func typeName(o any) string { return fmt.Sprintf("%T", o) }
+
+func resourceOne() *resource.Quantity { return resource.NewQuantity(1, resource.DecimalSI) }
+
+// faults has, for each row of the table in docs/troubleshooting.md, what is observed while that fault lasts. The table
+// gives the hop, its status and the cause that the whole check has to come to: so each row is also a case of which hop
+// decides.
+var faults = map[string]func(s *situation){
+	"the name of the Cluster is mistyped": func(s *situation) {
+		s.key.Name = "c2"
+	},
+	"whoever checks may not read Clusters (RBAC)": func(s *situation) {
+		s.refuses["clusters"] = forbidden("clusters")
+	},
+	"the label that asks for a tunnel is missing": func(s *situation) {
+		s.cluster.Labels, s.tunnel = nil, nil
+	},
+	"the Cluster is paused": func(s *situation) {
+		s.cluster.Spec.Paused = ptr.To(true)
+	},
+	"an extra name is another Cluster's": func(s *situation) {
+		s.notAccepted(v1alpha1.ReasonInvalidExtraName)
+	},
+	"two Clusters have one hostname": func(s *situation) {
+		s.notAccepted(v1alpha1.ReasonNameTaken)
+	},
+	"the kubeconfig Secret holds something else": func(s *situation) {
+		s.secret.Data = map[string][]byte{"value": []byte("x: [")}
+	},
+	"the kubeconfig's client certificate has expired": func(s *situation) {
+		s.userBegins, s.userEnds = s.now.Add(-2*time.Hour), s.now.Add(-time.Hour)
+	},
+	"the name of the gateways is gone from DNS": func(s *situation) {
+		s.addresses = nil
+	},
+	"nothing listens on the gateways' port": func(s *situation) {
+		s.refuse(refusedDial)
+	},
+	"one of two gateways is down": func(s *situation) {
+		s.dialErr["192.0.2.2"] = refusedDial
+	},
+	"packets to the gateways are swallowed": func(s *situation) {
+		s.refuse(context.DeadlineExceeded)
+	},
+	"one of two xds-servers is down": func(s *situation) {
+		s.fleet.Servers[1].Err = errors.New("refused")
+	},
+	"one of two xds-servers is frozen": func(s *situation) {
+		s.fleet.Servers[1].Err = context.DeadlineExceeded
+	},
+	"the edge's process is dead":                        (*situation).awayEdge,
+	"the edge is given a proxy that is none":            (*situation).mute,
+	"the edge's agent is dead, and its Envoy goes on":   (*situation).mute,
+	"the edge's agent is frozen, and its Envoy goes on": (*situation).mute,
+	"nobody has started an edge":                        (*situation).noEdge,
+	"the controller is frozen":                          (*situation).noController,
+	"the controller is down":                            (*situation).noController,
+	"the webhook is down": func(s *situation) {
+		s.rewrites = false
+	},
+	"the apiserver is down": func(s *situation) {
+		s.sees("nothing listens there: connection refused")
+	},
+	"the Tunnel has a wrong address of the apiserver": func(s *situation) {
+		s.sees("nothing listens there: connection refused")
+	},
+	"the apiserver takes connections and says nothing": func(s *situation) {
+		s.sees("it has not answered in time")
+	},
+	"the apiserver is not ready (500): its etcd is down": func(s *situation) {
+		s.sees("it answers /readyz with status 500: etcd failed")
+	},
+	"the apiserver's serving certificate has expired": func(s *situation) {
+		s.sees("its serving certificate is not valid now")
+	},
+	"the kubeconfig Secret is deleted, and its provider has not written it again": func(s *situation) { s.secret = nil },
+	"the kubeconfig has another CA": func(s *situation) {
+		s.authority = s.otherCA.CertPEM()
+	},
+	"the kubeconfig's client certificate is of another CA": func(s *situation) {
+		s.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+	},
+	"the kubeconfig's user may do nothing in the workload cluster (403)": func(s *situation) {
+		s.serve = answers(http.StatusForbidden)
+	},
+	"a ResourceQuota allows no further Secret": func(s *situation) {
+		s.noEdge()
+		s.quota()
+		s.bootstrap = nil
+	},
+	"the Cluster is being deleted": func(s *situation) {
+		s.cluster.DeletionTimestamp = ptr.To(metav1.NewTime(s.now))
+		s.cluster.Finalizers = []string{"cluster.cluster.x-k8s.io"}
+	},
+	"the agent of one gateway is down, so that its Envoy gets no changes": func(s *situation) {
+		s.fleet.Gateways[1].Connected = false
+	},
+	"Envoy refuses what an xds-server sends (NACK)": func(s *situation) {
+		s.fleet.Gateways[0].Resources[0] = collect.Resource{
+			Name: tunnelName, Status: collect.Rejected, Refusal: "unknown field",
+		}
+	},
+	"workers of a gateway have no tunnel: it has more than the xds-servers know": func(s *situation) {
+		s.fleet.Holes = []collect.Hole{{Gateway: "gateway-0", Node: "e1", Workers: 1}}
+	},
+	"all xds-servers are down": func(s *situation) {
+		s.fleet = collect.Fleet{Servers: s.fleet.Servers}
+		for i := range s.fleet.Servers {
+			s.fleet.Servers[i].Err = errors.New("refused")
+		}
+		s.fleetErr = errors.New("refused")
+	},
+	"the network of the edge swallows everything": func(s *situation) {
+		s.withoutTunnels()
+		s.looks.looks[0] = collect.EdgeLook{Node: "e1", Problem: "its agent has not answered in time"}
+	},
+	"the clock of the edge's machine is wrong by days": func(s *situation) {
+		s.awayEdge()
+		s.refused(collect.AboutHandshake, "remote error: tls: expired certificate")
+	},
+	"the only edge is revoked": func(s *situation) {
+		s.awayEdge()
+		s.tunnel.Spec.RevokedEdges = []string{"e1"}
+	},
+	"the token in the edge's bootstrap file is used up": func(s *situation) {
+		s.noEdge()
+		s.refused(collect.AboutEnrolment, "the token is used up")
+	},
+	"the token in the edge's bootstrap file has expired": func(s *situation) {
+		s.noEdge()
+		s.refused(collect.AboutEnrolment, "the token is unknown")
+	},
+	"mode sni, and the serving certificate has not the name": func(s *situation) {
+		s.looks.looks[0].APIServer.CertificateNames = []string{"kubernetes"}
+	},
+	"the Envoy of one of two gateways is frozen": func(s *situation) {
+		s.fleet.Gateways[1].Hang = "its admin interface"
+	},
+	"the agent of one gateway is frozen, so that no revocation reaches its Envoy": func(s *situation) {
+		s.fleet.Gateways[1].Problem = "no answer in time"
+	},
+	"the Envoy of the only edge is frozen": func(s *situation) {
+		s.withoutTunnels()
+		s.fleet.Edges[0].LastError = "Envoy hangs: its main thread does not answer"
+	},
+	"the kubeconfig Secret is edited by hand, and the controller is down": func(s *situation) {
+		s.way.Server = "https://10.9.9.9:6443"
+		s.noController()
+	},
+	"the bootstrap Secret is deleted, and the controller is down": func(s *situation) {
+		s.noEdge()
+		s.noController()
+		s.bootstrap = nil
+	},
+	"the controller may not write Secrets (RBAC)": func(s *situation) {
+		s.way.Server = "https://10.9.9.9:6443"
+		s.mayNot["patch"] = true
+	},
+	"the edge was away until its certificate ended": func(s *situation) {
+		s.awayEdge()
+		s.tunnel.Status.Edges[0].CertificateNotAfter = metav1.NewTime(s.now.Add(-time.Hour))
+	},
+}
+
+func (s *situation) notAccepted(reason string) {
+	s.tunnel.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, reason)}
+}
+
+// row is one row of the table of faults.
+type row struct {
+	title, cause string
+	hop          ID
+	status       Status
+}
+
+// documented reads the table of faults.
+func documented(t *testing.T) (rows []row) {
+	t.Helper()
+	data, err := os.ReadFile("../../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(data), "<!-- faults:")
+	text, _, _ = strings.Cut(text, "<!-- end of faults -->")
+	signs := map[string]Status{"✗": Broken, "!": Warning}
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 4 || !strings.Contains(cells[1], "`") {
+			continue
+		}
+		sign, hop, _ := strings.Cut(cells[1], " ")
+		if signs[sign] == "" {
+			continue // the head of the table
+		}
+		rows = append(rows, row{
+			title: strings.TrimPrefix(cells[0], "| "), hop: ID(strings.Trim(hop, "`")), status: signs[sign],
+			cause: strings.Trim(cells[2], "… "),
+		})
+	}
+	return rows
+}
+
+func TestEachDocumentedFaultIsNamed(t *testing.T) {
+	rows := documented(t)
+	if len(rows) != len(faults) {
+		t.Errorf("%d faults are documented, and %d have a case", len(rows), len(faults))
+	}
+	for _, want := range rows {
+		t.Run(want.title, func(t *testing.T) {
+			observe := faults[want.title]
+			if observe == nil {
+				t.Fatal("it is documented and has no case: add what is observed to faults")
+			}
+			s := newSituation(t)
+			observe(s)
+			got := s.check(t)
+			verdict := got.Verdict()
+			if verdict == nil || verdict.ID != want.hop || verdict.Status != want.status ||
+				!strings.Contains(verdict.Cause, want.cause) || verdict.Cure == "" {
+				t.Errorf("want %s %s: %s\n%s", want.status, want.hop, want.cause, shown(got))
+			}
+		})
+	}
+}
+
+func TestNothingIsWrong(t *testing.T) {
+	if got := newSituation(t).check(t); got.Verdict() != nil {
+		t.Error(shown(got))
+	}
+}
+
+// shown is a report for people.
+func shown(r Report) string {
+	var lines []string
+	for _, hop := range r.Hops {
+		lines = append(lines, fmt.Sprintf("%-8s %s: %s; %s; %s", hop.Status, hop.ID, hop.Detail, hop.Cause, hop.Cure))
+	}
+	return strings.Join(append(lines, "decides: "+string(r.First)), "\n")
+}
+
+// TestEachCauseHasACase reads the causes from the source of this package, so that a new one cannot come without a case.
+func TestEachCauseHasACase(t *testing.T) {
+	var named []string
+	for _, observe := range faults {
+		s := newSituation(t)
+		observe(s)
+		named = append(named, causesIn(s.check(t))...)
+	}
+	for _, c := range others {
+		s := newSituation(t)
+		c.observe(s)
+		named = append(named, causesIn(s.check(t))...)
+	}
+	all := causesInSource(t)
+	if len(all) < 80 {
+		t.Errorf("only %d causes were found in the source", len(all))
+	}
+	for cause, at := range all {
+		if !slices.ContainsFunc(named, func(n string) bool { return strings.Contains(n, cause) }) {
+			t.Errorf("%s: no case comes to the cause %q", at, cause)
+		}
+	}
+}
+
+func causesIn(r Report) (all []string) {
+	for _, hop := range r.Hops {
+		all = append(all, hop.Cause)
+	}
+	return all
+}
+
+// causesInSource returns the constant part of each cause in the source, with its place: the second argument of broken,
+// warning and worse, what is assigned to a cause, and what functions return as one.
+func causesInSource(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add := func(e ast.Expr) {
+			if text := longest(t, e); text != "" {
+				all[line(text)] = set.Position(e.Pos()).String()
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if len(n.Args) == 3 && slices.Contains([]string{"broken", "warning", "worse"}, calledName(n.Fun)) {
+					add(n.Args[1])
+				}
+			case *ast.AssignStmt:
+				if name := calledName(n.Lhs[0]); name == "cause" {
+					add(n.Rhs[0])
+				}
+			case *ast.FuncDecl:
+				if returnsCause(n.Type.Results) {
+					for _, r := range returns(n.Body) {
+						add(r.Results[0])
+					}
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+// returnsCause returns whether a function returns a cause and one more text.
+func returnsCause(results *ast.FieldList) bool {
+	if results == nil || len(results.List) != 1 {
+		return false
+	}
+	names := results.List[0].Names
+	return len(names) == 2 && names[0].Name == "cause"
+}
+
+func returns(body *ast.BlockStmt) (all []*ast.ReturnStmt) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		if r, ok := n.(*ast.ReturnStmt); ok {
+			all = append(all, r)
+		}
+		return true
+	})
+	return all
+}
+
+// calledName is the last name of an identifier or a selector.
+func calledName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+// longest is the longest string constant in an expression; empty: it has none.
+func longest(t *testing.T, e ast.Expr) (text string) {
+	t.Helper()
+	ast.Inspect(e, func(n ast.Node) bool {
+		if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			value, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(value) > len(text) {
+				text = value
+			}
+		}
+		return true
+	})
+	return strings.TrimSpace(text)
+}
+
+// other is a cause that no documented fault comes to. Its case is a whole check too: the hop that decides is part of
+// it.
+type other struct {
+	hop     ID
+	status  Status
+	says    string // in detail, cause or cure
+	observe func(s *situation)
+}
+
+var others = map[string]other{
+	// The objects.
+	"the Cluster shall have no tunnel": {HopCluster, Broken, "somebody has decided", func(s *situation) {
+		s.cluster.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled
+	}},
+	"the Tunnel is paused": {HopCluster, Warning, "somebody has paused the Tunnel", func(s *situation) {
+		s.tunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+	}},
+	"the user's credentials have ended": {
+		HopCluster, Broken, "log in to the management cluster", func(s *situation) {
+			s.refuses["clusters"] = apierrors.NewUnauthorized("")
+		},
+	},
+	"Cluster API is not installed": {HopCluster, Broken, "is not installed there", func(s *situation) {
+		s.refuses["clusters"] = &apimeta.NoKindMatchError{}
+	}},
+	"the management cluster does not answer": {HopCluster, Broken, "down or slow", func(s *situation) {
+		s.refuses["clusters"], s.ended = context.Canceled, true
+	}},
+	"the management cluster cannot be asked": {HopCluster, Broken, "can't be asked: odd", func(s *situation) {
+		s.refuses["clusters"] = errors.New("odd")
+	}},
+	"there is no Tunnel of a paused Cluster": {HopTunnel, Broken, "so none is made", func(s *situation) {
+		s.tunnel, s.cluster.Spec.Paused = nil, ptr.To(true)
+	}},
+	"there is no Tunnel": {HopTunnel, Broken, "has not made it yet", func(s *situation) { s.tunnel = nil }},
+	"there is no Tunnel and no controller": {HopTunnel, Broken, "no controller leads", func(s *situation) {
+		s.tunnel = nil
+		s.noController()
+	}},
+	"the Tunnel is being deleted": {HopTunnel, Broken, "somebody has deleted the Tunnel", func(s *situation) {
+		s.tunnel.DeletionTimestamp, s.tunnel.Finalizers = ptr.To(metav1.NewTime(s.now)), []string{"fairlead.dev/kubeconfig"}
+	}},
+	"the controller has not looked at the Tunnel": {HopTunnel, Broken, "does not come to it", func(s *situation) {
+		s.tunnel.Status.Conditions = nil
+	}},
+	"the controller has not looked at a paused Tunnel": {
+		HopCluster, Warning, "somebody has paused the Cluster", func(s *situation) {
+			s.tunnel.Status.Conditions, s.cluster.Spec.Paused = nil, ptr.To(true)
+		},
+	},
+	"the Tunnel waits for its Cluster": {HopTunnel, Warning, "fairlead move", func(s *situation) {
+		s.tunnel.Status.Conditions[0].Reason = v1alpha1.ReasonWaitingForCluster
+	}},
+	"the names give no DNS name": {HopTunnel, Broken, "no DNS name", func(s *situation) {
+		s.notAccepted(v1alpha1.ReasonInvalidName)
+	}},
+	"the address is none": {HopTunnel, Broken, "neither an IP address nor", func(s *situation) {
+		s.notAccepted(v1alpha1.ReasonInvalidAPIServer)
+	}},
+	"the owner is no Cluster": {HopTunnel, Broken, "an owner that is no Cluster", func(s *situation) {
+		s.notAccepted(v1alpha1.ReasonControlledByOther)
+	}},
+	"the installation makes no tunnels": {HopTunnel, Broken, "makes no tunnels", func(s *situation) {
+		s.notAccepted(v1alpha1.ReasonTunnelsOff)
+	}},
+	"a reason that is newer than check": {HopTunnel, Broken, "do what the message says", func(s *situation) {
+		s.notAccepted("New")
+	}},
+
+	// The kubeconfig.
+	"a ResourceQuota is full, and the kubeconfig Secret is gone": {
+		HopKubeconfig, Broken, "so its provider can't write it", func(s *situation) {
+			s.secret = nil
+			s.quota()
+		},
+	},
+	"the kubeconfig leads elsewhere": {HopKubeconfig, Broken, "has not put it right yet", elsewhere},
+	"the kubeconfig of a paused Cluster leads elsewhere": {
+		HopKubeconfig, Broken, "so nobody puts it right", func(s *situation) {
+			elsewhere(s)
+			s.cluster.Spec.Paused = ptr.To(true)
+		},
+	},
+	"the controller states why it does not write it": {
+		HopKubeconfig, Broken, "do what the message says", func(s *situation) {
+			elsewhere(s)
+			s.notReady("Odd")
+		},
+	},
+	"the kubeconfig Secret is immutable": {HopKubeconfig, Broken, "the Secret is immutable", func(s *situation) {
+		s.notReady(v1alpha1.ReasonNotWritable)
+	}},
+	"the kubeconfig names no user": {
+		HopKubeconfig, Broken, "its current context names no user", func(s *situation) {
+			s.edit = func(c *clientcmdapi.Config) { c.Contexts["x"].AuthInfo = "" }
+		},
+	},
+	"the client certificate ends soon": {HopKubeconfig, Warning, "nobody has renewed it yet", func(s *situation) {
+		s.userBegins, s.userEnds = s.now.Add(-20*time.Hour), s.now.Add(time.Minute)
+	}},
+	"the client certificate is still to begin": {
+		HopKubeconfig, Broken, "the clock of this machine is late", func(s *situation) {
+			s.userBegins = s.now.Add(time.Minute)
+		},
+	},
+	"the client certificate has ended, and the apiserver refuses it": {
+		HopKubeconfig, Broken, "nobody has renewed it", func(s *situation) {
+			s.userBegins, s.userEnds = s.now.Add(-2*time.Hour), s.now.Add(-time.Hour)
+			s.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+		},
+	},
+	"the CA is no certificate": {HopKubeconfig, Broken, "another CA", func(s *situation) {
+		s.authority = []byte("no PEM")
+	}},
+
+	// Names and ports.
+	"--via is not host:port": {
+		HopName, Broken, "a mistake in the command", func(s *situation) { s.via = "gw.test" },
+	},
+	"the DNS gives no answer": {HopName, Broken, "bring DNS back", func(s *situation) {
+		s.lookupErr = &net.DNSError{IsTimeout: true}
+	}},
+	"the DNS gives a bad answer": {HopName, Broken, "no answer that is of use", func(s *situation) {
+		s.lookupErr = errors.New("odd")
+	}},
+	"the port is none": {HopPort, Broken, "names a port that is none", func(s *situation) {
+		s.way.Server = "https://" + gatewayName + ":99999"
+		s.tunnel.Status.Kubeconfig.Server = s.way.Server
+	}},
+	"there is no route to the gateways": {HopPort, Broken, "no route to the gateway", func(s *situation) {
+		s.refuse(&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH})
+	}},
+	"a connection fails for another reason": {HopPort, Broken, "can't be made from here", func(s *situation) {
+		s.refuse(errors.New("odd"))
+	}},
+
+	// Gateways and tunnels.
+	"there is no gateway": {HopRoute, Broken, "has no replicas", func(s *situation) { s.fleet.Gateways = nil }},
+	"no gateway reports": {HopRoute, Broken, "the gateways are down", func(s *situation) {
+		s.fleet.Gateways[0].Connected, s.fleet.Gateways[1].Connected = false, false
+	}},
+	"a gateway was not sent a route": {HopRoute, Broken, "has not read the Tunnel yet", func(s *situation) {
+		s.fleet.Gateways[0].Resources[0] = collect.Resource{Name: tunnelName, Status: collect.Missing}
+	}},
+	"a gateway does not answer a route": {HopRoute, Warning, "hangs, or is starting", func(s *situation) {
+		s.fleet.Gateways[0].Resources[0] = collect.Resource{Name: tunnelName, Status: collect.Stale}
+	}},
+	"the Envoys of all gateways are frozen": {
+		HopRoute, Broken, "no other gateway takes clients", func(s *situation) {
+			for i := range s.fleet.Gateways {
+				s.fleet.Gateways[i].Hang, s.fleet.Gateways[i].Ready = "its admin interface", false
+			}
+		},
+	},
+	"one gateway has no tunnel": {HopTunnels, Broken, "reach other gateways and not this one", func(s *situation) {
+		s.fleet.Tunnels = s.fleet.Tunnels[:1]
+	}},
+	"the record of a gateway has a gap": {
+		HopTunnels, Warning, "no revocation is proven there", func(s *situation) {
+			s.fleet.Gateways[0].Incomplete = "a line was lost"
+		},
+	},
+
+	// Edges.
+	"the clock of an edge is wrong": {
+		HopEdge, Warning, "or that of the management cluster", complaint("certificate: the clock is late"),
+	},
+	"an edge gets no certificate": {
+		HopHandshake, Warning, "can't get or renew", complaint("certificate: no controller signs"),
+	},
+	"an edge refuses its configuration": {
+		HopHandshake, Warning, "different versions", complaint("configuration: an unknown field"),
+	},
+	"an edge started without the control channel": {
+		HopHandshake, Warning, "without reaching the control channel", complaint("control channel: refused"),
+	},
+	"the Envoy of an edge has ended": {
+		HopHandshake, Warning, "does not run as it should", complaint("Envoy: exit code 1"),
+	},
+	"the Envoy of an edge was replaced": {
+		HopHandshake, Warning, "its agent has replaced it", complaint("Envoy replaced: it stood still"),
+	},
+	"the disk of an edge is full": {
+		HopHandshake, Warning, "write its state folder", complaint("disk: no space left"),
+	},
+	"an edge reports something else": {
+		HopHandshake, Warning, "the edge itself says so", complaint("new: odd"),
+	},
+	"an edge reports and has no tunnel": {
+		HopHandshake, Broken, "holds the tunnels back", (*situation).withoutTunnels,
+	},
+	"the bootstrap Secret is gone": {HopEdge, Broken, "has not made another one yet", func(s *situation) {
+		s.noEdge()
+		s.bootstrap = nil
+	}},
+	"the bootstrap Secret of a paused Cluster is gone": {
+		HopEdge, Broken, "so nobody makes another one", func(s *situation) {
+			s.noEdge()
+			s.bootstrap, s.cluster.Spec.Paused = nil, ptr.To(true)
+		},
+	},
+	"the token in the bootstrap Secret is not on record": {
+		HopEdge, Broken, "has no record of it", func(s *situation) {
+			s.noEdge()
+			s.tunnel.Status.Tokens = nil
+		},
+	},
+	"the token in the bootstrap Secret has expired": {HopEdge, Broken, "it expired at", func(s *situation) {
+		s.noEdge()
+		s.tunnel.Status.Tokens[0].ExpiresAt = metav1.NewTime(s.now.Add(-time.Hour))
+	}},
+	"the token in the bootstrap Secret is used up": {HopEdge, Broken, "it is used up: 5 of 5", func(s *situation) {
+		s.noEdge()
+		s.tunnel.Status.Tokens[0].Uses = 5
+	}},
+	"the token is of no use, and the controller is down": {
+		HopEdge, Broken, "so nobody replaces the token", func(s *situation) {
+			s.noEdge()
+			s.noController()
+			s.tunnel.Status.Tokens = nil
+		},
+	},
+	"a request of an edge was denied": {HopEdge, Broken, "is not the newest", func(s *situation) {
+		s.noEdge()
+		s.others = append(s.others, &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "r", Annotations: map[string]string{v1alpha1.RequestTunnelAnnotation: "prod/c1"},
+			},
+			Status: certificatesv1.CertificateSigningRequestStatus{
+				Conditions: []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateDenied}},
+			},
+		})
+	}},
+
+	// The apiserver.
+	"the DNS of the edge does not have the name": {
+		HopAPIServer, Broken, "does not know the apiserver's name", func(s *situation) {
+			s.sees("DNS does not know the name")
+		},
+	},
+	"the edge has no route": {HopAPIServer, Broken, "has no route to the apiserver", func(s *situation) {
+		s.sees("there is no way there")
+	}},
+	"another server answers": {HopAPIServer, Broken, "what answers there is no apiserver", func(s *situation) {
+		s.sees("what answers is no TLS")
+	}},
+	"an observation that is newer than check": {
+		HopAPIServer, Broken, "does not reach the apiserver", func(s *situation) {
+			s.sees("odd")
+		},
+	},
+	"the serving certificate ends soon": {HopAPIServer, Warning, "nobody has renewed it", func(s *situation) {
+		s.looks.looks[0].APIServer.CertificateEnd = s.now.Add(time.Minute)
+	}},
+
+	// Requests.
+	"the serving certificate lacks the name": {
+		HopAuthentication, Broken, "has not the name that the kubeconfig verifies", func(s *situation) {
+			s.way.TLSServerName, s.tunnel.Status.Kubeconfig.TLSServerName = "other.test", "other.test"
+			s.looks.looks[0].APIServer.CertificateNames = nil
+		},
+	},
+	"the serving certificate has ended": {HopAuthentication, Broken, "not valid now", func(s *situation) {
+		s.servingEnds = s.now.Add(-time.Minute)
+	}},
+	"the serving certificate is of another CA": {
+		HopAuthentication, Broken, "is not the one that signed", func(s *situation) {
+			s.serving = s.otherCA
+		},
+	},
+	"a request is not answered": {HopAuthentication, Broken, "nobody answers at its end", func(s *situation) {
+		s.dialErr[gatewayName] = context.DeadlineExceeded
+	}},
+	"a request fails otherwise": {
+		HopAuthentication, Broken, "the way to the apiserver is cut", func(s *situation) {
+			s.dialErr[gatewayName] = errors.New("odd")
+		},
+	},
+	"the gateway has no tunnel": {HopAuthentication, Broken, "it is dark", func(s *situation) { s.tls = dark }},
+	"the gateway ends a request": {
+		HopAuthentication, Broken, "the gateway ends the connection", func(s *situation) {
+			s.serve = cut
+		},
+	},
+	"the apiserver refuses the client certificate": {
+		HopAuthentication, Broken, "does not take the client certificate", func(s *situation) {
+			s.tls = func(c *tls.Config) {
+				c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+			}
+		},
+	},
+	"the apiserver fails": {HopAuthentication, Broken, "the apiserver is not well", func(s *situation) {
+		s.serve = answers(http.StatusInternalServerError)
+	}},
+	"another server answers requests": {HopAuthentication, Broken, "is no apiserver", func(s *situation) {
+		s.serve = answers(http.StatusNotFound)
+	}},
+	"a watch does not open": {HopWatch, Broken, "streams are not", watched(cut)},
+	"a watch is forbidden": {
+		HopWatch, Broken, "may not watch", watched(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+		}),
+	},
+	"a watch ends": {HopWatch, Broken, "ends streams", watched(func(http.ResponseWriter, *http.Request) {})},
+
+	// Fairlead's own programs.
+	"the webhook is not installed": {
+		HopServers, Warning, "the webhook is not installed", func(s *situation) {
+			s.webhook = nil
+		},
+	},
+
+	// Which hop decides, of several that are broken.
+	"gateways that refuse come before edges that are away": {
+		HopPort, Broken, "nothing listens there", func(s *situation) {
+			s.refuse(refusedDial)
+			s.awayEdge()
+		},
+	},
+	"a frozen Envoy comes before the tunnels that it lost": {
+		HopRoute, Broken, "frozen, deadlocked", func(s *situation) {
+			s.withoutTunnels()
+			s.fleet.Gateways[0].Hang, s.fleet.Gateways[0].Ready, s.fleet.Gateways[1].Ready = "its admin interface", false, false
+		},
+	},
+	"what is broken comes before an earlier warning": {
+		HopAPIServer, Broken, "nothing listens there", func(s *situation) {
+			s.cluster.Spec.Paused = ptr.To(true)
+			s.sees("nothing listens there: connection refused")
+		},
+	},
+}
+
+func elsewhere(s *situation) { s.way.Server = "https://10.9.9.9:6443" }
+
+func (s *situation) notReady(reason string) {
+	c := condition(v1alpha1.ConditionKubeconfigReady, metav1.ConditionFalse, reason)
+	s.tunnel.Status.Conditions = append(s.tunnel.Status.Conditions, c)
+}
+
+func complaint(text string) func(*situation) {
+	return func(s *situation) { s.fleet.Edges[0].LastError = text }
+}
+
+// watched answers watches in its own way, and all else as an apiserver that is well.
+func watched(serve http.HandlerFunc) func(*situation) {
+	return func(s *situation) {
+		s.serve = func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("watch") == "true" {
+				serve(w, r)
+				return
+			}
+			wellServed(w, r)
+		}
+	}
+}
+
+// dark ends each handshake as a gateway does for a name without tunnels.
+func dark(c *tls.Config) {
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{MinVersion: tls.VersionTLS12}, nil
+	}
+}
+
+func TestOtherCauses(t *testing.T) {
+	for sentence, want := range others {
+		t.Run(sentence, func(t *testing.T) {
+			s := newSituation(t)
+			want.observe(s)
+			got := s.check(t)
+			verdict := got.Verdict()
+			if verdict == nil || verdict.ID != want.hop || verdict.Status != want.status ||
+				!strings.Contains(verdict.Detail+"\n"+verdict.Cause+"\n"+verdict.Cure, want.says) {
+				t.Errorf("want %s %s: %s\n%s", want.status, want.hop, want.says, shown(got))
+			}
+		})
+	}
+}

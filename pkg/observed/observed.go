@@ -1,0 +1,185 @@
+// Package observed is the one model of an edge as it is observed: a report that an xds-server holds, or a record in the
+// status of a Tunnel, goes in; out come plain values, and the facts that follow from them. Status, check, the status
+// page, the commands and the metrics take these facts from here, so each is derived once. It does not know where an
+// observation was collected (pkg/diagnose/collect) nor what it means for a Cluster (pkg/diagnose/check and summary).
+//
+// Two other types hold an edge, because they are wire formats: reportv1.EdgeState between agents, xds-servers and
+// controller, and v1alpha1.EdgeStatus in the management cluster. Each is mapped to this model in one place: APIServerOf
+// here and collect.Recorded.
+package observed
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// State is what the record of an edge comes to.
+type State string
+
+// The states of edges on record.
+const (
+	Connected State = "connected" // it has a tunnel
+	Away      State = "away"      // it has none
+	Expired   State = "expired"   // it has none, and its certificate has ended
+	Revoked   State = "revoked"
+	Unknown   State = "unknown" // it has none on record, and the record may be incomplete
+)
+
+// Edge is an edge as it is observed by the xds-servers or by the controller. What the source does not know is empty.
+type Edge struct {
+	Node      string     `json:"node"` // node name; the whole node id of a record in which that is not valid
+	ID        string     `json:"-"`    // Tunnel.spec.id
+	APIServer *APIServer `json:"apiServer,omitempty"`
+	LastError string     `json:"lastError,omitempty"` // the problem that the edge itself reports
+	Connected bool       `json:"-"`                   // it reports to an xds-server; of a record: it has a tunnel
+
+	// Known to xds-servers alone:
+
+	Server string        `json:"-"` // to which it reports, or did last
+	Since  time.Time     `json:"-"` // when Connected became what it is
+	Age    time.Duration `json:"-"` // of its report: an edge reports what changes; 0: not known
+
+	// Recorded alone:
+
+	State     State     `json:"state"`
+	Host      string    `json:"host,omitempty"`
+	Version   string    `json:"version,omitempty"`
+	Form      string    `json:"form,omitempty"`
+	Enrolled  time.Time `json:"enrolled"`
+	NotAfter  time.Time `json:"notAfter"` // of its certificate
+	LastSeen  time.Time `json:"lastSeen,omitzero"`
+	RevokedAt time.Time `json:"-"`                  // when the controller saw the revocation; zero: it has not
+	CutAt     time.Time `json:"-"`                  // when all gateways had reported no tunnel after it; zero: they have not
+	Gateways  []Gateway `json:"gateways,omitempty"` // to which it has tunnels
+}
+
+// Gateway counts the tunnels of one edge, or of several, to one gateway.
+type Gateway struct {
+	Name    string `json:"name"`
+	Tunnels int    `json:"tunnels"`
+	// WorkersWithout is on how many workers of the gateway's Envoy an edge has no tunnel, while it has some on others.
+	WorkersWithout int    `json:"workersWithout,omitempty"`
+	RTT            Millis `json:"rttMillis,omitempty"` // the median of these tunnels
+}
+
+// Millis is a time in milliseconds; 0: not known.
+type Millis float64
+
+// Duration is the same as a duration.
+func (m Millis) Duration() time.Duration {
+	return time.Duration(float64(m) * float64(time.Millisecond))
+}
+
+// DisconnectedSince returns since when an agent does not report; zero: it does, or that is not known.
+func DisconnectedSince(connected bool, since time.Time) time.Time {
+	if connected {
+		return time.Time{}
+	}
+	return since
+}
+
+// Revoked returns whether the edge is on record as revoked.
+func (e *Edge) Revoked() bool { return e.State == Revoked }
+
+// DisconnectedSince returns since when the edge's agent does not report; zero: it does, or that is not known.
+func (e *Edge) DisconnectedSince() time.Time { return DisconnectedSince(e.Connected, e.Since) }
+
+// HasTunnel returns whether the edge is on record with a tunnel, and is not revoked.
+func (e *Edge) HasTunnel() bool { return e.State == Connected }
+
+// LetIn returns whether the edge may have tunnels: it is neither revoked nor away with a certificate that has ended.
+func (e *Edge) LetIn() bool { return e.State != Revoked && e.State != Expired }
+
+// HoldsCertificate returns whether the certificate on record is valid and the edge is not revoked.
+func (e *Edge) HoldsCertificate(now time.Time) bool { return !e.Revoked() && now.Before(e.NotAfter) }
+
+// Cut returns whether it is on record that no gateway has a tunnel of the revoked edge.
+func (e *Edge) Cut() bool { return !e.CutAt.IsZero() }
+
+// Tunnels returns how many tunnels the edge has.
+func (e *Edge) Tunnels() (n int) {
+	for _, g := range e.Gateways {
+		n += g.Tunnels
+	}
+	return n
+}
+
+// WorkersWithout returns the workers without a tunnel of the edge, such as "2 workers of gateway-0"; empty: none.
+func (e *Edge) WorkersWithout() string {
+	var all []string
+	for _, g := range e.Gateways {
+		if g.WorkersWithout > 0 {
+			all = append(all, fmt.Sprintf("%d workers of %s", g.WorkersWithout, g.Name))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// Health returns what the edge reports of its apiserver.
+func (e *Edge) Health() Health { return e.APIServer.Health() }
+
+// TunnelsByGateway returns the tunnels of each gateway, such as "gateway-0:2,gateway-1:2"; empty: there are none.
+func TunnelsByGateway(gateways []Gateway) string {
+	var all []string
+	for _, g := range gateways {
+		all = append(all, fmt.Sprintf("%s:%d", g.Name, g.Tunnels))
+	}
+	return strings.Join(all, ",")
+}
+
+// APIServer is the apiserver of a workload cluster as an edge observes it.
+type APIServer struct {
+	Address          string    `json:"address,omitempty"`
+	Healthy          bool      `json:"healthy"`
+	Message          string    `json:"message,omitempty"` // why it is not healthy
+	Version          string    `json:"version,omitempty"`
+	CertificateNames []string  `json:"certificateNames,omitempty"`
+	CertificateEnd   time.Time `json:"certificateEnd,omitzero"` // zero: not known
+}
+
+// Health is what an edge finds of its apiserver.
+type Health string
+
+// The values of Health, which are also values of a label of metrics.
+const (
+	Healthy       Health = "healthy"
+	Unhealthy     Health = "unhealthy"
+	HealthUnknown Health = "unknown" // the edge has not reported it
+)
+
+// Health returns whether the apiserver is healthy; of nil it is HealthUnknown.
+func (a *APIServer) Health() Health {
+	switch {
+	case a == nil:
+		return HealthUnknown
+	case a.Healthy:
+		return Healthy
+	}
+	return Unhealthy
+}
+
+// APIServerOf returns what a report holds of an apiserver; nil: nothing.
+func APIServerOf(a *reportv1.APIServer) *APIServer {
+	if a == nil {
+		return nil
+	}
+	one := &APIServer{
+		Address: a.GetAddress(), Healthy: a.GetHealthy(), Message: a.GetMessage(), Version: a.GetVersion(),
+		CertificateNames: a.GetCertificateNames(),
+	}
+	if end := a.GetCertificateNotAfter(); end.IsValid() {
+		one.CertificateEnd = end.AsTime()
+	}
+	return one
+}
+
+// Sooner returns the sooner of two ends of certificates. Zero is an end that is not known.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/tunnels"
+)
+
+var idA = strings.Repeat("a", 24)
+
+func TestHolesAreToldOnce(t *testing.T) {
+	hole := func(node string, workers int) tunnels.Hole {
+		return tunnels.Hole{EdgeRef: model.EdgeRef{Node: node, ID: idA}, Workers: workers}
+	}
+	told := map[model.EdgeRef]int{}
+	for _, step := range []struct{ now, want []tunnels.Hole }{
+		{},
+		{now: []tunnels.Hole{hole("edge-1", 1)}, want: []tunnels.Hole{hole("edge-1", 1)}},
+		{now: []tunnels.Hole{hole("edge-1", 1)}},
+		{now: []tunnels.Hole{hole("edge-1", 2)}, want: []tunnels.Hole{hole("edge-1", 2)}},
+		{now: []tunnels.Hole{hole("edge-2", 1)}, want: []tunnels.Hole{hole("edge-2", 1), hole("edge-1", 0)}},
+		{want: []tunnels.Hole{hole("edge-2", 0)}},
+		{},
+	} {
+		var want []*reportv1.Hole
+		for _, h := range step.want {
+			want = append(want, &reportv1.Hole{Node: h.Node, TunnelId: h.ID, Workers: int32(h.Workers)})
+		}
+		if diff := cmp.Diff(want, holes(step.now, told), protocmp.Transform()); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	}
+}
+
+func TestMergePeers(t *testing.T) {
+	both := []string{"gateway-0", "gateway-1"}
+	ready := func(edges ...string) *reportv1.Peer {
+		p := &reportv1.Peer{Gateway: "gateway-0", Ready: true}
+		for _, node := range edges {
+			p.Edges = append(p.Edges, &reportv1.Edge{Node: node, TunnelId: idA})
+		}
+		return p
+	}
+	tests := map[string]struct {
+		answers []*reportv1.PeersAnswer
+		want    string
+	}{
+		"nobody was asked": {want: "[] of [], known false"},
+		"alone": {
+			answers: []*reportv1.PeersAnswer{{Gateways: []string{"gateway-1"}}},
+			want:    "[] of [], known true",
+		},
+		"the installation is not known": {answers: []*reportv1.PeersAnswer{{}}, want: "[] of [], known false"},
+		"one server did not answer": {
+			answers: []*reportv1.PeersAnswer{{Gateways: both, Settled: true}, nil},
+			want:    "[] of [], known false",
+		},
+		"one did not, but the other has all": {answers: []*reportv1.PeersAnswer{{
+			Gateways: both,
+			Peers:    []*reportv1.Peer{ready("a")},
+		}, nil}, want: "[a] of [gateway-0], known true"},
+		"a gateway that changed servers": {
+			answers: []*reportv1.PeersAnswer{{
+				Gateways: both,
+				Peers:    []*reportv1.Peer{ready("a", "b")},
+			}, {Gateways: both, Peers: []*reportv1.Peer{ready("b", "c")}}},
+			want: "[a b c] of [gateway-0], known true",
+		},
+		"one server is older than the scale-up": {
+			answers: []*reportv1.PeersAnswer{{
+				Gateways: both,
+				Peers:    []*reportv1.Peer{ready()},
+			}, {Gateways: append(slices.Clone(both), "gateway-2")}},
+			want: "[] of [gateway-0], known false",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := told(MergePeers("gateway-1", tc.answers)); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func told(p Peers) string {
+	var nodes []string
+	for _, e := range p.Edges {
+		nodes = append(nodes, e.Node)
+	}
+	return fmt.Sprintf("%v of %v, known %t", nodes, p.Ready, p.Known)
+}

@@ -1,0 +1,167 @@
+package report
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// BootBounds are how much a hub keeps of boots, and a view of those of all hubs. A token cannot take the place of other
+// workload clusters' machines before it has filled its own.
+type BootBounds struct {
+	Machines, Bytes       int // of one tunnel
+	AllMachines, AllBytes int
+	Keep                  time.Duration // after a report was received
+}
+
+// DefaultBootBounds are those of hubs and views. A booting machine sends about 1 KiB, one that failed up to 10 KiB.
+// 1,000 machines of one workload cluster may boot at the same time. A machine repeats how its boot ended for less than
+// Keep.
+var DefaultBootBounds = BootBounds{
+	Machines: 1000, Bytes: 4 << 20, AllMachines: 20_000, AllBytes: 64 << 20, Keep: 2 * time.Hour,
+}
+
+// Boot is the latest report of one machine on how it boots.
+type Boot struct {
+	Host     string    // tells the machine from others of its workload cluster
+	Received time.Time // by the clock of this process
+	// Report is shared and must not be changed.
+	Report *reportv1.BootReport
+
+	size int
+}
+
+// Boots are the latest reports of booting machines, by tunnel id and host, within bounds. It is not safe for concurrent
+// use.
+type Boots struct {
+	bounds          BootBounds
+	tunnels         map[string]*tunnelBoots
+	machines, bytes int
+	swept           time.Time
+}
+
+type tunnelBoots struct {
+	machines map[string]*Boot
+	bytes    int
+}
+
+// NewBoots returns an empty store.
+func NewBoots(b BootBounds) *Boots { return &Boots{bounds: b, tunnels: map[string]*tunnelBoots{}} }
+
+// Put keeps a report, and returns whether it is news. One that was overtaken is none. An equal one is: it shows that
+// the machine is alive.
+func (b *Boots) Put(id, host string, r *reportv1.BootReport, now time.Time) bool {
+	b.Sweep(now)
+	t := b.tunnels[id]
+	if t == nil {
+		t = &tunnelBoots{machines: map[string]*Boot{}}
+		b.tunnels[id] = t
+	}
+	if old := t.machines[host]; old != nil {
+		if old.Report.GetBootId() == r.GetBootId() && old.Report.GetSequence() > r.GetSequence() {
+			return false
+		}
+		b.remove(id, host)
+		b.tunnels[id] = t
+	}
+	size := proto.Size(r)
+	for len(t.machines) > 0 && (len(t.machines) >= b.bounds.Machines || t.bytes+size > b.bounds.Bytes) {
+		b.remove(id, t.oldest())
+	}
+	for b.machines > 0 && (b.machines >= b.bounds.AllMachines || b.bytes+size > b.bounds.AllBytes) {
+		b.removeOldest()
+	}
+	b.tunnels[id] = t // which may have become empty on the way
+	t.machines[host] = &Boot{Host: host, Received: now, Report: r, size: size}
+	t.bytes += size
+	b.machines++
+	b.bytes += size
+	return true
+}
+
+// Get returns the report of one machine; nil: there is none.
+func (b *Boots) Get(id, host string) *Boot {
+	if t := b.tunnels[id]; t != nil {
+		return t.machines[host]
+	}
+	return nil
+}
+
+// Of returns the reports of one tunnel, ordered by host.
+func (b *Boots) Of(id string) (all []Boot) {
+	if t := b.tunnels[id]; t != nil {
+		for _, m := range t.machines {
+			all = append(all, *m)
+		}
+	}
+	slices.SortFunc(all, func(a, b Boot) int { return cmp.Compare(a.Host, b.Host) })
+	return all
+}
+
+// Each calls visit for each machine, in no order. visit must not change the store.
+func (b *Boots) Each(visit func(id, host string)) {
+	for id, t := range b.tunnels {
+		for host := range t.machines {
+			visit(id, host)
+		}
+	}
+}
+
+// Machines returns how many machines have a report.
+func (b *Boots) Machines() int { return b.machines }
+
+// Bytes returns the size of all reports.
+func (b *Boots) Bytes() int { return b.bytes }
+
+func (b *Boots) remove(id, host string) {
+	t := b.tunnels[id]
+	size := t.machines[host].size
+	delete(t.machines, host)
+	t.bytes -= size
+	b.machines--
+	b.bytes -= size
+	if len(t.machines) == 0 {
+		delete(b.tunnels, id)
+	}
+}
+
+// oldest returns the machine whose report was received first.
+func (t *tunnelBoots) oldest() (host string) {
+	var at time.Time
+	for name, m := range t.machines {
+		if host == "" || m.Received.Before(at) {
+			host, at = name, m.Received
+		}
+	}
+	return host
+}
+
+// removeOldest makes room at the cost of the tunnel that takes most.
+func (b *Boots) removeOldest() {
+	most := ""
+	for id, t := range b.tunnels {
+		if most == "" || t.bytes > b.tunnels[most].bytes {
+			most = id
+		}
+	}
+	b.remove(most, b.tunnels[most].oldest())
+}
+
+// Sweep forgets old reports, at most once in a sixtieth of Keep.
+func (b *Boots) Sweep(now time.Time) {
+	if now.Sub(b.swept) < b.bounds.Keep/60 {
+		return
+	}
+	b.swept = now
+	for id, t := range b.tunnels {
+		for host, m := range t.machines {
+			if now.Sub(m.Received) > b.bounds.Keep {
+				b.remove(id, host)
+			}
+		}
+	}
+}

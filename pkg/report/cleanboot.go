@@ -1,0 +1,123 @@
+package report
+
+import (
+	"cmp"
+	"net/netip"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// A boot report is bounded like all input from outside: each part, and the whole.
+const (
+	// MaxBootReport is the most bytes of a whole report, and the largest message of a caller without a certificate.
+	MaxBootReport = 32 << 10
+	// MaxBootTail is what is kept of the end of a log.
+	MaxBootTail   = 8 << 10
+	maxBootPhases = 48 // cloud-init has 4, kubeadm about 20
+	maxAddresses  = 32 // of one machine
+)
+
+// HostOf returns what tells the machines of one workload cluster apart: the hostname, and a unique id where one is
+// known, because a hostname may be localhost.
+func HostOf(m *reportv1.Machine) string {
+	unique := cmp.Or(m.GetSystemUuid(), m.GetMachineId())
+	if unique == "" {
+		return m.GetHostname()
+	}
+	return m.GetHostname() + " " + unique
+}
+
+// CheckBoot returns why a report cannot be used, beyond what CleanBoot corrects. The error is a gRPC status.
+func CheckBoot(r *reportv1.BootReport) error {
+	if size := proto.Size(r); size > MaxBootReport {
+		return status.Errorf(codes.InvalidArgument, "a report of %d bytes is too large", size)
+	}
+	switch r.GetState() {
+	case reportv1.BootState_BOOT_STATE_RUNNING, reportv1.BootState_BOOT_STATE_SUCCEEDED,
+		reportv1.BootState_BOOT_STATE_FAILED:
+	default:
+		return status.Error(codes.InvalidArgument, "the report has no state")
+	}
+	m := r.GetMachine()
+	if !IsWord(m.GetHostname(), maxName) {
+		return status.Errorf(codes.InvalidArgument, "the report has no hostname that is a word of at most %d bytes", maxName)
+	}
+	for what, word := range map[string]string{
+		"boot id": r.GetBootId(), "system UUID": m.GetSystemUuid(), "machine id": m.GetMachineId(), "Machine": m.GetName(),
+		"provider id": m.GetProviderId(),
+	} {
+		if word != "" && !IsWord(word, 2*maxName) {
+			return status.Errorf(codes.InvalidArgument, "the report's %s is not a word of at most %d bytes", what, 2*maxName)
+		}
+	}
+	return nil
+}
+
+// CleanBoot returns what is kept of a report: field by field, so that unknown fields are dropped.
+func CleanBoot(r *reportv1.BootReport) *reportv1.BootReport {
+	m := r.GetMachine()
+	clean := &reportv1.BootReport{
+		BootId: r.GetBootId(), Sequence: r.GetSequence(), State: r.GetState(), Version: Text(r.GetVersion(), maxWord),
+		Step: Text(r.GetStep(), maxName), Message: Text(r.GetMessage(), MaxText), Tail: CleanTail(r.GetTail(), MaxBootTail),
+		Machine: &reportv1.Machine{
+			Hostname: m.GetHostname(), ProviderId: m.GetProviderId(), SystemUuid: m.GetSystemUuid(), MachineId: m.GetMachineId(),
+			Name: m.GetName(),
+		},
+	}
+	for _, a := range m.GetAddresses() {
+		if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && len(clean.Machine.Addresses) < maxAddresses {
+			clean.Machine.Addresses = append(clean.Machine.Addresses, ip.Unmap().String())
+		}
+	}
+	for _, p := range r.GetPhases() {
+		if len(clean.Phases) < maxBootPhases {
+			clean.Phases = append(clean.Phases, &reportv1.BootPhase{
+				Name: Text(p.GetName(), maxName), State: p.GetState(), Started: validTime(p.GetStarted()),
+				Ended: validTime(p.GetEnded()),
+			})
+		}
+	}
+	return clean
+}
+
+func validTime(t *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if t == nil || t.CheckValid() != nil {
+		return nil
+	}
+	return timestamppb.New(t.AsTime())
+}
+
+// CleanTail returns the end of a log: at most that many bytes, in whole lines where there are any. Runes that cannot be
+// printed become spaces, except line ends and tabs.
+func CleanTail(s string, most int) string {
+	out := make([]byte, 0, min(len(s), 4*most))
+	for _, r := range s {
+		switch {
+		case r == '\r': // of progress bars and serial lines
+		case r == '\n' || r == '\t' || unicode.IsPrint(r) && r != utf8.RuneError:
+			out = utf8.AppendRune(out, r)
+		default:
+			out = append(out, ' ')
+		}
+	}
+	if len(out) <= most {
+		return string(out)
+	}
+	cut := len(out) - most
+	for i := cut; i < len(out) && i < cut+most/2; i++ {
+		if out[i-1] == '\n' {
+			return string(out[i:])
+		}
+	}
+	for cut < len(out) && !utf8.RuneStart(out[cut]) {
+		cut++
+	}
+	return string(out[cut:])
+}

@@ -1,0 +1,40 @@
+package hub
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	callers "github.com/fairlead/fairlead/internal/caller"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// Admission decides which agents may report, and which edges gateways deny.
+type Admission interface {
+	// Admit returns nil, or a gRPC status: codes.FailedPrecondition for an edge that is revoked or whose tunnel has ended,
+	// codes.Unavailable while that is not known, or for a tunnel that is not known.
+	Admit(subject model.Subject) error
+	// Denied returns the edges and tunnels that are denied, and a channel that is closed when that changes.
+	Denied() (model.Denied, <-chan struct{})
+	// Gateways returns the names of all gateways of the installation, as far as it is known.
+	Gateways() []string
+}
+
+// caller returns the subject of the certificate that opened a stream. It must have the role.
+func caller(ctx context.Context, d model.TunnelDomain, role model.Role, now time.Time) (model.Subject, error) {
+	verify := func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) }
+	_, subject, err := callers.Of(ctx, d, verify)
+	if err != nil {
+		return model.Subject{}, err
+	}
+	if subject.Role != role {
+		return model.Subject{}, status.Errorf(codes.PermissionDenied, "this is for the role %s, not for %s", role,
+			subject.Role)
+	}
+	return subject, nil
+}

@@ -1,0 +1,307 @@
+// Package hub is the xds-server's side of reports: the reports of edges and gateways go in by their streams and boot
+// reports by Boot; out come changes to the controllers that watch, the answers to questions for agents, the tunnels
+// that the other gateways have, and metrics. It stores nothing on disk, and uses neither Kubernetes nor other hubs.
+package hub
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// maxEdges and maxGateways are how many a hub remembers, those that went away among them.
+const maxEdges, maxGateways = 50_000, 1_000
+
+var (
+	errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
+	errNewer    = status.Error(codes.Aborted, "there is a newer stream of the same edge or gateway")
+	errTooMany  = status.Error(codes.ResourceExhausted, "the server knows of too many already")
+)
+
+// Hub is the server of one xds-server. It is safe for concurrent use.
+type Hub struct {
+	reportv1.UnimplementedReportServer
+
+	domain    model.TunnelDomain
+	admission Admission
+	log       *slog.Logger
+	now       func() time.Time
+	open      context.Context
+	close     context.CancelFunc
+	said      *limit.Rates // refusals that were logged, by caller
+	lines     *limit.Rates // lines that were logged, by tunnel id
+	watching  sync.Once    // starts watchDenied
+
+	mu       sync.Mutex
+	ready    time.Time     // when the first stream was admitted; zero: none was
+	settle   time.Duration // see report.Times
+	keep     time.Duration // likewise
+	swept    time.Time     // when those that are away for long were forgotten last
+	sessions map[model.Subject]*session
+	gateways map[string]*gateway
+	edges    map[pair]*edge
+	ofTunnel map[string]int // how many of edges, by tunnel id
+	boots    *report.Boots
+	watchers map[*watcher]bool
+	looks    singleflight.Group // what agents are asked by several at the same time
+}
+
+// pair is an edge and its tunnel.
+type pair struct{ node, id string }
+
+// count is what a gateway has of one edge.
+type count struct {
+	n       int // tunnels
+	without int // workers that have none, if others have
+}
+
+// presence is whether an agent's stream is open, and since when.
+type presence struct {
+	connected bool
+	since     time.Time
+}
+
+// gateway is the state of one gateway, by its reports.
+type gateway struct {
+	presence
+	tunnels map[string]pair // by key
+	counts  map[pair]count
+	ready   bool   // it takes clients
+	hang    string // the parts of its Envoy that do not answer
+	// incomplete is why it may have tunnels that it does not report; empty: it has none.
+	incomplete string
+}
+
+// edge is the last report of an edge, as it came.
+type edge struct {
+	presence
+	report *reportv1.EdgeReport
+	said   time.Time // when it was received
+}
+
+// session is the one stream that counts of an edge or a gateway.
+type session struct {
+	subject  model.Subject
+	end      func(error)
+	reported bool
+	asked    asked
+}
+
+// New returns a hub for a gRPC server whose TLS is certs.ServerTLS.
+func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub {
+	open, closeAll := context.WithCancel(context.Background())
+	return &Hub{
+		domain: domain, admission: admission, log: log, now: time.Now, open: open, close: closeAll,
+		settle: report.DefaultTimes.Settle, keep: report.DefaultTimes.Keep,
+		said: limit.NewRates(maxSaid), lines: limit.NewRates(maxSaid), ofTunnel: map[string]int{},
+		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{},
+		boots: report.NewBoots(report.DefaultBootBounds), watchers: map[*watcher]bool{},
+	}
+}
+
+// SetTimes replaces report.DefaultTimes.
+func (h *Hub) SetTimes(t report.Times) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.settle, h.keep = t.Settle, t.Keep
+}
+
+// Close ends all streams and lets no new one in.
+func (h *Hub) Close() { h.close() }
+
+// begin makes a session the one that counts, and ends the one before.
+func (h *Hub) begin(s *session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.admitted()
+	if before := h.sessions[s.subject]; before != nil {
+		before.end(errNewer)
+	}
+	h.sessions[s.subject] = s
+	h.sweep()
+}
+
+// admitted notes the first stream that was admitted: agents can report from now on.
+func (h *Hub) admitted() {
+	if h.ready.IsZero() {
+		h.ready = h.now()
+	}
+}
+
+// finish ends a session. Its reporter is gone only if no newer session has taken its place.
+func (h *Hub) finish(s *session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.drop()
+	if h.sessions[s.subject] != s {
+		return
+	}
+	delete(h.sessions, s.subject)
+	if h.open.Err() != nil {
+		return // this server ends, which watchers see by their own streams
+	}
+	var p *presence
+	key := changeKey{kind: kindEdge, pair: pair{s.subject.Node, s.subject.ID}}
+	if s.subject.Role == model.RoleGateway {
+		key = changeKey{kind: kindGateway, gateway: s.subject.Node}
+		if g := h.gateways[s.subject.Node]; g != nil {
+			p = &g.presence
+		}
+	} else if e := h.edges[key.pair]; e != nil {
+		p = &e.presence
+	}
+	if p == nil || !p.connected {
+		return
+	}
+	*p = presence{since: h.now()}
+	h.note("reporter gone", s)
+	h.changed(key)
+}
+
+// current is nil if a session is the one that counts.
+func (h *Hub) current(s *session) error {
+	if h.sessions[s.subject] != s {
+		return errNewer
+	}
+	return nil
+}
+
+// arrive notes the first report of a session.
+func (h *Hub) arrive(s *session, p *presence) bool {
+	if s.reported {
+		return false
+	}
+	s.reported = true
+	*p = presence{connected: true, since: h.now()}
+	h.note("reporter connected", s)
+	return true
+}
+
+// edgeReport applies a report of an edge.
+func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
+	if err := report.CheckEdge(r); err != nil {
+		return err
+	}
+	if r.GetAnswer() != nil {
+		return h.answer(s, r.GetAnswer())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.current(s); err != nil {
+		return err
+	}
+	key := pair{s.subject.Node, s.subject.ID}
+	e := h.edges[key]
+	if e == nil {
+		if e = h.addEdge(key); e == nil {
+			return errTooMany
+		}
+	}
+	h.arrive(s, &e.presence)
+	e.said = h.now()
+	e.report = report.CleanEdge(r) // another one, never changed: watchers may be sending the one before
+	h.changed(changeKey{kind: kindEdge, pair: key})
+	return nil
+}
+
+// gatewayReport applies a report of a gateway.
+func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
+	if err := report.CheckGateway(r); err != nil {
+		return err
+	}
+	if r.GetAnswer() != nil {
+		return h.answer(s, r.GetAnswer())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.current(s); err != nil {
+		return err
+	}
+	if !s.reported && !r.GetSnapshot() {
+		return status.Error(codes.InvalidArgument, "the first report of a stream is not a snapshot")
+	}
+	name := s.subject.Node
+	g := h.gateways[name]
+	if g == nil {
+		if len(h.gateways) >= maxGateways && !forget(h.gateways, func(g *gateway) presence { return g.presence }) {
+			return errTooMany
+		}
+		g = &gateway{tunnels: map[string]pair{}, counts: map[pair]count{}}
+		h.gateways[name] = g
+	}
+	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > report.MaxTunnels {
+		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", report.MaxTunnels)
+	}
+	g.ready, g.hang = r.GetReady(), report.Text(r.GetHang(), report.MaxText)
+	if said := report.Text(r.GetIncomplete(), report.MaxText); said != g.incomplete {
+		g.incomplete = said
+		h.changed(changeKey{kind: kindGateway, gateway: name})
+	}
+	for key := range g.apply(r) {
+		h.changed(changeKey{kind: kindCount, gateway: name, pair: key})
+	}
+	if h.arrive(s, &g.presence) {
+		h.changed(changeKey{kind: kindGateway, gateway: name})
+	}
+	return nil
+}
+
+// apply applies a report and returns the edges whose count of tunnels has changed.
+func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
+	before := map[pair]count{}
+	set := func(key string, to pair) {
+		from, had := g.tunnels[key]
+		if had {
+			g.change(from, before, func(c *count) { c.n-- })
+			delete(g.tunnels, key)
+		}
+		if to != (pair{}) {
+			g.change(to, before, func(c *count) { c.n++ })
+			g.tunnels[key] = to
+		}
+	}
+	if r.GetSnapshot() {
+		for key := range g.tunnels {
+			set(key, pair{})
+		}
+	}
+	for _, t := range r.GetTunnels() { // first, so that an edge is not without any in between
+		set(t.GetKey(), pair{t.GetNode(), t.GetTunnelId()})
+	}
+	for _, key := range r.GetClosed() {
+		set(key, pair{})
+	}
+	for _, hole := range r.GetHoles() {
+		g.change(pair{hole.GetNode(), hole.GetTunnelId()}, before, func(c *count) { c.without = int(hole.GetWorkers()) })
+	}
+	changed := map[pair]bool{}
+	for key, c := range before {
+		if g.counts[key] != c {
+			changed[key] = true
+		}
+	}
+	return changed
+}
+
+// change changes the count of an edge, and notes in before what it was. An edge without tunnels has no count.
+func (g *gateway) change(key pair, before map[pair]count, do func(*count)) {
+	c := g.counts[key]
+	if _, noted := before[key]; !noted {
+		before[key] = c
+	}
+	if do(&c); c.n <= 0 {
+		delete(g.counts, key)
+		return
+	}
+	g.counts[key] = c
+}

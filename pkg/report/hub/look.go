@@ -1,0 +1,198 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+const (
+	// liveTime is how long a gateway has to measure its tunnels and to answer.
+	liveTime = time.Second
+)
+
+// Look is a snapshot of a hub.
+type Look struct {
+	Now      time.Time // by the hub's clock, as all times but those of tunnels
+	Settled  bool      // every agent that lives has had time to report
+	Gateways []GatewayLook
+	Edges    []*reportv1.EdgeState // they must not be changed
+}
+
+// GatewayLook is one gateway of the installation, or one that has reported.
+type GatewayLook struct {
+	Name             string
+	Installed        bool
+	Connected, Ready bool
+	Incomplete       string    // why it may have tunnels that it does not report; empty: it has none
+	Hang             string    // the parts of its Envoy that do not answer its agent; empty: all do
+	Since            time.Time // zero: it has never reported to this hub
+	Tunnels          []*reportv1.MeasuredTunnel
+	Holes            []*reportv1.Hole
+	Problem          error // why the tunnels were not measured; nil: they were, or live was not set
+}
+
+// Look returns a snapshot of the tunnels with these ids, or of all where ids is empty. live also asks the gateways that
+// report for worker, age and round-trip time of each tunnel; a gateway that does not answer within liveTime has a
+// Problem. Concurrent calls for the same ids share one question to a gateway.
+func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
+	var answers map[string]*measured
+	if live {
+		answers = h.measureAll(ctx, ids)
+	}
+	wanted := func(id string) bool { return len(ids) == 0 || slices.Contains(ids, id) }
+	installed := h.admission.Gateways()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	look := Look{Now: h.now(), Settled: !h.ready.IsZero() && !h.now().Before(h.ready.Add(h.settle))}
+	for name, g := range h.gateways {
+		one := g.look(answers[name], wanted)
+		one.Name, one.Installed = name, slices.Contains(installed, name)
+		look.Gateways = append(look.Gateways, one)
+	}
+	for _, name := range installed {
+		if h.gateways[name] == nil {
+			look.Gateways = append(look.Gateways, GatewayLook{Name: name, Installed: true})
+		}
+	}
+	for p, e := range h.edges {
+		if wanted(p.id) {
+			look.Edges = append(look.Edges, &reportv1.EdgeState{
+				Node: p.node, TunnelId: p.id, Connected: e.connected,
+				Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.said),
+			})
+		}
+	}
+	return look
+}
+
+// look returns the snapshot of a gateway, with its measurements where it answered.
+func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLook {
+	one := GatewayLook{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
+	if answer != nil {
+		one.Tunnels, one.Problem = answer.tunnels, answer.err
+	}
+	if answer == nil || answer.err != nil {
+		one.Tunnels = nil
+		for key, p := range g.tunnels {
+			if wanted(p.id) {
+				one.Tunnels = append(one.Tunnels, &reportv1.MeasuredTunnel{Tunnel: &reportv1.Tunnel{
+					Key: key, Node: p.node,
+					TunnelId: p.id,
+				}})
+			}
+		}
+	}
+	for p, c := range g.counts {
+		if c.without > 0 && wanted(p.id) {
+			one.Holes = append(one.Holes, &reportv1.Hole{Node: p.node, TunnelId: p.id, Workers: int32(c.without)})
+		}
+	}
+	return one
+}
+
+// measured is what a gateway answers.
+type measured struct {
+	tunnels []*reportv1.MeasuredTunnel
+	err     error
+}
+
+// measureAll asks all gateways that report.
+func (h *Hub) measureAll(ctx context.Context, ids []string) map[string]*measured {
+	ctx, cancel := context.WithTimeout(ctx, liveTime)
+	defer cancel()
+	answers := map[string]*measured{}
+	h.mu.Lock()
+	for name, g := range h.gateways {
+		if g.connected {
+			answers[name] = &measured{}
+		}
+	}
+	h.mu.Unlock()
+	var asked sync.WaitGroup
+	for name, to := range answers {
+		asked.Go(func() { to.tunnels, to.err = h.measure(ctx, name, ids) })
+	}
+	asked.Wait()
+	return answers
+}
+
+// measure asks one gateway.
+func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*reportv1.MeasuredTunnel, error) {
+	key := "tunnels " + gateway + " " + strings.Join(slices.Sorted(slices.Values(ids)), " ")
+	return together(ctx, h, key, liveTime, func(ctx context.Context) (all []*reportv1.MeasuredTunnel, err error) {
+		q, forget, err := h.ask(func(s *session) bool {
+			return s.subject.Role == model.RoleGateway && s.subject.Node == gateway
+		},
+			&reportv1.Question{Tunnels: &reportv1.TunnelsQuestion{TunnelIds: ids}}, maxGatewayAnswer)
+		if err != nil {
+			return nil, err
+		}
+		defer forget()
+		err = q.all(ctx, func(a *reportv1.Answer) error {
+			for _, t := range a.GetTunnels() {
+				if t.GetTunnel() == nil {
+					return errors.New("its agent's answer has a tunnel that is none")
+				}
+			}
+			all = append(all, a.GetTunnels()...)
+			return nil
+		})
+		return all, err
+	})
+}
+
+// together calls ask once for all concurrent calls with one key. The answer is shared and must not be changed.
+func together[T any](ctx context.Context, h *Hub, key string, most time.Duration,
+	ask func(context.Context) (T, error),
+) (answer T, err error) {
+	done := h.looks.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(h.open, most) // of all callers
+		defer cancel()
+		return ask(ctx)
+	})
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return answer, r.Err
+		}
+		return r.Val.(T), nil
+	case <-ctx.Done():
+		return answer, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// Dump asks an agent for the resources with these names that its Envoy runs, or for all where names is empty, and
+// writes the answer, a gzip stream, as it comes. The error is a gRPC status: codes.NotFound if the node does not report
+// here.
+func (h *Hub) Dump(ctx context.Context, node string, names []string, write func([]byte) error) error {
+	ctx, cancel := context.WithTimeout(ctx, report.DumpTime)
+	defer cancel()
+	defer context.AfterFunc(h.open, cancel)()
+	most := maxEdgeAnswer
+	if model.ValidateGatewayName(node) == nil {
+		most = maxGatewayAnswer
+	}
+	q, forget, err := h.ask(func(s *session) bool { return s.subject.Node == node },
+		&reportv1.Question{Dump: &reportv1.DumpQuestion{Names: names}}, most)
+	if err != nil {
+		return err
+	}
+	defer forget()
+	return q.all(ctx, func(a *reportv1.Answer) error {
+		if len(a.GetDump()) == 0 {
+			return nil
+		}
+		return write(a.GetDump())
+	})
+}

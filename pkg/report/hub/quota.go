@@ -1,0 +1,59 @@
+package hub
+
+import (
+	"time"
+
+	"github.com/fairlead/fairlead/internal/limit"
+)
+
+// maxTunnelEdges is how many edges of one tunnel a hub remembers: ten times the 100 that a Tunnel's status lists,
+// so that one tunnel can't take the places of others.
+const maxTunnelEdges = 1024
+
+// linesRate bounds the lines that the edges of one tunnel cause in the log by coming and going.
+var linesRate = limit.Rate{Every: 2 * time.Second, Burst: 2000}
+
+// addEdge makes room for one more edge and returns it; nil: there is no room. Where its tunnel has too many, the
+// one of them that is away for longest is forgotten.
+func (h *Hub) addEdge(key pair) *edge {
+	away := func(e *edge) presence { return e.presence }
+	if h.ofTunnel[key.id] >= maxTunnelEdges {
+		own := map[pair]*edge{}
+		for p, e := range h.edges {
+			if p.id == key.id {
+				own[p] = e
+			}
+		}
+		if gone, ok := longestAway(own, away); ok {
+			h.dropEdge(gone)
+		} else {
+			return nil
+		}
+	}
+	if len(h.edges) >= maxEdges {
+		gone, ok := longestAway(h.edges, away)
+		if !ok {
+			return nil
+		}
+		h.dropEdge(gone)
+	}
+	e := &edge{}
+	h.edges[key] = e
+	h.ofTunnel[key.id]++
+	return e
+}
+
+// dropEdge forgets an edge.
+func (h *Hub) dropEdge(key pair) {
+	delete(h.edges, key)
+	if h.ofTunnel[key.id]--; h.ofTunnel[key.id] <= 0 {
+		delete(h.ofTunnel, key.id)
+	}
+}
+
+// note logs that an edge or a gateway has come or gone.
+func (h *Hub) note(message string, s *session) {
+	if s.subject.ID == "" || h.lines.Take(s.subject.ID, linesRate) == 0 {
+		h.log.Info(message, "role", s.subject.Role, "node", s.subject.Node)
+	}
+}

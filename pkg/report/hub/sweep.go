@@ -1,0 +1,47 @@
+package hub
+
+import (
+	"time"
+)
+
+// sweep forgets agents that are away for longer than keep, at most once in a sixtieth of it.
+func (h *Hub) sweep() {
+	now := h.now()
+	if now.Sub(h.swept) < h.keep/60 {
+		return
+	}
+	h.swept = now
+	for key, e := range h.edges {
+		if e.old(now, h.keep) {
+			h.dropEdge(key)
+		}
+	}
+	for name, g := range h.gateways {
+		if g.old(now, h.keep) {
+			delete(h.gateways, name)
+		}
+	}
+}
+
+// old returns whether the agent is away for longer than keep.
+func (p presence) old(now time.Time, keep time.Duration) bool {
+	return !p.connected && now.Sub(p.since) > keep
+}
+
+// forget makes room for one more by removing the one that is away for longest. It returns false if none is away.
+func forget[K comparable, V any](all map[K]V, of func(V) presence) bool {
+	longest, ok := longestAway(all, of)
+	delete(all, longest)
+	return ok
+}
+
+// longestAway returns the one that is away for longest; false: none is away.
+func longestAway[K comparable, V any](all map[K]V, of func(V) presence) (longest K, ok bool) {
+	var since time.Time
+	for key, v := range all {
+		if p := of(v); !p.connected && (since.IsZero() || p.since.Before(since)) {
+			longest, since = key, p.since
+		}
+	}
+	return longest, !since.IsZero()
+}

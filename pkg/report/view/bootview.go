@@ -1,0 +1,47 @@
+package view
+
+import (
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// OnBoot sets the function that is called with the id of each tunnel of which a machine has reported its boot. It must
+// be called before Run, and the function must not block.
+func (v *View) OnBoot(booted func(id string)) { v.booted = booted }
+
+// Boots returns the boot reports of a tunnel's machines, ordered by host. known is false while nothing may be concluded
+// from a report that is absent: no xds-server is synced.
+func (v *View) Boots(id string) (all []report.Boot, known bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.fleet.boots.Of(id), v.fleet.started && !v.fleet.frozen()
+}
+
+// boot applies the latest report of a machine that a server has. A machine moves from one server to another, so the
+// newest report counts. The restart of a server loses none: no report is taken back. All servers together are bounded
+// as each of them is: one token can be used at all of them, and reports that they have dropped would else be kept here.
+func (f *fleet) boot(s *server, b *reportv1.MachineBoot, now time.Time) {
+	id, host, received := b.GetTunnelId(), b.GetHost(), s.local(b.GetReceived())
+	if received.After(now) {
+		received = now // clocks differ a little, and the future would make all else old
+	}
+	if old := f.boots.Get(id, host); old != nil && old.Received.After(received) {
+		return
+	}
+	if !f.boots.Put(id, host, b.GetReport(), received) {
+		return
+	}
+	if f.bootedIDs == nil {
+		f.bootedIDs = map[string]bool{}
+	}
+	f.bootedIDs[id] = true
+}
+
+// takeBooted returns the ids of the tunnels of which a machine has reported since the last call.
+func (f *fleet) takeBooted() map[string]bool {
+	ids := f.bootedIDs
+	f.bootedIDs = nil
+	return ids
+}

@@ -1,0 +1,237 @@
+// Package view is the controller's side of reports: the changes that all xds-servers send go in, and out comes the
+// state of each tunnel's edges, gateways and booting machines, with whether it is complete. It does not use Kubernetes.
+package view
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/report"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+const (
+	// resolveInterval is how soon an xds-server that is new is watched. While none is there it is startInterval.
+	resolveInterval, startInterval = 10 * time.Second, time.Second
+	// resolveTime bounds one lookup.
+	resolveTime = 5 * time.Second
+	// maxServers bounds what a wrong DNS answer makes us dial.
+	maxServers = 32
+)
+
+// Edge is one edge of a tunnel. It has no field of a report of its own, only the report as it came: pkg/controller maps
+// both to the record, v1alpha1.EdgeStatus, from which everything else is read.
+type Edge struct {
+	Node     string
+	Gateways map[string]int // tunnels by gateway
+	// Without is by gateway on how many workers of its Envoy the edge has had no tunnel for some seconds, where there are
+	// any.
+	Without map[string]int
+	// Last are the tunnels by gateway that is down, as it reported last, for report.Times.Keep.
+	Last      map[string]int
+	Connected bool      // its agent, to the control channel
+	Since     time.Time // of Connected, by the clock of this process; zero: its agent has not reported
+	// Report is the last one of its agent; nil: there is none. It is shared and must not be changed.
+	Report *reportv1.EdgeReport
+}
+
+// Live is the state of one tunnel.
+type Live struct {
+	// Known is false while no xds-server is synced, or a gateway is silent: then nothing may be concluded from what is
+	// absent.
+	Known    bool
+	Gateways []string // names of the gateways that report now, in order
+	// Incomplete are the gateways that may have tunnels which they do not report, in order: their record of connections
+	// has a gap.
+	Incomplete []string
+	Edges      []Edge // ordered by node
+}
+
+// View is the state that all xds-servers together have sent. It is safe for concurrent use.
+type View struct {
+	resolve func(ctx context.Context) ([]string, error)
+	dial    func(address string) (*grpc.ClientConn, error)
+	changed func(id string)
+	booted  func(id string) // nil: no function is set
+	log     *slog.Logger
+	times   report.Times
+
+	watches sync.WaitGroup
+
+	mu      sync.Mutex
+	fleet   *fleet
+	running map[string]bool // the servers that are being watched
+}
+
+// New returns a view that watches xds-servers, each by the connection that dial returns for one of the addresses that
+// resolve returns. changed is called with the id of each tunnel whose Live may have changed, with an empty id if it is
+// all tunnels of which that is so: Known, Gateways or Incomplete have changed. It must not block.
+func New(resolve func(ctx context.Context) ([]string, error), dial func(address string) (*grpc.ClientConn, error),
+	changed func(id string), log *slog.Logger,
+) *View {
+	return &View{
+		resolve: resolve, dial: dial, changed: changed, log: log, times: report.DefaultTimes,
+		fleet: newFleet(report.DefaultTimes), running: map[string]bool{},
+	}
+}
+
+// SetTimes replaces report.DefaultTimes. It must be called before Run.
+func (v *View) SetTimes(t report.Times) { v.times, v.fleet.times = t, t }
+
+// Tunnel returns the state of a tunnel.
+func (v *View) Tunnel(id string) Live {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.fleet.tunnel(id)
+}
+
+// Run watches until ctx ends, and returns nil then.
+func (v *View) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer v.watches.Wait()
+	defer cancel()
+	var reasons retry.Reasons
+	var resolved time.Time
+	ticker := time.NewTicker(v.times.Tick)
+	defer ticker.Stop()
+	for {
+		if now := time.Now(); now.Sub(resolved) >= v.interval() {
+			resolved = now
+			if err := v.follow(ctx); err != nil && ctx.Err() == nil && reasons.New(err) {
+				v.log.Warn("xds-servers not found, trying again", "error", err)
+			}
+		}
+		v.change(func(f *fleet, now time.Time) { f.tick(now) })
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (v *View) interval() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.fleet.frozen() {
+		return startInterval
+	}
+	return resolveInterval
+}
+
+// follow watches the servers that there are now. One that is in DNS no more is watched for as long as it goes on:
+// agents that are connected to it don't look at DNS either.
+func (v *View) follow(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, resolveTime)
+	defer cancel()
+	addresses, err := v.resolve(bounded)
+	if err != nil {
+		return fmt.Errorf("looking up xds-servers: %w", err)
+	}
+	slices.Sort(addresses)
+	addresses = slices.Compact(addresses)
+	addresses = addresses[:min(len(addresses), maxServers)]
+	var added []string
+	v.change(func(f *fleet, now time.Time) {
+		f.list(addresses, now)
+		for _, address := range addresses {
+			if !v.running[address] {
+				v.running[address] = true
+				added = append(added, address)
+			}
+		}
+	})
+	for _, address := range added {
+		v.watches.Go(func() { v.keep(ctx, address) })
+	}
+	return nil
+}
+
+// finished returns, after a stream has ended, whether the server is not in DNS any more; then it is not watched any
+// more.
+func (v *View) finished(address string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s := v.fleet.servers[address]; s != nil && s.listed {
+		return false
+	}
+	delete(v.running, address)
+	return true
+}
+
+// keep watches one server until ctx ends, or the server does and is in DNS no more.
+func (v *View) keep(ctx context.Context, address string) {
+	conn, err := v.dial(address)
+	if err != nil {
+		v.log.Error("xds-server not watched, trying again", "address", address, "error", err)
+		v.forget(address)
+		return
+	}
+	defer conn.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	log := v.log.With("address", address)
+	err = report.Keep(ctx, v.times.Reopen, log, func(ctx context.Context, patient bool) error {
+		err := v.watch(ctx, conn, address, patient)
+		v.change(func(f *fleet, now time.Time) { f.lose(address, now) })
+		if ctx.Err() == nil && v.finished(address) {
+			stop()
+		}
+		return err
+	})
+	if err != nil {
+		// A server and a controller receive a new CA at different times, and refuse each other in between. So no refusal is
+		// final.
+		log.Warn("refused by the xds-server, trying again", "error", err)
+		v.forget(address)
+	}
+}
+
+// forget lets the next lookup in DNS watch a server again.
+func (v *View) forget(address string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.running, address)
+}
+
+// watch reads one stream to its end.
+func (v *View) watch(ctx context.Context, conn *grpc.ClientConn, address string, patient bool) error {
+	stream, err := report.Open(ctx, patient,
+		func(ctx context.Context, options ...grpc.CallOption) (grpc.ServerStreamingClient[reportv1.Change], error) {
+			return reportv1.NewReportClient(conn).Watch(ctx, &reportv1.WatchRequest{}, options...)
+		})
+	if err != nil {
+		return err
+	}
+	for {
+		change, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		v.change(func(f *fleet, now time.Time) { f.apply(address, change, now) })
+	}
+}
+
+// change changes the state, and calls changed and booted for the tunnels that have changed.
+func (v *View) change(do func(f *fleet, now time.Time)) {
+	v.mu.Lock()
+	do(v.fleet, time.Now())
+	ids, booted := v.fleet.take(), v.fleet.takeBooted()
+	v.mu.Unlock()
+	for id := range ids {
+		v.changed(id)
+	}
+	if v.booted == nil {
+		return
+	}
+	for id := range booted {
+		v.booted(id)
+	}
+}

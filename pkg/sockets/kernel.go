@@ -1,0 +1,175 @@
+// Package sockets reads the TCP sockets of this network namespace from the kernel, by sock_diag(7), and ends
+// connections. Addresses go in; sockets, round-trip times, and connections that end come out. It does not know what a
+// connection is for.
+package sockets
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// States of a TCP socket, from the kernel's include/net/tcp_states.h.
+const (
+	stateEstablished = 1
+	stateFinWait1    = 4
+	stateFinWait2    = 5
+	stateCloseWait   = 8
+	stateListen      = 10
+
+	// Connected are the states of a connection that may still carry data.
+	Connected = 1<<stateEstablished | 1<<stateFinWait1 | 1<<stateFinWait2 | 1<<stateCloseWait
+	// Listening is the state of a socket that accepts connections.
+	Listening = 1 << stateListen
+)
+
+// Messages of sock_diag(7), which x/sys has no types for: struct inet_diag_req_v2 is 8 bytes and an inet_diag_sockid,
+// struct inet_diag_msg is 4 bytes, an inet_diag_sockid, and 20 more. The addresses in a sockid are as on the wire, the
+// rest is the machine's.
+const (
+	sockIDSize  = 48
+	requestSize = 8 + sockIDSize
+	messageSize = 4 + sockIDSize + 20
+	inodeAt     = messageSize - 4
+	// inodes of sockets that no process holds any more are 0.
+	noInode = 0
+)
+
+// kernelTime bounds one answer: a kernel answers in microseconds.
+const kernelTime = 2
+
+// ErrGone is the error where there is no such socket.
+var ErrGone = errors.New("there is no such socket")
+
+// Socket is one TCP socket of this network namespace. Its addresses are in the form of Plain.
+type Socket struct {
+	family        byte
+	state         byte
+	inode         uint32
+	id            [sockIDSize]byte
+	Cookie        [8]byte // of this socket alone, for as long as the machine runs
+	Local, Remote netip.AddrPort
+	// for how long it has had no data, and its round-trip time; 0 where they were not asked for
+	quiet, rtt time.Duration
+	silent     bool // nothing was sent on it yet; false where that was not asked for
+}
+
+// Kernel is a connection to sock_diag(7). Its zero value is ready. It is not safe for concurrent use.
+type Kernel struct {
+	fd     int
+	seq    uint32
+	buffer []byte
+}
+
+// Dump returns all sockets in some states: of IPv4, of IPv6, and of IPv4 by a socket of IPv6.
+func (k *Kernel) Dump(states uint32) (all []Socket, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, request(family, states, Socket{}), func(s Socket) {
+			if s.family == family && (s.inode != noInode || s.state == stateListen) {
+				all = append(all, s)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("asking the kernel for sockets: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// Get returns the socket of a connection; ErrGone if there is none.
+func (k *Kernel) Get(local, remote netip.AddrPort) (Socket, error) { return k.lookup(local, remote, 0) }
+
+// lookup is Get with further attributes, as bits.
+func (k *Kernel) lookup(local, remote netip.AddrPort, more byte) (Socket, error) {
+	var found []Socket
+	// A socket of IPv6 that has a connection of IPv4 is found by its IPv4 addresses.
+	want := Socket{family: unix.AF_INET}
+	if remote.Addr().Is6() {
+		want.family = unix.AF_INET6
+	}
+	putAddress(want.id[0:2], want.id[4:20], local)
+	putAddress(want.id[2:4], want.id[20:36], remote)
+	putNoCookie(want.id[40:48])
+	body := request(want.family, Connected, want)
+	body[2] = more
+	err := k.call(unix.SOCK_DIAG_BY_FAMILY, 0, body, func(s Socket) {
+		// Where there is no connection the kernel returns the socket that listens there.
+		if s.state != stateListen && 1<<s.state&Connected != 0 && s.inode != noInode && s.Local == local &&
+			s.Remote == remote {
+			found = append(found, s)
+		}
+	})
+	if errors.Is(err, unix.ENOENT) || err == nil && len(found) == 0 {
+		return Socket{}, ErrGone
+	}
+	if err != nil {
+		return Socket{}, fmt.Errorf("asking the kernel for a socket: %w", err)
+	}
+	return found[0], nil
+}
+
+// Destroy ends a connection, whatever its process does: that sees an error on its next use of the socket, the other end
+// a reset. It ends exactly this socket, and not another one that has its addresses by now; the error is ErrGone if it
+// is not there any more. It takes the right of Permitted.
+func (k *Kernel) Destroy(s Socket) error {
+	err := k.call(unix.SOCK_DESTROY, unix.NLM_F_ACK, request(s.family, Connected, s), func(Socket) {})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) {
+		return ErrGone
+	}
+	if err != nil {
+		return fmt.Errorf("destroying a socket: %w", err)
+	}
+	return nil
+}
+
+func request(family byte, states uint32, s Socket) []byte {
+	r := make([]byte, requestSize)
+	r[0], r[1] = family, unix.IPPROTO_TCP
+	binary.NativeEndian.PutUint32(r[4:8], states)
+	copy(r[8:], s.id[:])
+	return r
+}
+
+func putAddress(port, addr []byte, a netip.AddrPort) {
+	binary.BigEndian.PutUint16(port, a.Port())
+	copy(addr, a.Addr().AsSlice())
+}
+
+// putNoCookie is INET_DIAG_NOCOOKIE: any socket with these addresses.
+func putNoCookie(cookie []byte) {
+	for i := range cookie {
+		cookie[i] = 0xff
+	}
+}
+
+// parseSocket reads a struct inet_diag_msg.
+func parseSocket(m []byte) (Socket, bool) {
+	if len(m) < messageSize {
+		return Socket{}, false
+	}
+	s := Socket{family: m[0], state: m[1], inode: binary.NativeEndian.Uint32(m[inodeAt:]), id: [sockIDSize]byte(m[4:])}
+	size := 4
+	if s.family == unix.AF_INET6 {
+		size = 16
+	}
+	s.Local = address(s.id[0:2], s.id[4:4+size])
+	s.Remote = address(s.id[2:4], s.id[20:20+size])
+	s.Cookie = [8]byte(s.id[40:48])
+	info := tcpInfo(m[messageSize:])
+	s.quiet, s.rtt, s.silent = quietFor(info), roundTripOf(info), sentNothing(info)
+	return s, true
+}
+
+func address(port, addr []byte) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(addr) // 4 or 16 bytes
+	return Plain(netip.AddrPortFrom(a, binary.BigEndian.Uint16(port)))
+}
+
+// Plain is the one form of an address: without the zone, which the kernel does not give, and IPv4 where IPv6 maps it.
+func Plain(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+}

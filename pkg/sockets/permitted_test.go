@@ -1,0 +1,43 @@
+package sockets
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// needsRight skips a test that closes connections where the kernel does not permit it, or fails it if E2E_REQUIRED is
+// set.
+func needsRight(t testing.TB) {
+	t.Helper()
+	switch err := Permitted(); {
+	case err != nil && os.Getenv("E2E_REQUIRED") != "":
+		t.Fatalf("closing connections: %v", err)
+	case err != nil:
+		t.Skipf("can't close connections here: %v", err)
+	}
+}
+
+func TestPermittedNeedsTheCapability(t *testing.T) {
+	needsRight(t)
+	// A thread of its own, which ends with what it has given up.
+	got := make(chan error)
+	go func() { got <- withoutCapabilities(Permitted) }()
+	if err := <-got; !errors.Is(err, unix.EPERM) {
+		t.Errorf("got %v without CAP_NET_ADMIN, want EPERM", err)
+	}
+}
+
+// withoutCapabilities runs a function on a thread that has none, and ends the thread.
+func withoutCapabilities(do func() error) error {
+	runtime.LockOSThread() // and never unlocked
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return err
+	}
+	return do()
+}

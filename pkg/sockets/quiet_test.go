@@ -1,0 +1,80 @@
+package sockets
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestOnlyQuietConnectionsAreClosed has two clients at one listener, one of whom goes on to talk, and a quiet one at
+// another listener.
+func TestOnlyQuietConnectionsAreClosed(t *testing.T) {
+	needsRight(t)
+	const quiet = 300 * time.Millisecond
+	busy, idle, at := accepted(t)
+	other, _, _ := accepted(t)
+	again := time.NewTicker(quiet / 6)
+	defer again.Stop()
+	deadline := time.Now().Add(20 * quiet)
+	for {
+		if _, err := busy.Write([]byte("x")); err != nil {
+			t.Fatal("the busy connection was closed:", err)
+		}
+		closed, err := CloseQuiet([]netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port())}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if closed > 1 {
+			t.Fatalf("%d connections were closed", closed)
+		}
+		if closed == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the quiet connection is open still")
+		}
+		<-again.C
+	}
+	for name, conn := range map[string]net.Conn{"quiet": idle, "other": other} {
+		_ = conn.SetReadDeadline(time.Now().Add(quiet))
+		_, err := conn.Read(make([]byte, 1))
+		if open := errors.Is(err, os.ErrDeadlineExceeded); open == (name == "quiet") {
+			t.Errorf("reading from the %s connection: %v", name, err)
+		}
+	}
+}
+
+// accepted makes two connections to one listener.
+func accepted(t *testing.T) (first, second net.Conn, at netip.AddrPort) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+		}
+	}()
+	at = listener.Addr().(*net.TCPAddr).AddrPort()
+	for _, conn := range []*net.Conn{&first, &second} {
+		if *conn, err = net.Dial("tcp", at.String()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = (*conn).Close() })
+		if _, err := (*conn).Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return first, second, at
+}

@@ -1,0 +1,50 @@
+package sockets
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// rttAt is where the kernel's struct tcp_info has the smoothed round-trip time, in microseconds.
+const rttAt = 68
+
+// RoundTrips returns the round-trip times of all connections, by their local and remote addresses.
+func (k *Kernel) RoundTrips() (map[[2]netip.AddrPort]time.Duration, error) {
+	all := map[[2]netip.AddrPort]time.Duration{}
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		body := request(family, Connected, Socket{})
+		body[2] = 1 << (diagInfo - 1)
+		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(s Socket) {
+			if s.family == family && s.inode != noInode {
+				all[[2]netip.AddrPort{s.Local, s.Remote}] = s.rtt
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("asking the kernel for round-trip times: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// RoundTrip returns the round-trip time of one connection; 0 if there is none.
+func (k *Kernel) RoundTrip(local, remote netip.AddrPort) (time.Duration, error) {
+	s, err := k.lookup(local, remote, 1<<(diagInfo-1))
+	switch {
+	case err == ErrGone: //nolint:errorlint // it is never wrapped
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("asking the kernel for a round-trip time: %w", err)
+	}
+	return s.rtt, nil
+}
+
+// roundTripOf is in a struct tcp_info; 0 if it is not.
+func roundTripOf(info []byte) time.Duration {
+	if len(info) < rttAt+4 {
+		return 0
+	}
+	return time.Duration(binary.NativeEndian.Uint32(info[rttAt:])) * time.Microsecond
+}
