@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// edgeFlags are the command line of the edge commands.
+// edgeFlags are the flags of the edge commands.
 type edgeFlags struct {
 	management.Flags
 	all     bool
@@ -29,7 +29,7 @@ type edgeFlags struct {
 	timeout time.Duration
 }
 
-// Command is the command group edge.
+// Command returns the command group edge.
 func Command() *cobra.Command {
 	return command.Group("edge", "Look at edges, and revoke them", edgeListCommand(), edgeRevokeCommand())
 }
@@ -69,7 +69,8 @@ func edgeListCommand() *cobra.Command {
 	return cmd
 }
 
-// listTunnels lists the Tunnels of a namespace, or of all if it is empty; with a name the one of that name, which has to be there.
+// listTunnels lists the Tunnels of a namespace, or of all namespaces if it is empty. With a name it returns the Tunnel
+// of that name, or an error if it does not exist.
 func listTunnels(ctx context.Context, from client.Reader, namespace string, name []string) ([]v1alpha1.Tunnel, error) {
 	var tunnels v1alpha1.TunnelList
 	if err := from.List(ctx, &tunnels, client.InNamespace(namespace)); err != nil {
@@ -94,7 +95,7 @@ func inNamespace(namespace string) string {
 	return "namespace " + namespace
 }
 
-// edgeRow is one edge, for machines.
+// edgeRow is one edge in JSON and YAML.
 type edgeRow struct {
 	Namespace string `json:"namespace"`
 	Cluster   string `json:"cluster"`
@@ -119,13 +120,13 @@ func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 	return output.View{Data: map[string]any{"edges": all}, Table: t, Empty: "no edge is enrolled"}
 }
 
-// StateStyles are how the states of edges look.
+// StateStyles are the styles of the states of edges.
 var StateStyles = map[string]output.Style{
 	collect.EdgeConnected: output.StyleGood, collect.EdgeAway: output.StyleWarning, collect.EdgeExpired: output.StyleBad,
 	collect.EdgeRevoked: output.StyleFaint, collect.EdgeUnknown: output.StyleFaint,
 }
 
-// NodeOf is the node name of an edge.
+// NodeOf returns the node name of an edge.
 func NodeOf(e *v1alpha1.EdgeStatus) string {
 	node, _ := model.ParseNodeID(e.NodeID)
 	return node
