@@ -1,15 +1,16 @@
-// Package report makes tables and plots of recorded results. A document has markers that say which results belong where; what is
-// between them is written anew, and everything else is left alone. Equal results make equal bytes.
+// Package report makes tables and plots of recorded results. Markers in a document select the results. The text between
+// two markers is replaced, and everything else is kept. Equal results make equal bytes.
 //
-// A table, with the parameter streams downwards and the subjects across, and a plot of it:
+// This example makes a table with a row for each value of the parameter streams and a column for each subject, and a
+// plot of it:
 //
 //	<!-- bench suite=path name=throughput rows=streams columns=subject plot=bars -->
 //	<!-- /bench -->
 //
-// Settings of a marker, in which _ is a space: suite; name (several with commas); rows (a parameter, or subject; several with commas);
-// columns (a parameter, name, or subject: the default); plot
-// (bars or lines); log (x, y or xy); only.PARAMETER=VALUE or only.subject=A,B to leave others out; label (heading of the rows). The
-// special marker with facts=SUITE lists the machines that its results come from.
+// Settings of a marker, where _ stands for a space: suite; name (several with commas); rows (a parameter, or subject;
+// several with commas); columns (a parameter, name, or subject: the default); plot (bars or lines); log (x, y or xy);
+// only.PARAMETER=VALUE or only.subject=A,B to select results; label (heading of the rows). The special marker with
+// facts=SUITE lists the machines of the suite's results.
 package report
 
 import (
@@ -26,7 +27,7 @@ import (
 
 var block = regexp.MustCompile(`(?s)(<!-- bench ([^>]*?) -->\n).*?(<!-- /bench -->)`)
 
-// Write writes the tables of a document and the plots beside it from a folder of results.
+// Write updates the tables of a document, and the plots beside it, from a folder of results.
 func Write(results, document string) error {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -54,11 +55,11 @@ func Write(results, document string) error {
 
 type writer struct {
 	results string
-	plots   string // folder, beside the document
+	plots   string // folder of the plots, beside the document
 	files   map[string]record.File
 }
 
-// fill is what belongs behind a marker.
+// fill returns the text after a marker.
 func (w *writer) fill(marker string) (string, error) {
 	s, err := parse(marker)
 	if err != nil {
@@ -98,7 +99,7 @@ func (w *writer) load(suite string) (record.File, error) {
 	return file, nil
 }
 
-// facts lists the machines of the runs that results are of, one line each that is different.
+// facts lists the machines of the results' runs, without duplicates.
 func facts(file record.File) string {
 	var out strings.Builder
 	said := map[string]bool{}
@@ -117,7 +118,7 @@ func facts(file record.File) string {
 	return out.String()
 }
 
-// stolen says what a hypervisor has given of the cores' time to others, if it is known and something.
+// stolen describes the part of the cores' time that a hypervisor gave to other machines, unless it is unknown or zero.
 func stolen(m record.Machine) string {
 	if m.Stolen == 0 {
 		return ""
