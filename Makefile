@@ -1,4 +1,4 @@
-# Fairlead. `make` alone prints what there is.
+# Fairlead. `make` alone prints the targets.
 include tools/times/times.mk
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
@@ -7,11 +7,12 @@ BINARIES := controller xds-server edge-agent gateway-agent fairlead runtime-exte
 PYTHON   := bin/venv/bin/python
 LINT     := bin/golangci-lint
 
-# Tests that need a real part fail without it, instead of skipping: `make` has installed it.
+# A test that needs a real part fails without it instead of being skipped, because `make` has installed the part.
 FUZZTIME ?= 10m
 REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
-# Of these some stand on a kube-apiserver, with much of their own that runs at the same time or with little, and some on an Envoy.
+# Packages of UNIT that need a kube-apiserver: SERVED have much concurrency of their own and run with the race detector,
+# MANAGED have little. ENVOYS need an Envoy.
 SERVED   := ./internal/informers/... ./pkg/source/... ./pkg/enrol/csr/... ./pkg/probe/... ./cmd/xds-server/...
 MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
 ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/xdsproxy/... ./pkg/tunnels/... ./pkg/sockets/... ./pkg/dial/... ./deploy/envoy/...
@@ -33,17 +34,17 @@ build-race: ## build them with the race detector, for the tests, into bin/race/
 	CGO_ENABLED=1 go build -race -o bin/race/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: tools
-tools: ## install every real part: Envoy, Kubernetes, Cluster API, what tests need (20 min once, then cached)
+tools: ## install every real part: Envoy, Kubernetes, Cluster API and tools of the tests (20 min once, then cached)
 	@cd tools/install && go run .
 
-# Each target installs the parts of its topic, and no others: tools/install/sets.go lists them.
+# Each target installs only the parts of its topic: tools/install/sets.go lists them.
 TOPICS := lab apiserver managed machines operations metrics page sight
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
 
 .PHONY: envoy
-envoy: ## install Envoy alone
+envoy: ## install only Envoy
 	@cd tools/install && go run . envoy
 
 DEMO := controller xds-server edge-agent gateway-agent fairlead
@@ -52,7 +53,7 @@ space := $(empty) $(empty)
 comma := ,
 
 .PHONY: demo
-demo: ## show Cluster API managing two workload clusters that it can't dial (as root; DEMO_EXIT=1 ends by itself)
+demo: ## show Cluster API managing two workload clusters that it cannot dial (as root; DEMO_EXIT=1 exits after the last step)
 	@echo "demo: installs the parts that it needs, builds Fairlead and starts. Without any part in the cache that takes"
 	@echo "      10 to 15 minutes on two idle processors, else less than 30 seconds. The plan follows."
 	@cd tools/install && go run . -build $(subst $(space),$(comma),$(addprefix ./cmd/,$(DEMO)) ./test/demo) demo
@@ -61,29 +62,29 @@ demo: ## show Cluster API managing two workload clusters that it can't dial (as 
 ##### test
 
 .PHONY: test
-test: ## all tests, of the long proofs the short forms, and the seconds of each: what CI and the README run
+test: ## all tests, with the short forms of the long proofs, and the time of each: what CI and the README run
 	@TIMES_WITHOUT="test-parts verify-short" tools/times/run $(MAKE) --no-print-directory tools test-parts verify-short
 
-# Tests mostly wait, so these run side by side, the longest first; what the proofs after them need is built on the way.
+# Tests mostly wait, so these run in parallel, the longest first. Programs for the proofs are built at the same time.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
 	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test sight.test test-tools
 
-# Each has networks of its own. More than two at a time would make each other late.
+# Each proof has its own networks. More than two at a time would slow each other down.
 .PHONY: verify-short
-verify-short: ## of each proof the short form, and the commands of the README
+verify-short: ## the short form of each proof, and the commands of the README
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short verify-security-short test-metrics test-readme
 
 .PHONY: test-rest
-test-rest: ## of test-unit what no other part runs in whole
+test-rest: ## the packages of test-unit that no other part runs completely
 	CGO_ENABLED=1 go test -race -short $$(go list $(UNIT) | grep -vxFf <(go list $(SERVED) $(MANAGED) $(ENVOYS) ./deploy/...))
 
 .PHONY: test-unit
-test-unit: ## the quick part: no network beyond loopback, no Kubernetes, no Envoy
+test-unit: ## the fast part: no network beyond loopback, no Kubernetes, no Envoy
 	CGO_ENABLED=1 go test -race -short $(UNIT)
 
 .PHONY: test-controller
-test-controller: test-served test-managed ## what stands on a real kube-apiserver
+test-controller: test-served test-managed ## tests with a real kube-apiserver
 
 .PHONY: test-served
 test-served: parts.apiserver
@@ -94,16 +95,16 @@ test-managed: parts.managed
 	$(REQUIRED) go test $(MANAGED)
 
 .PHONY: test-controller-race
-test-controller-race: parts.managed ## the controllers with the race detector, which takes four minutes more (test-e2e runs it too)
+test-controller-race: parts.managed ## the controllers with the race detector, four minutes longer (test-e2e runs it too)
 	CGO_ENABLED=1 $(REQUIRED) go test -race ./pkg/controller/...
 
 .PHONY: test-drift
-test-drift: ## what Cluster API's own code makes of the edges in a KubeadmControlPlane, and other providers' types of the recipes
+test-drift: ## check the edges in a KubeadmControlPlane and other providers' recipes with these projects' own code and types
 	cd tools/drift && CGO_ENABLED=0 go test -trimpath -vet=off ./...
 	go test -count=1 ./deploy/recipes/...
 
 .PHONY: validate
-validate: envoy ## what stands on a real Envoy: goldens, pairs of Envoys, supervision
+validate: envoy ## tests with a real Envoy: goldens, pairs of Envoys, supervision
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
 .PHONY: test-e2e
@@ -127,7 +128,7 @@ e2e-short.test: parts.lab build
 	go test -c -ldflags=-w -o bin/test/e2e.test ./test/e2e
 
 .PHONY: verify-identity
-verify-identity: identity.test ## proof of how edges come to be trusted, stay so and are thrown out (10 min, as root)
+verify-identity: identity.test ## proof of how edges become trusted, stay trusted and are revoked (10 min, as root)
 	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/identity.test -test.v -test.timeout=20m
 
 .PHONY: verify-identity-short
@@ -140,7 +141,7 @@ identity.test: parts.lab build
 	go test -c -ldflags=-w -o bin/test/identity.test ./test/identity
 
 .PHONY: verify-kubeconfigs
-verify-kubeconfigs: kubeconfigs.test ## proof with real Cluster API: it makes, keeps, moves and removes clusters through tunnels (10 min, as root)
+verify-kubeconfigs: kubeconfigs.test ## proof with real Cluster API: it creates, keeps, moves and removes clusters through tunnels (10 min, as root)
 	cd test/kubeconfigs && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/kubeconfigs.test -test.v -test.timeout=20m
 
 .PHONY: verify-kubeconfigs-short
@@ -175,13 +176,13 @@ test-page-full: parts.page build ## the same, and with 10,000 real Clusters (a m
 	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v ./pkg/diagnose/web ./test/page
 
 .PHONY: page-screenshots
-page-screenshots: ## take the pictures of docs/page.md anew
+page-screenshots: ## take the pictures of docs/page.md again
 	cd tools/install && go run . chromium
 	mkdir -p docs/images
 	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots ./pkg/diagnose/web
 
 .PHONY: verify-sight
-verify-sight: sight.test test-page-full test-metrics ## proof that each known fault is found, named and cured by what check says (10 min, as root)
+verify-sight: sight.test test-page-full test-metrics ## proof that check finds and names each known fault, and that its cure works (10 min, as root)
 	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.timeout=20m
 
 .PHONY: verify-sight-short
@@ -189,7 +190,7 @@ verify-sight-short: sight.test test-page ## the part of it that takes two minute
 	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.short -test.timeout=5m
 
 .PHONY: verify-operations
-verify-operations: operations.test ## proof of docs/operations.md: its own commands, on an upgrade and on whatever was lost (10 min, as root)
+verify-operations: operations.test ## proof of docs/operations.md: its commands, for upgrades and after losses (10 min, as root)
 	cd test/operations && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/operations.test -test.v -test.timeout=20m
 
 .PHONY: operations.test
@@ -198,7 +199,7 @@ operations.test: parts.operations build
 	go test -c -o bin/test/operations.test ./test/operations
 
 .PHONY: verify-security
-verify-security: security.test ## attack an installation as outsider, tenant and namespace owner; prints what stopped what (as root)
+verify-security: security.test ## attack an installation as outsider, tenant and namespace owner; print which control stopped which attack (as root)
 	cd test/security && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/security.test -test.v -test.timeout=20m
 
 .PHONY: verify-security-short
@@ -210,7 +211,8 @@ security.test: parts.lab build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/security.test ./test/security
 
-# Each runs alone, because two would share the processors. A finding is a new file in testdata/fuzz of its package, which is a test from then on.
+# One at a time, because two would share the processors. A finding is a new file in testdata/fuzz of its package, which
+# every later test run includes.
 .PHONY: fuzz
 fuzz: ## run every fuzzer in turn, each for FUZZTIME (default 10m); findings are kept in testdata/fuzz
 	@mkdir -p bin
@@ -221,7 +223,7 @@ fuzz: ## run every fuzzer in turn, each for FUZZTIME (default 10m); findings are
 	done <bin/fuzzers; echo "fuzz: $$(wc -l <bin/fuzzers) fuzzers, $$failed failed"; test "$$failed" = 0
 
 .PHONY: test-metrics
-test-metrics: parts.metrics build ## a real Prometheus scrapes an installation: every figure, rule and query of the dashboard (1 min, as root)
+test-metrics: parts.metrics build ## a real Prometheus scrapes an installation: every metric, rule and query of the dashboard (1 min, as root)
 	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=10m -v ./test/metrics
 
 .PHONY: sight.test
@@ -234,7 +236,7 @@ test-readme: parts.lab build ## run every command of the README and of the quick
 	env -u FAIRLEAD_TIMES $(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
 
 .PHONY: update-golden
-update-golden: ## rewrite the golden files, and what is generated in deploy and docs
+update-golden: ## rewrite the golden files, and the generated files in deploy and docs
 	go test ./pkg/envoy -run Golden -update
 	go test ./deploy/envoy -run AsTheAgentsWriteThem -update
 	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... ./internal/cli -run WhatTheCodeSays -update
@@ -282,13 +284,13 @@ $(LINT): tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && CGO_ENABLED=0 go build -trimpath -o ../../$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: licences
-licences: ## list module, version and licence of all that the programs are made of; fails if one is unknown
+licences: ## list module, version and licence of everything in the programs; fails if one is unknown
 	@mkdir -p bin
 	@cd tools/licences && CGO_ENABLED=0 go build -trimpath -o ../../bin/licences .
 	@bin/licences . ./cmd/...
 
 .PHONY: vulncheck
-vulncheck: ## look for known vulnerabilities in what the programs call (Error 3: found some; Error 4: no database, nothing was checked)
+vulncheck: ## find known vulnerabilities in code that the programs call (Error 3: found some; Error 4: no database, nothing checked)
 	@mkdir -p bin
 	@cd tools/vulncheck && CGO_ENABLED=0 go build -trimpath -o ../../bin/vulncheck .
 	@cd tools/vulncheck && ../../bin/vulncheck ../.. ./cmd/...
@@ -309,5 +311,5 @@ $(PYTHON): tools/python/requirements.txt
 	@touch $(PYTHON)
 
 .PHONY: clean
-clean: ## remove what was built here (the cache of real parts stays)
+clean: ## remove everything that was built here (the cache of real parts stays)
 	rm -rf bin

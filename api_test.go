@@ -24,8 +24,8 @@ import (
 	"github.com/fairlead/fairlead/internal/metrics"
 )
 
-// Where the strings are that scripts rely on. The fields of the JSON are found by what is given to a struct named view, in
-// the packages of the command line, and by the tagged structs of the page.
+// Where the strings that scripts depend on are defined. Fields of JSON are found in arguments of a struct named view in
+// the packages of the command line, and in the tagged structs of the page.
 const (
 	reasonsPlace = "api/v1alpha1"
 	pagePlace    = "pkg/diagnose/web"
@@ -35,7 +35,7 @@ const (
 // commandPlaces are the packages of the fairlead command.
 var commandPlaces = []string{"internal/cli/..."}
 
-// commandOf names the command that prints a view, by the function that makes the view.
+// commandOf maps the function that makes a view to the command that prints it.
 var commandOf = map[string]string{
 	"rotationView":   "fairlead ca status",
 	"run":            "fairlead check CLUSTER",
@@ -49,9 +49,9 @@ var commandOf = map[string]string{
 	"versionCommand": "fairlead version",
 }
 
-// TestAPIListIsWhatTheCodeSays compares the list of all strings and numbers that scripts rely on with the code. A change of
-// that list is a change of the API. Run it with -update to write it anew.
-func TestAPIListIsWhatTheCodeSays(t *testing.T) {
+// TestAPIListMatchesTheCode compares the list of all strings and numbers that scripts depend on with the code. A
+// change of that list is a change of the API. Run it with -update to rewrite the list.
+func TestAPIListMatchesTheCode(t *testing.T) {
 	l := &apiList{t: t, packages: load(t)}
 	l.line("# API of names\n\n<!-- Written by `make update-golden` from the code: change it there. -->\n\n" +
 		"For authors of scripts, alerts and dashboards: every name that Fairlead keeps stable. A release that renames or removes " +
@@ -74,7 +74,7 @@ type apiList struct {
 	text     strings.Builder
 }
 
-// typed is a package of ours with its types.
+// typed is a package of this module with its types.
 type typed struct {
 	PkgPath   string
 	Fset      *token.FileSet
@@ -83,7 +83,7 @@ type typed struct {
 	TypesInfo *types.Info
 }
 
-// load reads the packages that define the API, with their types. What they import comes from the compiler.
+// load type-checks the packages that define the API. Their imports come from the compiler's export data.
 func load(t *testing.T) (all []*typed) {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export,DepOnly", "./" + reasonsPlace, "./" + pagePlace}
@@ -114,14 +114,14 @@ func load(t *testing.T) (all []*typed) {
 	return all
 }
 
-// compiled is what go list says of a package.
+// compiled is the output of go list for a package.
 type compiled struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
 	DepOnly                 bool
 }
 
-// check finds out the types of everything in a package.
+// check type-checks a package.
 func (p compiled) check(t *testing.T, set *token.FileSet, from types.Importer) *typed {
 	t.Helper()
 	all := &typed{PkgPath: p.ImportPath, Fset: set, TypesInfo: &types.Info{
@@ -149,7 +149,7 @@ func (l *apiList) line(format string, args ...any) {
 	l.text.WriteString(format + "\n")
 }
 
-// in are the packages at some places, of which there must be one.
+// in returns the packages at some places. It fails the test if there is none.
 func (l *apiList) in(places ...string) (found []*typed) {
 	l.t.Helper()
 	for _, p := range l.packages {
@@ -167,7 +167,7 @@ func (l *apiList) in(places ...string) (found []*typed) {
 	return found
 }
 
-// constants are those of a package with one of the prefixes, by name.
+// constantsOf returns the constants of a package with one of the prefixes, by name.
 func constantsOf(p *typed, prefixes ...string) (all []*types.Const) {
 	for _, name := range p.Types.Scope().Names() {
 		c, ok := p.Types.Scope().Lookup(name).(*types.Const)
@@ -205,7 +205,7 @@ func (l *apiList) reasons() {
 	}
 }
 
-// metrics lists the names, types and labels of all figures of ours.
+// metrics lists the names, types and labels of all of Fairlead's metrics.
 func (l *apiList) metrics() {
 	l.line("\n## Metrics\n\n| name | type | labels |\n|---|---|---|")
 	all := metrics.All()
@@ -215,8 +215,8 @@ func (l *apiList) metrics() {
 	}
 }
 
-// exitCodes lists the codes that a command asks for, with the comments of their constants. Where none is asked for,
-// internal/command takes 0 and 1.
+// exitCodes lists the exit codes of commands, with the comments of their constants. Errors without a code get 1 in
+// internal/command, and success is 0.
 func (l *apiList) exitCodes() {
 	codes := map[string][]string{}
 	for _, p := range l.in(commandPlaces...) {
@@ -252,7 +252,7 @@ func (l *apiList) exitCodes() {
 	}
 }
 
-// keyed is the value of a key in a literal; nil if there is none.
+// keyed returns the value of a key in a literal, or nil.
 func keyed(literal *ast.CompositeLit, key string) ast.Expr {
 	for _, e := range literal.Elts {
 		if pair, ok := e.(*ast.KeyValueExpr); ok {
@@ -264,7 +264,7 @@ func keyed(literal *ast.CompositeLit, key string) ast.Expr {
 	return nil
 }
 
-// identOf is the name that an expression consists of, behind that of a package; nil if it is anything else.
+// identOf returns the identifier of an expression, without the name of its package, or nil if it is anything else.
 func identOf(e ast.Expr) *ast.Ident {
 	if selector, ok := e.(*ast.SelectorExpr); ok {
 		return selector.Sel
@@ -273,7 +273,7 @@ func identOf(e ast.Expr) *ast.Ident {
 	return name
 }
 
-// commentOf is what stands beside the definition of a constant.
+// commentOf returns the comment beside the definition of a constant.
 func commentOf(all []*typed, of types.Object) (comment string) {
 	for _, p := range all {
 		for _, file := range p.Syntax {
@@ -289,7 +289,7 @@ func commentOf(all []*typed, of types.Object) (comment string) {
 	return comment
 }
 
-// commands lists the fields of what each command prints with -o json and -o yaml.
+// commands lists the fields that each command prints with -o json and -o yaml.
 func (l *apiList) commands() {
 	l.line("\n## JSON of the commands\n\nEvery command that takes `-o` prints these fields with `-o json`, and the same with `-o yaml`. " +
 		"A field with `?` is left\nout where it is empty. `[]` is a list, `{}` an object with any names.")
@@ -332,13 +332,13 @@ func (l *apiList) commands() {
 	}
 }
 
-// isView says whether a type is the struct that commands print.
+// isView reports whether a type is the struct that commands print.
 func isView(of types.Type) bool {
 	named, ok := of.(*types.Named)
 	return ok && strings.EqualFold(named.Obj().Name(), "view") && strings.HasPrefix(named.Obj().Pkg().Path(), modulePath)
 }
 
-// page lists the names of columns, and the fields of what the status page gets.
+// page lists the names of columns, and the fields that the status page receives.
 func (l *apiList) page() {
 	p := l.in(pagePlace)[0]
 	l.line("\n## JSON of the status page\n\nThe table's rows are arrays in the order of these columns:\n")
@@ -382,7 +382,7 @@ func (l *apiList) section(title string, fields []string) {
 	}
 }
 
-// tagged says whether a type is a struct with names for JSON.
+// tagged reports whether a type is a struct with JSON names.
 func tagged(of types.Type) bool {
 	s, ok := of.Underlying().(*types.Struct)
 	for i := 0; ok && i < s.NumFields(); i++ {
@@ -393,7 +393,7 @@ func tagged(of types.Type) bool {
 	return false
 }
 
-// fieldsOfExpr are the fields of what an expression is encoded as. Of a map that is written out its keys are fields.
+// fieldsOfExpr returns the fields of the value that an expression is encoded as. The keys of a map literal are fields.
 func fieldsOfExpr(p *typed, e ast.Expr) []string {
 	literal, ok := e.(*ast.CompositeLit)
 	if _, isMap := p.TypesInfo.TypeOf(e).Underlying().(*types.Map); !ok || !isMap {
@@ -411,20 +411,20 @@ func fieldsOfExpr(p *typed, e ast.Expr) []string {
 	return w.fields
 }
 
-// fieldsOf are the paths of all fields in the JSON of a type, with their kinds.
+// fieldsOf returns the paths of all fields in the JSON of a type, with their kinds.
 func fieldsOf(of types.Type) []string {
 	w := walk{}
 	w.inside("", of)
 	return w.fields
 }
 
-// walk goes through a type as encoding/json does.
+// walk traverses a type like encoding/json.
 type walk struct {
 	fields []string
-	above  []types.Type // structs that it is in: a type may contain itself
+	above  []types.Type // structs that contain the current type, which may contain itself
 }
 
-// value adds a field, and what is in it.
+// value adds a field and its content.
 func (w *walk) value(path, optional string, of types.Type) {
 	if kind := scalar(of); kind != "" {
 		w.fields = append(w.fields, fmt.Sprintf("`%s`%s %s", path, optional, kind))
@@ -470,7 +470,8 @@ func (w *walk) inside(path string, of types.Type) {
 	}
 }
 
-// scalar is the kind of what JSON has as one value; empty for objects and lists. Of a type with constants it names these.
+// scalar returns the kind of a JSON value, or an empty string for objects and lists. For a type with constants it lists
+// these.
 func scalar(of types.Type) string {
 	of = deref(of)
 	switch types.TypeString(of, nil) {
@@ -502,7 +503,7 @@ func basic(b *types.Basic) string {
 	return "number"
 }
 
-// values are the constants of a type of strings.
+// values lists the constants of a string type.
 func values(of types.Type) string {
 	named, ok := of.(*types.Named)
 	if !ok || basic(of.Underlying().(*types.Basic)) != "string" {

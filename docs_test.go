@@ -20,11 +20,11 @@ var (
 	docHeading = regexp.MustCompile(`(?m)^#{1,6} +(.+?)\s*$`)
 	docMake    = regexp.MustCompile("(?m)^`?(?:[A-Z_]+=\\S+ )*make ([a-z0-9.-]+)")
 	makeTarget = regexp.MustCompile(`(?m)^([a-z0-9.-]+):`)
-	// docStray is what is of use to nobody who has only this repository.
+	// docStray matches what is useless to a reader who has only this repository.
 	docStray = regexp.MustCompile(`(?i)/(?:root|Users|work)/|\bissues? #?\d|\bhelper [A-Z]\b|\b(?:TODO|FIXME|XXX)\b`)
 )
 
-// documents are all Markdown files of the repository, by path.
+// documents returns all Markdown files of the repository by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -47,7 +47,7 @@ func documents(t *testing.T) map[string]string {
 	return all
 }
 
-// linksOf are the targets of a document's links and pictures.
+// linksOf returns the targets of a document's links and pictures.
 func linksOf(text string) (all []string) {
 	text = docSpan.ReplaceAllString(docFence.ReplaceAllString(text, ""), "")
 	for _, match := range docLink.FindAllStringSubmatch(text, -1) {
@@ -56,7 +56,7 @@ func linksOf(text string) (all []string) {
 	return all
 }
 
-// anchorsOf are the fragments by which a document's headings can be linked to, as GitHub makes them.
+// anchorsOf returns the anchors of a document's headings, as GitHub makes them.
 func anchorsOf(text string) map[string]bool {
 	all := map[string]bool{}
 	for _, match := range docHeading.FindAllStringSubmatch(docFence.ReplaceAllString(text, ""), -1) {
@@ -81,7 +81,7 @@ func anchorOf(heading string) string {
 	}, heading)
 }
 
-// target is where a link in a document leads: a path and an anchor in it. ok is false where it leads out of the repository.
+// target returns the path and the anchor of a link in a document. ok is false if it leads out of the repository.
 func target(t *testing.T, from, link string) (path, anchor string, ok bool) {
 	t.Helper()
 	u, err := url.Parse(link)
@@ -98,7 +98,7 @@ func target(t *testing.T, from, link string) (path, anchor string, ok bool) {
 	return filepath.Join(filepath.Dir(from), u.Path), u.Fragment, true
 }
 
-func TestDocumentsLinkToWhatIsThere(t *testing.T) {
+func TestLinksInDocumentsResolve(t *testing.T) {
 	all, looked := documents(t), 0
 	for from, text := range all {
 		for _, link := range linksOf(text) {
@@ -119,8 +119,9 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreReached: who begins at docs/README.md comes to every document and every picture, and who begins at README.md comes there.
-func TestDocumentsAreReached(t *testing.T) {
+// TestDocumentsAreLinkedFromTheIndex checks that docs/README.md leads to every document and picture, and that README.md
+// leads to docs/README.md.
+func TestDocumentsAreLinkedFromTheIndex(t *testing.T) {
 	all := documents(t)
 	seen := map[string]bool{"README.md": true, "docs/README.md": false}
 	for queue := []string{"README.md", "docs/README.md"}; len(queue) > 0; queue = queue[1:] {
@@ -131,7 +132,7 @@ func TestDocumentsAreReached(t *testing.T) {
 				continue
 			}
 			seen[path] = true
-			if from != "README.md" && all[path] != "" { // of the README only that it leads to the index
+			if from != "README.md" && all[path] != "" { // from the README only the link to the index counts
 				queue = append(queue, path)
 			}
 		}
@@ -153,7 +154,7 @@ func TestDocumentsAreReached(t *testing.T) {
 	}
 }
 
-func TestDocumentsNameWhatMakeHas(t *testing.T) {
+func TestDocumentsNameTargetsOfTheMakefile(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +177,7 @@ func TestDocumentsNameWhatMakeHas(t *testing.T) {
 	}
 }
 
-func TestDocumentsAreForEverybody(t *testing.T) {
+func TestDocumentsAreSelfContained(t *testing.T) {
 	for from, text := range documents(t) {
 		for _, stray := range docStray.FindAllString(text, -1) {
 			t.Errorf("%s says %q, which means nothing to a reader", from, stray)
@@ -184,8 +185,8 @@ func TestDocumentsAreForEverybody(t *testing.T) {
 	}
 }
 
-// TestDocumentsNameTestsThatThereAre keeps a table of promises from naming a test that has been renamed or removed.
-func TestDocumentsNameTestsThatThereAre(t *testing.T) {
+// TestDocumentsNameExistingTests keeps the documents from naming a test that has been renamed or removed.
+func TestDocumentsNameExistingTests(t *testing.T) {
 	named := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]+)`")
 	there := map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {

@@ -1,4 +1,4 @@
-// Package fairlead_test checks what linters can't: rules that hold for the repository as a whole.
+// Package fairlead_test checks rules for the whole repository that linters cannot check.
 package fairlead_test
 
 import (
@@ -17,8 +17,8 @@ import (
 
 const modulePath = "github.com/fairlead/fairlead/"
 
-// arrows is the direction of data: a package may import of ours what stands behind it, and nothing else. Packages
-// below cmd and test may import all.
+// arrows lists the packages of this module that each package may import, in the direction of the data. Packages below
+// cmd and test may import all.
 var arrows = map[string][]string{
 	"api/v1alpha1":      nil,
 	"deploy/edge":       nil,
@@ -276,7 +276,7 @@ func TestEveryPackageHasOneDocComment(t *testing.T) {
 	}
 }
 
-// packageDoc returns the package comment of one file; nil: it has none.
+// packageDoc returns the package comment of one file, or nil.
 func packageDoc(t *testing.T, p listed, name string) *ast.CommentGroup {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
@@ -286,11 +286,11 @@ func packageDoc(t *testing.T, p listed, name string) *ast.CommentGroup {
 	return file.Doc
 }
 
-// isDirective says whether a comment is for tools alone.
+// isDirective reports whether a comment contains only directives for tools.
 func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text()) == "" }
 
-// claims are the files that may look at which id a Tunnel claims: to decide whose it is, to write it, to compare it or
-// to show it. All others act on ids, and see only those that a Tunnel has: (*v1alpha1.Tunnel).HeldID.
+// claims are the files that may read the id that a Tunnel claims: to decide about it, to write it, to compare it or to
+// show it. All others act on ids, and read only the id that a Tunnel holds: (*v1alpha1.Tunnel).HeldID.
 var claims = []string{
 	"internal/cli/config/why_verdict.go", "internal/cli/move/move.go", "pkg/diagnose/summary/row.go", "pkg/decision/candidate.go", "pkg/decision/prepared.go", "pkg/source/load.go",
 	"pkg/controller/copies/copies.go", "pkg/controller/copies/write.go", "pkg/controller/objects/decide.go",
@@ -299,16 +299,16 @@ var claims = []string{
 	"pkg/controller/tunnel/tunnel.go",
 }
 
-// TestProgramsActOnIDsThatTunnelsHave: spec.id is what the writer of a Tunnel claims. A program that acts on it ends or
-// changes what belongs to another Tunnel.
-func TestProgramsActOnIDsThatTunnelsHave(t *testing.T) {
+// TestProgramsActOnHeldIDs checks uses of spec.id, which is only the claim of the Tunnel's author. A program
+// that acts on a claim could end or change another Tunnel.
+func TestProgramsActOnHeldIDs(t *testing.T) {
 	for _, p := range packages(t) {
 		place := strings.TrimPrefix(p.ImportPath, modulePath)
 		if strings.HasPrefix(place, "api/") || strings.HasPrefix(place, "test/") {
 			continue
 		}
 		for _, name := range p.GoFiles {
-			if place+"/"+name == "pkg/source/strip.go" { // which copies spec and status
+			if place+"/"+name == "pkg/source/strip.go" { // copies spec and status
 				continue
 			}
 			set := token.NewFileSet()
@@ -334,8 +334,8 @@ func TestProgramsActOnIDsThatTunnelsHave(t *testing.T) {
 	}
 }
 
-// deciders are the files that may decide which Tunnel gets which name and id: the controller, and what works on objects
-// or files without one. An xds-server serves what the controller has recorded.
+// deciders are the files that may decide which Tunnel gets which name and id: the controller, and programs that work on
+// objects or files without a controller. An xds-server serves what the controller has recorded.
 var deciders = []string{"internal/cli/config/why.go", "pkg/controller/tunnel/names.go", "pkg/source/file.go", "pkg/source/load.go"}
 
 func TestOneProgramDecides(t *testing.T) {
@@ -360,7 +360,7 @@ func TestOneProgramDecides(t *testing.T) {
 	}
 }
 
-func TestTheModuleReplacesNothing(t *testing.T) {
+func TestTheModuleHasNoReplaceDirective(t *testing.T) {
 	data, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -370,15 +370,15 @@ func TestTheModuleReplacesNothing(t *testing.T) {
 	}
 }
 
-// A package has about packageLines lines. One with more says in its doc comment why it has more than 2,500 lines, and has at
-// most packageMost. Tests and generated files do not count.
+// A package has about packageLines lines. A package with more lines has the text packageWhy and the reason in its doc
+// comment, and at most packageMost lines. Tests and generated files do not count.
 const (
 	packageLines = 2500
 	packageMost  = 3000
 	packageWhy   = "more than 2,500 lines"
 )
 
-// oversized are the packages that are still to be split, with the lines that each may have until then.
+// oversized are the packages that are still to be split, with their limits until then.
 var oversized = map[string]int{}
 
 func TestPackagesStaySmall(t *testing.T) {
@@ -413,22 +413,22 @@ func TestPackagesStaySmall(t *testing.T) {
 	}
 }
 
-// docOf is the whole comment of a package, on one line: go list gives its first sentence alone.
+// docOf returns the complete comment of a package on one line. go list would return only its first sentence.
 func docOf(t *testing.T, p listed) string {
 	t.Helper()
 	var text strings.Builder
 	for _, name := range p.GoFiles {
-		text.WriteString(packageDoc(t, p, name).Text()) // of nil: nothing
+		text.WriteString(packageDoc(t, p, name).Text()) // Text of nil is empty
 	}
 	return strings.Join(strings.Fields(text.String()), " ")
 }
 
-// generated says whether a tool has written a file.
+// generated reports whether a tool has written a file.
 func generated(name string) bool {
 	return strings.HasSuffix(name, ".pb.go") || strings.HasPrefix(name, "zz_generated")
 }
 
-// TestFunctionsStayShort leaves out tests, whose tables may be long.
+// TestFunctionsStayShort skips tests, whose tables may be long.
 func TestFunctionsStayShort(t *testing.T) {
 	const limit = 60
 	looked := 0
@@ -459,8 +459,8 @@ func TestFunctionsStayShort(t *testing.T) {
 	}
 }
 
-// TestProgramsOutliveThreads keeps out what kills a program when a thread of its parent ends. Envoy asks for that by
-// itself unless hot restart is off. Other programs are started by package spawn, whose thread does not end.
+// TestProgramsOutliveThreads rejects options that kill a program when a thread of its parent ends. Envoy sets such an
+// option itself unless hot restart is off. Other programs are started by package spawn, whose thread never ends.
 func TestProgramsOutliveThreads(t *testing.T) {
 	hotRestart, signal := "-base-"+"id", "Pdeath"+"sig:"
 	for _, p := range packages(t) {

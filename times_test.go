@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// timed is a Makefile whose target test runs parts side by side, as that of the repository does.
+// timed is a Makefile whose target test runs parts in parallel, like the repository's Makefile.
 const timed = `include TIMES/times.mk
 .PHONY: test parts slow fails twice
 test:
@@ -26,7 +26,7 @@ twice:
 	@sleep 1.6
 `
 
-func TestMakeTellsTheSecondsOfEachPart(t *testing.T) {
+func TestMakeReportsTheTimeOfEachPart(t *testing.T) {
 	folder, err := filepath.Abs("tools/times")
 	if err != nil {
 		t.Fatal(err)

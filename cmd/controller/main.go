@@ -1,5 +1,5 @@
-// Command controller is the one program of Fairlead that writes to the management cluster and signs certificates: see
-// pkg/controller. Nothing outside of the management cluster can reach it.
+// Command controller is the only program of Fairlead that writes to the management cluster and signs certificates: see
+// pkg/controller. It cannot be reached from outside of the management cluster.
 package main
 
 import (
@@ -28,12 +28,12 @@ import (
 
 func main() { command.Main(run) }
 
-// run is the whole program; the result is its exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
 
-// flags are the command line.
+// flags holds the command line.
 type flags struct {
 	config                             controller.Config
 	tunnels                            bool
@@ -127,7 +127,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// complete parses what flags give as text, and validates all of the configuration.
+// complete parses the text values of flags, and validates the whole configuration.
 func (f *flags) complete() (err error) {
 	if f.webhookListen != "0" {
 		f.config.WebhookListen = f.webhookListen
@@ -160,7 +160,7 @@ func (f *flags) complete() (err error) {
 }
 
 func (f *flags) restConfig() (*rest.Config, error) {
-	// With an empty path this is the Pod's own configuration.
+	// An empty path selects the Pod's own configuration.
 	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
@@ -178,7 +178,8 @@ func (f *flags) manager(config *rest.Config) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Client-go wants renewals well within the lease, and tries well within the time for a renewal.
+	// Client-go requires the renew deadline to be shorter than the lease, and the retry period to be shorter than the
+	// renew deadline.
 	renew, retry := f.leaderElectLease*2/3, f.leaderElectLease/7
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
@@ -188,7 +189,7 @@ func (f *flags) manager(config *rest.Config) (ctrl.Manager, error) {
 		LeaderElection:                f.leaderElect,
 		LeaderElectionID:              "fairlead-controller",
 		LeaderElectionNamespace:       f.config.Namespace,
-		LeaderElectionReleaseOnCancel: true, // nothing is done after the controllers have ended
+		LeaderElectionReleaseOnCancel: true, // the process does nothing after its controllers have ended
 		LeaseDuration:                 &f.leaderElectLease,
 		RenewDeadline:                 &renew,
 		RetryPeriod:                   &retry,

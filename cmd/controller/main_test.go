@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestRunRefusesWhatCanNotWork(t *testing.T) {
+func TestRunRejectsInvalidFlags(t *testing.T) {
 	good := []string{"--tunnel-domain=tunnels.example.com", "--public-address=gw:443", "--apiserver-address=gw:6443", "--connect-address=gw:3128"}
 	tests := map[string]struct {
 		args    []string
@@ -42,7 +42,7 @@ func TestRunRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-func TestHelpIsNoError(t *testing.T) {
+func TestHelpSucceeds(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"--help"}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "--tunnel-domain") || stderr.Len() > 0 {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())

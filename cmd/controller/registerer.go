@@ -6,7 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// registerer replaces what is there already: controller-runtime has one registry for a process, in which tests run the program several times.
+// registerer replaces collectors that are registered already: controller-runtime has one registry per process, and
+// tests run the program several times.
 type registerer struct{ prometheus.Registerer }
 
 // Register implements prometheus.Registerer.

@@ -28,12 +28,12 @@ import (
 
 var management = kubetest.Server{CRDs: true}
 
-// credential is what a kubeconfig in these tests has.
+// credential is the credential in a kubeconfig of these tests.
 const credential = "what-only-the-kubeconfig-may-have"
 
 func TestMain(m *testing.M) { os.Exit(management.Run(m)) }
 
-// kubeconfigFile is that of the controller's ServiceAccount, with its permissions and no more.
+// kubeconfigFile writes a kubeconfig that has only the permissions of the controller's ServiceAccount.
 func kubeconfigFile(t *testing.T, config *rest.Config) string {
 	t.Helper()
 	file := clientcmdapi.NewConfig()
@@ -51,8 +51,8 @@ func kubeconfigFile(t *testing.T, config *rest.Config) string {
 	return path
 }
 
-// TestWithoutTunnelsTheProgramWritesKubeconfigsAlone runs the whole program with nothing but an apiserver.
-func TestWithoutTunnelsTheProgramWritesKubeconfigsAlone(t *testing.T) {
+// TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs runs the whole program with only an apiserver.
+func TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs(t *testing.T) {
 	config := management.Config(t)
 	api, err := kubetest.NewClient(config)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestWithoutTunnelsTheProgramWritesKubeconfigsAlone(t *testing.T) {
 	checkSpans(t, collector, ns)
 }
 
-// checkSpans looks for the way of a kubeconfig to the apiserver, and for what may not be told.
+// checkSpans checks that spans follow a kubeconfig to the apiserver and contain no secrets.
 func checkSpans(t *testing.T, c *tracetest.Collector, namespace string) {
 	t.Helper()
 	var steps []string
@@ -138,7 +138,7 @@ func checkSpans(t *testing.T, c *tracetest.Collector, namespace string) {
 	if !slices.Contains(steps, "again c1-kubeconfig true 200") && !slices.Contains(steps, "done c1-kubeconfig true 200") {
 		t.Errorf("the kubeconfig was written %v", steps)
 	}
-	// Neither what it wrote nor what it was answered; nor is a watch, or a lease, a span.
+	// Spans contain neither the objects written nor the answers. Watches and leases have no span.
 	for _, not := range []string{credential, base64.StdEncoding.EncodeToString([]byte(credential))[:16], "proxy.example.org", "watch=true"} {
 		if c.Has(not) {
 			t.Errorf("%q was sent to the collector", not)
@@ -160,7 +160,7 @@ func proxied(ctx context.Context, api client.Client, secret *corev1.Secret) erro
 	return nil
 }
 
-// checkNothingElse looks for what an installation with tunnels makes.
+// checkNothingElse checks that nothing exists that only an installation with tunnels creates.
 func checkNothingElse(t *testing.T, api client.Client, namespace string) {
 	t.Helper()
 	for where, want := range map[string][]string{"fairlead-system": nil, namespace: {"c1-kubeconfig"}} {

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 )
 
-// joinTimeout is longer than an enrolment that succeeds at the first attempt takes, and its agent to find the file.
+// joinTimeout is longer than the agent needs to find the file and to enrol at the first attempt.
 const joinTimeout = time.Minute
 
 func joinCommand() *cobra.Command {

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// joinInput makes a file standard input of the program.
+// joinInput makes a file the standard input of the program.
 func joinInput(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -59,7 +59,7 @@ func TestJoinLeavesTheFileToTheNextAgent(t *testing.T) {
 	}
 }
 
-func TestJoinRefuses(t *testing.T) {
+func TestJoinRejects(t *testing.T) {
 	for name, tc := range map[string]struct{ in, dir, want string }{
 		"garbage":                          {in: "x", dir: t.TempDir(), want: "no YAML"},
 		"more than a bootstrap file has":   {in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "no YAML"},
@@ -73,9 +73,9 @@ func TestJoinRefuses(t *testing.T) {
 	}
 }
 
-// TestAJoinedTunnelIsOfThisMachine: what the command line says about this machine counts for it, what it says about the bootstrap
-// files there does not.
-func TestAJoinedTunnelIsOfThisMachine(t *testing.T) {
+// TestMachineFlagsApplyToAJoinedTunnel proves that flags about this machine apply to a joined tunnel, and that flags
+// about bootstrap files do not.
+func TestMachineFlagsApplyToAJoinedTunnel(t *testing.T) {
 	o := options{
 		id: "bbbbbbbbbbbbbbbbbbbbbbbb", domain: "other.example.org", gateways: []string{"192.0.2.1:443"}, tokenFile: "/none", caFile: "/none",
 		proxyGiven: true, proxy: "http://proxy:3128", apiservers: []string{"127.0.0.1:6443"}, targets: []string{"10.0.0.1:6443"},

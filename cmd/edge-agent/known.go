@@ -17,20 +17,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// knownFolder holds, in the state folder, what bootstrap files said, but for the tokens. An edge that has enrolled starts by it
-// when its file is gone, is half copied or can't be read: its own key is all it needs.
+// knownFolder is the folder, in the state folder, with copies of bootstrap files without their tokens. An enrolled edge
+// starts with the copy when its file is gone, incomplete or unreadable, because it needs only its own key.
 const knownFolder = "bootstrap"
 
-// bootstrapFile is what a bootstrap file and the flags say together.
+// bootstrapFile combines a bootstrap file and the flags.
 type bootstrapFile struct {
 	edge.BootstrapFile
-	said edge.BootstrapFile // by the file alone
-	gone error              // why the file itself is of no use; nil: it is
+	fromFile edge.BootstrapFile // the file alone
+	unusable error              // why the file cannot be used; nil: it can
 }
 
 func (f bootstrapFile) addresses() []string { return slices.Concat(f.Gateway, f.Gateways) }
 
-// check returns an error for one by which no edge can start.
+// check returns an error if no edge can start with it.
 func (f bootstrapFile) check() error {
 	if err := model.TunnelDomain(f.TunnelDomain).Validate(); err != nil {
 		return err
@@ -47,10 +47,11 @@ func (f bootstrapFile) check() error {
 	return err
 }
 
-// known is what a bootstrap file said when it was last of use.
+// known is the copy of a bootstrap file when it was last valid.
 type known struct{ path string }
 
-// knownOf is the record for a bootstrap file: one for each path, so an edge of several tunnels needs to tell nothing apart.
+// knownOf returns the copy of a bootstrap file. Each path has its own copy, so several tunnels of one edge do not share
+// one.
 func knownOf(stateDir, file string) known {
 	if absolute, err := filepath.Abs(file); err == nil {
 		file = absolute
@@ -59,14 +60,14 @@ func knownOf(stateDir, file string) known {
 	return known{path: filepath.Join(stateDir, knownFolder, hex.EncodeToString(sum[:8])+".yaml")}
 }
 
-// remember writes down what a file says, unless that is known.
-func (k known) remember(file edge.BootstrapFile) error {
-	file.Token = "" // it is a secret, and used up
+// save stores the file without its token, unless the copy is current.
+func (k known) save(file edge.BootstrapFile) error {
+	file.Token = "" // the token is secret, and used up
 	body, err := yaml.Marshal(file)
 	if err != nil {
 		return fmt.Errorf("remembering bootstrap file: %w", err)
 	}
-	data := append(seal(body), body...)
+	data := append(checksum(body), body...)
 	if old, err := os.ReadFile(k.path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
@@ -76,21 +77,22 @@ func (k known) remember(file edge.BootstrapFile) error {
 	return disk.Replace(k.path, data)
 }
 
-// recall returns what the file said. A record that is damaged is none: half a CA or another id would cost the identity.
-func (k known) recall() (edge.BootstrapFile, error) {
+// load returns the stored file. It returns an error if the copy is damaged: half a CA or a wrong id would cost the
+// edge its identity.
+func (k known) load() (edge.BootstrapFile, error) {
 	data, err := os.ReadFile(k.path)
 	if err != nil {
 		return edge.BootstrapFile{}, err
 	}
 	head, body, _ := bytes.Cut(data, []byte("\n"))
-	if !bytes.Equal(append(head, '\n'), seal(body)) {
+	if !bytes.Equal(append(head, '\n'), checksum(body)) {
 		return edge.BootstrapFile{}, errors.New("recalling bootstrap file: the record is damaged")
 	}
-	return edge.ReadBootstrapFile(k.path) // the first line is a comment
+	return edge.ReadBootstrapFile(k.path) // YAML ignores the first line, which is a comment
 }
 
-// seal is the first line of a record: it tells whether the rest is whole.
-func seal(body []byte) []byte {
+// checksum returns the first line of a copy, a checksum that proves that the rest is complete.
+func checksum(body []byte) []byte {
 	sum := sha256.Sum256(body)
 	return []byte("# " + hex.EncodeToString(sum[:]) + "\n")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 )
 
-// started is what an edge has that starts with a bootstrap file and reads its credential.
+// started returns the configuration and the credential of an edge that starts with a bootstrap file, and its log.
 func started(t *testing.T, stateDir, path string) (edge.Config, edge.Credential, string) {
 	t.Helper()
 	var log bytes.Buffer
@@ -29,7 +29,7 @@ func started(t *testing.T, stateDir, path string) (edge.Config, edge.Credential,
 	return edges[0], credential, log.String()
 }
 
-func TestAnEdgeStartsWithoutTheFileThatItHadBefore(t *testing.T) {
+func TestAnEdgeStartsWithoutItsBootstrapFile(t *testing.T) {
 	spoil := func(data string) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) { write(t, filepath.Dir(path), filepath.Base(path), data) }
 	}
@@ -67,12 +67,12 @@ func TestAnEdgeStartsWithoutTheFileThatItHadBefore(t *testing.T) {
 	}
 }
 
-func TestAFileThatWasReplacedIsKnownAsItIsNow(t *testing.T) {
+func TestTheCopyOfAReplacedFileIsUpdated(t *testing.T) {
 	state := t.TempDir()
 	path := write(t, t.TempDir(), "bootstrap.yaml", bootstrap)
 	edge, _, _ := started(t, state, path)
 	write(t, filepath.Dir(path), filepath.Base(path), strings.ReplaceAll(bootstrap, "gw.", "gw2."))
-	if _, err := edge.Credential(); err != nil { // as it is read before each enrolment
+	if _, err := edge.Credential(); err != nil { // read as before each enrolment
 		t.Fatal(err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -83,7 +83,7 @@ func TestAFileThatWasReplacedIsKnownAsItIsNow(t *testing.T) {
 	}
 }
 
-func TestWhatIsKnownOfAFileIsNoSecretAndClosedToOthers(t *testing.T) {
+func TestTheCopyOfAFileHasNoTokenAndIsPrivate(t *testing.T) {
 	state := t.TempDir()
 	started(t, state, write(t, t.TempDir(), "bootstrap.yaml", bootstrap))
 	files := records(t, state)
@@ -101,7 +101,7 @@ func TestWhatIsKnownOfAFileIsNoSecretAndClosedToOthers(t *testing.T) {
 	}
 }
 
-func TestADamagedRecordDoesNoHarm(t *testing.T) {
+func TestADamagedCopyIsIgnored(t *testing.T) {
 	state := t.TempDir()
 	one := write(t, t.TempDir(), "one.yaml", bootstrap)
 	started(t, state, one)
@@ -136,7 +136,7 @@ func TestADamagedRecordDoesNoHarm(t *testing.T) {
 	}
 }
 
-func TestEachFileIsKnownByItself(t *testing.T) {
+func TestEachFileHasItsOwnCopy(t *testing.T) {
 	state, dir := t.TempDir(), t.TempDir()
 	one, two := write(t, dir, "one.yaml", bootstrap), write(t, dir, "two.yaml", strings.ReplaceAll(bootstrap, "aaa", "bbb"))
 	for _, path := range []string{one, two} {
@@ -153,7 +153,7 @@ func TestEachFileIsKnownByItself(t *testing.T) {
 	}
 }
 
-func TestAStateFolderThatCannotBeWrittenIsNoReasonToFail(t *testing.T) {
+func TestAnEdgeStartsWithoutAWritableStateFolder(t *testing.T) {
 	file := write(t, t.TempDir(), "state", "a file, in which there can be no folder")
 	if _, credential, log := started(t, file, write(t, t.TempDir(), "bootstrap.yaml", bootstrap)); credential.Token == "" || strings.Count(log, "\n") != 1 {
 		t.Errorf("got %+v, and the log %q", credential, log)

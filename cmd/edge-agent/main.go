@@ -19,12 +19,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 )
 
-// stateDir is where packages put what a program keeps.
+// stateDir is the conventional folder for the state of a program.
 const stateDir = "/var/lib/fairlead/edge"
 
 func main() { command.Main(run) }
 
-// run is the whole program; the result is its exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return command.Run(ctx, rootCommand(args), args, stdout, stderr)
 }

@@ -17,7 +17,7 @@ import (
 
 const bootstrap = "id: aaaaaaaaaaaaaaaaaaaaaaaa\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.file\nca: the file's CA\n"
 
-func TestRunRefuses(t *testing.T) {
+func TestRunRejectsInvalidFlags(t *testing.T) {
 	dir := t.TempDir()
 	good := write(t, dir, "good.yaml", bootstrap)
 	noPort := write(t, dir, "bootstrap.yaml", "gateway: gw.example.com\ntunnelDomain: tunnels.example.com\n")
@@ -55,13 +55,13 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-func TestFlagsWinOverTheBootstrapFile(t *testing.T) {
+func TestFlagsOverrideTheBootstrapFile(t *testing.T) {
 	dir := t.TempDir()
 	file := write(t, dir, "bootstrap.yaml", bootstrap)
 	tests := map[string]struct {
 		in        options
 		gateways  string
-		dials     bool // these, and not what the installation says
+		dials     bool // these addresses, and not those of the installation
 		domain    model.TunnelDomain
 		id        string
 		token, ca string
@@ -80,7 +80,7 @@ func TestFlagsWinOverTheBootstrapFile(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			tc.in.proxyGiven = true // none
+			tc.in.proxyGiven = true // explicitly none
 			tc.in.log, tc.in.agent.StateDir = slog.New(slog.DiscardHandler), t.TempDir()
 			edges, err := tc.in.edges()
 			if err != nil || len(edges) != 1 {
@@ -143,8 +143,8 @@ func TestTheProxyOfTheEnvironmentIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestTheHelpHasAllThatIsNeeded: who has only the program must get it right.
-func TestTheHelpHasAllThatIsNeeded(t *testing.T) {
+// TestTheHelpIsComplete checks that the help is sufficient for users who have only the program.
+func TestTheHelpIsComplete(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"run", "--help"}, &out, &errs); code != 0 {
 		t.Fatal(errs.String())
@@ -163,8 +163,8 @@ func TestTheHelpHasAllThatIsNeeded(t *testing.T) {
 	}
 }
 
-// TestWhatIsDeployedHasFlagsOfThisProgram reads the manifests and the unit of systemd.
-func TestWhatIsDeployedHasFlagsOfThisProgram(t *testing.T) {
+// TestDeployedManifestsUseValidFlags checks the manifests and the systemd unit.
+func TestDeployedManifestsUseValidFlags(t *testing.T) {
 	const folder = "../../deploy/edge/"
 	for _, name := range []string{"static-pod.yaml", "deployment.yaml", "sidecar.yaml"} {
 		var m manifest
@@ -194,7 +194,7 @@ func TestWhatIsDeployedHasFlagsOfThisProgram(t *testing.T) {
 	t.Error("the unit does not start the program")
 }
 
-// manifest is a Pod, or something with a template of one: the agent's program links nothing of Kubernetes, nor do its tests.
+// manifest is a Pod, or an object with a Pod template. The edge-agent and its tests do not link Kubernetes.
 type manifest struct {
 	Spec struct {
 		pod
@@ -214,7 +214,7 @@ type container struct {
 	Args  []string `json:"args"`
 }
 
-// check fails the test unless a command line is one of this program.
+// check fails the test if the program rejects a command line.
 func check(t *testing.T, args []string) {
 	t.Helper()
 	cmd := runCommand()
@@ -234,7 +234,7 @@ func check(t *testing.T, args []string) {
 	}
 }
 
-func TestBootstrapIsWrittenForAnEnvoyThatOthersStart(t *testing.T) {
+func TestBootstrapIsWrittenForASeparateEnvoy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "edge")
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"bootstrap", "--state-dir", dir, "--envoy-memory", "300Mi"}, &out, &errs); code != 0 {

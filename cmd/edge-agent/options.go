@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// options are the flags. What is given as a flag wins over the bootstrap file.
+// options holds the flags. A flag overrides the value in the bootstrap file.
 type options struct {
 	logging    logging.Flags
 	log        *slog.Logger
@@ -25,11 +25,11 @@ type options struct {
 	bootstraps []string
 	gateways   []string
 
-	// Instead of a bootstrap file, or of what is in the only one.
+	// In place of a bootstrap file, or of values in the only one.
 	id, domain, tokenFile, caFile string
 
 	proxy, noProxy, proxyCredentials string
-	proxyGiven                       bool // also as "", which is none
+	proxyGiven                       bool // even as "", which means no proxy
 
 	apiservers, targets []string
 }
@@ -52,8 +52,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 	o.logging.AddTo(flags)
 }
 
-// edges are the enrolments. It checks what has to be there at the start. A credential is read when it is needed: a leaf on disk
-// does without.
+// edges returns the configurations of the enrolments. It checks what must exist at the start. Credentials are read when
+// they are needed, because an edge with a leaf on disk needs none.
 func (o *options) edges() ([]edge.Config, error) {
 	if len(o.bootstraps) > 1 && (o.id != "" || o.domain != "" || o.tokenFile != "" || o.caFile != "") {
 		return nil, errors.New("--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: leave them out with several --bootstrap files")
@@ -80,8 +80,8 @@ func (o *options) edges() ([]edge.Config, error) {
 	return edges, nil
 }
 
-// joined is the enrolment of a file that was given to an agent that runs: what is said on the command line about the bootstrap
-// files there does not count for it, what is said about this machine and its network does.
+// joined returns the configuration for a file that was given to a running agent. Flags about this machine and its
+// network apply to it; flags about bootstrap files do not.
 func (o *options) joined(path string) (edge.Config, error) {
 	j := options{log: o.log, agent: o.agent, proxy: o.proxy, noProxy: o.noProxy, proxyCredentials: o.proxyCredentials, proxyGiven: o.proxyGiven, apiservers: o.apiservers, targets: o.targets}
 	proxy, err := j.proxyOf()
@@ -96,8 +96,8 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 	if err != nil {
 		return edge.Config{}, err
 	}
-	if file.gone != nil {
-		o.log.Warn("the bootstrap file is of no use: starting with what it said before, which is enough for an edge that has enrolled", "file", path, "error", file.gone)
+	if file.unusable != nil {
+		o.log.Warn("the bootstrap file is of no use: starting with what it said before, which is enough for an edge that has enrolled", "file", path, "error", file.unusable)
 	}
 	var unwritten sync.Once
 	config := edge.Config{Domain: model.TunnelDomain(file.TunnelDomain), Credential: func() (edge.Credential, error) {
@@ -109,7 +109,7 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 	}
 	config.Way = &dial.Way{Addresses: gateways, Proxy: proxy}
 	if len(gateways) > 1 || len(o.gateways) > 0 {
-		config.Gateways = gateways // else Envoy follows the installation, should its address change
+		config.Gateways = gateways // otherwise Envoy follows the installation if its address changes
 	}
 	if config.APIServers, err = endpoints("--local-apiserver", o.apiservers); err != nil {
 		return edge.Config{}, err
@@ -144,32 +144,32 @@ func (o *options) proxyOf() (dial.Proxy, error) {
 	return dial.ParseProxy(o.proxy, o.noProxy, credentials)
 }
 
-// file is a bootstrap file with what flags say instead of it, or what is known of one that is not there any more, or not whole.
-// An empty path: the flags alone.
+// file returns a bootstrap file, overridden by the flags. If the file is missing or invalid, it returns the stored copy
+// instead, if that is valid, and sets unusable. With an empty path it returns the flags alone.
 func (o *options) file(path string) (bootstrapFile, error) {
 	if path == "" {
-		f := o.overrule(edge.BootstrapFile{})
+		f := o.override(edge.BootstrapFile{})
 		return f, f.check()
 	}
-	said, err := edge.ReadBootstrapFile(path)
-	f := o.overrule(said)
+	fromFile, err := edge.ReadBootstrapFile(path)
+	f := o.override(fromFile)
 	if err == nil {
 		err = f.check()
 	}
 	if err == nil {
 		return f, nil
 	}
-	said, unknown := knownOf(o.agent.StateDir, path).recall()
-	if f = o.overrule(said); unknown != nil || f.check() != nil {
+	fromFile, unknown := knownOf(o.agent.StateDir, path).load()
+	if f = o.override(fromFile); unknown != nil || f.check() != nil {
 		return bootstrapFile{}, err
 	}
-	f.gone = err
+	f.unusable = err
 	return f, nil
 }
 
-// overrule puts what flags say in place of what a file says.
-func (o *options) overrule(said edge.BootstrapFile) bootstrapFile {
-	file := bootstrapFile{BootstrapFile: said, said: said}
+// override replaces values of a file by those of the flags.
+func (o *options) override(fromFile edge.BootstrapFile) bootstrapFile {
+	file := bootstrapFile{BootstrapFile: fromFile, fromFile: fromFile}
 	if o.id != "" {
 		file.ID = o.id
 	}
@@ -182,14 +182,15 @@ func (o *options) overrule(said edge.BootstrapFile) bootstrapFile {
 	return file
 }
 
-// credential reads the credential. It remembers what the file says beside it; unwritten is for saying once that it can't.
+// credential reads the credential, and stores a copy of the file. If that fails, it logs a warning once, which
+// unwritten ensures.
 func (o *options) credential(path string, unwritten *sync.Once) (edge.Credential, error) {
 	file, err := o.file(path)
 	if err != nil {
 		return edge.Credential{}, err
 	}
-	if path != "" && file.gone == nil {
-		if err := knownOf(o.agent.StateDir, path).remember(file.said); err != nil {
+	if path != "" && file.unusable == nil {
+		if err := knownOf(o.agent.StateDir, path).save(file.fromFile); err != nil {
 			unwritten.Do(func() { o.log.Warn("without its bootstrap file this edge could not start again", "error", err) })
 		}
 	}

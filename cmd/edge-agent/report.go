@@ -27,11 +27,11 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// reportOptions are the flags of edge-agent report.
+// reportOptions holds the flags of edge-agent report.
 type reportOptions struct {
-	way     options // of which those about the way are used
-	boot    boot.Config
-	logging logging.Flags
+	connection options // only the fields about the connection are used
+	boot       boot.Config
+	logging    logging.Flags
 
 	file      string
 	detach    bool
@@ -43,7 +43,7 @@ type reportOptions struct {
 	readable  sync.Once
 }
 
-// reportCommand returns the command; args are the program's arguments, with which a detached one is started.
+// reportCommand returns the command. args are the program's arguments, with which --detach starts it again.
 func reportCommand(args []string) *cobra.Command {
 	o := &reportOptions{}
 	cmd := &cobra.Command{
@@ -70,7 +70,7 @@ With --failed or --succeeded it tells how a boot ended that another program has 
   edge-agent report --failed="partition disks" --log=/var/log/partition.log`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.way.proxyGiven = cmd.Flags().Changed("proxy")
+			o.connection.proxyGiven = cmd.Flags().Changed("proxy")
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -91,10 +91,10 @@ With --failed or --succeeded it tells how a boot ended that another program has 
 func (o *reportOptions) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.file, "report-file", "/etc/fairlead/report.yaml", "file from the Secret <cluster>-boot-report: gateway, tunnelDomain, token and ca")
-	flags.StringArrayVar(&o.way.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
-	flags.StringVar(&o.way.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
-	flags.StringVar(&o.way.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
-	flags.StringVar(&o.way.proxyCredentials, "proxy-credentials-file", "", "file with a line user:password for the proxy")
+	flags.StringArrayVar(&o.connection.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
+	flags.StringVar(&o.connection.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
+	flags.StringVar(&o.connection.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
+	flags.StringVar(&o.connection.proxyCredentials, "proxy-credentials-file", "", "file with a line user:password for the proxy")
 	flags.StringVar(&o.boot.Machine, "machine", "", "name of the Machine, where neither the names nor the addresses of this machine tell it")
 	flags.StringVar(&o.boot.ProviderID, "provider-id", "", "provider id of the Machine (default: that in the kubelet's arguments)")
 	flags.DurationVar(&o.boot.Deadline, "deadline", 30*time.Minute, "after which a boot that has not ended has failed")
@@ -110,7 +110,7 @@ func (o *reportOptions) addTo(cmd *cobra.Command) {
 	o.logging.AddTo(flags)
 }
 
-// check finds what is wrong with the flags, before anything is started.
+// check validates the flags before anything is started.
 func (o *reportOptions) check() error {
 	switch {
 	case o.failed != "" && o.succeeded:
@@ -122,14 +122,14 @@ func (o *reportOptions) check() error {
 	case o.boot.Deadline <= 0 || o.boot.Repeat <= 0 || o.timeout <= 0:
 		return errors.New("--deadline, --repeat and --timeout must be more than 0")
 	}
-	if _, err := endpoints("--gateway", o.way.gateways); err != nil {
+	if _, err := endpoints("--gateway", o.connection.gateways); err != nil {
 		return err
 	}
-	_, err := o.way.proxyOf()
+	_, err := o.connection.proxyOf()
 	return err
 }
 
-// background starts this program again, without a terminal and in a session of its own, so that it outlives who started it.
+// background starts this program again without a terminal and in its own session, so that it outlives its caller.
 func (o *reportOptions) background(args []string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -138,7 +138,8 @@ func (o *reportOptions) background(args []string) error {
 	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--detach" || strings.HasPrefix(a, "--detach=") })
 	child := exec.Command(program, args...)
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// Not what this one writes to: a script that waits for the end of that would wait for the child.
+	// The child must not inherit the output of this process: a script that reads that until its end would wait for the
+	// child.
 	if file, err := os.OpenFile(o.detachLog, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
 		defer file.Close()
 		child.Stdout, child.Stderr = file, file
@@ -170,12 +171,12 @@ func (o *reportOptions) run(ctx context.Context, log *slog.Logger) error {
 	return reporter.Once(ctx, report)
 }
 
-// bootSender sends reports by what is in the file when it sends: it may come late, or be replaced.
+// bootSender sends reports with the content that the file has when it sends: the file may appear late, or be replaced.
 type bootSender struct {
 	options *reportOptions
 	log     *slog.Logger
-	file    edge.BootstrapFile  // of client
-	client  *enrolclient.Client // nil: none yet
+	file    edge.BootstrapFile  // of the client
+	client  *enrolclient.Client // nil before the first report
 }
 
 func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrolclient.Answer, error) {
@@ -208,7 +209,7 @@ func (s *bootSender) connect(file edge.BootstrapFile) (*enrolclient.Client, erro
 	if _, err := certs.Bundle(file.CA).Roots(); err != nil {
 		return nil, fmt.Errorf("reading %s: ca: %w", s.options.file, err)
 	}
-	addresses := s.options.way.gateways
+	addresses := s.options.connection.gateways
 	if len(addresses) == 0 {
 		addresses = slices.Concat(file.Gateway, file.Gateways)
 	}
@@ -219,7 +220,7 @@ func (s *bootSender) connect(file edge.BootstrapFile) (*enrolclient.Client, erro
 	if err != nil {
 		return nil, err
 	}
-	proxy, err := s.options.way.proxyOf()
+	proxy, err := s.options.connection.proxyOf()
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestReportRefusesFlagsThatCanNotBe(t *testing.T) {
+func TestReportRejectsInvalidFlags(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "report.yaml")
 	if err := os.WriteFile(broken, []byte("tunnelDomain: tunnels.example.com\ntoken: flr1.verysecret\nca: none\ngateway: gw.example.com:443\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestReportRefusesFlagsThatCanNotBe(t *testing.T) {
 	}
 }
 
-// TestReportWithoutItsFileEnds shows that an image with the unit does no harm where nobody uses it.
+// TestReportWithoutItsFileEnds shows that an image with the unit does no harm on machines without the file.
 func TestReportWithoutItsFileEnds(t *testing.T) {
 	root := t.TempDir()
 	var out, errs bytes.Buffer

@@ -1,5 +1,5 @@
-// Command fairlead shows what Fairlead does, finds what is broken, and carries out what takes the decision of an operator. Its commands
-// are in internal/cli.
+// Command fairlead shows the state of Fairlead, finds what is broken, and performs operations that need an operator's
+// decision. Its commands are in internal/cli.
 package main
 
 import (

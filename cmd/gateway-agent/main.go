@@ -28,7 +28,7 @@ import (
 
 func main() { command.Main(run) }
 
-// run is the whole program; the result is its exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
@@ -39,7 +39,7 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// options are the flags.
+// options holds the flags.
 type options struct {
 	logging                    logging.Flags
 	agent                      agent.Config
@@ -101,8 +101,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 	o.logging.AddTo(flags)
 }
 
-// gateway checks the flags, and joins what is wrong with them. The files are read when they are needed: a leaf on disk does
-// without.
+// gateway validates the flags and joins all errors. Credentials are read when they are needed, because a gateway with a
+// leaf on disk needs none.
 func (o *options) gateway() (gateway.Config, error) {
 	g := gateway.Config{Domain: model.TunnelDomain(o.domain), Name: o.name, ReadyDeadline: o.readyDeadline, MaxEdges: o.maxEdges, Credential: o.credential}
 	var xdsServer model.Endpoint

@@ -10,7 +10,7 @@ import (
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 )
 
-func TestRunRefuses(t *testing.T) {
+func TestRunRejectsInvalidFlags(t *testing.T) {
 	good := map[string]string{
 		"--name": "gateway-0", "--xds-server": "xds.example.com:8443", "--tunnel-domain": "tunnels.example.com",
 		"--ca-file": "ca.crt", "--token-file": "token", "--state-dir": t.TempDir(),

@@ -6,5 +6,5 @@ import (
 	"github.com/fairlead/fairlead/internal/clidoc"
 )
 
-// TestDocumentsSayWhatTheCodeSays: the reference of flags, and every command line in the documents.
-func TestDocumentsSayWhatTheCodeSays(t *testing.T) { clidoc.Check(t, rootCommand) }
+// TestDocumentsMatchTheCommandLine checks the reference of the flags, and every command line in the documents.
+func TestDocumentsMatchTheCommandLine(t *testing.T) { clidoc.Check(t, rootCommand) }

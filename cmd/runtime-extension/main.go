@@ -1,6 +1,6 @@
-// Command runtime-extension serves the hooks of Cluster API's Runtime SDK that bring edges along with control-plane machines:
-// see pkg/capi/hooks. It writes nothing and reads Tunnels alone. Only Cluster API's core manager calls it, and shows a client certificate:
-// answers say which Tunnels there are and what is wrong with them.
+// Command runtime-extension serves the hooks of Cluster API's Runtime SDK that add edges to control-plane machines: see
+// pkg/capi/hooks. It writes nothing and reads only Tunnels. Only Cluster API's core manager may call it, with a client
+// certificate, because answers reveal which Tunnels exist and what is wrong with them.
 package main
 
 import (
@@ -36,12 +36,12 @@ import (
 
 func main() { command.Main(run) }
 
-// run is the whole program; the result is its exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
 
-// flags are the command line.
+// flags holds the command line.
 type flags struct {
 	defaults                  inject.Variable
 	listen, certDir, clientCA string
@@ -123,7 +123,8 @@ func (f *flags) splitListen() error {
 	return nil
 }
 
-// client reads Tunnels from the apiserver: there is one request for each new Cluster, so nothing has to be kept.
+// client returns a client that reads Tunnels from the apiserver. It has no cache, because each new Cluster causes only
+// one request.
 func (f *flags) client() (client.Reader, error) {
 	config, err := f.restConfig()
 	if err != nil {
@@ -141,7 +142,7 @@ func (f *flags) client() (client.Reader, error) {
 }
 
 func (f *flags) restConfig() (*rest.Config, error) {
-	// With an empty path this is the Pod's own configuration.
+	// An empty path selects the Pod's own configuration.
 	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
@@ -150,7 +151,7 @@ func (f *flags) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// callers are the CAs of those that may call. There is no way to do without.
+// callers returns the CAs of permitted callers. They are required.
 func (f *flags) callers() (*x509.CertPool, error) {
 	if f.clientCA == "" {
 		return nil, errors.New("--client-ca: name the file with the CA of the client certificate that Cluster API shows: see docs/machines.md")
@@ -188,7 +189,7 @@ func (f *flags) server(hooks *hooks.Extension, callers *x509.CertPool) (*server.
 	return serving, nil
 }
 
-// serveHealth answers /healthz as long as the process runs, and /readyz once hooks are served.
+// serveHealth answers /healthz while the process runs, and /readyz when hooks are served.
 func serveHealth(ctx context.Context, address string, ready func(*http.Request) error) error {
 	if address == "0" {
 		return nil

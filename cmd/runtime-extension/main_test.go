@@ -25,7 +25,7 @@ import (
 
 const kubeconfig = `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"x","context":{"cluster":"c"}}],"current-context":"x"}`
 
-func TestRefusesBadFlags(t *testing.T) {
+func TestInvalidFlagsAreRejected(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func TestRefusesBadFlags(t *testing.T) {
 	}
 }
 
-// TestServes asks the program as Cluster API does, over TLS, and then replaces its certificate.
-func TestServes(t *testing.T) {
+// TestHooksAreServed calls the program over TLS like Cluster API, and then replaces its certificate.
+func TestHooksAreServed(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestServes(t *testing.T) {
 	if got, err := discover(t, pool, port, client); err != nil || len(got) != 4 {
 		t.Errorf("%d handlers: %v, %v", len(got), got, err)
 	}
-	// A caller without a certificate, or with one of another CA, gets no answer.
+	// A caller without a certificate of the CA gets no answer.
 	_, stranger := writeCertificate(t, t.TempDir())
 	for who, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a certificate of another CA": stranger} {
 		if got, err := discover(t, pool, port, certificates); err == nil {
@@ -132,7 +132,7 @@ func discover(t *testing.T, pool *x509.CertPool, port string, shows []tls.Certif
 	return discovery.Handlers, err
 }
 
-// writeCertificate writes a new certificate of a new CA, and returns that, with the certificate of a client.
+// writeCertificate writes a new certificate of a new CA. It returns the CA and the certificate of a client.
 func writeCertificate(t *testing.T, dir string) (*x509.CertPool, []tls.Certificate) {
 	t.Helper()
 	authority, err := pki.NewAuthority("test")

@@ -25,7 +25,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-const bootToken = "abcdef.0123456789abcdef" // of kubeadm, which must not leave the machine
+const bootToken = "abcdef.0123456789abcdef" // of kubeadm; it must not leave the machine
 
 // buildAgent builds the real edge-agent.
 func buildAgent(t *testing.T) string {
@@ -91,9 +91,9 @@ func (m *management) awaitBoot(t *testing.T, machine *clusterv1.Machine, reason 
 	return c
 }
 
-// TestFromTheFilesOfAMachineToItsCondition has the real edge-agent on a machine's files, the real xds-server with the permissions that
-// are deployed, the real controller and a real kube-apiserver.
-func TestFromTheFilesOfAMachineToItsCondition(t *testing.T) {
+// TestFilesOfAMachineBecomeItsCondition runs the real edge-agent with the files of a machine, the real xds-server
+// with the deployed permissions, the real controller and a real kube-apiserver.
+func TestFilesOfAMachineBecomeItsCondition(t *testing.T) {
 	agent := buildAgent(t)
 	m := newManagement(t)
 	m.xdsServer = freePort(t)
@@ -118,7 +118,8 @@ func TestFromTheFilesOfAMachineToItsCondition(t *testing.T) {
 	log := filepath.Join(root, "agent.log")
 	detach := exec.CommandContext(t.Context(), agent, "report", "--detach", "--detach-log="+log, "--report-file="+filepath.Join(root, "report.yaml"), "--gateway="+at.String(),
 		"--root="+root, "--done-file="+filepath.Join(root, "done"), "--deadline=20m", "--repeat=2h")
-	if out, err := detach.CombinedOutput(); err != nil { // which waits for the end of what it writes to
+	// CombinedOutput waits until all writers of its pipe have exited
+	if out, err := detach.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() { stopDetached(t, agent) })
@@ -152,7 +153,7 @@ func TestFromTheFilesOfAMachineToItsCondition(t *testing.T) {
 	}
 }
 
-// stopDetached ends what a test has left in the background: by the path of its program, which is this test's alone.
+// stopDetached kills the background process of a test, found by the path of its program, which only this test uses.
 func stopDetached(t *testing.T, program string) {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -173,8 +174,8 @@ func stopDetached(t *testing.T, program string) {
 	}
 }
 
-// TestWhatAReportTokenIsGoodFor tries everything else with it, and a report with every other token.
-func TestWhatAReportTokenIsGoodFor(t *testing.T) {
+// TestAReportTokenOnlyReportsBoots tries every other use of a report token, and reports with every other token.
+func TestAReportTokenOnlyReportsBoots(t *testing.T) {
 	m := newManagement(t)
 	at, _ := start(t, m)
 	edgeToken, bundle := m.bootstrap(t, "r1")
@@ -199,7 +200,7 @@ func TestWhatAReportTokenIsGoodFor(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// Even where somebody puts the hash of one kind among those of the other, the server does not look there.
+	// Even if the hash of a report token is stored with those of bootstrap tokens, the server rejects it by its prefix.
 	tunnel := m.tunnel(t, "r1")
 	tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: tunnel.Status.Tokens[0].ExpiresAt, MaxUses: 9})
 	if err := m.Status().Update(context.WithoutCancel(t.Context()), tunnel); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// installation is what the controller publishes.
+// installation returns the trust bundle that the controller publishes.
 func (m *management) installation(t *testing.T) certs.Bundle {
 	t.Helper()
 	var published corev1.ConfigMap
@@ -23,13 +23,13 @@ func (m *management) installation(t *testing.T) certs.Bundle {
 	return certs.Bundle(published.Data[v1alpha1.TrustBundleKey])
 }
 
-// With a real kube-apiserver, the permissions that are deployed, and the real controller, which makes another CA when all
-// that was known of its own is gone.
-func TestANewLeafComesWithANewCA(t *testing.T) {
+// The test uses a real kube-apiserver, the deployed permissions, and the real controller, which makes a new CA after
+// every copy of the old one has been deleted.
+func TestANewCAIssuesANewLeaf(t *testing.T) {
 	m := newManagement(t)
 	at, _ := start(t, m)
 	old := m.installation(t)
-	m.stopController() // which would restore each of them from the others
+	m.stopController() // a running controller would restore each copy from the others
 	in := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "fairlead-system", Name: name}
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
-// config is what the flags say, parsed and validated.
+// config is the parsed and validated configuration.
 type config struct {
 	inst                 model.Installation
 	listen, healthListen string
 	metricsListen        string
-	perCluster           bool // series for each workload cluster
+	perCluster           bool // one series per workload cluster
 	namespace            string
 	gatewayUser          string
-	gatewaySet           string               // the StatefulSet of the gateways; empty: inst names them
+	gatewaySet           string               // the StatefulSet of the gateways; empty: inst lists the gateways
 	replicaAddress       model.ReplicaAddress // of the gateways of a StatefulSet
 	stateDir             string
 	rest                 *rest.Config
@@ -31,7 +31,7 @@ type config struct {
 	inspect              inspectConfig
 }
 
-// flags are the command line.
+// flags holds the command line.
 type flags struct {
 	config
 	domain, public, control string
@@ -97,7 +97,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	f.traces.AddTo(set)
 }
 
-// complete parses what flags give as text, and joins what is wrong with it.
+// complete parses the text values of flags, and joins all errors.
 func (f *flags) complete() error {
 	f.inst.Domain = model.TunnelDomain(f.domain)
 	if f.accessLog != "off" {
@@ -129,7 +129,7 @@ func (f *flags) complete() error {
 	return f.readKubeconfig()
 }
 
-// completeGateways checks the one way by which the server knows the gateways.
+// completeGateways checks that exactly one source of the gateways is configured.
 func (f *flags) completeGateways() error {
 	switch {
 	case f.gatewaySet == "" && len(f.gateways) == 0:
@@ -165,7 +165,7 @@ func (f *flags) checkReplicaAddress(example string) error {
 	return nil
 }
 
-// parseGateway reads gateway-<i>[=host:port].
+// parseGateway parses gateway-<i>[=host:port].
 func parseGateway(s string) (model.Gateway, error) {
 	name, peer, several := strings.Cut(s, "=")
 	gateway := model.Gateway{Name: name}
@@ -180,13 +180,13 @@ func parseGateway(s string) (model.Gateway, error) {
 }
 
 func (f *flags) readKubeconfig() (err error) {
-	// With an empty path this is the Pod's own configuration.
+	// An empty path selects the Pod's own configuration.
 	if f.rest, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig); err != nil {
 		return fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
 	}
 	f.rest.UserAgent = "fairlead-xds-server"
-	// The apiserver's own fairness limits clients. The default here, 5 requests a second, would make edges that enrol
-	// together wait until nobody listens any more.
+	// The apiserver's own fairness limits clients. With the default of 5 requests per second, edges that enrol together
+	// would wait until their calls time out.
 	f.rest.QPS = -1
 	f.rest.Wrap(traces.Transport)
 	return nil

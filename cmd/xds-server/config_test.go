@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// arguments are good ones but for what a case changes; an empty value leaves the flag out.
+// arguments returns valid arguments with some changed. An empty value removes the flag.
 func arguments(change map[string]string) (args []string) {
 	all := map[string]string{
 		"--tunnel-domain": "tunnels.example.com", "--public-address": "gateways.example.com:443", "--control-address": "10.0.0.9:18000",
@@ -23,7 +23,7 @@ func arguments(change map[string]string) (args []string) {
 	return args
 }
 
-func TestRunRefuses(t *testing.T) {
+func TestRunRejectsInvalidFlags(t *testing.T) {
 	tests := map[string]struct {
 		change map[string]string
 		more   []string

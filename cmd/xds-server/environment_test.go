@@ -34,7 +34,7 @@ const (
 	domain = model.TunnelDomain("tunnels.example.com")
 )
 
-// kube is installed with the permissions of the xds-server.
+// kube has the deployed permissions of the xds-server.
 var kube = kubetest.Server{CRDs: true, Prepare: func(ctx context.Context, config *rest.Config) error {
 	admin, err := kubetest.NewClient(config)
 	if err != nil {
@@ -43,16 +43,16 @@ var kube = kubetest.Server{CRDs: true, Prepare: func(ctx context.Context, config
 	return kubetest.Deploy(ctx, admin, "namespace.yaml", "xds-server.yaml")
 }}
 
-// TestMain sets no logger of controller-runtime: the program does, and only the first that is set counts.
+// TestMain does not set controller-runtime's logger: the program sets it, and only the first call has an effect.
 func TestMain(m *testing.M) { os.Exit(kube.Run(m)) }
 
 // management is a real kube-apiserver with Fairlead's CRD and the permissions of deploy/kubernetes.
 type management struct {
 	client.Client
 	config         *rest.Config
-	xdsServer      model.Endpoint // which the controller asks; zero: none
-	inspect, otlp  string         // where the server serves inspection, and sends traces
-	metrics        string         // where it serves figures, with those of each workload cluster; empty: nowhere
+	xdsServer      model.Endpoint // queried by the controller; zero: none
+	inspect, otlp  string         // addresses of inspection, and of the collector of traces
+	metrics        string         // address of the metrics, including those of each workload cluster; empty: none
 	stopController func()
 }
 
@@ -70,7 +70,7 @@ func newManagement(t *testing.T) *management {
 	return &management{Client: admin, config: config, inspect: "0"}
 }
 
-// startController runs the real controller, until stopController is called or the test ends.
+// startController runs the real controller until stopController is called or the test ends.
 func (m *management) startController(t *testing.T) {
 	t.Helper()
 	config := controller.Config{
@@ -81,7 +81,8 @@ func (m *management) startController(t *testing.T) {
 	}
 	mgr, err := ctrl.NewManager(m.config, ctrl.Options{
 		Scheme: m.Scheme(), Cache: controller.CacheOptions(config), Metrics: metrics.Options{BindAddress: "0"},
-		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)}, // one after the other
+		// the process runs several controllers in turn
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func (m *management) startController(t *testing.T) {
 	t.Cleanup(m.stopController)
 }
 
-// kubeconfig is one with the xds-server's permissions.
+// kubeconfig returns a kubeconfig with the xds-server's permissions.
 func (m *management) kubeconfig(t *testing.T) string {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
@@ -116,20 +117,20 @@ func (m *management) kubeconfig(t *testing.T) string {
 	return path
 }
 
-// freePort is one that nobody listens on.
+// freePort returns a port without a listener.
 func freePort(t *testing.T) model.Endpoint {
 	t.Helper()
 	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
-// get asks a health check.
+// get sends a health check.
 func get(t *testing.T, at model.Endpoint, path string) error {
 	t.Helper()
 	_, err := body(t, at, path)
 	return err
 }
 
-// scrapedOf says that lines are in what Prometheus gets.
+// scrapedOf returns an error unless the metrics contain all of the lines.
 func scrapedOf(t *testing.T, at model.Endpoint, lines ...string) {
 	t.Helper()
 	text, err := body(t, at, "/metrics")

@@ -11,13 +11,13 @@ import (
 	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
-// healthTime bounds a request of /healthz or /readyz, and their shutdown.
+// healthTime bounds a request of /healthz or /readyz, and the shutdown of their server.
 const healthTime = 5 * time.Second
 
-// listenHealth returns nil if no health is to be served.
+// listenHealth returns nil if health checks are turned off.
 func (s *server) listenHealth() (net.Listener, error) {
 	if s.healthListen == "0" {
-		return nil, nil //nolint:nilnil // there is none, and that is no error
+		return nil, nil //nolint:nilnil // no listener is not an error here
 	}
 	listener, err := net.Listen("tcp", s.healthListen)
 	if err != nil {
@@ -51,7 +51,8 @@ func (s *server) serveHealth(ctx context.Context, listener net.Listener) error {
 	return h.Shutdown(ctx)
 }
 
-// probes take the locks on which everything waits that the server does: one that is never released is found.
+// probes returns probes that take the locks on which all work of the server depends, so that a lock which is never
+// released is found.
 func (s *server) probes(hub *reporthub.Hub) map[string]func() {
 	return map[string]func(){
 		"the state of the configuration": func() { s.ads.Tunnel("") },
@@ -59,7 +60,7 @@ func (s *server) probes(hub *reporthub.Hub) map[string]func() {
 	}
 }
 
-// ready says what is missing before anybody can be served.
+// ready returns an error that names what the server lacks before it can serve clients.
 func (s *server) ready(now time.Time) error {
 	if !s.ads.Published() {
 		return errors.New("the objects of the management cluster have not been read yet")

@@ -15,7 +15,7 @@ import (
 	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
-// inspectConfig is where people look.
+// inspectConfig is the address of the inspection service.
 type inspectConfig struct{ listen string }
 
 func (c *inspectConfig) addTo(set *pflag.FlagSet) {
@@ -38,7 +38,7 @@ func (s *server) serveInspection(ctx context.Context, listener net.Listener, hub
 	})
 }
 
-// noteRefusal remembers, for those who look, who was refused.
+// noteRefusal returns a function that records rejected callers for inspection.
 func (s *server) noteRefusal(about string) func(string, error) {
 	return func(address string, why error) { s.refusals.Note(time.Now(), address, about, why) }
 }

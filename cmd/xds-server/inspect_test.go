@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// csds is the service that any client knows which is made for xDS.
+// csds is the standard xDS service, which any xDS client can call.
 const csds = "envoy.service.status.v3.ClientStatusDiscoveryService"
 
-// grpcurl asks as a person does, with the program that they have: it knows of this server what reflection tells it.
+// grpcurl runs the program of that name, as operators do. It knows about this server only what reflection returns.
 func grpcurl(t *testing.T, arguments ...string) string {
 	t.Helper()
 	program := filepath.Join("..", "..", "bin", "grpcurl")
@@ -34,7 +34,7 @@ func grpcurl(t *testing.T, arguments ...string) string {
 	return string(out)
 }
 
-// seenByGRPCURL looks at an edge and what it was sent.
+// seenByGRPCURL inspects an edge and the configuration that was sent to it.
 func seenByGRPCURL(t *testing.T, address, node string) {
 	t.Helper()
 	if out := grpcurl(t, address, "list"); !strings.Contains(out, csds+"\n") || !strings.Contains(out, "fairlead.inspect.v1.Inspect\n") {
@@ -66,7 +66,7 @@ func seenByGRPCURL(t *testing.T, address, node string) {
 		}
 		return got
 	}
-	// In a trace of its own. What is packed is shown too, though grpcurl has never heard of the types.
+	// The call is in a trace of its own. Packed messages are shown too, although grpcurl does not have their types.
 	one := fetch(1, "-H", "traceparent: 00-"+callersTrace+"-"+callersSpan+"-01", "-d", `{"node_matchers": [{"node_id": {"exact": "`+model.NodeID(node)+`"}}]}`).Config[0]
 	if one.Node.ID != model.NodeID(node) || one.ClientScope != model.NodeID(node) || one.Node.Metadata.Role != "edge" {
 		t.Errorf("got %+v", one)
@@ -79,7 +79,7 @@ func seenByGRPCURL(t *testing.T, address, node string) {
 	if !found {
 		t.Errorf("the way to the apiserver is not in %+v", one.GenericXdsConfigs)
 	}
-	// All that are connected, which are the edge and a gateway, without contents.
+	// All connected nodes, which are the edge and a gateway, without contents.
 	for _, bare := range fetch(2, "-d", `{"exclude_resource_contents": true}`).Config {
 		if bare.ClientScope != bare.Node.ID || len(bare.GenericXdsConfigs) == 0 || bare.GenericXdsConfigs[0].XdsConfig.Type != "" {
 			t.Errorf("without contents: %+v", bare)

@@ -1,5 +1,5 @@
-// Command xds-server serves gateways and edges: their certificates, by pkg/enrol/server, their configuration, by pkg/xds, and what
-// they report, by pkg/report. It reads Clusters and Tunnels, holds no CA key and reads no Secret.
+// Command xds-server serves gateways and edges: certificates with pkg/enrol/server, configuration with pkg/xds, and
+// reports with pkg/report. It reads Clusters and Tunnels, holds no CA key and reads no Secret.
 package main
 
 import (
@@ -32,17 +32,18 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
-// grace is for how long after its end a leaf still renews by its key, so that a long outage needs no visit to the edges.
+// grace is how long an expired leaf can still be renewed with its key, so that edges recover from a long outage without
+// manual work.
 const grace = 90 * 24 * time.Hour
 
 func main() { command.Main(run) }
 
-// run is the whole program; the result is its exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return command.Run(ctx, rootCommand(), args, stdout, stderr)
 }
 
-// server is all of the program, put together.
+// server is the assembled program.
 type server struct {
 	config
 	log      *slog.Logger
@@ -52,7 +53,7 @@ type server struct {
 	kube     *source.Kube
 	requests enrolserver.Issuer
 	figures  *figures
-	refusals collect.Refusals // of machines that nobody knows
+	refusals collect.Refusals // of unknown machines
 	beats    *heartbeat.Monitor
 }
 
@@ -93,7 +94,8 @@ func (s *server) run(ctx context.Context) error {
 	}
 	rotation := certs.Rotation{
 		Store: s.store, Renew: csr.Control(s.requests, s.kube.TrustBundle), Log: s.log,
-		// Nobody connects to a server whose leaf is of a CA that was replaced at once, without a time in which both are trusted.
+		// No client connects to a server whose leaf is of a replaced CA, if the CA was replaced at once instead of
+		// being rotated.
 		Check: func(own certs.Identity) error { return certs.Bundle(s.kube.TrustBundle()).Verify(own) },
 	}
 	metricsListener, err := metrics.Listen(s.metricsListen)
@@ -119,12 +121,12 @@ func (s *server) run(ctx context.Context) error {
 	return parts.Wait()
 }
 
-// channel is the control channel with all of its services.
+// channel returns the control channel with all of its services.
 func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 	hub := reporthub.New(s.inst.Domain, s.ads, s.log)
 	c := controlchannel.New(controlchannel.Config{
 		Domain: s.inst.Domain,
-		// The trust bundle is the installation's at this moment, not the one that came with the leaf.
+		// The trust bundle is the current one of the installation, not the one that was issued with the leaf.
 		TLS: certs.ServerTLS(s.store, trust{s.kube}, grace),
 		Anonymous: []string{
 			enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName,
@@ -136,7 +138,7 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 		},
 		Closing: func() { s.ads.Close(); hub.Close() },
 		Refused: s.noteRefusal(collect.AboutHandshake),
-		Calls: traces.Calls(traces.Strangers, enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
+		Calls: traces.Calls(traces.Untrusted, enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
 			enrolv1.Enrolment_Renew_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName, reportv1.Report_Peers_FullMethodName),
 		Log: s.log,
 	})
@@ -156,7 +158,7 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 	return c, hub
 }
 
-// trust is the installation's trust bundle.
+// trust reads the installation's trust bundle.
 type trust struct{ kube *source.Kube }
 
 // Roots implements certs.TrustSource.

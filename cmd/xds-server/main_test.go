@@ -32,7 +32,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// start runs the program and then the controller, for which it waits as it does after an installation, until it is ready.
+// start runs the program, then the controller, and waits until the program is ready. After an installation, the program
+// waits for the controller in the same way.
 func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 	t.Helper()
 	at, health := freePort(t), freePort(t)
@@ -47,7 +48,7 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 		args = append(args, "--per-cluster-metrics")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var out, log bytes.Buffer // log: read only after the program has ended
+	var out, log bytes.Buffer // log may be read only after the program has ended
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, args, &out, &log) }()
 	stop = func() {
@@ -67,12 +68,12 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 	if err := get(t, health, "/readyz"); err == nil {
 		t.Error("it calls itself ready without a certificate")
 	}
-	m.startController(t) // not earlier: the program sets klog's logger, which both have here
+	m.startController(t) // not earlier: the program sets klog's logger, which the controller shares here
 	kubetest.Eventually(t, "getting ready", func() error { return get(t, health, "/readyz") })
 	return at, stop
 }
 
-// subscribe opens an ADS stream and returns the names of the Envoy clusters that come.
+// subscribe opens an ADS stream and returns the names of the Envoy clusters that it receives.
 func subscribe(t *testing.T, at model.Endpoint, identity certs.Identity, bundle []byte) (discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, []string, error) {
 	t.Helper()
 	roots, err := certs.Bundle(bundle).Roots()
@@ -95,7 +96,7 @@ func subscribe(t *testing.T, at model.Endpoint, identity certs.Identity, bundle 
 	bind := envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}
 	node := &corev3.Node{Id: model.NodeID(identity.Leaf().Subject.CommonName), Metadata: bind.Metadata()}
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: resourcev3.ClusterType}); err != nil {
-		t.Logf("sending: %v", err) // the reason comes by receiving
+		t.Logf("sending: %v", err) // Recv returns the reason
 	}
 	response, err := stream.Recv()
 	names := map[string]bool{}
@@ -115,8 +116,8 @@ func (m *management) secret(t *testing.T, namespace, name string) map[string][]b
 	return secret.Data
 }
 
-// With a real kube-apiserver, the permissions that are deployed, and the real controller.
-func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
+// The test uses a real kube-apiserver, the deployed permissions, and the real controller.
+func TestAClusterBecomesTheConfigurationOfItsEdge(t *testing.T) {
 	m := newManagement(t)
 	collector := tracetest.Start(t)
 	scraped := freePort(t)
@@ -163,7 +164,7 @@ func TestFromAClusterToTheConfigurationOfItsEdge(t *testing.T) {
 	if err := m.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	// Which of the two is first depends on which object it sees first.
+	// The code depends on which object the server observes first.
 	if _, err := stream.Recv(); status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.Unavailable {
 		t.Errorf("with its Cluster gone the edge's stream ended with %v", err)
 	}

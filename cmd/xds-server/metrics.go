@@ -20,14 +20,14 @@ import (
 	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
-// figures are those of the program that no package counts for itself: what came of requests.
+// figures holds the metrics of the results of requests, which no package counts itself.
 type figures struct {
 	metrics.Set
 	enrolled, signed, booted *prometheus.CounterVec
 	enrolling, signing       *prometheus.HistogramVec
 }
 
-// Requests for certificates, and what can come of them.
+// Requests for certificates, and their results.
 const (
 	enrolEdge, enrolGateway, renewal = "edge", "gateway", "renewal"
 
@@ -55,7 +55,7 @@ func newFigures() *figures {
 	return f
 }
 
-// registry has all that this program publishes.
+// registry returns a registry with all metrics of this program.
 func (s *server) registry(c *controlchannel.Channel, hub *reporthub.Hub) *prometheus.Registry {
 	r := metrics.NewRegistry(metrics.XDSServer)
 	own := &metrics.Set{}
@@ -73,7 +73,7 @@ func (s *server) certificates(emit metrics.Emit) {
 	}
 	cas, err := certs.ParseCAs(s.kube.TrustBundle())
 	if err != nil || len(cas) == 0 {
-		return // it is not known yet
+		return // not known yet
 	}
 	first := cas[0].NotAfter()
 	for _, ca := range cas {
@@ -84,35 +84,35 @@ func (s *server) certificates(emit metrics.Emit) {
 	emit("fairlead_server_ca_expiry_timestamp_seconds", float64(first.Unix()))
 }
 
-// counted counts what becomes of requests to a service.
+// counted counts the results of requests to a service.
 type counted struct {
 	enrolv1.EnrolmentServer
 	*figures
 }
 
-// EnrolEdge implements the service.
+// EnrolEdge implements the enrolment service.
 func (c counted) EnrolEdge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (*enrolv1.Certificate, error) {
 	return c.count(ctx, enrolEdge, func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolEdge(ctx, r) })
 }
 
-// EnrolGateway implements the service.
+// EnrolGateway implements the enrolment service.
 func (c counted) EnrolGateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (*enrolv1.Certificate, error) {
 	return c.count(ctx, enrolGateway, func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolGateway(ctx, r) })
 }
 
-// Renew implements the service.
+// Renew implements the enrolment service.
 func (c counted) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.Certificate, error) {
 	return c.count(ctx, renewal, func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.Renew(ctx, r) })
 }
 
-// ReportBoot implements the service.
+// ReportBoot implements the enrolment service.
 func (c counted) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (*enrolv1.ReportBootResponse, error) {
 	answer, err := c.EnrolmentServer.ReportBoot(ctx, r)
 	result := "taken"
 	if err != nil {
 		result = outcome(err)
 	}
-	// Of what is in a report only words that are known: it comes from a machine.
+	// Labels use only known words of a report, because its content comes from a machine.
 	state := strings.ToLower(strings.TrimPrefix(r.GetReport().GetState().String(), "BOOT_STATE_"))
 	if state != "running" && state != "succeeded" && state != "failed" {
 		state = "unknown"
@@ -129,7 +129,7 @@ func (c counted) count(ctx context.Context, request string, do func(context.Cont
 	return certificate, err
 }
 
-// outcome is what came of a request, in one word.
+// outcome returns the result of a request in one word.
 func outcome(err error) string {
 	switch status.Code(err) {
 	case codes.OK:
@@ -142,7 +142,7 @@ func outcome(err error) string {
 	return unavailable
 }
 
-// countedIssuer counts what becomes of signing requests.
+// countedIssuer counts the results of signing requests.
 type countedIssuer struct {
 	enrolserver.Issuer
 	*figures
@@ -150,7 +150,7 @@ type countedIssuer struct {
 
 // Issue implements enrolserver.Issuer.
 func (c countedIssuer) Issue(ctx context.Context, request enrolserver.IssueRequest) ([]byte, error) {
-	// From the CertificateSigningRequest to the controller's signature.
+	// The span lasts from creating the CertificateSigningRequest to the controller's signature.
 	ctx, span := traces.Begin(ctx, "sign", "role", string(request.Subject.Role), "node", request.Subject.Node)
 	began := time.Now()
 	chain, err := c.Issuer.Issue(ctx, request)

@@ -23,10 +23,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/web"
 )
 
-// pageConfig is where the status page is served, if anywhere.
+// pageConfig is the configuration of the status page.
 type pageConfig struct {
-	listen           string // "0": nowhere
-	certificate, key string // files of its serving certificate; needed unless it listens on loopback
+	listen           string // "0": no page
+	certificate, key string // files of the serving certificate; required unless the page listens on loopback
 }
 
 func (c *pageConfig) addTo(set *pflag.FlagSet) {
@@ -49,32 +49,33 @@ func (c *pageConfig) complete() error {
 	return nil
 }
 
-// liveTime is how long gateways have to answer.
+// liveTime bounds the wait for the answers of gateways.
 const liveTime = 5 * time.Second
 
-// statusPage is the page with what it is served by.
+// statusPage is the page with its listener and its sources.
 type statusPage struct {
 	*web.Page
 	listener net.Listener
-	files    *certwatcher.CertWatcher // nil: in plain
-	own      *collect.Servers         // this server; nil: it serves no inspection
+	files    *certwatcher.CertWatcher // nil: plain HTTP
+	own      *collect.Servers         // this server's inspection; nil: turned off
 }
 
-// live is what the gateways tell that report to this server: round-trip times of their tunnels.
+// live returns the round-trip times of the tunnels of the gateways that report to this server, or nil if there is no
+// answer in time.
 func (p *statusPage) live(ctx context.Context, ids ...string) *summary.Live {
 	ctx, cancel := context.WithTimeout(ctx, liveTime)
 	defer cancel()
 	fleet, err := p.own.Fleet(ctx, ids...)
 	if err != nil {
-		return nil // rows then say what the objects say
+		return nil // rows then show the state of the objects
 	}
 	return summary.LiveOf(fleet)
 }
 
-// newPage listens for readers of the status page; the result is nil if there is to be none.
+// newPage opens the listener of the status page. It returns nil if the page is turned off.
 func (s *server) newPage() (*statusPage, error) {
 	if s.page.listen == "0" {
-		return nil, nil //nolint:nilnil // there is none, and that is no error
+		return nil, nil //nolint:nilnil // no page is not an error here
 	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -84,8 +85,8 @@ func (s *server) newPage() (*statusPage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making client of the status page: %w", err)
 	}
-	// By design this server reads no Secret, and reaches no other xds-server: what they could tell is said to be unknown, and what the
-	// controller has gathered from all of them is in the Tunnel.
+	// By design this server reads no Secret and reaches no other xds-server. The page reports what only these have as
+	// unknown. What the controller has gathered from all xds-servers is in the Tunnel.
 	checker := &check.Checker{Objects: objects, Installation: s.namespace}
 	p := &statusPage{}
 	config := web.Config{Domain: s.inst.Domain, Objects: objects, Check: checker.Check, Log: s.log}
@@ -110,7 +111,7 @@ func (s *server) newPage() (*statusPage, error) {
 	return p, nil
 }
 
-// servePage serves until ctx ends. What goes wrong is logged and ends the page alone: edges need the server, and not the page.
+// servePage serves until ctx ends. An error is logged and ends only the page: edges need the server, but not the page.
 func (s *server) servePage(ctx context.Context, p *statusPage) {
 	if p == nil {
 		return

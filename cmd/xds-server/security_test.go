@@ -25,7 +25,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// tunnel is the Tunnel of a Cluster.
+// tunnel returns the Tunnel of a Cluster.
 func (m *management) tunnel(t *testing.T, name string) *v1alpha1.Tunnel {
 	t.Helper()
 	var tunnel v1alpha1.Tunnel
@@ -35,7 +35,7 @@ func (m *management) tunnel(t *testing.T, name string) *v1alpha1.Tunnel {
 	return &tunnel
 }
 
-// bootstrap makes a Cluster and returns its bootstrap token and CA.
+// bootstrap creates a Cluster and returns its bootstrap token and CA.
 func (m *management) bootstrap(t *testing.T, name string) (token string, bundle []byte) {
 	t.Helper()
 	if err := m.Create(t.Context(), kubetest.Cluster("default", name)); err != nil {
@@ -45,7 +45,7 @@ func (m *management) bootstrap(t *testing.T, name string) (token string, bundle 
 	return string(secret[v1alpha1.BootstrapTokenKey]), secret[v1alpha1.BootstrapCAKey]
 }
 
-// raw is the service without the client, which would not send what a thief does.
+// raw returns the service without the client, which would not send an attacker's requests.
 func raw(t *testing.T, at model.Endpoint, bundle []byte) enrolv1.EnrolmentClient {
 	t.Helper()
 	roots, err := certs.Bundle(bundle).Roots()
@@ -62,7 +62,7 @@ func raw(t *testing.T, at model.Endpoint, bundle []byte) enrolv1.EnrolmentClient
 	return enrolv1.NewEnrolmentClient(conn)
 }
 
-// greedy asks for the names of everybody else.
+// greedy returns a key and a CSR that requests the names of all other nodes.
 func greedy(t *testing.T, other string) (*ecdsa.PrivateKey, []byte) {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -79,8 +79,8 @@ func greedy(t *testing.T, other string) (*ecdsa.PrivateKey, []byte) {
 	return key, der
 }
 
-// With a real kube-apiserver, the permissions that are deployed, and the real controller, which signs.
-func TestWhatATokenIsGoodFor(t *testing.T) {
+// The test uses a real kube-apiserver, the deployed permissions, and the real controller, which signs.
+func TestATokenEnrolsOnlyItsTunnel(t *testing.T) {
 	m := newManagement(t)
 	at, _ := start(t, m)
 	token, bundle := m.bootstrap(t, "t1")
@@ -119,7 +119,7 @@ func TestWhatATokenIsGoodFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := edge.Leaf().Subject.CommonName
-	kubetest.Eventually(t, "revoking the edge", func() error { // the controller writes the Tunnel too
+	kubetest.Eventually(t, "revoking the edge", func() error { // retried, because the controller writes the Tunnel too
 		one = m.tunnel(t, "t1")
 		one.Spec.RevokedEdges = append(one.Spec.RevokedEdges, node)
 		return m.Update(t.Context(), one)

@@ -12,10 +12,10 @@ import (
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 )
 
-// callersTrace is that of whoever looks, and their span in it.
+// callersTrace is the trace of the caller, and callersSpan its span.
 const callersTrace, callersSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
-// checkSpans looks for the way of an edge to its certificate, and for what may not be told.
+// checkSpans checks that spans follow an edge to its certificate and contain no secrets.
 func checkSpans(t *testing.T, c *tracetest.Collector, secrets ...string) {
 	t.Helper()
 	enrolled := 0
@@ -35,7 +35,7 @@ func checkSpans(t *testing.T, c *tracetest.Collector, secrets ...string) {
 	}) {
 		t.Errorf("inspection is not in the trace of who looked: %v", looked)
 	}
-	// A stream for days has no span.
+	// A stream that lasts for days has no span.
 	for _, not := range append(secrets, "DeltaAggregatedResources", "fairlead.report.v1.Report/Gateway", "CERTIFICATE") {
 		if c.Has(not) {
 			t.Errorf("%q was sent to the collector", not)

@@ -1,5 +1,6 @@
-// Package browser starts the Chromium that tools/install provides, for tests that drive it by chromedp. In go addresses and chromedp's
-// actions; out come their values, and everything that the browser complained about. It knows nothing of the pages that it opens.
+// Package browser starts the Chromium that tools/install provides, for tests that drive it through chromedp. Its input
+// is an address and chromedp actions. Its output is their values, and every problem that the browser reports. It knows
+// nothing about the pages that it opens.
 package browser
 
 import (
@@ -22,14 +23,14 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 )
 
-// callTime bounds one action, such as to evaluate an expression or to open an address, on a machine that is busy.
+// callTime bounds one action, such as evaluating an expression or opening an address, on a busy machine.
 const callTime = 60 * time.Second
 
-// stopTime is for how long a browser may take to end by itself.
+// stopTime is how long the browser may take to exit by itself.
 const stopTime = 10 * time.Second
 
-// Browser is one Chromium for all tests of a program. It starts with the first page that a test opens, and is safe for concurrent use. Its zero
-// value is good.
+// Browser is one Chromium for all tests of a program. It starts when a test opens the first page. It is safe for
+// concurrent use, and its zero value is ready to use.
 type Browser struct {
 	start sync.Once
 	ctx   context.Context
@@ -37,14 +38,14 @@ type Browser struct {
 	err   error
 }
 
-// Stop ends the browser. It is for TestMain, after all tests.
+// Stop ends the browser. TestMain calls it after all tests.
 func (b *Browser) Stop() {
 	if b.stop != nil {
 		b.stop()
 	}
 }
 
-// begin starts the program.
+// begin starts the browser.
 func (b *Browser) begin() {
 	program, err := find()
 	if err != nil {
@@ -56,21 +57,22 @@ func (b *Browser) begin() {
 		b.err = err
 		return
 	}
-	allocator, end := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], // which have no sandbox for root alone
+	// only root has no sandbox
+	allocator, end := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.Env("HOME="+home), chromedp.DisableGPU,
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("font-render-hinting", "none"))...)
 	b.ctx, _ = chromedp.NewContext(allocator)
 	b.stop = func() {
 		ctx, cancel := context.WithTimeout(b.ctx, stopTime)
 		defer cancel()
-		_ = chromedp.Cancel(ctx) // it is asked to end, with all of its processes; what does not is killed
+		_ = chromedp.Cancel(ctx) // asks the browser and its processes to exit; a process that does not exit is killed
 		end()
 		_ = os.RemoveAll(home)
 	}
 	b.err = chromedp.Do(b.ctx)
 }
 
-// find is $CHROMIUM, or the first of the usual names.
+// find returns the path in $CHROMIUM, or else the first of the usual names that is in PATH.
 func find() (string, error) {
 	if path := os.Getenv("CHROMIUM"); path != "" {
 		return path, nil
@@ -85,7 +87,7 @@ func find() (string, error) {
 
 var errMissing = errors.New("no Chromium: run `make tools` as root on Debian, or install one and name it in $CHROMIUM")
 
-// Tab is one open page, with storage of its own.
+// Tab is one open page with its own storage.
 type Tab struct {
 	ctx context.Context
 
@@ -93,8 +95,8 @@ type Tab struct {
 	problems []string
 }
 
-// Open opens a page in a new tab of 1360 × 900, which is closed with the test, after it has been set up by actions. Where there is no Chromium the test is
-// skipped, or fails if REAL_PARTS_REQUIRED is set.
+// Open opens a page in a new tab of 1360 × 900 pixels after the setup actions have run. The tab is closed when the test
+// ends. Without Chromium the test is skipped, or fails if REAL_PARTS_REQUIRED is set.
 func (b *Browser) Open(t testing.TB, url string, setup ...chromedp.Action[chromedp.Void]) *Tab {
 	t.Helper()
 	b.start.Do(b.begin)
@@ -108,7 +110,7 @@ func (b *Browser) Open(t testing.TB, url string, setup ...chromedp.Action[chrome
 	var cancel context.CancelFunc
 	tab.ctx, cancel = chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(tab.listen))
 	t.Cleanup(cancel)
-	if err := chromedp.Do(tab.ctx); err != nil { // its context must outlive what is bounded below
+	if err := chromedp.Do(tab.ctx); err != nil { // the tab's context must outlive the timeout below
 		t.Fatalf("opening a tab: %v", err)
 	}
 	Run(t, tab, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
@@ -120,7 +122,7 @@ func (b *Browser) Open(t testing.TB, url string, setup ...chromedp.Action[chrome
 	return tab
 }
 
-// Run does one of chromedp's actions in a tab.
+// Run runs one chromedp action in a tab and returns its value. It fails the test on an error.
 func Run[T any](t testing.TB, tab *Tab, action chromedp.Action[T]) T {
 	t.Helper()
 	value, err := run(tab, action)
@@ -136,7 +138,7 @@ func run[T any](tab *Tab, action chromedp.Action[T]) (T, error) {
 	return chromedp.Run(ctx, action)
 }
 
-// Eval evaluates a JavaScript expression, waits if it is a promise, and reads its value.
+// Eval evaluates a JavaScript expression, awaits it if it is a promise, and returns its value.
 func Eval[T any](t testing.TB, tab *Tab, expression string) T {
 	t.Helper()
 	value, err := run(tab, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -146,7 +148,7 @@ func Eval[T any](t testing.TB, tab *Tab, expression string) T {
 	return value
 }
 
-// Until waits until an expression is true.
+// Until waits until a JavaScript expression is true. It fails the test if that takes longer than patience.
 func (tab *Tab) Until(t testing.TB, patience time.Duration, expression string) {
 	t.Helper()
 	eventually.True(t, patience, expression, func() error {
@@ -159,7 +161,7 @@ func (tab *Tab) Until(t testing.TB, patience time.Duration, expression string) {
 	})
 }
 
-// listen notes what the browser complains about.
+// listen records the problems that the browser reports.
 func (tab *Tab) listen(event any) {
 	var problem string
 	switch e := event.(type) {
@@ -191,7 +193,8 @@ func (tab *Tab) listen(event any) {
 	}
 }
 
-// Problems are exceptions, errors and warnings in the console, and violations of the content security policy since the last call.
+// Problems returns the exceptions, the errors and warnings of the console, and the violations of the content security
+// policy since the last call.
 func (tab *Tab) Problems() []string {
 	tab.mu.Lock()
 	defer tab.mu.Unlock()

@@ -29,7 +29,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// plants are secrets of every kind. Each of their forms is looked for in a bundle.
+// plants holds secrets of every kind. The test searches the bundle for each of their forms.
 type plants struct{ all map[string]string }
 
 func (p *plants) put(what, secret string) string {
@@ -37,7 +37,7 @@ func (p *plants) put(what, secret string) string {
 	return secret
 }
 
-// found are the plants that a text has, as they are or in base64.
+// found returns the planted secrets that a text contains, as they are or in base64.
 func (p *plants) found(text string) (all []string) {
 	for what, secret := range p.all {
 		for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), base64.RawURLEncoding.EncodeToString([]byte(secret))} {
@@ -49,7 +49,7 @@ func (p *plants) found(text string) (all []string) {
 	return all
 }
 
-// keyLines are a private key and a line in its middle, which would give it away too.
+// keyLines returns a private key. It plants the key and a line from its middle, which must not leak either.
 func keyLines(t *testing.T, p *plants) (pem string) {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -76,7 +76,8 @@ func keyLines(t *testing.T, p *plants) (pem string) {
 	return string(text)
 }
 
-// TestSupportBundleHasNoSecrets plants secrets wherever people and programs leave them, and looks for them in what comes out.
+// TestSupportBundleHasNoSecrets plants secrets wherever users and programs leave them, and searches the bundle for
+// them.
 func TestSupportBundleHasNoSecrets(t *testing.T) {
 	p := newPerson(t)
 	secrets := &plants{map[string]string{}}
@@ -149,7 +150,7 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 			t.Errorf("%s is without %q:\n%.2000s", name, want, files[name])
 		}
 	}
-	// What can't be had is said, with the reason.
+	// What cannot be gathered is listed with the reason.
 	for _, want := range []string{"config-sync.txt: ", "Not in it:"} {
 		if !strings.Contains(files["README.txt"], want) {
 			t.Errorf("README.txt is without %q:\n%s", want, files["README.txt"])
@@ -159,7 +160,7 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 	p.must(t, nil, "support-bundle", "--file", file, "--overwrite", "-n", key.Namespace, "--no-checks", "--no-logs")
 }
 
-// loggingPod makes a Pod of the installation on a node whose kubelet has a log of it.
+// loggingPod makes a Pod of the installation on a node whose kubelet has a log of the Pod.
 func loggingPod(t *testing.T, p *person, log, env string) {
 	t.Helper()
 	kubelet := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -197,7 +198,7 @@ func loggingPod(t *testing.T, p *person, log, env string) {
 	t.Cleanup(func() { _ = p.Delete(context.Background(), pod, client.GracePeriodSeconds(0)) })
 }
 
-// unpack reads a bundle; the folder that all is in is left out of names.
+// unpack reads a bundle, and removes its top folder from the names of files.
 func unpack(t *testing.T, path string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(path)

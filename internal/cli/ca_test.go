@@ -23,7 +23,7 @@ func waitCA(t *testing.T, p *person) {
 	})
 }
 
-// TestCARotate rotates the CA by the program and the real controller, then brings another one.
+// TestCARotate rotates the CA with the program and the real controller, and then provides another CA.
 func TestCARotate(t *testing.T) {
 	p := newPerson(t)
 	waitCA(t, p)
@@ -33,7 +33,7 @@ func TestCARotate(t *testing.T) {
 	if lines := strings.Count(first, "\n"); lines != 1 {
 		t.Errorf("printed %d lines: %s", lines, first)
 	}
-	// The command was ended; given again it joins.
+	// The command was interrupted; running it again continues the same rotation.
 	p.must(t, []string{"a rotation runs already", "move: ", "retire: ", "steady: the rotation is complete"}, "ca", "rotate", "--wait")
 	t.Logf("rotation=%s", time.Since(begin).Round(100*time.Millisecond))
 	after := p.must(t, []string{"no rotation runs"}, "ca", "status")
@@ -83,10 +83,10 @@ func TestCARotate(t *testing.T) {
 
 type errNot string
 
-// Error is what was printed instead.
+// Error returns the output of the command.
 func (e errNot) Error() string { return "not yet: " + string(e) }
 
-func TestCASaysWhatIsMissing(t *testing.T) {
+func TestCAReportsWhatIsMissing(t *testing.T) {
 	p := newPerson(t)
 	p.mustNot(t, "fairlead-installation", "ca", "status", "--namespace=default")
 	p.mustNot(t, "fairlead-installation", "ca", "rotate", "--namespace=default")

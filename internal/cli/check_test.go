@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 )
 
-func TestCheckRefusesCommandLines(t *testing.T) {
+func TestCheckRejectsInvalidCommandLines(t *testing.T) {
 	for name, args := range map[string][]string{
 		"neither a name nor --all":  {"check"},
 		"both":                      {"check", "c1", "--all"},
@@ -57,8 +57,9 @@ func hop(t *testing.T, r check.Report, id check.ID) check.Result {
 	return check.Result{}
 }
 
-// TestCheckRunsNothingOfASecret proves that who writes a kubeconfig Secret decides nothing on the machine of who checks.
-func TestCheckRunsNothingOfASecret(t *testing.T) {
+// TestCheckRunsNoCommandsOfASecret proves that the writer of a kubeconfig Secret cannot run code on the machine of the
+// user of `fairlead check`.
+func TestCheckRunsNoCommandsOfASecret(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
 	trap := filepath.Join(t.TempDir(), "trap")

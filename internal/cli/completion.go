@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// completionTime bounds what a completion may take: somebody waits with a finger on the key.
+	// completionTime bounds a completion: a user is waiting at the keyboard.
 	completionTime = 3 * time.Second
-	// maxCompletions is more than anybody looks through.
+	// maxCompletions is more than a user reads.
 	maxCompletions = 500
 )
 
-// completer looks up what a word may become.
+// completer returns the candidates for an argument or a flag.
 type completer func(ctx context.Context, m *management.Client) ([]string, error)
 
-// addCompletions gives every command of a tree the completion of its arguments and flags, by what they are called.
+// addCompletions adds completions for the arguments and flags of every command of a tree, chosen by their names.
 func addCompletions(cmd *cobra.Command) {
 	for word, look := range map[string]completer{"CLUSTER": tunnelNames, "NODE": nodeNames, "HOSTNAME": hostnames} {
 		if !strings.Contains(cmd.Use, word) || cmd.ValidArgsFunction != nil {
@@ -62,7 +62,7 @@ func addCompletions(cmd *cobra.Command) {
 	}
 }
 
-// flagsFor are the flags by which a command reaches its management cluster.
+// flagsFor returns the flags with which a command reaches its management cluster.
 func flagsFor(cmd *cobra.Command) management.Flags {
 	value := func(name string) string {
 		if f := cmd.Flags().Lookup(name); f != nil {
@@ -73,7 +73,7 @@ func flagsFor(cmd *cobra.Command) management.Flags {
 	return management.Flags{Kubeconfig: value("kubeconfig"), Context: value("context"), Namespace: value("namespace")}
 }
 
-// complete looks up words that begin like the one that is typed. Where the management cluster does not answer there are none.
+// complete returns the candidates that begin with begin, or none if the management cluster does not answer.
 func complete(cmd *cobra.Command, begin string, look completer) ([]string, cobra.ShellCompDirective) {
 	f := flagsFor(cmd)
 	m, err := f.Open()
@@ -109,7 +109,7 @@ func completeContexts(cmd *cobra.Command, _ []string, begin string) ([]string, c
 	return beginning(slices.Collect(maps.Keys(raw.Contexts)), begin), cobra.ShellCompDirectiveNoFileComp
 }
 
-// namesOf lists the names of objects of a kind in the namespace that is meant.
+// namesOf lists the names of the objects of a kind in the selected namespace.
 func namesOf(ctx context.Context, m *management.Client, list *metav1.PartialObjectMetadataList, options ...client.ListOption) (all []string, err error) {
 	err = m.List(ctx, list, options...)
 	for i := range list.Items {
@@ -130,7 +130,7 @@ func namespaces(ctx context.Context, m *management.Client) ([]string, error) {
 	return namesOf(ctx, m, management.MetadataList(corev1.SchemeGroupVersion.WithKind("Namespace")))
 }
 
-// nodeNames are those of edges on record, and of the gateways to which they have tunnels.
+// nodeNames lists the nodes of recorded edges, and of the gateways to which they have tunnels.
 func nodeNames(ctx context.Context, m *management.Client) (all []string, err error) {
 	var tunnels v1alpha1.TunnelList
 	if err := m.List(ctx, &tunnels); err != nil {

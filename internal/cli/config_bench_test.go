@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// BenchmarkConfigDump is `fairlead config dump` of a gateway with 10,000 workload clusters, whole and of one by name, with the xds-server in
-// the same process.
+// BenchmarkConfigDump measures `fairlead config dump` of a gateway with 10,000 workload clusters: the whole dump, and
+// one workload cluster by name. The xds-server runs in the same process.
 func BenchmarkConfigDump(b *testing.B) {
 	var clusters []model.WorkloadCluster
 	for i := range 10_000 {
@@ -28,7 +28,7 @@ func BenchmarkConfigDump(b *testing.B) {
 	}
 	s := newXDSServer(b, clusters...)
 	s.gateway(b, "gateway-0", "")
-	nowhere := filepath.Join(b.TempDir(), "kubeconfig") // of a management cluster, which is not asked
+	nowhere := filepath.Join(b.TempDir(), "kubeconfig") // of a management cluster that the command does not query
 	config := clientcmdapi.NewConfig()
 	config.Clusters["none"], config.Contexts["none"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}, &clientcmdapi.Context{Cluster: "none"}
 	config.CurrentContext = "none"
@@ -65,7 +65,7 @@ var _ io.Writer = (*counter)(nil)
 // Write implements io.Writer.
 func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
 
-// used is the CPU time of the process.
+// used returns the CPU time of the process.
 func used(b *testing.B) time.Duration {
 	b.Helper()
 	var r syscall.Rusage

@@ -29,7 +29,7 @@ import (
 
 const configDomain model.TunnelDomain = "tunnels.example.com"
 
-// xdsServer is what an xds-server is made of, but for Kubernetes: control channel and inspection on real sockets.
+// xdsServer is an xds-server without Kubernetes: its control channel and its inspection listen on real sockets.
 type xdsServer struct {
 	*xds.Server
 	ca         *certs.CA
@@ -79,7 +79,7 @@ func newXDSServer(t testing.TB, clusters ...model.WorkloadCluster) *xdsServer {
 	return s
 }
 
-// Identity implements certs.IdentitySource, of the server.
+// Identity implements certs.IdentitySource for the server.
 func (s *xdsServer) Identity() (certs.Identity, error) { return s.identity(model.ControlSubject()) }
 
 func (s *xdsServer) identity(subject model.Subject) (certs.Identity, error) {
@@ -96,7 +96,7 @@ func (s *xdsServer) identity(subject model.Subject) (certs.Identity, error) {
 	return certs.NewIdentity(chain, key)
 }
 
-// gateway plays the agent of a gateway with some tunnels: it accepts what it gets, but for one resource.
+// gateway simulates the agent of a gateway with tunnels: it accepts every resource except refused.
 func (s *xdsServer) gateway(t testing.TB, name, refused string, tunnels ...*reportv1.Tunnel) {
 	t.Helper()
 	subject := model.Subject{Role: model.RoleGateway, Node: name}
@@ -149,7 +149,7 @@ func (s *xdsServer) gateway(t testing.TB, name, refused string, tunnels ...*repo
 	}
 }
 
-// pod makes the Pod of an xds-server on a node: ready or not.
+// pod creates the Pod of an xds-server on a node, ready or not.
 func (s *xdsServer) pod(t *testing.T, p *person, node, name string, ready corev1.ConditionStatus) {
 	t.Helper()
 	pod := &corev1.Pod{

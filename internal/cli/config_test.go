@@ -20,7 +20,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// shows runs a command that ends with an exit code, and returns what it prints.
+// shows runs a command that exits with the code want, and returns its output.
 func (p *person) shows(t *testing.T, want int, args ...string) (out, errs string) {
 	t.Helper()
 	var stdout, stderr strings.Builder
@@ -30,7 +30,7 @@ func (p *person) shows(t *testing.T, want int, args ...string) (out, errs string
 	return stdout.String(), stderr.String()
 }
 
-// viewer is somebody with the roles of viewer.yaml, and no others.
+// viewer returns a user with the roles of viewer.yaml and no other permissions.
 func viewer(t *testing.T, p *person) *person {
 	t.Helper()
 	if err := kubetest.Deploy(t.Context(), p, "viewer.yaml"); err != nil {
@@ -63,7 +63,7 @@ func viewer(t *testing.T, p *person) *person {
 	return other
 }
 
-// tunnelOf waits until a Cluster has a Tunnel, and returns what an xds-server makes of it.
+// tunnelOf waits until a Cluster has a Tunnel, and returns the model that an xds-server makes of it.
 func tunnelOf(t *testing.T, p *person, namespace, name string) model.WorkloadCluster {
 	t.Helper()
 	key := model.Key{Namespace: namespace, Name: name}
@@ -81,7 +81,7 @@ func tunnelOf(t *testing.T, p *person, namespace, name string) model.WorkloadClu
 	return model.WorkloadCluster{Key: key, ID: tunnel.Spec.ID, Hostname: hostname, APIServer: model.Endpoint{Host: "192.0.2.10", Port: 6443}}
 }
 
-// All of this goes through a real kube-apiserver and the streaming code of a real kubelet.
+// The test connects through a real kube-apiserver and the streaming code of a real kubelet.
 func TestConfigThroughForwardedPorts(t *testing.T) {
 	p := newPerson(t)
 	cluster := newCluster(t, p)
@@ -133,7 +133,7 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	}
 	whyThroughForwardedPorts(t, p, someone, wc)
 
-	// Who has no role is told which.
+	// A user without a role is told which role is missing.
 	nobody := *someone
 	nobody.kubeconfig = impersonating(t, p, "nobody")
 	if _, errs := nobody.shows(t, 1, "config", "sync"); !strings.Contains(errs, "forbidden") || !strings.Contains(errs, "fairlead-viewer") {
@@ -177,7 +177,7 @@ func whyThroughForwardedPorts(t *testing.T, p, someone *person, wc model.Workloa
 			t.Errorf("%s: got\n%s", hostname, out)
 		}
 	}
-	// The older of two has an extra name.
+	// The older one of the two Clusters has an extra name.
 	other := newCluster(t, p)
 	tunnelOf(t, p, other.Namespace, "c1")
 	for _, namespace := range []string{wc.Key.Namespace, other.Namespace} {

@@ -16,7 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// serve has the real controller make a Tunnel, and puts edges into its status as if gateways had reported them.
+// serve waits until the real controller has made a Tunnel, and writes edges into its status as if gateways had reported
+// them.
 func serve(t *testing.T, p *person, edges ...v1alpha1.EdgeStatus) client.ObjectKey {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, p), "c1")
@@ -95,7 +96,8 @@ func TestEdgeRevoke(t *testing.T) {
 	p.mustNot(t, "gateway-0:2", "edge", "revoke", node, "--timeout=3s", nowhere)
 	ended := make(chan string, 1)
 	go func() {
-		out, err := p.does(t, "edge", "revoke", node, "--timeout=20s", nowhere) // again: it goes on waiting
+		// running the command again continues to wait
+		out, err := p.does(t, "edge", "revoke", node, "--timeout=20s", nowhere)
 		if err == nil || !strings.Contains(err.Error(), notProven) {
 			t.Errorf("without an answer of any gateway it claims success: %v", err)
 		}
@@ -125,7 +127,7 @@ func TestEdgeRevoke(t *testing.T) {
 // nowhere is an xds-server that does not answer.
 const nowhere = "--xds-server=127.0.0.1:1"
 
-func TestEdgeRevokeRefuses(t *testing.T) {
+func TestEdgeRevokeRejects(t *testing.T) {
 	p := newPerson(t)
 	node := model.NewNodeName()
 	first, second := serve(t, p, edgeStatus(node)), serve(t, p, edgeStatus(node))
@@ -135,15 +137,15 @@ func TestEdgeRevokeRefuses(t *testing.T) {
 	p.mustNot(t, "several Tunnels", "edge", "revoke", node)
 	p.mustNot(t, "--cluster needs --namespace", "edge", "revoke", node, "--cluster=c1")
 	p.mustNot(t, "reading Tunnel", "edge", "revoke", node, "--cluster=c2", "-n", second.Namespace)
-	// The edge has no tunnel on record and others have, but no gateway has said so since it was revoked.
+	// The edge has no recorded tunnel and others have, but no gateway has reported that since the revocation.
 	p.mustNot(t, "nobody can say", "edge", "revoke", node, "--cluster=c1", "-n", second.Namespace, "--timeout=3s", nowhere)
 	p.mustNot(t, notProven, "edge", "revoke", "edge-lost", "--cluster=c1", "-n", second.Namespace, "--timeout=3s", nowhere)
 }
 
-// notProven is what a revocation ends with while a gateway may still have a connection of the edge.
+// notProven is the error of a revocation while a gateway may still have a connection of the edge.
 const notProven = "it is not proven at the sockets of all gateways that the edge's connections are closed"
 
-// recordOf is what a Tunnel says of an edge; nil: nothing.
+// recordOf returns the status of an edge in a Tunnel, or nil.
 func recordOf(tunnel *v1alpha1.Tunnel, node string) *v1alpha1.EdgeStatus {
 	for i := range tunnel.Status.Edges {
 		if tunnel.Status.Edges[i].NodeID == model.NodeID(node) {

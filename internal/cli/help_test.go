@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// everyCommand calls do with each command of the program.
+// everyCommand calls do with each command of the tree.
 func everyCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	do(cmd)
 	for _, sub := range cmd.Commands() {
@@ -23,9 +23,9 @@ func everyCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// TestEveryCommandExplainsItself holds every command to the same: what it does in a line, examples that its own parser takes, flags
-// that say what they are.
-func TestEveryCommandExplainsItself(t *testing.T) {
+// TestEveryCommandIsDocumented checks that every command has a one-line description, examples that its own parser
+// accepts, and a description of each flag.
+func TestEveryCommandIsDocumented(t *testing.T) {
 	everyCommand(newRoot(), func(cmd *cobra.Command) {
 		path := cmd.CommandPath()
 		if cmd.Short == "" || !unicode.IsUpper(rune(cmd.Short[0])) || strings.HasSuffix(cmd.Short, ".") || len(cmd.Short) > 90 {
@@ -54,7 +54,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 	})
 }
 
-// example has the parser of a command take an example of it.
+// example parses an example with the parser of its command.
 func example(t *testing.T, path, text string) {
 	t.Helper()
 	_, text, ok := strings.Cut(strings.TrimSuffix(text, "\n")+" ", path+" ")
@@ -84,7 +84,7 @@ func example(t *testing.T, path, text string) {
 	}
 }
 
-func TestWrongUsageIsTwo(t *testing.T) {
+func TestUsageErrorsExitWithTwo(t *testing.T) {
 	for want, args := range map[string][]string{
 		`unknown command "statsu" for "fairlead", did you mean status`: {"statsu"},
 		`unknown command "ls" for "fairlead edge"`:                     {"edge", "ls"},
@@ -102,7 +102,7 @@ func TestWrongUsageIsTwo(t *testing.T) {
 	}
 }
 
-// TestKubectlPlugin runs the program by the names by which kubectl does, with the real kubectl where it is.
+// TestKubectlPlugin runs the program under the names that kubectl uses, and through the real kubectl if there is one.
 func TestKubectlPlugin(t *testing.T) {
 	var stdout, stderr strings.Builder
 	if code := Run(t.Context(), "/usr/local/bin/kubectl-fairlead", []string{"status", "--help"}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "kubectl fairlead status [CLUSTER] [flags]") {
@@ -170,7 +170,7 @@ func TestCompletions(t *testing.T) {
 		{[]string{"status", "-o", ""}, "yaml", ""},
 		{[]string{"status", "--context", "go"}, "good", "other"},
 	} {
-		// What is to be completed comes last, so the flags of the person are in front of it.
+		// The word to complete comes last, so the user's own flags come first.
 		args := slices.Insert(slices.Clone(tc.args), 1, "--kubeconfig="+p.kubeconfig, "--context=good")
 		if len(tc.args) > 2 && tc.args[0] != "status" && tc.args[0] != "kubeconfig" && tc.args[0] != "join" {
 			args = slices.Insert(slices.Clone(tc.args), 2, "--kubeconfig="+p.kubeconfig, "--context=good")

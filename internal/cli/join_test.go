@@ -20,7 +20,7 @@ import (
 	agentedge "github.com/fairlead/fairlead/pkg/agent/edge"
 )
 
-// newCluster makes a Cluster, which opts in.
+// newCluster creates a Cluster that opts in.
 func newCluster(t *testing.T, p *person, change ...func(*clusterv1.Cluster)) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, p), "c1")
@@ -33,7 +33,7 @@ func newCluster(t *testing.T, p *person, change ...func(*clusterv1.Cluster)) *cl
 	return cluster
 }
 
-// bootstrapOf is the bootstrap file of a Cluster.
+// bootstrapOf returns the bootstrap file of a Cluster.
 func bootstrapOf(t *testing.T, p *person, key client.ObjectKey) []byte {
 	t.Helper()
 	secret := &corev1.Secret{}
@@ -58,8 +58,8 @@ func TestJoinPrintsOneCommand(t *testing.T) {
 		out := p.must(t, want, append(args, "--form="+form, "--image=registry.example.com/edge:v1")...)
 		check := exec.CommandContext(t.Context(), "sh", "-n")
 		check.Stdin = strings.NewReader(out)
-		if said, err := check.CombinedOutput(); err != nil {
-			t.Errorf("%s: no shell reads it: %v: %s", form, err, said)
+		if liveOutput, err := check.CombinedOutput(); err != nil {
+			t.Errorf("%s: no shell reads it: %v: %s", form, err, liveOutput)
 		}
 		if strings.Contains(out, "image: fairlead-edge\n") {
 			t.Errorf("%s: it has the image of the manifest", form)
@@ -67,8 +67,8 @@ func TestJoinPrintsOneCommand(t *testing.T) {
 	}
 }
 
-// TestTheDeploymentOfJoinIsTaken pipes what join prints into a shell, with the real kubectl, as a person would.
-func TestTheDeploymentOfJoinIsTaken(t *testing.T) {
+// TestTheDeploymentOfJoinIsApplied pipes the output of join into a shell with the real kubectl, as a user would.
+func TestTheDeploymentOfJoinIsApplied(t *testing.T) {
 	p, workload := newPerson(t), newPersonOf(t, target.Config(t))
 	cluster := newCluster(t, p)
 	bin, err := filepath.Abs("../../bin")
@@ -80,8 +80,8 @@ func TestTheDeploymentOfJoinIsTaken(t *testing.T) {
 		sh := exec.CommandContext(t.Context(), "sh", "-eu")
 		sh.Stdin = strings.NewReader("kubectl() { " + bin + "/kubectl --kubeconfig=" + workload.kubeconfig + " --context=good \"$@\"; }\n" + out)
 		sh.Env = append(os.Environ(), "HOME="+t.TempDir())
-		if said, err := sh.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, said)
+		if liveOutput, err := sh.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, liveOutput)
 		}
 	}
 	var deployment appsv1.Deployment
@@ -104,7 +104,7 @@ func TestTheDeploymentOfJoinIsTaken(t *testing.T) {
 	}
 }
 
-func TestJoinSaysWhyNot(t *testing.T) {
+func TestJoinReportsTheReason(t *testing.T) {
 	p := newPerson(t)
 	cluster := newCluster(t, p)
 	none := newCluster(t, p, func(c *clusterv1.Cluster) { c.Labels = nil })

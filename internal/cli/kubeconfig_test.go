@@ -19,7 +19,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// provides writes the kubeconfig Secret of a Cluster as its control-plane provider does, and waits until the controller has looked at it.
+// provides writes the kubeconfig Secret of a Cluster like its control-plane provider, and waits until the controller
+// has processed it.
 func provides(t *testing.T, p *person, key client.ObjectKey, until time.Time, change ...func(*clientcmdapi.Config)) {
 	t.Helper()
 	ca, err := certs.NewCA("kubernetes", time.Now(), time.Hour)
@@ -71,7 +72,7 @@ func TestKubeconfig(t *testing.T) {
 		t.Errorf("%s: %+v", config.CurrentContext, c)
 	}
 
-	// Into a file with others, by a link: they stay, and it is for its owner alone.
+	// Merging into an existing file, through a link, keeps the other contexts and sets the mode to 0600.
 	dir := t.TempDir()
 	file, link := filepath.Join(dir, "config"), filepath.Join(dir, "link")
 	data, err := os.ReadFile(p.kubeconfig)
@@ -88,7 +89,7 @@ func TestKubeconfig(t *testing.T) {
 		return append([]string{"kubeconfig", "-n", key.Namespace, "c1", "--merge", link}, more...)
 	}
 	p.must(t, []string{"context " + name + " is in"}, merge()...)
-	p.must(t, nil, merge()...) // again changes nothing
+	p.must(t, nil, merge()...) // merging again changes nothing
 	merged, err := clientcmd.LoadFromFile(file)
 	if info, _ := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || merged.CurrentContext != "other" || merged.Contexts["good"] == nil || merged.Contexts[name] == nil {
 		t.Errorf("%v, %v: %+v", err, info.Mode(), merged)
@@ -115,7 +116,7 @@ func TestKubeconfig(t *testing.T) {
 	p.mustNot(t, "somebody else is writing", merge()...)
 }
 
-func TestKubeconfigRefuses(t *testing.T) {
+func TestKubeconfigRejects(t *testing.T) {
 	p := newPerson(t)
 	p.mustNot(t, "there is no Tunnel c9", "kubeconfig", "-n", kubetest.NewNamespace(t, p), "c9")
 	for want, change := range map[string]func(*clientcmdapi.Config){

@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	// server has the real controller, with leaves of a second: a rotation then takes 12.
+	// server runs the real controller with leaves that are valid for a second, so a rotation takes 12 s.
 	server = kubetest.Server{CRDs: true, Prepare: startController, End: func() error { return <-controllerEnded }}
 
 	controllerEnded = make(chan error, 1)
@@ -70,7 +70,7 @@ func startControllerOf(ctx context.Context, config *rest.Config, domain model.Tu
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: controller.CacheOptions(c), Metrics: metrics.Options{BindAddress: "0"},
-		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)}, // there are two of them
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)}, // the process runs two controllers
 	})
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func startControllerOf(ctx context.Context, config *rest.Config, domain model.Tu
 	return nil
 }
 
-// person is somebody with a kubeconfig.
+// person is a user with a kubeconfig.
 type person struct {
 	client.Client
 	kubeconfig string
@@ -112,7 +112,7 @@ func newPersonOf(t *testing.T, config *rest.Config) *person {
 	return &person{admin, path}
 }
 
-// does runs the program, and returns what it prints.
+// does runs the program and returns its output.
 func (p *person) does(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
 	var stdout, stderr strings.Builder
@@ -126,7 +126,7 @@ func (p *person) does(t *testing.T, args ...string) (out string, err error) {
 	return stdout.String(), nil
 }
 
-// must is does for what has to succeed and print some texts.
+// must runs a command that has to succeed, and to print all of the texts.
 func (p *person) must(t *testing.T, want []string, args ...string) string {
 	t.Helper()
 	out, err := p.does(t, args...)
@@ -141,7 +141,7 @@ func (p *person) must(t *testing.T, want []string, args ...string) string {
 	return out
 }
 
-// mustNot is does for what has to fail with some text.
+// mustNot runs a command that has to fail with a text.
 func (p *person) mustNot(t *testing.T, want string, args ...string) {
 	t.Helper()
 	if _, err := p.does(t, args...); err == nil || !strings.Contains(err.Error(), want) {

@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// target is the management cluster that Clusters are moved to, with the real controller of an installation of its own.
+// target is the management cluster to which Clusters are moved. It runs the real controller of its own installation.
 var (
 	target = kubetest.Server{CRDs: true, End: func() error { return <-targetEnded }, Prepare: func(ctx context.Context, config *rest.Config) error {
 		return startControllerOf(ctx, config, "tunnels.example.org", targetEnded)
@@ -32,11 +32,11 @@ var (
 	targetEnded = make(chan error, 1)
 )
 
-// edgeVariable makes the test program the edge-agent of a Pod. The kubelet of these tests has it in its environment.
+// edgeVariable makes the test program act as the edge-agent of a Pod. The kubelet of these tests sets it.
 const edgeVariable = "FAIRLEAD_TEST_EDGE"
 
-// playEdge does what `edge-agent join` does as far as others see it: it reads the file, refuses garbage, keeps it in the state
-// folder, which must be there, and says so.
+// playEdge simulates `edge-agent join`: it reads the bootstrap file, rejects an invalid one, stores it in the state
+// folder, which must exist, and reports success.
 func playEdge(args []string, in io.Reader, out, errs io.Writer) int {
 	data, err := io.ReadAll(in)
 	if err == nil {
@@ -71,7 +71,7 @@ func appsClient(t *testing.T, config *rest.Config) client.Client {
 	return c
 }
 
-// edgePod makes a running Pod of an edge with a state folder.
+// edgePod creates a running Pod of an edge with a state folder.
 func edgePod(t *testing.T, p *person, namespace, name, node, stateDir string, change ...func(*corev1.PodSpec)) {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
@@ -97,7 +97,8 @@ func edgePod(t *testing.T, p *person, namespace, name, node, stateDir string, ch
 	}
 }
 
-// workloadKubeconfig gives a Cluster a kubeconfig of a server. The controller leaves one without Cluster API's label as it is.
+// workloadKubeconfig stores a kubeconfig of a server for a Cluster. The controller does not change it, because it lacks
+// Cluster API's label.
 func workloadKubeconfig(t *testing.T, p, workload *person, key client.ObjectKey) {
 	t.Helper()
 	data, err := os.ReadFile(workload.kubeconfig)
@@ -111,7 +112,7 @@ func workloadKubeconfig(t *testing.T, p, workload *person, key client.ObjectKey)
 	}
 }
 
-// on is an edge on a host.
+// on returns an edge on a host.
 func on(host string, gateways ...v1alpha1.EdgeGatewayStatus) v1alpha1.EdgeStatus {
 	e := edgeStatus(model.NewNodeName(), gateways...)
 	e.Host = host
@@ -130,8 +131,9 @@ func TestMovePrepare(t *testing.T) {
 	node, state := startKubelet(t, p), t.TempDir()
 	edgePod(t, p, edges, "pod-a", node, state)
 	edgePod(t, p, edges, "pod-b", node, filepath.Join(state, "not-there"))
-	edgePod(t, p, kubetest.NewNamespace(t, p), "somebody", node, t.TempDir()) // in a namespace that nobody named
-	workloadKubeconfig(t, p, p, key)                                          // the management cluster plays the workload cluster too
+	// in a namespace that the command does not name
+	edgePod(t, p, kubetest.NewNamespace(t, p), "somebody", node, t.TempDir())
+	workloadKubeconfig(t, p, p, key) // the management cluster is also the workload cluster
 
 	args := []string{"move", "prepare", "-n", key.Namespace, key.Name, "--to-kubeconfig=" + to.kubeconfig, "--to-kubeconfig-context=good", "--edge-namespace=" + edges}
 	out, err := p.does(t, append(args, "--timeout=10s")...)
@@ -159,10 +161,10 @@ func TestMovePrepare(t *testing.T) {
 	}
 
 	takesUp(t, p, to, key, args)
-	p.must(t, []string{"ready: every edge"}, args...) // there is nothing left to do
+	p.must(t, []string{"ready: every edge"}, args...) // nothing is left to do
 }
 
-// takesUp has those edges helped by hand, while the command runs again.
+// takesUp joins the remaining edges by hand while the command runs again.
 func takesUp(t *testing.T, p, to *person, key client.ObjectKey, args []string) {
 	t.Helper()
 	prepared := &v1alpha1.Tunnel{}
@@ -190,7 +192,7 @@ func takesUp(t *testing.T, p, to *person, key client.ObjectKey, args []string) {
 	})
 }
 
-func TestMovePrepareRefuses(t *testing.T) {
+func TestMovePrepareRejects(t *testing.T) {
 	p, to := newPerson(t), newPersonOf(t, target.Config(t))
 	up := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}
 	key, idle := serve(t, p, on("a", up)), serve(t, p, on("b"))

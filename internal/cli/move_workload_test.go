@@ -16,8 +16,9 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// TestMovePrepareGivesTokensToItsOwnEdgesAlone has edges of other Clusters beside those of this one, as where control planes are hosted.
-func TestMovePrepareGivesTokensToItsOwnEdgesAlone(t *testing.T) {
+// TestMovePrepareGivesTokensOnlyToItsOwnEdges runs edges of other Clusters beside the edges of this one, as where
+// control planes are hosted.
+func TestMovePrepareGivesTokensOnlyToItsOwnEdges(t *testing.T) {
 	p, to := newPerson(t), newPersonOf(t, target.Config(t))
 	up := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}
 	edges, node := kubetest.NewNamespace(t, p), startKubelet(t, p)
@@ -27,7 +28,7 @@ func TestMovePrepareGivesTokensToItsOwnEdgesAlone(t *testing.T) {
 	edgePod(t, p, edges, "pod", node, named, called("named"))
 	edgePod(t, p, edges, "on-the-node", node, host, func(s *corev1.PodSpec) { s.HostNetwork = true })
 	edgePod(t, p, edges, "neighbour", node, neighbour)
-	edgePod(t, p, edges, "neighbour-away", node, neighbour) // its edge is not connected, so nobody knows whether it is this one
+	edgePod(t, p, edges, "neighbour-away", node, neighbour) // its edge is not connected, so it cannot be identified
 	edgePod(t, p, edges, "twin-1", node, twin, called("twin"))
 	edgePod(t, p, edges, "twin-2", node, twin, called("twin"))
 	workloadKubeconfig(t, p, p, key)
@@ -54,7 +55,7 @@ func TestMovePrepareGivesTokensToItsOwnEdgesAlone(t *testing.T) {
 	}
 }
 
-func TestMovePrepareRunsNothingThatASecretSays(t *testing.T) {
+func TestMovePrepareRunsNoCommandsOfASecret(t *testing.T) {
 	p, to := newPerson(t), newPersonOf(t, target.Config(t))
 	key := serve(t, p, on("a", v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}))
 	file, err := clientcmd.LoadFromFile(p.kubeconfig)
@@ -79,7 +80,7 @@ func TestMovePrepareRunsNothingThatASecretSays(t *testing.T) {
 	if _, err := os.Stat(ran); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("it ran a program: %v\n%s", err, out)
 	}
-	own := filepath.Join(t.TempDir(), "own") // a kubeconfig of the person may have what it likes
+	own := filepath.Join(t.TempDir(), "own") // the user's own kubeconfig may run plugins
 	if err := os.WriteFile(own, data, 0o600); err != nil {
 		t.Fatal(err)
 	}

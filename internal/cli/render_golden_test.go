@@ -40,7 +40,7 @@ func TestRenderPrintsTheGoldens(t *testing.T) {
 	}
 }
 
-func TestRenderRefuses(t *testing.T) {
+func TestRenderRejects(t *testing.T) {
 	const good = "../../deploy/envoy/fleet.yaml"
 	tests := map[string]struct {
 		in      []string

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 )
 
-// asUsersHaveIt is YAML as people keep it: objects of several kinds in one file.
+// asUsersHaveIt is YAML as users store it: objects of several kinds in one file.
 const asUsersHaveIt = `apiVersion: cluster.x-k8s.io/v1beta1
 kind: Cluster
 metadata: {name: c1, namespace: prod, labels: {fairlead.dev/tunnel: enabled}}
@@ -37,7 +37,7 @@ func renders(t *testing.T, stdin string, args ...string) (out, errs string, code
 	return stdout.String(), stderr.String(), code
 }
 
-func TestRenderReadsWhatUsersHave(t *testing.T) {
+func TestRenderReadsFilesOfUsers(t *testing.T) {
 	out, errs, code := renders(t, asUsersHaveIt, "-f", "-", "-f", "../../deploy/kubernetes/settings.yaml", "-f", "../../deploy/kubernetes/gateway.yaml")
 	for _, want := range []string{"# assumed: the id ", "---\n# gateway gateway-0\n", "---\n# gateway gateway-1\n", "---\n# edge of prod/c1\n", "name: api.example.com", "c1.prod.tunnels.example.com"} {
 		if code != 0 || !strings.Contains(out, want) {
@@ -83,7 +83,7 @@ func TestRenderValidates(t *testing.T) {
 	if code != 0 || out != "gateway gateway-0: accepted\nedge of prod/c1: accepted\n" {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-	// One that refuses everything.
+	// An Envoy that rejects every configuration.
 	refusing := filepath.Join(t.TempDir(), "envoy")
 	if err := os.WriteFile(refusing, []byte("#!/bin/sh\necho no such extension >&2\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,6 @@
-// Package cli is the command line of fairlead: it takes arguments and two streams, and returns an exit code. It puts the commands of the
-// packages below it into one tree, with completions. What a command does is in that command's package.
+// Package cli is the command line of fairlead: its input is arguments and two streams, its output is an exit code. It
+// combines the commands of the packages below it into one tree, with completions. Each command's behaviour is in its
+// own package.
 package cli
 
 import (
@@ -27,19 +28,19 @@ import (
 	"github.com/fairlead/fairlead/internal/kubelog"
 )
 
-// The names by which kubectl runs plugins, and asks them for completions: both are links to this program.
+// The names under which kubectl runs a plugin and requests its completions. Both are links to this program.
 const (
 	pluginName     = "kubectl-fairlead"
 	completionName = "kubectl_complete-fairlead"
 )
 
-// Run runs the program that was started by a name, and returns its exit code.
+// Run runs the program under the name that started it, and returns its exit code.
 func Run(ctx context.Context, name string, args []string, stdout, stderr io.Writer) int {
 	name = strings.TrimSuffix(filepath.Base(name), ".exe")
 	quiet()
 	root := newRoot()
 	switch name {
-	case completionName: // kubectl hands on what is to be completed
+	case completionName: // kubectl passes on the words to complete
 		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 		fallthrough
 	case pluginName:
@@ -48,13 +49,13 @@ func Run(ctx context.Context, name string, args []string, stdout, stderr io.Writ
 	return command.Run(ctx, root, args, stdout, stderr)
 }
 
-// quiet keeps the libraries from writing into what a person reads: what matters comes back as an error.
+// quiet disables the logs of the libraries, which would mix with the output. Relevant problems are returned as errors.
 func quiet() {
 	kubelog.SetLogger(slog.New(slog.DiscardHandler))
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 }
 
-// newRoot makes the tree of commands.
+// newRoot returns the tree of commands.
 func newRoot() *cobra.Command {
 	root := command.Group("fairlead", "See what Fairlead does, and decide what only a person can",
 		ca.Command(), check.Command(), config.Command(), edge.Command(), join.Command(), kubeconfig.Command(), move.Command(), render.Command(), status.Command(), bundle.Command(newRoot), versionCommand())
@@ -72,7 +73,7 @@ Colours and progress are for terminals alone; NO_COLOR=1 turns colours off there
 	return root
 }
 
-// checkUsage gives everything that is wrong with a command line its exit code. What cobra would look at later is looked at here too.
+// checkUsage gives all usage errors the same exit code. It makes the checks that cobra would make later.
 func checkUsage(cmd *cobra.Command) {
 	validate := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {

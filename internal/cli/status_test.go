@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// lines are what a command printed, with single spaces.
+// lines returns the lines of an output, with single spaces.
 func lines(out string) (all []string) {
 	for l := range strings.Lines(out) {
 		all = append(all, strings.Join(strings.Fields(l), " "))
@@ -45,7 +45,7 @@ func TestStatus(t *testing.T) {
 	if want := key.Namespace + " c1 unknown "; !strings.HasPrefix(all[3], want) || !strings.Contains(all[3], " c1."+key.Namespace+".tunnels.example.com 1/1 gateway-0:2,gateway-1:3 - ") {
 		t.Errorf("got %q, want %q", all[3], want)
 	}
-	// Without xds-servers it says so, and shows the rest.
+	// Without xds-servers the command reports that, and shows everything else.
 	p.must(t, []string{"no round-trip times: ", "gateway-1:3"}, "status", "-n", key.Namespace, "--xds-server=127.0.0.1:1")
 	p.must(t, []string{"no round-trip times: ", "gateway-1:3"}, "status", "-n", key.Namespace)
 	p.must(t, []string{"State: ", node, "Warnings", "Certificates", "edge " + node, "TunnelReady", "fairlead check -n " + key.Namespace + " c1"}, "status", "-n", key.Namespace, "c1", "--live=false")
@@ -72,7 +72,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func TestStatusRefuses(t *testing.T) {
+func TestStatusRejects(t *testing.T) {
 	p := newPerson(t)
 	namespace := kubetest.NewNamespace(t, p)
 	p.mustNot(t, "there is no Cluster c9 in namespace "+namespace, "status", "-n", namespace, "c9")
@@ -87,38 +87,38 @@ func TestStatusRefuses(t *testing.T) {
 	p.must(t, []string{"1 more Clusters have not opted in", "no Cluster has a tunnel here"}, "status", "-n", namespace, "--live=false")
 }
 
-// said is what a command that goes on has printed so far.
-type said struct {
+// liveOutput collects the output of a command that is still running.
+type liveOutput struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
 // Write implements io.Writer.
-func (s *said) Write(b []byte) (int, error) {
+func (s *liveOutput) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.Write(b)
 }
 
-// String is all of it.
-func (s *said) String() string {
+// String returns the output so far.
+func (s *liveOutput) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
-// TestStatusWatch has rows that change appended, and no others, for as long as somebody looks.
+// TestStatusWatch checks that exactly the rows that change are appended while the command runs.
 func TestStatusWatch(t *testing.T) {
 	p := newPerson(t)
 	up := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}
 	key := serve(t, p, edgeStatus("a", up))
-	// Nothing is ever written into a Tunnel without a Cluster.
+	// A Tunnel without a Cluster never changes.
 	still := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, p), Name: "still"}}
 	if err := p.Create(t.Context(), still); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	var out, errs said
+	var out, errs liveOutput
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{"status", "-A", "--watch", "--live=false", "--kubeconfig=" + p.kubeconfig, "--context=good"}, &out, &errs)

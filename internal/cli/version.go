@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/internal/version"
 )
 
-// builtAs is what a program is.
+// builtAs describes the build of the program.
 type builtAs struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`

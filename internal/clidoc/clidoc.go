@@ -1,5 +1,6 @@
-// Package clidoc holds a program's command line and the documents together, for the test of each program: it writes the reference of
-// its commands and flags, and has the program's own parser take every command line of the documents. It runs no command.
+// Package clidoc keeps a program's command line and the documents consistent, and is called by a test of each program.
+// It writes the reference of the commands and flags, and has the program's own parser accept every command line in the
+// documents. It runs no command.
 package clidoc
 
 import (
@@ -16,11 +17,12 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
-// root is the repository, as seen from cmd/<program> and internal/cli, where tests of programs run.
+// root is the path of the repository from cmd/<program> and internal/cli, where the tests of programs run.
 var root = filepath.Join("..", "..")
 
-// Check compares docs/reference/<program>.md with a program's commands (or rewrites it with -update), and fails the test for each
-// command line in a document that the program would refuse. It is to be called from a folder two levels below the root.
+// Check compares docs/reference/<program>.md with a program's commands, or rewrites it with -update. It fails the test
+// for each command line in a document that the program would reject. The test must run in a folder two levels below the
+// root.
 func Check(t *testing.T, program func() *cobra.Command) {
 	t.Helper()
 	name := program().Name()
@@ -45,7 +47,7 @@ func Check(t *testing.T, program func() *cobra.Command) {
 	}
 }
 
-// documents are README.md and everything below docs.
+// documents returns the paths of README.md and of all documents below docs.
 func documents(t *testing.T) []string {
 	t.Helper()
 	files := []string{filepath.Join(root, "README.md")}
@@ -62,7 +64,8 @@ func documents(t *testing.T) []string {
 	return files
 }
 
-// parse has a command take its arguments. What is quoted within a sentence may be a part of a command line only: complete false.
+// parse lets a command parse its arguments. complete is false for text quoted within a sentence, which may be only a
+// part of a command line.
 func parse(program *cobra.Command, args []string, complete bool) error {
 	program.InitDefaultHelpFlag()
 	program.InitDefaultHelpCmd()
@@ -84,7 +87,7 @@ func parse(program *cobra.Command, args []string, complete bool) error {
 	return cmd.Args(cmd, cmd.Flags().Args())
 }
 
-// reference describes all commands of a program.
+// reference returns a Markdown description of all commands of a program.
 func reference(program *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# `%s`\n\n<!-- Written by `make update-golden` from the program's own help: change it there. -->\n", program.Name())
@@ -140,12 +143,12 @@ func describeFlags(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// cell is text as it may stand in a table.
+// cell escapes a text for a table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(text)
 }
 
-// outdent takes the indentation off that examples have in a terminal.
+// outdent removes the indentation of examples.
 func outdent(text string) string {
 	lines := strings.Split(strings.Trim(text, "\n"), "\n")
 	for i, line := range lines {

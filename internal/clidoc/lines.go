@@ -8,17 +8,18 @@ import (
 // line is a command line in a document.
 type line struct {
 	text  string
-	block bool // in a block of its own; else within a sentence
+	block bool // in a code block; otherwise within a sentence
 }
 
 var (
 	fence  = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```")
 	quoted = regexp.MustCompile("`([^`\n]+)`")
-	// assignment is what may stand before a command: an environment, a folder.
+	// assignment matches what may precede a command: environment variables, sudo and a prompt.
 	assignment = regexp.MustCompile(`^([A-Z_]+=\S+|sudo|\$)\s+`)
 )
 
-// linesOf are the lines of a document that may be commands: those of blocks for a shell, and what is quoted in sentences.
+// linesOf returns the lines of a document that may be commands: the lines of shell code blocks, and code spans within
+// sentences.
 func linesOf(text string) (all []line) {
 	rest := fence.ReplaceAllStringFunc(text, func(block string) string {
 		parts := fence.FindStringSubmatch(block)
@@ -39,8 +40,8 @@ func linesOf(text string) (all []line) {
 	return all
 }
 
-// argumentsOf are what a line hands to a program; ok is false where it is no command line of this program, or only its name, and
-// whole where nothing was left out (…).
+// argumentsOf returns the arguments that a line passes to a program. ok is false if the line is no command line of this
+// program, or only its name. whole is true if nothing is left out (…).
 func argumentsOf(program string, l line) (args []string, whole, ok bool) {
 	text := l.text
 	for assignment.MatchString(text) {
@@ -53,17 +54,17 @@ func argumentsOf(program string, l line) (args []string, whole, ok bool) {
 	}
 	args = words(rest)
 	for i, arg := range args {
-		if left(arg) || i == 0 && arg == "COMMAND" {
+		if isEllipsis(arg) || i == 0 && arg == "COMMAND" {
 			return args[:i], false, i > 0
 		}
 	}
 	return args, true, len(args) > 0
 }
 
-// left says whether a word stands for what was left out.
-func left(word string) bool { return word == "…" || word == "..." }
+// isEllipsis reports whether a word stands for arguments that are left out.
+func isEllipsis(word string) bool { return word == "…" || word == "..." }
 
-// words splits a line as a shell does, up to where something else than the command begins.
+// words splits a line as a shell does, up to the end of the first command.
 func words(text string) (all []string) {
 	var word strings.Builder
 	var quote rune

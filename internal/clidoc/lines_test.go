@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program is one with a command that takes one argument and one flag.
+// program returns a program with one command, which takes one argument and one flag.
 func program() *cobra.Command {
 	none := func(*cobra.Command, []string) error { return nil }
 	root := &cobra.Command{Use: "fairlead", Args: cobra.NoArgs, RunE: none}

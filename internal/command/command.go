@@ -1,5 +1,5 @@
 // Package command is the frame of every program: signals end its context, errors are printed in one place, and the exit
-// code is picked there. It knows nothing of what a program does.
+// code is chosen there. It does not know what a program does.
 package command
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Main calls run with the process's own arguments and streams, and ends the process with the code that it returns. The
-// context ends with SIGINT or SIGTERM.
+// Main calls run with the arguments and streams of the process, and exits with the code that run returns. The context
+// ends with SIGINT or SIGTERM.
 func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) int) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -23,13 +23,13 @@ func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer)
 	os.Exit(code)
 }
 
-// Error is an error that asks for an exit code. Err nil: there is nothing to print.
+// Error is an error that sets an exit code. If Err is nil, nothing is printed.
 type Error struct {
 	Code int // not 0
 	Err  error
 }
 
-// Error is the text of Err.
+// Error returns the text of Err, or "exit code <Code>" if Err is nil.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("exit code %d", e.Code)
@@ -40,8 +40,8 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run executes a command and returns 0, or prints its error after the program's name and returns 1, or the code that an *Error in
-// it asks for.
+// Run executes a command. It returns 0, or prints the error after the program's name and returns the code of the *Error
+// in it, or else 1.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)

@@ -2,10 +2,11 @@ package command
 
 import "github.com/spf13/cobra"
 
-// Group is a command that only has others.
+// Group returns a command that only has subcommands.
 func Group(use, short string, of ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs, // an unknown one is an error, and not a reason to print help and be content
+		// an unknown subcommand is an error; cobra would print the help and succeed
+		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(of...)

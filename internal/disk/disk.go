@@ -1,5 +1,5 @@
-// Package disk replaces files so that a reader finds all of the old one or all of the new one, after a power cut too. It
-// knows nothing about what is in them.
+// Package disk replaces files atomically: a reader finds either the complete old content or the complete new one, even
+// after a power failure. It knows nothing about the content.
 package disk
 
 import (
@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// Replace replaces a file, with mode 0600. Several may do so at the same time, and the last one wins.
+// Replace replaces a file with mode 0600. It is safe for concurrent use; the last call wins.
 func Replace(path string, data []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // CreateTemp makes it with mode 0600
+	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // CreateTemp uses mode 0600
 	if err == nil {
 		err = finish(temporary, path, data)
 	}
@@ -21,8 +21,8 @@ func Replace(path string, data []byte) error {
 	return nil
 }
 
-// ReplaceBy is Replace with a name for the temporary file, in the same folder: crashes leave one of it at most, however many
-// there are. Only one may replace the file at a time. Its errors are those of package os, for the caller to wrap.
+// ReplaceBy is Replace with a fixed name for the temporary file, in the same folder. Crashes therefore leave at most
+// one temporary file. Only one caller may replace the file at a time. Errors are returned unwrapped from package os.
 func ReplaceBy(temporary, path string, data []byte) error {
 	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -31,7 +31,7 @@ func ReplaceBy(temporary, path string, data []byte) error {
 	return finish(file, path, data)
 }
 
-// finish writes the temporary file and gives it its name.
+// finish writes the temporary file and renames it to path.
 func finish(temporary *os.File, path string, data []byte) error {
 	_, err := temporary.Write(data)
 	if err == nil {
@@ -41,12 +41,12 @@ func finish(temporary *os.File, path string, data []byte) error {
 		err = os.Rename(temporary.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(temporary.Name())) // it may be what fills the disk
+		return errors.Join(err, os.Remove(temporary.Name())) // the temporary file may be what fills the disk
 	}
 	return SyncFolder(filepath.Dir(path))
 }
 
-// SyncFolder makes renames in a folder last, and come before what follows.
+// SyncFolder makes the renames in a folder durable, and orders them before later writes.
 func SyncFolder(dir string) error {
 	folder, err := os.Open(dir)
 	if err != nil {

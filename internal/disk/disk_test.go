@@ -10,13 +10,13 @@ import (
 	"github.com/fairlead/fairlead/internal/disk"
 )
 
-// ways are both ways to replace a file.
+// ways are the two functions that replace a file.
 var ways = map[string]func(path string, data []byte) error{
 	"with any temporary name": disk.Replace,
 	"with one temporary name": func(path string, data []byte) error { return disk.ReplaceBy(path+".tmp", path, data) },
 }
 
-func TestAFileIsReplacedAsAWhole(t *testing.T) {
+func TestAFileIsReplacedAtomically(t *testing.T) {
 	for name, replace := range ways {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "file")
@@ -47,7 +47,7 @@ func TestAFileIsReplacedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeftOfAFileThatIsNotReplaced(t *testing.T) {
+func TestAFailedReplaceLeavesNoTemporaryFile(t *testing.T) {
 	for name, replace := range ways {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -1,8 +1,9 @@
-// Package ending lets others than its handler end a gRPC call, with a status, while the handler waits for a message. In goes the context of a
-// call, out comes a function that ends it.
+// Package ending ends a gRPC call with a status from outside of its handler, while the handler is blocked in Recv. Its
+// input is the context of a call. Its output is a function that ends the call.
 //
-// Trade-offs. GRPC has a handler return for that, which one in Recv does not. So the handler runs in a goroutine beside the one that gRPC gave it,
-// and lives on until its Recv fails, which it does as soon as Serve has returned. That goroutine costs each call some KB of stack.
+// Trade-offs: gRPC ends a stream when its handler returns, but a handler that is blocked in Recv cannot return. The
+// handler therefore runs in a second goroutine beside the one that gRPC started. That goroutine lives until its Recv
+// fails, which happens as soon as Serve has returned. It costs each call a few KB of stack.
 package ending
 
 import (
@@ -11,8 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Serve runs the handler of a call, and returns its error or, if somebody has called end before that returned, the error, a gRPC status, that end
-// was first called with. Anybody may call end, at any time; it never blocks. Ctx is that of the call.
+// Serve runs the handler of a call and returns its error. If end is called first, Serve returns the error of the first
+// call of end, which is a gRPC status, without waiting for the handler. If ctx, the context of the call, ends first,
+// Serve returns its error as a status. end is safe for concurrent use and never blocks.
 func Serve(ctx context.Context, handle func(ctx context.Context, end func(error)) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -22,7 +24,7 @@ func Serve(ctx context.Context, handle func(ctx context.Context, end func(error)
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // it is the same error if nobody gave another
+		if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // the cause is the same error if end was not called
 			return cause
 		}
 		return status.FromContextError(ctx.Err()).Err()

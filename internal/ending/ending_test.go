@@ -15,12 +15,12 @@ import (
 	"github.com/fairlead/fairlead/internal/ending"
 )
 
-// patience is far more than anything here takes.
+// patience is far longer than any step of these tests takes.
 const patience = 30 * time.Second
 
 var description = grpc.StreamDesc{StreamName: "Wait", ClientStreams: true, ServerStreams: true}
 
-// wait serves a method whose handler does nothing but to wait for messages, and returns a call of it.
+// wait serves a method whose handler only receives messages, and returns a call of it.
 func wait(t *testing.T, ends chan<- func(error)) grpc.ClientStream {
 	t.Helper()
 	method := description

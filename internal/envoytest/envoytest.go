@@ -1,5 +1,5 @@
-// Package envoytest finds, validates and runs a real Envoy for tests. A configuration comes in as YAML; it must have its
-// admin interface on the Unix socket admin.sock. The package knows nothing else about what is in it.
+// Package envoytest finds, validates and runs a real Envoy for tests. Its input is a configuration as YAML, which must
+// have its admin interface on the Unix socket admin.sock. The package knows nothing else about the configuration.
 package envoytest
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/fairlead/fairlead/internal/spawn"
 )
 
-// Patience is how long a test waits for something that should happen at once, on a machine that is busy.
+// Patience is how long a test waits, on a busy machine, for something that should happen at once.
 const Patience = 20 * time.Second
 
-// Path is the Envoy to test with: ENVOY_PATH, else bin/envoy of the repository. Without one the test is skipped, or fails
-// if ENVOY_REQUIRED is set. With -short every test that calls it is skipped.
+// Path returns the Envoy to test with: ENVOY_PATH, or else bin/envoy of the repository. Without an Envoy the test is
+// skipped, or fails if ENVOY_REQUIRED is set. With -short the test is skipped.
 func Path(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -46,7 +46,7 @@ func Path(t testing.TB) string {
 	return ""
 }
 
-// repository is the folder of go.mod, at or above the folder of the package under test.
+// repository returns the folder of go.mod, which is the folder of the package under test or one above it.
 func repository(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -62,7 +62,7 @@ func repository(t testing.TB) string {
 	return ""
 }
 
-// Validate fails the test if Envoy refuses the configuration, or warns that it has something deprecated in it.
+// Validate fails the test if Envoy rejects the configuration or warns about deprecated fields.
 func Validate(t testing.TB, config []byte) {
 	t.Helper()
 	dir := Dir(t)
@@ -80,11 +80,11 @@ func Validate(t testing.TB, config []byte) {
 	}
 }
 
-// Dir makes a folder that is removed after the test. Its path is short, unlike that of t.TempDir: the path of a Unix
-// socket in it may have 107 bytes.
+// Dir makes a folder that is removed after the test. Its path is shorter than that of t.TempDir, because the path of a
+// Unix socket has at most 107 bytes.
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "envoy") //nolint:usetesting // see above: the path must be short
+	dir, err := os.MkdirTemp("", "envoy") //nolint:usetesting // the path must be short, see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,16 +99,16 @@ func write(t testing.TB, dir string, config []byte) {
 	}
 }
 
-// Envoy is a running one.
+// Envoy is a running Envoy.
 type Envoy struct {
 	dir  string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
 }
 
-// Start runs Envoy in a folder, where it finds the Unix sockets that its configuration names, and returns when it says
-// that it is live. It has one worker unless the arguments say otherwise. It is killed after the test; if the test has failed, what
-// it logged is printed.
+// Start runs Envoy in a folder that holds the Unix sockets named in the configuration, and returns when Envoy reports
+// that it is live. Envoy has one worker unless args set another concurrency. It is killed after the test. If the test
+// failed, its log is printed.
 func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
 	t.Helper()
 	write(t, dir, config)
@@ -118,8 +118,9 @@ func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
 	}
 	defer log.Close()
 	e := &Envoy{dir: dir, done: make(chan struct{})}
-	// Not CommandContext: t.Context is cancelled before cleanup, in which tests may still look at their Envoys.
-	if !slices.Contains(args, "--concurrency") { // which Envoy takes once only
+	// CommandContext would not do: t.Context is cancelled before cleanup functions run, and these may still query
+	// Envoy.
+	if !slices.Contains(args, "--concurrency") { // Envoy accepts the flag only once
 		args = append(args, "--concurrency", "1")
 	}
 	e.cmd = exec.Command(Path(t), append([]string{"-c", "envoy.yaml", "--disable-hot-restart", "-l", "warning"}, args...)...)
@@ -154,10 +155,10 @@ func (e *Envoy) Kill() {
 	<-e.done
 }
 
-// PID is the process id.
+// PID returns the process id.
 func (e *Envoy) PID() int { return e.cmd.Process.Pid }
 
-// Log is all that Envoy has logged.
+// Log returns everything that Envoy has logged.
 func (e *Envoy) Log(t testing.TB) string {
 	t.Helper()
 	log, err := os.ReadFile(filepath.Join(e.dir, "envoy.log"))
@@ -167,7 +168,7 @@ func (e *Envoy) Log(t testing.TB) string {
 	return string(log)
 }
 
-// Admin asks the admin interface.
+// Admin sends a request to the admin interface and returns the body of the response.
 func (e *Envoy) Admin(ctx context.Context, method, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -196,7 +197,7 @@ func (e *Envoy) ended() error {
 	}
 }
 
-// Eventually fails the test unless a condition, asked again and again, becomes nil within Patience.
+// Eventually repeats a condition until it returns nil. It fails the test if that takes longer than Patience.
 func Eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
 	eventually.True(t, Patience, what, condition)

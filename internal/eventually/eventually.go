@@ -1,4 +1,4 @@
-// Package eventually waits in tests: for a condition, never for a time. It knows nothing of what is waited for.
+// Package eventually lets tests wait for a condition instead of a fixed time. It knows nothing about the condition.
 package eventually
 
 import (
@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// interval is how often a condition is asked.
+// interval is the time between two checks of a condition.
 const interval = 20 * time.Millisecond
 
-// True fails the test unless a check, made again and again, finds nothing wrong within patience. What it is about is a
-// sentence for the failure.
+// True repeats a check until it returns nil. It fails the test with the last error if that takes longer than patience.
+// what is a sentence that describes the condition in the failure.
 func True(t testing.TB, patience time.Duration, what string, check func() error) {
 	t.Helper()
 	deadline := time.NewTimer(patience)

@@ -1,5 +1,5 @@
-// Package freeport chooses ports for programs that a test starts and that can't choose themselves, because others must know the port
-// before, or after a restart.
+// Package freeport chooses ports for programs that a test starts and that cannot choose their own ports, because other
+// programs must know the port before the start or after a restart.
 package freeport
 
 import (
@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// The range is below that from which Linux takes the ports of outgoing connections (32768 to 60999, ip_local_port_range in ip(7)): by the time
-// that a program listens, one of those could be in use.
+// The range is below the one from which Linux takes the ports of outgoing connections (32768 to 60999,
+// ip_local_port_range in ip(7)). A port of that range could be in use by the time the program listens.
 const first, last = 10_000, 32_767
 
 var (
@@ -20,7 +20,8 @@ var (
 	given = map[int]bool{}
 )
 
-// TCP is a port that nobody listens on at any address, and that this process was not given before. It fails the test if there is none.
+// TCP returns a port that has no listener on any address, and that this process has not returned before. It fails the
+// test if there is none.
 func TCP(t testing.TB) int {
 	t.Helper()
 	port, err := Choose()
@@ -30,7 +31,7 @@ func TCP(t testing.TB) int {
 	return port
 }
 
-// Choose is TCP for a program that is no test.
+// Choose is TCP for programs that are not tests.
 func Choose() (int, error) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/internal/freeport"
 )
 
-func TestPortsAreDifferentAndCanBeListenedOn(t *testing.T) {
+func TestPortsAreDifferentAndFree(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {
 		port := freeport.TCP(t)

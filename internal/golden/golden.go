@@ -1,6 +1,6 @@
-// Package golden compares what a test made with the sections of a txtar file, and rewrites the file when the test runs
-// with -update. A file is one case: its comment says the point of it, its first section is the input and the others are
-// what must come out. It knows nothing about what the sections hold.
+// Package golden compares the output of a test with the sections of a txtar file, and rewrites the file when the test
+// runs with -update. One file is one case: its comment states the point of the case, its first section is the input,
+// and the other sections are the expected output. It knows nothing about the content of the sections.
 package golden
 
 import (
@@ -18,14 +18,14 @@ var update = flag.Bool("update", false, "rewrite golden files with what the test
 
 // Case is one golden file.
 type Case struct {
-	Name string // the file's, without .txtar
+	Name string // the file name without .txtar
 
 	path    string
 	archive *txtar.Archive
 }
 
-// Cases reads all files that a pattern matches, in order of name. It fails the test if there is none, or one that has no
-// comment or whose first section is not the one named as input.
+// Cases reads all files that match a pattern, sorted by name. It fails the test if no file matches, if a file has no
+// comment, or if the first section of a file is not the one named input.
 func Cases(t *testing.T, pattern, input string) []Case {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)
@@ -49,10 +49,10 @@ func Cases(t *testing.T, pattern, input string) []Case {
 	return cases
 }
 
-// Input is the first section.
+// Input returns the content of the first section.
 func (c Case) Input() []byte { return c.archive.Files[0].Data }
 
-// Section is one that must come out, by name. It fails the test if there is none.
+// Section returns the content of an output section. It fails the test if there is no section with that name.
 func (c Case) Section(t *testing.T, name string) []byte {
 	t.Helper()
 	for _, f := range c.archive.Files[1:] {
@@ -64,8 +64,8 @@ func (c Case) Section(t *testing.T, name string) []byte {
 	return nil
 }
 
-// Check compares the sections after the first with what was made. With -update it replaces them instead, so that those
-// which are no longer made are dropped.
+// Check compares the output sections with what the test made. With -update it replaces them instead, and drops sections
+// that are not made any longer.
 func (c Case) Check(t *testing.T, made ...txtar.File) {
 	t.Helper()
 	want := &txtar.Archive{Comment: c.archive.Comment, Files: append(c.archive.Files[:1:1], made...)}
@@ -80,7 +80,7 @@ func (c Case) Check(t *testing.T, made ...txtar.File) {
 	}
 }
 
-// CheckFile compares a whole file with what was made. With -update it replaces the file instead.
+// CheckFile compares a whole file with what the test made. With -update it replaces the file instead.
 func CheckFile(t *testing.T, path string, made []byte) {
 	t.Helper()
 	if *update {

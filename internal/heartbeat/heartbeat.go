@@ -1,7 +1,8 @@
-// Package heartbeat finds work that is stuck. Loops say when a piece of work begins and ends; a piece that is under way for
-// longer than the limit is stuck. A loop that waits for work is never stuck, and neither is one whose work fails: an outage
-// of something else, which ends with an error and is retried, is no reason to restart. Probes are pieces of work that the
-// Monitor begins itself, such as taking a lock. Checks report what they find stuck themselves. It knows nothing of what the work is.
+// Package heartbeat finds work that is stuck. Loops report when a piece of work begins and ends; a piece of work that
+// takes longer than its limit is stuck. A loop that waits for work is never stuck. Work that fails is not stuck either:
+// an outage of another system ends it with an error, the loop retries, and a restart would not help. Probes are pieces
+// of work that the Monitor begins itself, such as taking a lock. Checks report what they themselves find stuck. The
+// package knows nothing about the work.
 package heartbeat
 
 import (
@@ -17,13 +18,14 @@ import (
 const (
 	// Limit is for work that only computes or takes locks.
 	Limit = 30 * time.Second
-	// CallLimit is for work that calls others, each call of which has a deadline of its own: far longer than several of these.
+	// CallLimit is for work that calls other systems. Each such call has its own deadline, and the limit is far longer
+	// than several of these deadlines.
 	CallLimit = 5 * time.Minute
 	// every is the time between two runs of a probe.
 	every = 5 * time.Second
 )
 
-// Monitor knows what is under way. It is safe for concurrent use, and so is a nil one, which does nothing.
+// Monitor tracks the work that is in progress. It is safe for concurrent use. A nil Monitor does nothing.
 type Monitor struct {
 	mu       sync.Mutex
 	next     int
@@ -37,10 +39,10 @@ type work struct {
 	since time.Time
 }
 
-// New returns a Monitor under which nothing is under way.
+// New returns a Monitor without work in progress.
 func New() *Monitor { return &Monitor{under: map[int]work{}, reported: map[string]error{}} }
 
-// Begin notes that a piece of work begins, and returns what notes its end.
+// Begin records that a piece of work begins, and returns a function that records its end.
 func (m *Monitor) Begin(name string, limit time.Duration) (end func()) {
 	if m == nil {
 		return func() {}
@@ -57,7 +59,7 @@ func (m *Monitor) Begin(name string, limit time.Duration) (end func()) {
 	}
 }
 
-// Report sets what a check has found stuck; nil: nothing.
+// Report records what a check has found stuck. A nil error means that nothing is stuck.
 func (m *Monitor) Report(check string, err error) {
 	if m == nil {
 		return
@@ -71,7 +73,8 @@ func (m *Monitor) Report(check string, err error) {
 	m.reported[check] = err
 }
 
-// Stuck returns an error that names each piece of work that is stuck at a time, and what checks report; nil: there is none.
+// Stuck returns an error that names each piece of work that is stuck at the time now and includes what checks have
+// reported, or nil if nothing is stuck.
 func (m *Monitor) Stuck(now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,19 +95,19 @@ func (m *Monitor) Stuck(now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// Run runs probes by name, each at intervals, until ctx ends. A probe that is stuck is not run again. In between it tells
-// systemd that the process lives, as long as nothing is stuck: see Notify.
+// Run runs each of the named probes at intervals until ctx ends. A probe that is stuck is not run again. While nothing
+// is stuck, Run also notifies systemd that the process is alive: see Notify.
 func (m *Monitor) Run(ctx context.Context, probes map[string]func()) error {
 	var group sync.WaitGroup
 	for name, probe := range probes {
-		go m.repeat(ctx, name, probe) // not waited for: one that is stuck never ends
+		go m.repeat(ctx, name, probe) // Run does not wait for probes: one that is stuck never ends
 	}
 	group.Go(func() {
 		again := time.NewTicker(min(every, watchdogInterval()))
 		defer again.Stop()
 		for ctx.Err() == nil {
 			if m.Stuck(time.Now()) == nil {
-				_ = Notify("WATCHDOG=1") // without systemd there is no socket
+				_ = Notify("WATCHDOG=1") // fails without systemd, which sets the socket
 			}
 			select {
 			case <-again.C:
@@ -130,11 +133,11 @@ func (m *Monitor) repeat(ctx context.Context, name string, probe func()) {
 	}
 }
 
-// ServeHTTP answers a liveness probe: 200 while nothing is stuck, else 503 with what is.
+// ServeHTTP answers a liveness probe with 200 while nothing is stuck, and else with 503 and the text of the error.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if err := m.Stuck(time.Now()); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	_, _ = fmt.Fprintln(w, "ok") // the client may be gone
+	_, _ = fmt.Fprintln(w, "ok") // the client may have disconnected
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/internal/heartbeat"
 )
 
-// code is what a liveness probe gets.
+// code returns the status and the body of a liveness probe.
 func code(m *heartbeat.Monitor) (int, string) {
 	answer := httptest.NewRecorder()
 	m.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
@@ -45,7 +45,7 @@ func TestWorkThatDoesNotEndIsStuck(t *testing.T) {
 func TestAProbeThatDoesNotEndIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := heartbeat.New()
-		free := make(chan struct{}, 1) // as a lock; waiting for a mutex would stop the fake clock
+		free := make(chan struct{}, 1) // a channel as a lock: waiting for a mutex would stop the fake clock
 		free <- struct{}{}
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { _ = m.Run(ctx, map[string]func(){"state": func() { <-free; free <- struct{}{} }}) }()

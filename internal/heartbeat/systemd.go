@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// ErrNoManager says that no service manager wants to be notified.
+// ErrNoManager reports that NOTIFY_SOCKET is not set, so no service manager expects notifications.
 var ErrNoManager = errors.New("there is no NOTIFY_SOCKET")
 
-// Notify tells systemd a state, such as READY=1, by the protocol of sd_notify(3). A unit with Type=notify waits for READY=1; one
-// with WatchdogSec is restarted when WATCHDOG=1 does not come for so long.
+// Notify sends a state, such as READY=1, to systemd with the protocol of sd_notify(3). systemd waits for READY=1 to
+// start a unit with Type=notify, and restarts a unit with WatchdogSec when it has received no WATCHDOG=1 for that long.
+// Notify returns ErrNoManager if there is no service manager.
 func Notify(state string) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return ErrNoManager
 	}
-	conn, err := net.Dial("unixgram", path) //nolint:gosec // the service manager sets the path; a name that begins with @ is an abstract one, here as there
+	conn, err := net.Dial("unixgram", path) //nolint:gosec // the service manager sets the path; a leading @ names an abstract socket, here and in Go
 	if err != nil {
 		return fmt.Errorf("notifying the service manager: %w", err)
 	}
@@ -33,7 +34,7 @@ func Notify(state string) error {
 	return nil
 }
 
-// watchdogInterval is a third of WatchdogSec, so that one notification may be lost.
+// watchdogInterval returns a third of WatchdogSec, so that one lost notification does no harm.
 func watchdogInterval() time.Duration {
 	micros, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	if err != nil || micros < 3 {

@@ -51,7 +51,7 @@ func TestAnInformerThatHangsIsFound(t *testing.T) {
 	kubetest.Eventually(t, "being well again", func() error { return w.beats.Stuck(time.Now()) })
 }
 
-func TestAnOutageOfTheApiserverIsNoInformerThatHangs(t *testing.T) {
+func TestAnOutageOfTheApiserverIsNotAStuckInformer(t *testing.T) {
 	w := newWorld(t, long)
 	w.run(t)
 	cluster := w.create(t, "a")
@@ -67,7 +67,7 @@ func TestAnOutageOfTheApiserverIsNoInformerThatHangs(t *testing.T) {
 	w.wellFor(t, short, "when the cache has the change")
 }
 
-func TestEachPageIsComparedAlsoWhenTheListExpires(t *testing.T) {
+func TestEachPageIsComparedEvenIfTheListExpires(t *testing.T) {
 	w := newWorld(t, short)
 	w.check.size = 2
 	for i := range 7 {
@@ -101,11 +101,11 @@ func TestEachPageIsComparedAlsoWhenTheListExpires(t *testing.T) {
 	next("c0", "c1")
 }
 
-// expire has etcd and the apiserver forget all old versions, so that the token of a list is not valid any more.
+// expire makes etcd and the apiserver discard all old versions, so that the token of a list becomes invalid.
 func (w *world) expire(t *testing.T, token string) {
 	t.Helper()
 	put := func(value string) string {
-		// An apiserver reads from this key up to which revision etcd is compacted.
+		// The apiserver reads from this key up to which revision etcd has been compacted.
 		encode := base64.StdEncoding.EncodeToString
 		answer := post(t, "/v3/kv/put", `{"key": "`+encode([]byte("compact_rev_key"))+`", "value": "`+encode([]byte(value))+`"}`)
 		_, revision, _ := strings.Cut(answer, `"revision":"`)
@@ -115,7 +115,8 @@ func (w *world) expire(t *testing.T, token string) {
 	revision := put("0")
 	put(revision)
 	post(t, "/v3/kv/compaction", `{"revision": "`+revision+`", "physical": true}`)
-	eventually.True(t, 3*time.Minute, "expiry of the list", func() error { // the apiserver looks once in a while
+	// the apiserver reads the key only once in a while
+	eventually.True(t, 3*time.Minute, "expiry of the list", func() error {
 		err := w.List(t.Context(), &clusterv1.ClusterList{}, client.Limit(w.check.size), client.Continue(token))
 		if !apierrors.IsResourceExpired(err) {
 			return fmt.Errorf("got %w", err)

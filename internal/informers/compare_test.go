@@ -11,9 +11,9 @@ import (
 
 const key = "ns/a"
 
-// run compares one object once a minute. Each step is "cached live": the versions in the cache and at the apiserver in that
-// minute, "-" for none. "fail" is a minute in which the apiserver does not answer, and "frozen" 10 minutes in which nothing
-// runs.
+// run inspects one object once per minute. Each step is "cached live": the versions in the cache and at the apiserver
+// in that minute, with "-" for none. In a "fail" minute the apiserver does not answer. In "frozen", nothing runs for 10
+// minutes.
 func run(c *comparison, steps ...string) error {
 	now := time.Unix(0, 0)
 	for _, step := range steps {
@@ -36,7 +36,7 @@ func run(c *comparison, steps ...string) error {
 		}
 		c.observe(page{versions: versions(live)}, versions(cached))
 		for _, due := range c.due(now) {
-			c.look(due, sight{cached: cached, read: now, live: live, answered: now})
+			c.inspect(due, inspection{cached: cached, read: now, live: live, answered: now})
 		}
 	}
 	return c.stuck()
@@ -81,13 +81,14 @@ func TestOnlyAChangeThatStaysMissedIsConfirmed(t *testing.T) {
 	}
 }
 
-func TestAPageSaysNothingOfObjectsOutsideOfIt(t *testing.T) {
+func TestAPageDoesNotCoverObjectsOutsideOfIt(t *testing.T) {
 	cached := map[string]string{"a-b/z": "1", "a/b": "1", "a/c": "1", "a/d": "1", "b/a": "1"}
 	tests := map[string]struct {
 		page page
 		want []string
 	}{
-		"the first of several": {page: page{last: "a/b", versions: map[string]string{"a/b": "1"}}, want: []string{"a-b/z"}}, // "-" sorts before "/"
+		// "-" sorts before "/"
+		"the first of several": {page: page{last: "a/b", versions: map[string]string{"a/b": "1"}}, want: []string{"a-b/z"}},
 		"one in the middle":    {page: page{after: "a/b", last: "a/d", versions: map[string]string{"a/d": "1"}}, want: []string{"a/c"}},
 		"the last":             {page: page{after: "a/d", versions: map[string]string{}}, want: []string{"b/a"}},
 		"the only one": {
@@ -117,11 +118,11 @@ func TestMismatchesAreBounded(t *testing.T) {
 		t.Fatalf("%d mismatches are remembered, want %d", got, bound)
 	}
 	for _, key := range c.due(now) {
-		c.look(key, sight{read: now, live: "1", answered: now})
+		c.inspect(key, inspection{read: now, live: "1", answered: now})
 	}
 	now = now.Add(5 * time.Minute)
-	for _, key := range c.due(now) { // these change all the time, and prove nothing
-		c.look(key, sight{read: now, live: "2", answered: now})
+	for _, key := range c.due(now) { // these change all the time and therefore prove nothing
+		c.inspect(key, inspection{read: now, live: "2", answered: now})
 	}
 	if err := c.stuck(); err != nil || len(c.mismatches) == bound {
 		t.Errorf("%d mismatches keep their places, %v", len(c.mismatches), err)

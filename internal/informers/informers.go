@@ -1,7 +1,8 @@
-// Package informers finds an informer that makes no progress although the apiserver answers. The client library retries
-// a list or a watch that fails: that is no reason to restart. An informer that hangs returns no error. So this package
-// compares the objects in its cache with those of the apiserver, page by page. It does not compare resource versions of
-// whole lists: they differ between apiservers, and between kinds that change and kinds that do not.
+// Package informers finds informers that make no progress although the apiserver answers. The client library retries a
+// list or a watch that fails, so a failure is no reason to restart. An informer that hangs returns no error. So this
+// package compares the objects in its cache with the objects of the apiserver, page by page. It does not compare the
+// resource versions of whole lists: they differ between apiservers, and between kinds that change and kinds that do
+// not.
 package informers
 
 import (
@@ -24,41 +25,41 @@ import (
 )
 
 const (
-	interval  = time.Minute      // from one page to the next, with jitter
-	limit     = 5 * time.Minute  // for how long a cache may miss a change
+	interval  = time.Minute      // between two pages, with jitter
+	limit     = 5 * time.Minute  // how long a cache may miss a change
 	callLimit = 10 * time.Second // of one request
 	pageSize  = 500
 )
 
-// Config says what to compare. All fields without another word are needed.
+// Config configures a Check. Fields are required unless their comments allow a zero value.
 type Config struct {
 	Cache cache.Cache
-	Live  client.Reader // reads from the apiserver, without a cache
-	// Kinds are in namespaces, and Cache watches all of their objects: without a selector and in all namespaces.
+	Live  client.Reader // reads from the apiserver without a cache
+	// Kinds are namespaced, and Cache watches all of their objects: without a selector and in all namespaces.
 	Kinds           []schema.GroupVersionKind
-	Beats           *heartbeat.Monitor // learns which informer is stuck; nil: nothing does
+	Beats           *heartbeat.Monitor // receives the informer that is stuck; may be nil
 	Log             *slog.Logger
-	Interval, Limit time.Duration // zero: a minute from one page to the next, and 5 minutes without progress
+	Interval, Limit time.Duration // default: a minute between two pages, and 5 minutes without progress
 }
 
-// Check compares caches with the apiserver. Run is called once.
+// Check compares caches with the apiserver. Run may be called once.
 type Check struct {
 	Config
 	kinds []*kind
 	size  int64 // of a page
 }
 
-// kind is one kind with where its list goes on. Only Run uses it.
+// kind is one kind and the position in its list. Only Run uses it.
 type kind struct {
 	schema.GroupVersionKind
 	store      toolscache.Store
 	comparison *comparison
 	token      string // of the next page
-	after      string // the last key of the page before
-	said       bool   // whether it was logged that the informer is stuck
+	after      string // the last key of the previous page
+	logged     bool   // the stuck informer has been logged
 }
 
-// New returns a Check of informers; it makes those that the cache does not have yet.
+// New returns a Check of the configured kinds. It creates the informers that the cache does not have yet.
 func New(ctx context.Context, config Config) (*Check, error) {
 	c := &Check{Config: config, size: pageSize}
 	if c.Interval == 0 {
@@ -82,7 +83,7 @@ func New(ctx context.Context, config Config) (*Check, error) {
 	return c, nil
 }
 
-// Run compares until ctx ends, and reports to Beats.
+// Run compares until ctx ends, and reports stuck informers to Beats.
 func (c *Check) Run(ctx context.Context) {
 	for {
 		wait := time.NewTimer(c.Interval*3/4 + rand.N(c.Interval/2))
@@ -105,13 +106,13 @@ func (c *Check) Run(ctx context.Context) {
 func (c *Check) report(k *kind) {
 	err := k.comparison.stuck()
 	c.Beats.Report("informer of "+k.Kind, err)
-	if err != nil && !k.said {
+	if err != nil && !k.logged {
 		c.Log.Error("informer is stuck", "kind", k.Kind, "error", err)
 	}
-	k.said = err != nil
+	k.logged = err != nil
 }
 
-// compare reads one page, and looks at the objects at which it is time to look.
+// compare reads one page, and inspects the objects that are due.
 func (c *Check) compare(ctx context.Context, k *kind) error {
 	k.comparison.begin(time.Now())
 	cached, err := c.versions(k)
@@ -124,7 +125,7 @@ func (c *Check) compare(ctx context.Context, k *kind) error {
 	}
 	k.comparison.observe(p, cached)
 	for _, key := range k.comparison.due(time.Now()) {
-		s := sight{read: time.Now()}
+		s := inspection{read: time.Now()}
 		if s.cached, err = c.version(k, key); err != nil {
 			return err
 		}
@@ -132,7 +133,7 @@ func (c *Check) compare(ctx context.Context, k *kind) error {
 			return err
 		}
 		s.answered = time.Now()
-		k.comparison.look(key, s)
+		k.comparison.inspect(key, s)
 	}
 	return nil
 }
@@ -153,7 +154,7 @@ func (c *Check) page(ctx context.Context, k *kind) (page, error) {
 	p := page{after: k.after, versions: make(map[string]string, len(list.Items))}
 	for i := range list.Items {
 		o := &list.Items[i]
-		p.last = o.Namespace + "/" + o.Name // an apiserver lists in the order of these
+		p.last = o.Namespace + "/" + o.Name // an apiserver lists in the order of these keys
 		p.versions[p.last] = o.ResourceVersion
 	}
 	k.token, k.after = list.Continue, p.last
@@ -163,9 +164,9 @@ func (c *Check) page(ctx context.Context, k *kind) (page, error) {
 	return p, nil
 }
 
-// expired reports whether the apiserver does not accept the token any more, and sets the one to go on with. A list that
-// takes longer than some minutes expires. Then the answer has a token for the rest of the list as it is now. Without one
-// the list begins anew.
+// expired reports whether the apiserver has rejected the token as expired, and sets the token to continue with. A list
+// that takes longer than some minutes expires. The answer then has a token for the rest of the list in its current
+// state. Without such a token the list starts again.
 func (k *kind) expired(err error) bool {
 	var status apierrors.APIStatus
 	if k.token == "" || !errors.As(err, &status) || !apierrors.IsResourceExpired(err) && !apierrors.IsBadRequest(err) {
@@ -177,7 +178,7 @@ func (k *kind) expired(err error) bool {
 	return true
 }
 
-// get reads the version of one object from the apiserver; empty: there is none.
+// get reads the version of one object from the apiserver. It returns an empty string if there is no object.
 func (c *Check) get(ctx context.Context, k *kind, key string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -209,7 +210,7 @@ func (c *Check) versions(k *kind) (map[string]string, error) {
 	return versions, nil
 }
 
-// version reads one version in the cache; empty: there is none.
+// version reads one version from the cache. It returns an empty string if there is no object.
 func (c *Check) version(k *kind, key string) (string, error) {
 	defer c.Beats.Begin("reading the cache of "+k.Kind, heartbeat.Limit)()
 	object, exists, err := k.store.GetByKey(key)

@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	short = 4 * time.Second // a limit; the tests compare several times meanwhile
-	// long is a limit within which an informer connects again after an outage of 4 s.
+	short = 4 * time.Second // short is a limit; a test makes several comparisons within it
+	// long is a limit that leaves an informer time to reconnect after an outage of 4 s.
 	long = 10 * time.Second
 )
 
@@ -43,16 +43,16 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// world is a cache with its Check on a real kube-apiserver. Its connections can be cut, and its watches held up.
+// world is a cache and its Check with a real kube-apiserver. A test can cut its connections and hold up its watches.
 type world struct {
-	client.Client // of an administrator, by a way of its own
+	client.Client // an administrator's, with its own connections
 	namespace     string
 	cache         cache.Cache
 	beats         *heartbeat.Monitor
 	check         *Check
 
 	mu    sync.Mutex
-	held  chan struct{} // closed when watches are not held up any more; nil: they are not
+	held  chan struct{} // closed when watches continue; nil: they are not held up
 	down  bool
 	conns []net.Conn
 }
@@ -123,7 +123,7 @@ func (w *world) dial(ctx context.Context, network, address string) (net.Conn, er
 	return conn, err
 }
 
-// cut ends all connections, and refuses others until restore.
+// cut closes all connections, and rejects new ones until restore is called.
 func (w *world) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +142,7 @@ func (w *world) restore() {
 	w.down = false
 }
 
-// hold lets no reader of a watch go on. The connection lives, and other requests are answered.
+// hold blocks the readers of all watches. Their connections stay open, and other requests are answered.
 func (w *world) hold() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,7 +223,7 @@ func (w *world) awaitVersion(t *testing.T, cluster *clusterv1.Cluster) {
 	})
 }
 
-// wellFor fails the test if liveness fails meanwhile.
+// wellFor fails the test if the liveness probe fails within d.
 func (w *world) wellFor(t *testing.T, d time.Duration, when string) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

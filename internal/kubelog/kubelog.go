@@ -1,5 +1,5 @@
-// Package kubelog gives a process's one logger to Kubernetes' libraries, which log by themselves. It stands apart from
-// package logging for the sake of the agents, which link none of them.
+// Package kubelog passes a process's logger to the Kubernetes libraries, which have their own logging. It is separate
+// from package logging because the agents do not link these libraries.
 package kubelog
 
 import (
@@ -13,8 +13,8 @@ import (
 
 var once sync.Once
 
-// SetLogger is done once in a process, by the first who asks: what the libraries log to belongs to all of it, and they read it
-// without a lock.
+// SetLogger sets the logger of the Kubernetes libraries. Only the first call in a process has an effect: the logger is
+// global, and the libraries read it without a lock.
 func SetLogger(logger *slog.Logger) {
 	once.Do(func() {
 		log.SetLogger(logr.FromSlogHandler(logger.Handler()))

@@ -26,10 +26,10 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 )
 
-// Patience is how long a test waits for something that should happen soon, on a machine that is busy.
+// Patience is how long a test waits, on a busy machine, for something that should happen soon.
 const Patience = 30 * time.Second
 
-// NewClient makes a client without cache that knows the kinds of Kubernetes, Cluster and Tunnel.
+// NewClient returns a client without a cache. Its scheme has the kinds of Kubernetes, Cluster API and Fairlead.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -38,15 +38,15 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme})
 }
 
-// Impersonate is a copy of an administrator's config with the permissions of a ServiceAccount, given as the name of its
-// user, and no more.
+// Impersonate returns a copy of an administrator's config that has only the permissions of a ServiceAccount, given as
+// its user name.
 func Impersonate(config *rest.Config, user string) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
 	return config
 }
 
-// Decode reads the objects of a YAML file. Empty documents are left out.
+// Decode parses the objects of a YAML file. It skips empty documents.
 func Decode(data []byte) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096); ; {
@@ -62,7 +62,7 @@ func Decode(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// Deploy creates what files of deploy/kubernetes hold: tests have what others install, so that a missing permission
+// Deploy creates the objects of files in deploy/kubernetes. Tests run with what users install, so a missing permission
 // fails them.
 func Deploy(ctx context.Context, admin client.Client, files ...string) error {
 	folder, err := inRepository("deploy/kubernetes")
@@ -87,7 +87,8 @@ func Deploy(ctx context.Context, admin client.Client, files ...string) error {
 	return nil
 }
 
-// NewNamespace makes a namespace for one test and returns its name. Nobody deletes it: there is no namespace controller.
+// NewNamespace creates a namespace for one test and returns its name. It is never deleted, because there is no
+// namespace controller.
 func NewNamespace(t testing.TB, admin client.Client) string {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
@@ -97,7 +98,7 @@ func NewNamespace(t testing.TB, admin client.Client) string {
 	return ns.Name
 }
 
-// Cluster is a Cluster that opts in and has the endpoint 192.0.2.10:6443. It isn't created.
+// Cluster returns a Cluster that opts in and has the endpoint 192.0.2.10:6443. It does not create it.
 func Cluster(namespace, name string) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}},
@@ -105,7 +106,7 @@ func Cluster(namespace, name string) *clusterv1.Cluster {
 	}
 }
 
-// Machine is a Machine of a Cluster. It isn't created.
+// Machine returns a Machine of a Cluster. It does not create it.
 func Machine(namespace, cluster, name string) *clusterv1.Machine {
 	return &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}},
@@ -116,7 +117,7 @@ func Machine(namespace, cluster, name string) *clusterv1.Machine {
 	}
 }
 
-// Eventually fails the test unless a check, made again and again, finds nothing wrong within Patience.
+// Eventually repeats a check until it returns nil. It fails the test if that takes longer than Patience.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	eventually.True(t, Patience, what, check)

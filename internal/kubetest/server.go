@@ -1,5 +1,6 @@
-// Package kubetest starts a real kube-apiserver for the tests of a package, and makes what several of them need in it:
-// clients, namespaces, deployed manifests, Clusters. It knows neither our controllers nor what they do with the objects.
+// Package kubetest starts a real kube-apiserver for the tests of a package, and makes what several tests need in it:
+// clients, namespaces, deployed manifests, Clusters. It knows nothing about our controllers and what they do with the
+// objects.
 package kubetest
 
 import (
@@ -15,15 +16,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// Server is one kube-apiserver for all tests of a package. It starts when the first test asks for it, so that tests
-// without it stay quick. The zero value is good and has no CRDs.
+// Server is one kube-apiserver for all tests of a package. It starts when the first test calls Config, so that tests
+// without it stay fast. The zero value is ready to use and installs no CRDs.
 type Server struct {
-	// CRDs says whether Fairlead's CRD and those of Cluster API's Cluster and Machine are installed.
+	// CRDs installs Fairlead's CRD and Cluster API's CRDs of Cluster and Machine.
 	CRDs bool
-	// Prepare, if any, is called once after the start, with an administrator's config of its own. If it fails, each test
-	// that asks for the server fails. Its ctx ends after the last test.
+	// Prepare, if not nil, is called once after the start, with its own administrator's config. If it fails, each test
+	// that calls Config fails. Its ctx ends after the last test.
 	Prepare func(ctx context.Context, config *rest.Config) error
-	// End, if any, waits for what Prepare has left running. It is called after ctx has ended, if Prepare has succeeded.
+	// End, if not nil, waits for the goroutines that Prepare has started. It is called after ctx has ended, if Prepare
+	// succeeded.
 	End func() error
 
 	environment *envtest.Environment // nil: not started
@@ -31,18 +33,18 @@ type Server struct {
 	start       func() (*rest.Config, error)
 }
 
-// Run runs the tests of a package and stops the server. The result is the exit code, for TestMain; it isn't zero if the
-// server or what Prepare has started doesn't end well.
+// Run runs the tests of a package, stops the server and returns the exit code for TestMain. The code is not zero if the
+// server, or what Prepare has started, fails to end.
 func (s *Server) Run(m *testing.M) int { return RunAll(m, s) }
 
-// RunAll is Run for the tests of a package that need several servers.
+// RunAll is Run for a package whose tests need several servers.
 func RunAll(m *testing.M, servers ...*Server) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	for _, s := range servers {
 		s.start = sync.OnceValues(func() (*rest.Config, error) { return s.begin(ctx) })
 	}
 	code := m.Run()
-	cancel() // an apiserver does not end while somebody watches
+	cancel() // an apiserver does not exit while a watch is open
 	for _, s := range servers {
 		if err := s.stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stopping kube-apiserver:", err)
@@ -52,8 +54,8 @@ func RunAll(m *testing.M, servers ...*Server) int {
 	return code
 }
 
-// Config says how to reach the server as an administrator; each caller has a copy. Without bin/kube-apiserver the test is
-// skipped, or fails if REAL_PARTS_REQUIRED is set. With -short every test that calls it is skipped.
+// Config returns a config to reach the server as an administrator; each caller gets its own copy. Without
+// bin/kube-apiserver the test is skipped, or fails if REAL_PARTS_REQUIRED is set. With -short the test is skipped.
 func (s *Server) Config(t testing.TB) *rest.Config {
 	t.Helper()
 	if testing.Short() {
@@ -79,8 +81,8 @@ func (s *Server) Config(t testing.TB) *rest.Config {
 	return rest.CopyConfig(config)
 }
 
-// Etcd is the URL of the etcd in which the server keeps its objects, for a test that needs more of them than requests make soon. The server must
-// have been started.
+// Etcd returns the URL of the etcd that stores the server's objects, for a test that needs more objects than requests
+// can create in a short time. The server must have been started.
 func (s *Server) Etcd() string { return s.environment.ControlPlane.Etcd.URL.String() }
 
 func (s *Server) begin(ctx context.Context) (*rest.Config, error) {
@@ -114,15 +116,15 @@ func (s *Server) stop() error {
 	if s.prepared && s.End != nil {
 		err = s.End()
 	}
-	// A start that failed late, at the CRDs, has left processes behind.
+	// A start that fails late, at the CRDs, leaves processes behind.
 	if s.environment != nil && s.environment.Config != nil {
 		err = errors.Join(err, s.environment.Stop())
 	}
 	return err
 }
 
-// inRepository is the path of something in the repository, whose root is the folder of go.mod at or above the package
-// under test.
+// inRepository returns a path in the repository, whose root is the folder of go.mod: the folder of the package under
+// test or one above it.
 func inRepository(path string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TrustClientCA has the server take client certificates of one more CA, and returns how to reach it as nobody yet. It takes the
-// server a moment to see it.
+// TrustClientCA makes the server accept client certificates of one more CA, and returns a config without credentials.
+// The server reloads its CAs after a moment.
 func (s *Server) TrustClientCA(t testing.TB, caPEM []byte) *rest.Config {
 	t.Helper()
 	config := s.Config(t)

@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// Crowd is who is here at the same time, of whom nothing is known but the address. When it is full, whoever comes takes the
-// place of the one that is here for longest of the network that has most: so whoever has many addresses pushes out himself,
-// and nobody who has few. It is safe for concurrent use.
+// Crowd limits how many callers are present at the same time, when only their addresses are known. When it is full, a
+// new caller takes the place of the caller that has been present longest in the largest network. A caller with many
+// addresses therefore displaces only its own connections, and never a network with few. Crowd is safe for concurrent
+// use.
 type Crowd struct {
 	total, each int
-	group       int // how many of one network; 0: any number
+	group       int // the most members of one network; 0: no limit
 	fair        time.Duration
 
 	mu        sync.Mutex
 	used      int
-	addresses map[string]int // how many are here of each
+	addresses map[string]int // members by address
 	networks  map[string]*network
 	largest   networks
 }
 
-// network is who is here of one network.
+// network holds the members that come from one network.
 type network struct {
 	key     string
-	members *list.List // of *member, who came first in front
+	members *list.List // of *member, oldest first
 	index   int        // in the heap
 }
 
@@ -34,18 +35,19 @@ type member struct {
 	address string
 	of      *network
 	since   time.Time
-	element *list.Element // nil: gone
+	element *list.Element // nil: removed
 	end     func()
 }
 
-// NewCrowd returns one with room for so many in total, and so many of each address. Whoever came less than fair ago gives
-// way only to somebody whose network has fewer: else, where many come at once, nobody would stay for long enough.
+// NewCrowd returns a Crowd with room for total members, and for each members of one address. A member that has been
+// present for less than fair is displaced only for a network that has fewer members, even after the new caller has
+// joined. Otherwise, when many callers arrive at once, no member would stay long enough.
 func NewCrowd(total, each int, fair time.Duration) *Crowd {
 	return &Crowd{total: total, each: each, fair: fair, addresses: map[string]int{}, networks: map[string]*network{}}
 }
 
-// Join returns what ends the stay, or nil when there is no room. end is called when the place has gone to somebody else; it
-// must not block. The result may be called more than once, and after that.
+// Join adds a member and returns a function that removes it, or nil if there is no room. end is called when another
+// member has taken the place; it must not block. The returned function may be called more than once, and after end.
 func (c *Crowd) Join(address net.Addr, end func()) (leave func()) {
 	return c.join(Address(address), Network(address), end)
 }
@@ -76,14 +78,14 @@ func (c *Crowd) join(key, of string, end func()) (leave func()) {
 	}
 }
 
-// Used is how many are here.
+// Used returns the number of members.
 func (c *Crowd) Used() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.used
 }
 
-// shrink sets how many may be here in total from now on, and ends the stay of those of the largest networks that are too many.
+// shrink sets the number of members that are allowed from now on, and ends excess members of the largest networks.
 func (c *Crowd) shrink(total int) {
 	var gone []*member
 	c.mu.Lock()
@@ -99,7 +101,7 @@ func (c *Crowd) shrink(total int) {
 	}
 }
 
-// victim is who gives way to somebody of a network, nil: nobody.
+// victim returns the member that a new member of a network displaces, or nil if there is none.
 func (c *Crowd) victim(of string) *member {
 	if len(c.largest) == 0 {
 		return nil
@@ -153,13 +155,14 @@ func (c *Crowd) remove(m *member) {
 
 func (n *network) first() *member { return n.members.Front().Value.(*member) }
 
-// networks is a heap.Interface: the largest comes first, of those of one size that with the one who is here for longest.
+// networks is a heap.Interface. The largest network comes first. Of two networks with the same size, the one with the
+// older member comes first.
 type networks []*network
 
 // Len implements heap.Interface.
 func (n networks) Len() int { return len(n) }
 
-// Less implements heap.Interface. It is called for one that has become empty too, before that is removed.
+// Less implements heap.Interface. It is also called for a network that has just become empty, before its removal.
 func (n networks) Less(i, j int) bool {
 	a, b := n[i].members.Len(), n[j].members.Len()
 	if a != b || a == 0 {

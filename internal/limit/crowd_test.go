@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// crowd joins by addresses, and notes who had to go.
+// crowd joins a Crowd by address, and records the members that were displaced.
 type crowd struct {
 	*limit.Crowd
 	gone []string
@@ -20,7 +20,7 @@ func (c *crowd) join(name, address string) (leave func()) {
 	return c.Join(addr(address), func() { c.gone = append(c.gone, name) })
 }
 
-func TestWhoGivesWayInACrowd(t *testing.T) {
+func TestTheLargestNetworkIsDisplaced(t *testing.T) {
 	type arrival struct{ name, from string }
 	many := []arrival{{"a1", "192.0.2.1:1"}, {"a2", "192.0.2.1:2"}, {"a3", "192.0.2.1:3"}, {"b1", "192.0.2.2:1"}}
 	tests := map[string]struct {
@@ -28,7 +28,7 @@ func TestWhoGivesWayInACrowd(t *testing.T) {
 		after time.Duration
 		comes arrival
 		in    bool
-		gone  string // empty: nobody
+		gone  string // empty: none
 	}{
 		"while there is room nobody":                 {here: many[:3], comes: many[3], in: true},
 		"the first of the address that has most":     {here: many, comes: arrival{"c1", "192.0.2.3:1"}, in: true, gone: "a1"},
@@ -57,7 +57,7 @@ func TestWhoGivesWayInACrowd(t *testing.T) {
 						t.Fatalf("no room for %s", a.name)
 					}
 				}
-				time.Sleep(tc.after) // the time of the test's bubble
+				time.Sleep(tc.after) // in the test's synctest bubble
 				if in := c.join(tc.comes.name, tc.comes.from) != nil; in != tc.in {
 					t.Errorf("in: %t", in)
 				}

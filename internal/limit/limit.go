@@ -1,6 +1,6 @@
-// Package limit bounds how often, and how many at a time, things are done for callers of whom there may be any number. In
-// go keys that callers may choose, out come decisions; what is remembered is bounded, and whoever makes up keys pushes
-// out nothing but what was not used for longest.
+// Package limit bounds how often, and how many at the same time, things are done for an unbounded number of callers.
+// Its input is keys that callers may choose. Its output is decisions. Its memory is bounded: a caller that invents keys
+// displaces only the keys that were used least recently.
 package limit
 
 import (
@@ -14,19 +14,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rate is Burst times at once, and then once per Every.
+// Rate allows Burst events at once, and then one per Every.
 type Rate struct {
 	Every time.Duration
 	Burst int
 }
 
-// Rates counts by key. It is safe for concurrent use.
+// Rates limits the rate of each key. It is safe for concurrent use.
 type Rates struct {
 	max int
 
 	mu     sync.Mutex
 	keys   map[string]*list.Element
-	recent *list.List // of *bucket, that which was used last in front
+	recent *list.List // of *bucket, most recently used first
 }
 
 type bucket struct {
@@ -34,12 +34,13 @@ type bucket struct {
 	limiter *rate.Limiter
 }
 
-// NewRates returns one that remembers at most that many keys.
+// NewRates returns Rates that store at most the given number of keys.
 func NewRates(keys int) *Rates {
 	return &Rates{max: keys, keys: map[string]*list.Element{}, recent: list.New()}
 }
 
-// Take counts one more for a key and returns 0, or counts nothing and returns after how long it may be tried again.
+// Take counts one event for a key and returns 0, or counts nothing and returns the time after which the caller may try
+// again.
 func (r *Rates) Take(key string, by Rate) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,8 +51,8 @@ func (r *Rates) Take(key string, by Rate) time.Duration {
 	return wait(limiter, now)
 }
 
-// Reserve counts one more for a key, and returns after how long the caller may go on. Where that is longer than most it counts nothing
-// and returns false. Callers go on in the order in which they came.
+// Reserve counts one event for a key, and returns how long the caller has to wait before it. If that is longer than
+// most, Reserve counts nothing and returns false. Callers proceed in the order of their calls.
 func (r *Rates) Reserve(key string, by Rate, most time.Duration) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +65,7 @@ func (r *Rates) Reserve(key string, by Rate, most time.Duration) (wait time.Dura
 	return wait, true
 }
 
-// Look returns what Take would, and counts nothing.
+// Look returns what Take would return, and counts nothing.
 func (r *Rates) Look(key string, by Rate) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,14 +76,14 @@ func (r *Rates) Look(key string, by Rate) time.Duration {
 	return wait(limiter, now)
 }
 
-// Len is how many keys are remembered.
+// Len returns the number of keys that are stored.
 func (r *Rates) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.keys)
 }
 
-// of returns the bucket of a key, which a rate that has changed changes.
+// of returns the bucket of a key, and applies the rate to it if the rate has changed.
 func (r *Rates) of(key string, by Rate) *rate.Limiter {
 	every := rate.Every(by.Every)
 	if e, ok := r.keys[key]; ok {
@@ -105,28 +106,28 @@ func (r *Rates) of(key string, by Rate) *rate.Limiter {
 	return b.limiter
 }
 
-// wait is how long it takes until there is a whole token, rounded up so that whoever waits for it finds it.
+// wait returns the time until a whole token is available, rounded up so that a caller that waits for it gets it.
 func wait(limiter *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - limiter.TokensAt(now)
 	return time.Duration(math.Ceil(missing/float64(limiter.Limit())*1e3))*time.Millisecond + time.Millisecond
 }
 
-// Slots counts what goes on at the same time, in total and by key. It is safe for concurrent use.
+// Slots counts what is in progress at the same time, in total and by key. It is safe for concurrent use.
 type Slots struct {
 	total, each int
 
 	mu   sync.Mutex
 	used int
-	by   map[string]int // never more keys than slots are used
+	by   map[string]int // has at most as many keys as slots are used
 }
 
-// NewSlots returns one that lets so many go on in total, and so many of them for each key.
+// NewSlots returns Slots that allow total tasks at the same time, and each tasks for one key.
 func NewSlots(total, each int) *Slots {
 	return &Slots{total: total, each: each, by: map[string]int{}}
 }
 
-// Take returns what gives the slot back, or nil when there is none left for the key. The result may be called more than
-// once.
+// Take takes a slot and returns a function that releases it, or nil if no slot is left for the key. The function may be
+// called more than once.
 func (s *Slots) Take(key string) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,19 +146,19 @@ func (s *Slots) Take(key string) (release func()) {
 	})
 }
 
-// Used is how many slots are taken.
+// Used returns the number of slots that are taken.
 func (s *Slots) Used() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used
 }
 
-// Address is the key of whoever has an address: IPv4 as a whole, of IPv6 the /64, because a single machine may use all
-// addresses of one.
+// Address returns the key of a single host: a whole IPv4 address, or the /64 of an IPv6 address, because one machine
+// may use all addresses of a /64.
 func Address(address net.Addr) string { return prefix(address, 64) }
 
-// Network is the key of whoever may have all of a network to himself: IPv4 as Address, of IPv6 the /48, which is what a single
-// customer gets at most.
+// Network returns the key of a network that one customer may own: a whole IPv4 address, or the /48 of an IPv6 address,
+// the most that one customer usually gets.
 func Network(address net.Addr) string { return prefix(address, 48) }
 
 func prefix(address net.Addr, bits int) string {

@@ -57,7 +57,7 @@ func TestARateThatChanges(t *testing.T) {
 	})
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestTheNumberOfKeysIsBounded(t *testing.T) {
 	r := limit.NewRates(100)
 	once := limit.Rate{Every: time.Hour, Burst: 1}
 	for i := range 10_000 {
@@ -133,7 +133,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// addr is an address as net prints it.
+// addr is an address as package net prints it.
 type addr string
 
 func (addr) Network() string  { return "tcp" }

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Pool is a Crowd of which half is reserved for addresses that have an allowance. While those don't need their half
-// the others may use it, and give it back at once. It is safe for concurrent use.
+// Pool is a Crowd with half of its places reserved for addresses that have an allowance. Other addresses may use
+// reserved places while they are free, and lose them at once when they are needed. Pool is safe for concurrent use.
 type Pool struct {
 	total int
 
@@ -15,14 +15,14 @@ type Pool struct {
 	reserved, open *Crowd
 }
 
-// NewPool returns a pool with so many places in total. Open has its rules for the addresses without an allowance,
-// as NewCrowd.
+// NewPool returns a Pool with total places. open is a Crowd, made by NewCrowd, whose limits apply to the addresses
+// without an allowance.
 func NewPool(total int, open *Crowd) *Pool {
 	return &Pool{total: total, open: open, reserved: NewCrowd(total/2, math.MaxInt, open.fair)}
 }
 
-// Join is Crowd.Join for an address that may have so many of the reserved places, 0 for none. Beyond its allowance
-// an address is like any other.
+// Join is Crowd.Join for an address that may use up to allowance reserved places; 0 means none. Beyond its allowance an
+// address is treated like any other.
 func (p *Pool) Join(address net.Addr, allowance int, end func()) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,33 +36,34 @@ func (p *Pool) Join(address net.Addr, allowance int, end func()) (leave func()) 
 	return p.open.Join(address, end)
 }
 
-// Used is how many are here.
+// Used returns the number of members.
 func (p *Pool) Used() int { return p.reserved.Used() + p.open.Used() }
 
-// of is how many are here of an address.
+// of returns the number of members with an address.
 func (c *Crowd) of(address net.Addr) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.addresses[Address(address)]
 }
 
-// Shares is what known callers of several groups hold at the same time. When all is taken, a group that has less
-// than others takes the oldest of the one that has most: so a group never loses what it has while it has less than
-// an equal share of the total. It is safe for concurrent use.
+// Shares limits what known callers of several groups hold at the same time. When all places are taken, a group that has
+// fewer than others takes the oldest place of the group that has most. So a group never loses a place while it has less
+// than an equal share of the total. Shares is safe for concurrent use.
 type Shares struct{ crowd *Crowd }
 
-// NewShares returns shares of so many in total, so many for one caller, and so many for one group.
+// NewShares returns Shares of total places, with at most each for one caller and group for one group.
 func NewShares(total, each, group int) *Shares {
-	c := NewCrowd(total, each, math.MaxInt64) // nothing gives way to a group that has as much, however old it is
+	c := NewCrowd(total, each, math.MaxInt64) // no age makes a member give way to a group that has as many
 	c.group = group
 	return &Shares{c}
 }
 
-// Join returns what ends the stay, or nil when there is no room for the caller or its group. End is called when the
-// place has gone to another group; it must not block. The result may be called more than once, and after that.
+// Join adds a member and returns a function that removes it, or nil if there is no room for the caller or its group.
+// end is called when another group has taken the place; it must not block. The returned function may be called more
+// than once, and after end.
 func (s *Shares) Join(caller, group string, end func()) (leave func()) {
 	return s.crowd.join(caller, group, end)
 }
 
-// Used is how many are taken.
+// Used returns the number of places that are taken.
 func (s *Shares) Used() int { return s.crowd.Used() }

@@ -14,7 +14,7 @@ func TestHalfOfAPoolIsReserved(t *testing.T) {
 		return p.Join(addr(from+":1"), allowance, func() { gone[from]++ })
 	}
 	p := limit.NewPool(8, limit.NewCrowd(8, 64, time.Hour))
-	for i := range 16 { // each of another address, all of which could stay for an hour
+	for i := range 16 { // each of another address, and all of them could stay for an hour
 		join(p, fmt.Sprintf("203.0.113.%d", i), 0)
 	}
 	if p.Used() != 8 {
@@ -41,7 +41,7 @@ func TestHalfOfAPoolIsReserved(t *testing.T) {
 	}
 }
 
-func TestAnAllowanceOpensNoMoreThanItself(t *testing.T) {
+func TestAnAddressHasOnlyItsAllowance(t *testing.T) {
 	p := limit.NewPool(100, limit.NewCrowd(100, 10, time.Hour))
 	n := 0
 	var leaves []func()
@@ -63,7 +63,7 @@ func TestAnAllowanceOpensNoMoreThanItself(t *testing.T) {
 	}
 }
 
-func TestTheGroupThatHasMostGivesWay(t *testing.T) {
+func TestTheLargestGroupIsDisplaced(t *testing.T) {
 	gone := map[string]int{}
 	s := limit.NewShares(12, 4, 10)
 	join := func(group string, caller int) bool {

@@ -1,5 +1,5 @@
-// Package logging makes the one logger of a process from its flags, and hands it to the libraries that have logging
-// interfaces of their own. It knows nothing about what is logged.
+// Package logging makes the one logger of a process from its flags, and passes it to libraries that have their own
+// logging interfaces. It does not know what is logged.
 package logging
 
 import (
@@ -10,19 +10,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags are the logging flags that every binary has. The zero value logs text from level info on.
+// Flags are the logging flags of every program. The zero value logs text from level info on.
 type Flags struct {
 	Level  string // debug, info, warn or error
 	Format string // text or json
 }
 
-// AddTo adds the flags to a set.
+// AddTo adds the flags to a flag set.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
 	set.StringVar(&f.Level, "log-level", "info", "least level to log: debug, info, warn or error")
 	set.StringVar(&f.Format, "log-format", "text", "format of log lines: text or json")
 }
 
-// New returns the logger that the flags ask for.
+// New returns the logger that the flags configure, or an error for an unknown level or format.
 func (f Flags) New(out io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if f.Level != "" {

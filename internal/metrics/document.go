@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Document is docs/metrics.md.
+// Document returns the content of docs/metrics.md.
 func Document() string {
 	var b strings.Builder
 	b.WriteString(introduction)

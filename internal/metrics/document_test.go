@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write docs/metrics.md")
 
 const document = "../../docs/metrics.md"
 
-func TestDocumentIsWhatTheCodeSays(t *testing.T) {
+func TestDocumentMatchesTheCode(t *testing.T) {
 	want := metrics.Document()
 	if *update {
 		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
@@ -30,7 +30,7 @@ func TestDocumentIsWhatTheCodeSays(t *testing.T) {
 	}
 }
 
-// Names are fairlead_<subsystem>_<what>[_<unit>][_total], labels are words.
+// Names are fairlead_<subsystem>_<what>[_<unit>][_total]; labels are words.
 func TestNamesHaveOneForm(t *testing.T) {
 	name := regexp.MustCompile(`^fairlead_(build|xds|channel|enrol|signing|boot|report|source|server|controller|agent|gateway|edge)_[a-z_]+$`)
 	var text strings.Builder

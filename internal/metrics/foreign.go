@@ -1,6 +1,7 @@
 package metrics
 
-// Foreign are figures that Fairlead does not make, but passes on or relies on in its rules and its dashboard.
+// Foreign returns the metrics that other programs make, and that Fairlead passes on or uses in its rules and its
+// dashboard.
 func Foreign() []Metric {
 	return []Metric{
 		{Name: "envoy_server_live", Kind: Gauge, Of: agent, Help: "1 while Envoy accepts traffic."},

@@ -1,9 +1,10 @@
 package metrics
 
-// quick are the buckets of what takes milliseconds, and of what should and doesn't; seconds.
+// quick holds the buckets, in seconds, for operations that take or should take milliseconds.
 var quick = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 
-// changes are those of a change on its way to an Envoy, which may be away or on the other side of a bad line; seconds.
+// changes holds the buckets, in seconds, for a change on its way to an Envoy, which may be disconnected or have a slow
+// network.
 var changes = []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 
 var (
@@ -15,12 +16,12 @@ var (
 	atEdge    = []Program{EdgeAgent}
 )
 
-// everywhere is what each program has.
+// everywhere lists the metrics of every program.
 var everywhere = []Metric{
 	{Name: "fairlead_build_info", Kind: Gauge, Labels: []string{"program", "version"}, Of: all, Help: "Always 1; the version is what the Go toolchain stamped into the program."},
 }
 
-// xdsServer is what an xds-server counts. Every replica counts what it does itself: sums go over all of them.
+// xdsServer lists the metrics of the xds-server. Each replica counts its own work, so sums range over all replicas.
 var xdsServer = []Metric{
 	{Name: "fairlead_xds_streams", Kind: Gauge, Labels: []string{"role"}, Of: server, Help: "Open ADS streams: one for each gateway and each enrolment of an edge."},
 	{Name: "fairlead_xds_published", Kind: Gauge, Of: server, Help: "1 as soon as all objects have been read and the gateways are known; until then the server serves no agent."},
@@ -74,7 +75,7 @@ var xdsServer = []Metric{
 	{Name: "fairlead_server_ca_expiry_timestamp_seconds", Kind: Gauge, Of: server, Help: "Expiry (Unix time) of the first CA in the trust bundle."},
 }
 
-// controller is what the controllers count; the one that leads has the figures of the fleet.
+// controller lists the metrics of the controllers. Only the leader has the metrics of the fleet.
 var controller = []Metric{
 	{Name: "fairlead_controller_leader", Kind: Gauge, Of: leader, Help: "1 on the replica that leads: only this one writes status and signs."},
 	{Name: "fairlead_controller_tunnels", Kind: Gauge, Of: leader, Help: "Tunnel objects."},
@@ -93,7 +94,7 @@ var controller = []Metric{
 	{Name: "fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", Kind: Gauge, Labels: []string{"namespace", "name"}, Of: leader, PerCluster: true, Help: "Expiry (Unix time) of the first leaf of a Tunnel's connected edges; absent without one."},
 }
 
-// agents is what both agents count.
+// agents lists the metrics that both agents have.
 var agents = []Metric{
 	{Name: "fairlead_agent_ready", Kind: Gauge, Of: agent, Help: "1 if Envoy carries tunnels for all enrolments of the agent, as /readyz reports."},
 	{Name: "fairlead_agent_memberships", Kind: Gauge, Of: agent, Help: "Configured enrolments of the agent: an edge has one for each bootstrap file."},
@@ -113,7 +114,7 @@ var agents = []Metric{
 	{Name: "fairlead_agent_envoy_series_dropped", Kind: Gauge, Of: agent, Help: "Series of Envoy that were left out of this answer because of the limit."},
 }
 
-// gateways is what a gateway-agent counts besides.
+// gateways lists the metrics that only the gateway-agent has.
 var gateways = []Metric{
 	{Name: "fairlead_gateway_tunnels", Kind: Gauge, Labels: []string{"worker"}, Of: atGateway, Help: "Live reverse tunnels, by worker of Envoy."},
 	{Name: "fairlead_gateway_edges", Kind: Gauge, Of: atGateway, Help: "Edges that have tunnels here."},
@@ -136,7 +137,7 @@ var gateways = []Metric{
 	{Name: "fairlead_gateway_cluster_round_trip_seconds", Kind: Gauge, Labels: []string{"tunnel_id"}, Of: atGateway, PerCluster: true, Help: "Longest round-trip time of a workload cluster's tunnels, as the kernel measures it; behind a load balancer that terminates TCP it is the time to that load balancer; absent if none is known."},
 }
 
-// edges is what an edge-agent counts besides.
+// edges lists the metrics that only the edge-agent has.
 var edges = []Metric{
 	{Name: "fairlead_edge_apiservers", Kind: Gauge, Labels: []string{"health"}, Of: atEdge, Help: "Enrolments by the health of their apiserver: healthy, unhealthy or unknown."},
 	{Name: "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", Kind: Gauge, Of: atEdge, Help: "Earliest expiry (Unix time) of the apiservers' serving certificates; absent if none is known."},

@@ -1,6 +1,6 @@
-// Package metrics holds the one list of all figures that Fairlead's programs publish, makes collectors of what is in it, and serves
-// them to Prometheus. What counts goes in, figures in Prometheus' formats come out. Nobody can publish what is not in the list,
-// from which docs/metrics.md is made.
+// Package metrics holds the single list of the metrics that Fairlead's programs publish, makes collectors for them, and
+// serves them to Prometheus. Its input is values. Its output is Prometheus' formats. A metric that is not in the list
+// cannot be published, and docs/metrics.md is generated from the list.
 package metrics
 
 import (
@@ -10,17 +10,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Kind is what Prometheus calls a type.
+// Kind is a metric type of Prometheus.
 type Kind string
 
-// The kinds that there are.
+// The kinds of metrics.
 const (
 	Counter   Kind = "counter"
 	Gauge     Kind = "gauge"
 	Histogram Kind = "histogram"
 )
 
-// Program is one that publishes figures.
+// Program is a program that publishes metrics.
 type Program string
 
 // The programs, by the names of their commands.
@@ -36,10 +36,10 @@ type Metric struct {
 	Name    string
 	Kind    Kind
 	Labels  []string
-	Help    string // what it means and, where that is not plain, what to think of a value
+	Help    string // what it means and, unless that is obvious, how to interpret a value
 	Buckets []float64
 	Of      []Program
-	// PerCluster says that there are as many series as workload clusters, and only with --per-cluster-metrics.
+	// PerCluster marks a metric with one series per workload cluster, published only with --per-cluster-metrics.
 	PerCluster bool
 }
 
@@ -54,12 +54,13 @@ var byName = func() map[string]Metric {
 	return all
 }()
 
-// All returns the list, in the order of the document.
+// All returns the list in the order of the document.
 func All() []Metric {
 	return slices.Concat(everywhere, xdsServer, controller, agents, gateways, edges)
 }
 
-// get returns an entry. That a name is not there is a mistake of whoever writes it, which every test of the program finds.
+// get returns an entry of the list. It panics if there is no entry with that name and kind: that is a programming
+// error, which every test of the program finds.
 func get(name string, kinds ...Kind) Metric {
 	m, ok := byName[name]
 	if !ok || !slices.Contains(kinds, m.Kind) {
@@ -89,21 +90,21 @@ func (s *Set) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Add adds what another one has.
+// Add adds a collector.
 func (s *Set) Add(part prometheus.Collector) { s.parts = append(s.parts, part) }
 
-// Counter adds the counter with a name, of the list. It has labels to be given in the order of the list.
+// Counter adds and returns the counter with a name of the list. Its labels are given in the order of the list.
 func (s *Set) Counter(name string) *prometheus.CounterVec {
 	m := get(name, Counter)
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: m.Name, Help: m.Help}, m.Labels)
 	if len(m.Labels) == 0 {
-		c.WithLabelValues() // so that it is 0 before anything has happened
+		c.WithLabelValues() // without labels the counter starts at 0 instead of being absent
 	}
 	s.parts = append(s.parts, c)
 	return c
 }
 
-// Histogram adds the histogram with a name, of the list.
+// Histogram adds and returns the histogram with a name of the list.
 func (s *Set) Histogram(name string) *prometheus.HistogramVec {
 	m := get(name, Histogram)
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: m.Buckets}, m.Labels)
@@ -111,13 +112,13 @@ func (s *Set) Histogram(name string) *prometheus.HistogramVec {
 	return h
 }
 
-// Emit publishes the value that something has now. The labels are in the order of the list.
+// Emit publishes the current value of a metric. The labels are in the order of the list.
 type Emit func(name string, value float64, labels ...string)
 
-// Look adds figures that are looked up whenever somebody asks, all of which names has: so they cost nothing while nobody does, and are
-// right when a program has just started.
+// Look adds metrics whose values look emits at each scrape. names lists all of them. They cost nothing between scrapes,
+// and are correct right after the start of a program.
 func (s *Set) Look(look func(Emit), names ...string) {
-	l := &looked{look: look, descs: map[string]*prometheus.Desc{}, kinds: map[string]prometheus.ValueType{}}
+	l := &scraped{look: look, descs: map[string]*prometheus.Desc{}, kinds: map[string]prometheus.ValueType{}}
 	for _, name := range names {
 		m := get(name, Gauge, Counter)
 		l.descs[name] = prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)
@@ -126,21 +127,21 @@ func (s *Set) Look(look func(Emit), names ...string) {
 	s.parts = append(s.parts, l)
 }
 
-type looked struct {
+type scraped struct {
 	look  func(Emit)
 	descs map[string]*prometheus.Desc
 	kinds map[string]prometheus.ValueType
 }
 
 // Describe implements prometheus.Collector.
-func (l *looked) Describe(to chan<- *prometheus.Desc) {
+func (l *scraped) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range l.descs {
 		to <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (l *looked) Collect(to chan<- prometheus.Metric) {
+func (l *scraped) Collect(to chan<- prometheus.Metric) {
 	l.look(func(name string, value float64, labels ...string) {
 		d, ok := l.descs[name]
 		if !ok {
@@ -150,7 +151,7 @@ func (l *looked) Collect(to chan<- prometheus.Metric) {
 	})
 }
 
-// Bool is 1 for yes.
+// Bool returns 1 for true and 0 for false.
 func Bool(yes bool) float64 {
 	if yes {
 		return 1

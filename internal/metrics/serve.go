@@ -17,28 +17,29 @@ import (
 const (
 	// scrapeTime bounds one answer, and the shutdown.
 	scrapeTime = 10 * time.Second
-	// maxScrapes is how many are answered at a time: two Prometheus of a pair, and somebody who looks.
+	// maxScrapes is how many scrapes are answered at a time: two for a pair of Prometheus servers, and two for
+	// operators.
 	maxScrapes = 4
 )
 
-// NewRegistry returns a registry with what each program has: its version, Go's runtime and the process.
+// NewRegistry returns a registry with the metrics of every program: its version, the Go runtime and the process.
 func NewRegistry(program Program) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), Build(program))
 	return r
 }
 
-// Build says which program of which version this is.
+// Build returns a metric that reports the program and its version.
 func Build(program Program) *Set {
 	s := &Set{}
 	s.Look(func(emit Emit) { emit("fairlead_build_info", 1, string(program), version.Get()) }, "fairlead_build_info")
 	return s
 }
 
-// Listen listens for Prometheus; nil for an address that is empty or "0": nothing is to be served.
+// Listen opens a listener for Prometheus. It returns nil if the address is empty or "0", which turns metrics off.
 func Listen(address string) (net.Listener, error) {
 	if address == "" || address == "0" {
-		return nil, nil //nolint:nilnil // there is none, and that is no error
+		return nil, nil //nolint:nilnil // no listener is not an error here
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -47,8 +48,8 @@ func Listen(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve answers /metrics, in plain HTTP, until ctx ends. Without a listener it returns at once. Of figures that can't be had it serves the
-// others.
+// Serve answers /metrics over plain HTTP until ctx ends. It returns at once if the listener is nil. If some metrics
+// cannot be gathered, it serves the others.
 func Serve(ctx context.Context, listener net.Listener, from prometheus.Gatherer) error {
 	if listener == nil {
 		return nil

@@ -73,7 +73,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzText puts secrets into any text: none survives, and to redact again changes nothing.
+// FuzzText puts secrets into any text. No secret may survive, and redacting twice must change nothing.
 func FuzzText(f *testing.F) {
 	for _, seed := range []string{"", "token:", "-----BEGIN", "http://a:b@", "--password", `"`, "'", "Authorization:", "\\", "é\xff", "[removed]"} {
 		f.Add(seed, seed)
@@ -100,7 +100,8 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// BenchmarkText is the most of a log that a machine looks at, and its worst kinds: half of a text must take about half of the time.
+// BenchmarkText redacts the longest log that a machine reads, and worst cases. Half of a text must take about half of
+// the time.
 func BenchmarkText(b *testing.B) {
 	for name, line := range map[string]string{
 		"log": "[preflight] Reading configuration from the \"kubeadm-config\" ConfigMap in namespace \"kube-system\"...\n", "quotes": `token="`, "escapes": `\"`,

@@ -5,19 +5,20 @@ import (
 	"strings"
 )
 
-// secretKey finds names of fields whose texts are secret, publicKey those among them that only name something, or are public.
+// secretKey matches the names of fields whose texts are secret. publicKey matches exceptions: fields that only name
+// something or are public.
 var (
 	secretKey = regexp.MustCompile(`(?i)` + named + `|sha256|^kubeconfig$|passwd`)
 	publicKey = regexp.MustCompile(`(?i)(?:name|ref|secret|namespace|issuer|version|path|kind|reason|type)$`)
 )
 
-// publicAnnotation finds annotations whose values stay, as far as they have the form of no secret. All others go: nobody knows what
-// people and their tools keep there.
+// publicAnnotation matches annotations whose values are kept, except values that have the form of a secret. All other
+// values are removed, because users and their tools may store anything there.
 var publicAnnotation = regexp.MustCompile(`^(?:[a-z0-9.-]*fairlead\.dev|(?:[a-z0-9-]+\.)*cluster\.x-k8s\.io|deployment\.kubernetes\.io|controller-gen\.kubebuilder\.io)/`)
 
-// Value returns what JSON or YAML holds (maps with texts as keys, lists, texts, numbers) without its secrets: what is secret by the
-// name of its field, all data of Secrets, values of environments and of template variables, annotations of others, managed fields; and every text
-// as Text returns it. The value that is given stays as it is.
+// Value returns a copy of decoded JSON or YAML (maps with string keys, lists, strings, numbers) without secrets. It
+// removes values of fields with secret names, all data of Secrets, values of environment and template variables,
+// unknown annotations, and managed fields. It passes every other string through Text. It does not change its argument.
 func Value(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -30,7 +31,7 @@ func Value(v any) any {
 	return v
 }
 
-// secretFlag is a flag whose value comes next.
+// secretFlag matches a flag whose value is the next list item.
 var secretFlag = regexp.MustCompile(`(?i)^--?[a-z0-9-]*` + named + `[a-z0-9-]*$`)
 
 func list(all []any) []any {
@@ -55,7 +56,8 @@ func object(o map[string]any) map[string]any {
 		case key == "managedFields":
 		case key == "annotations":
 			out[key] = annotations(v)
-		case isSecret && (key == "data" || key == "stringData"), named && key == "value": // of an environment, a header, a variable
+		case isSecret && (key == "data" || key == "stringData"), named && key == "value":
+			// The value of an environment variable, a header or a template variable.
 			out[key] = hidden(v)
 		case secretKey.MatchString(key) && !publicKey.MatchString(key):
 			out[key] = hiddenTexts(v)
@@ -66,7 +68,7 @@ func object(o map[string]any) map[string]any {
 	return out
 }
 
-// hidden keeps the keys of a map, and nothing else.
+// hidden replaces all values of a map, and keeps its keys.
 func hidden(v any) any {
 	o, ok := v.(map[string]any)
 	if !ok {
@@ -79,7 +81,7 @@ func hidden(v any) any {
 	return out
 }
 
-// hiddenTexts hides a text, and texts in a list. What has fields of its own is looked at field by field.
+// hiddenTexts replaces a string, and the strings in a list. Values that have fields are redacted field by field.
 func hiddenTexts(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -10,10 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// maxAsked is how long a wait is believed that somebody else asks for.
+// maxAsked bounds the wait that a server can request.
 const maxAsked = time.Minute
 
-// Later is the gRPC status for a caller that comes too often: codes.ResourceExhausted, with when it may come again.
+// Later returns a gRPC status for a caller that calls too often: codes.ResourceExhausted with the time after which it
+// may retry.
 func Later(text string, wait time.Duration) error {
 	s, err := status.New(codes.ResourceExhausted, text+", try again later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 	if err != nil {
@@ -22,7 +23,7 @@ func Later(text string, wait time.Duration) error {
 	return s.Err()
 }
 
-// Asked is how long a gRPC status asks its caller to wait, 0 if it does not say.
+// Asked returns the time that a gRPC status asks its caller to wait, or 0 if it names none.
 func Asked(err error) time.Duration {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
@@ -32,8 +33,9 @@ func Asked(err error) time.Duration {
 	return 0
 }
 
-// WaitFor is Wait after an attempt that failed with an error, and not shorter than that asks for, within a minute. That is made
-// longer by up to half at random: all who were turned away at one time would come back at one time.
+// WaitFor returns the wait after an attempt that failed with err. It is Wait, or the time that err asks for if that is
+// longer, up to a minute. The requested time is lengthened by up to half at random, so that callers that were rejected
+// together do not come back together.
 func (b Backoff) WaitFor(attempt int, err error) time.Duration {
 	own, asked := b.Wait(attempt), min(Asked(err), maxAsked)
 	if asked <= 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 )
 
-func TestWhoeverIsAskedToWaitWaitsAtLeastThatLong(t *testing.T) {
+func TestAWaitIsAtLeastAsLongAsRequested(t *testing.T) {
 	own := retry.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	tests := map[string]struct {
 		err         error

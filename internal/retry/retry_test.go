@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 )
 
-func TestReasonsAreToldApartByWordsAlone(t *testing.T) {
+func TestReasonsDifferOnlyByWords(t *testing.T) {
 	var r retry.Reasons
 	for _, step := range []struct {
 		text string

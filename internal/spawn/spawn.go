@@ -1,7 +1,7 @@
-// Package spawn starts programs for tests from a thread that lives as long as the test process. Linux sends a parent death
-// signal (PR_SET_PDEATHSIG) when the thread that started the program ends, not when the process ends. Go ends a thread when a
-// goroutine that is locked to it ends, as for each visit to a network namespace. Any thread can become that one after it has
-// started a program, so a program that must survive may not be started from just any thread.
+// Package spawn starts programs for tests from a thread that lives as long as the test process. Linux sends a parent
+// death signal (PR_SET_PDEATHSIG) when the thread that started the program ends, not when the process ends. Go ends a
+// thread when a goroutine that is locked to it ends, as after each visit to a network namespace. Any thread may end
+// like that after it has started a program, so a program that must survive needs a thread that never ends.
 package spawn
 
 import (
@@ -16,7 +16,8 @@ type request struct {
 	result chan<- error
 }
 
-// requests is read by one goroutine. It is locked to its thread and never ends, so the thread does not end either.
+// requests returns the channel that one goroutine reads. The goroutine is locked to its thread and never ends, so the
+// thread does not end either.
 var requests = sync.OnceValue(func() chan<- request {
 	c := make(chan request)
 	go func() {
@@ -28,14 +29,14 @@ var requests = sync.OnceValue(func() chan<- request {
 	return c
 })
 
-// Start starts a program, as cmd.Start does.
+// Start starts a program like cmd.Start.
 func Start(cmd *exec.Cmd) error {
 	result := make(chan error, 1)
 	requests() <- request{cmd, result}
 	return <-result
 }
 
-// Run starts a program and waits for its end, as cmd.Run does.
+// Run starts a program and waits until it exits, like cmd.Run.
 func Run(cmd *exec.Cmd) error {
 	if err := Start(cmd); err != nil {
 		return err

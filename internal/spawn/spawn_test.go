@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// threads is more than the Go runtime keeps idle in a test.
+// threads is more threads than the Go runtime keeps idle in a test.
 const threads = 64
 
-// endThreads has many goroutines locked to threads at the same time, so idle threads are among them, and ends all of them.
+// endThreads locks many goroutines to threads at the same time, so that idle threads are among them, and ends all of
+// these threads.
 func endThreads() {
 	var all sync.WaitGroup
 	all.Add(threads)
@@ -67,7 +68,8 @@ func TestProgramsSurviveThreads(t *testing.T) {
 	}
 }
 
-// TestThreadsEndPrograms shows that the test above can fail: a program that is started from just any thread dies with it.
+// TestThreadsEndPrograms proves that the test above can fail: a program that is started from an arbitrary thread dies
+// with it.
 func TestThreadsEndPrograms(t *testing.T) {
 	started := make(chan error)
 	alive := survivors(t, 1, func(cmd *exec.Cmd) error {

@@ -1,6 +1,6 @@
-// Package traces sends spans of the control plane to an OpenTelemetry collector, where one is named, and costs nothing where none is. What a
-// program does goes in, OTLP over gRPC comes out. There are no secrets in spans: names of objects and nodes, codes and times. How many
-// traces are kept is said by OpenTelemetry's own variables, OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG.
+// Package traces sends spans of the control plane to an OpenTelemetry collector, if one is configured, and costs
+// nothing otherwise. Its output is OTLP over gRPC. Spans contain no secrets: names of objects and nodes, codes and
+// times. OpenTelemetry's own variables, OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG, set how many traces are kept.
 package traces
 
 import (
@@ -29,28 +29,29 @@ import (
 )
 
 const (
-	// stopTime is how long the last spans may take on their way.
+	// stopTime bounds sending the last spans when a program stops.
 	stopTime = 5 * time.Second
-	// maxQueue is how many spans wait for a collector that is away; more are dropped. A span has about 1 KB.
+	// maxQueue is how many spans wait while the collector is unreachable; more are dropped. A span has about 1 KB.
 	maxQueue = 4096
-	// endpointVariable is what OpenTelemetry's own programs read.
+	// endpointVariable is the variable that OpenTelemetry's own programs read.
 	endpointVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
-	// maxError is how much is sent of an error.
+	// maxError bounds the bytes of an error in a span.
 	maxError = 1 << 10
 )
 
-// started says that spans are sent.
+// started is true after Start has begun to send spans.
 var started atomic.Bool
 
-// Flags are the flags of a program that has spans.
+// Flags are the flags of a program that sends spans.
 type Flags struct{ Endpoint string }
 
-// AddTo adds the flags to a set.
+// AddTo adds the flags to a flag set.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
 	set.StringVar(&f.Endpoint, "otlp-endpoint", "", "http://host:port (plain) or https://host:port of an OpenTelemetry collector for traces, by gRPC; without it $"+endpointVariable+", without that none are sent")
 }
 
-// Start begins to send the spans of a program, if a collector is named. stop sends what is left; it is never nil.
+// Start begins to send the spans of a program if a collector is configured. stop sends the remaining spans; it is never
+// nil.
 func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (stop func(), err error) {
 	endpoint := cmp.Or(f.Endpoint, os.Getenv(endpointVariable))
 	if endpoint == "" {
@@ -82,7 +83,7 @@ func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (sto
 	}, nil
 }
 
-// Begin begins a span. Pairs are attributes: a name and its value, each time.
+// Begin begins a span. pairs are attributes: names and values in turn.
 func Begin(ctx context.Context, name string, pairs ...string) (context.Context, trace.Span) {
 	ctx, span := otel.Tracer("github.com/fairlead/fairlead").Start(ctx, name)
 	if span.IsRecording() {
@@ -93,7 +94,7 @@ func Begin(ctx context.Context, name string, pairs ...string) (context.Context, 
 	return ctx, span
 }
 
-// End ends a span with what came of it. An error is told without what looks like a secret, though none should be in one.
+// End ends a span with the result of its work. It redacts the error, although an error should contain no secret.
 func End(span trace.Span, err error) {
 	if err != nil && span.IsRecording() {
 		text := redact.Text(err.Error())
@@ -102,7 +103,7 @@ func End(span trace.Span, err error) {
 	span.End()
 }
 
-// BeginAt begins a span that began at a time.
+// BeginAt begins a span with an earlier start time.
 func BeginAt(ctx context.Context, name string, at time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	return otel.Tracer("github.com/fairlead/fairlead").Start(ctx, name, trace.WithTimestamp(at), trace.WithAttributes(attributes...))
 }

@@ -47,7 +47,7 @@ func TestSpansArriveAtACollector(t *testing.T) {
 	}
 }
 
-// What is asked of another program by HTTP goes on in the same trace there, and is no span where it belongs to none.
+// An HTTP request to another program continues the trace there. A request outside of any trace makes no span.
 func TestATraceGoesOnOverHTTP(t *testing.T) {
 	c := tracetest.Start(t)
 	stop := start(t, c)
@@ -81,7 +81,7 @@ func TestATraceGoesOnOverHTTP(t *testing.T) {
 	}
 }
 
-func TestHowManyAreKeptIsSaidByTheEnvironment(t *testing.T) {
+func TestTheEnvironmentSetsTheSampler(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 	c := tracetest.Start(t)
 	stop := start(t, c)
@@ -101,7 +101,7 @@ func TestEndpointsAreChecked(t *testing.T) {
 	}
 }
 
-// BenchmarkOff is what a span costs where nobody wants any.
+// BenchmarkOff measures a span when no collector is configured.
 func BenchmarkOff(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

@@ -11,12 +11,12 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// w3c is how a trace goes from one program to the next: the header traceparent.
+// w3c passes a trace from one program to the next in the header traceparent.
 var w3c = propagation.TraceContext{}
 
-// Transport has each request that belongs to a span make one of its own, which says where it went and what came of it, and nothing of bodies
-// and headers. It tells the other end of the trace. What belongs to no span goes through as it is: watches, leases, all where nothing is traced.
-// It is for rest.Config.Wrap.
+// Transport makes a span of each request that belongs to a trace, and passes the trace on to the server. The span has
+// the address and the result of the request, but no bodies and headers. Requests that belong to no trace pass
+// unchanged: watches, leases, and all requests while tracing is off. Use it with rest.Config.Wrap.
 func Transport(inner http.RoundTripper) http.RoundTripper {
 	return &transport{otelhttp.NewTransport(inner, otelhttp.WithPropagators(w3c), otelhttp.WithFilter(func(r *http.Request) bool {
 		return trace.SpanContextFromContext(r.Context()).IsValid()
@@ -28,7 +28,7 @@ type transport struct {
 	inner http.RoundTripper
 }
 
-// WrappedRoundTripper lets client-go find what it wraps.
+// WrappedRoundTripper returns the inner transport, which client-go requires.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.inner }
 
 // Handler makes a span of each request to a handler, in the caller's trace if it has one.
@@ -38,18 +38,20 @@ func Handler(inner http.Handler, name string) http.Handler {
 		otelhttp.WithSpanNameFormatter(func(string, *http.Request) string { return name }))
 }
 
-// Callers are who may call a server.
+// Callers is a kind of clients of a server.
 type Callers bool
 
 const (
-	// Strangers have their own trace linked, and no say in whether a call is traced.
-	Strangers Callers = true
-	// Trusted callers have a call in their own trace.
+	// Untrusted may not join the server's traces: their own trace is only linked, and does not decide whether a call is
+	// traced.
+	Untrusted Callers = true
+	// Trusted callers have the call in their own trace.
 	Trusted Callers = false
 )
 
-// Calls makes a span of each call of some gRPC methods to a server; nil, and nothing to be done for a call, if Start has found nobody to send
-// spans to. Methods are full names, of calls that are over soon: a stream that is open for days would hold its span for days.
+// Calls returns a handler that makes a span of each call of the given gRPC methods, or nil, which costs a call nothing,
+// if Start has not begun to send spans. Methods are full names. They must be short calls: a stream that is open for
+// days would hold its span for days.
 func Calls(from Callers, methods ...string) stats.Handler {
 	if !started.Load() {
 		return nil
@@ -57,7 +59,7 @@ func Calls(from Callers, methods ...string) stats.Handler {
 	options := []otelgrpc.Option{otelgrpc.WithPropagators(w3c), otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool {
 		return slices.Contains(methods, info.FullMethodName)
 	})}
-	if from == Strangers {
+	if from == Untrusted {
 		options = append(options, otelgrpc.WithPublicEndpoint())
 	}
 	return otelgrpc.NewServerHandler(options...)

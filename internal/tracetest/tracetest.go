@@ -1,5 +1,5 @@
-// Package tracetest is a collector of OpenTelemetry traces for tests: a real receiver of OTLP over gRPC, which keeps all that it gets. It
-// does not know who sends.
+// Package tracetest is a collector of OpenTelemetry traces for tests: a real receiver of OTLP over gRPC that stores all
+// spans. It does not know which program sends them.
 package tracetest
 
 import (
@@ -20,7 +20,7 @@ import (
 type Collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 
-	// Endpoint is where it listens, for --otlp-endpoint.
+	// Endpoint is its address, for --otlp-endpoint.
 	Endpoint string
 
 	mu    sync.Mutex
@@ -42,7 +42,7 @@ func Start(t testing.TB) *Collector {
 	return c
 }
 
-// Export implements the service.
+// Export implements the OTLP trace service.
 func (c *Collector) Export(_ context.Context, r *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
 	raw, err := proto.Marshal(r)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Collector) Export(_ context.Context, r *collectorv1.ExportTraceServiceR
 	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
-// Find returns the spans with a name that have all of some attributes: key and value, each time.
+// Find returns the spans with a name that have all of the attributes, given as keys and values in turn.
 func (c *Collector) Find(name string, attributes ...string) (found []*tracev1.Span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *Collector) Find(name string, attributes ...string) (found []*tracev1.Sp
 	return found
 }
 
-// Below returns the spans with a name whose parent is a span.
+// Below returns the spans with a name whose parent is the given span.
 func (c *Collector) Below(parent *tracev1.Span, name string) (found []*tracev1.Span) {
 	for _, span := range c.Find(name) {
 		if bytes.Equal(span.GetParentSpanId(), parent.GetSpanId()) && bytes.Equal(span.GetTraceId(), parent.GetTraceId()) {
@@ -85,14 +85,15 @@ func (c *Collector) Below(parent *tracev1.Span, name string) (found []*tracev1.S
 	return found
 }
 
-// Has says whether a text is anywhere in what came: in a name, an attribute, a status or an event.
+// Has reports whether a text occurs anywhere in the received spans: in a name, an attribute, a status or an event.
 func (c *Collector) Has(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return bytes.Contains(c.raw, []byte(text))
 }
 
-// Attribute is the value of an attribute; empty: the span has none, or one of another kind than a text or a number.
+// Attribute returns the value of an attribute. It returns an empty string if the span has no such attribute, or one
+// that is neither a text nor a number.
 func Attribute(span *tracev1.Span, key string) string {
 	for _, a := range span.GetAttributes() {
 		if a.GetKey() != key {

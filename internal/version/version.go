@@ -1,9 +1,10 @@
-// Package version is the version of the program that it is linked into. Nothing goes in.
+// Package version holds the version of the program that it is linked into. It has no input.
 package version
 
 import "runtime/debug"
 
-// Get returns what the Go toolchain stamped into the binary: the module's version, or the commit it was built from.
+// Get returns what the Go toolchain stamped into the binary: the module's version, or the commit from which it was
+// built.
 func Get() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

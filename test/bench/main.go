@@ -1,9 +1,9 @@
-// Command bench measures Fairlead, and what others have built for the same, with real Envoys on this machine.
+// Command bench measures Fairlead and comparable projects with real Envoys on this machine.
 //
 //	go run ./test/bench path|scale|manager|all [--quick] [--only PATTERN] [--results DIR]
 //	go run ./test/bench report [--results DIR] [--document FILE]
 //
-// Each suite writes its results into a file of its own; report makes tables and plots of all of them.
+// Each suite writes its results into its own file. report makes tables and plots of all of them.
 package main
 
 import (
@@ -32,7 +32,7 @@ type suite struct {
 	run         func(ctx context.Context, log *record.Log, options record.Options) error
 }
 
-// suites are in the order in which "all" runs them.
+// suites are in the order of "all".
 var suites = []suite{
 	{"path", "the way of the data: throughput, latency, slow networks, stalled readers, beside peers", path.Run},
 	{"manager", "Cluster API's manager over tunnels and over direct connections: connecting, probes, memory", manager.Run},
@@ -40,7 +40,7 @@ var suites = []suite{
 }
 
 func main() {
-	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // else controller-runtime complains that there is none
+	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // without a logger controller-runtime prints a warning
 	command.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return command.Run(ctx, root(), args, stdout, stderr)
 	})
@@ -70,7 +70,7 @@ func measure(name, short string, results *string, suites ...suite) *cobra.Comman
 		if options.Against, err = regexp.Compile(*against); err != nil {
 			return err
 		}
-		// One suite that fails is no reason to lose the others.
+		// If one suite fails, the others still run.
 		var failed error
 		for _, s := range suites {
 			failed = errors.Join(failed, s.measure(c.Context(), *results, options))
@@ -99,7 +99,7 @@ func write(results *string) *cobra.Command {
 	return c
 }
 
-// serve is the apiserver of the suite path, as a process of its own.
+// serve returns the command that runs the apiserver of the suite path as a separate process.
 func serve() *cobra.Command {
 	return &cobra.Command{Use: "serve DIR", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
 		return path.Serve(c.Context(), args[0])

@@ -1,5 +1,6 @@
-// Command demo shows Cluster API managing two workload clusters that it can't dial, step by step and with real parts. It
-// runs until Ctrl-C, or, with DEMO_EXIT=1, ends by itself: with 0 when everything that it says came true, else with 1.
+// Command demo shows, step by step and with real programs, Cluster API managing two workload clusters that it cannot
+// dial. It runs until Ctrl-C. With DEMO_EXIT=1 it exits after the last step. The exit code is 0 if every step
+// succeeded, else 1.
 package main
 
 import (
@@ -21,8 +22,8 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the demo. After the first signal it calls stop, so that a second one ends the process at once; the next lab
-// then cleans up.
+// run runs the demo. After the first signal it calls stop, so that a second signal ends the process at once; the next
+// lab then cleans up.
 func run(ctx context.Context, stop func(), stdout, stderr io.Writer) int {
 	s := newStory(stdout)
 	l, err := lab.New(ctx, lab.Options{
@@ -38,7 +39,7 @@ func run(ctx context.Context, stop func(), stdout, stderr io.Writer) int {
 		s.step("Done.")
 	}()
 	context.AfterFunc(ctx, stop)
-	if err := tell(ctx, l, s); err != nil {
+	if err := runSteps(ctx, l, s); err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			s.step("Interrupted.")
 			return 1

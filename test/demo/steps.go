@@ -21,9 +21,9 @@ import (
 
 const (
 	domain = "tunnels.example.test"
-	// patience is how long anything may take that waits for several processes.
+	// patience bounds waits that involve several processes.
 	patience = 60 * time.Second
-	// year is how long the certificates of the apiservers are valid, as those that kubeadm makes.
+	// year is how long the certificates of the apiservers are valid, like those of kubeadm.
 	year = 365 * 24 * time.Hour
 )
 
@@ -41,17 +41,17 @@ var (
 
 const namespace = "shops"
 
-// hostname is the planned Cluster's tunnel hostname.
+// hostname returns the planned Cluster's tunnel hostname.
 func (p planned) hostname(d model.TunnelDomain) string {
 	name, err := d.Hostname(model.Key{Namespace: namespace, Name: p.name})
 	if err != nil {
-		panic(err) // a constant
+		panic(err) // the input is constant
 	}
 	return name
 }
 
-// tell is the whole demo. It returns the first thing that didn't come true.
-func tell(ctx context.Context, l *lab.Lab, s *story) error {
+// runSteps runs all steps. It returns the error of the first step that fails.
+func runSteps(ctx context.Context, l *lab.Lab, s *story) error {
 	s.step("Three networks: management and workload, which can't reach each other, and a gateway with a leg in each that forwards nothing.")
 	s.step("Starting, all at once: etcd, kube-apiserver, Cluster API, controller, xds-server in the management network; gateway-agent with Envoy;")
 	s.step("etcd and two kube-apiservers in the workload network.")
@@ -86,7 +86,7 @@ func tell(ctx context.Context, l *lab.Lab, s *story) error {
 	return showHow(ctx, l, s)
 }
 
-// showMemory shows what all of it costs.
+// showMemory prints the memory of all programs.
 func showMemory(l *lab.Lab, s *story) error {
 	memory, err := l.Memory()
 	if err != nil {
@@ -100,7 +100,7 @@ func showMemory(l *lab.Lab, s *story) error {
 	return nil
 }
 
-// showWalls shows that there is no way between the networks but the gateway's public port.
+// showWalls shows that the networks are connected only by the gateway's public port.
 func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 	n := l.Network
 	s.step("What can dial what?")
@@ -196,7 +196,7 @@ func bringUp(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster) er
 	return nil
 }
 
-// interesting are the lines of a kubeconfig that Fairlead writes.
+// interesting returns the lines of a kubeconfig that Fairlead sets.
 func interesting(kubeconfig []byte) string {
 	var lines []string
 	for line := range strings.Lines(string(kubeconfig)) {
@@ -230,7 +230,7 @@ func showKubectl(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster
 	return cluster.Reach(ctx)
 }
 
-// showHow says how to look around.
+// showHow prints commands to explore the demo.
 func showHow(ctx context.Context, l *lab.Lab, s *story) error {
 	file, err := l.ManagementKubeconfig()
 	if err != nil {
@@ -254,10 +254,10 @@ func showHow(ctx context.Context, l *lab.Lab, s *story) error {
 	return nil
 }
 
-// inspection is how fairlead reaches the xds-server, which has no Pod here.
+// inspection is the flag with which fairlead reaches the xds-server, which has no Pod here.
 var inspection = "--xds-server=" + lab.InspectAddress(0)
 
-// waitOK waits until fairlead has nothing to say against any of the Clusters.
+// waitOK waits until fairlead reports no problem of any Cluster.
 func waitOK(ctx context.Context, l *lab.Lab, s *story) error {
 	healthy := func(ctx context.Context) error {
 		out, err := l.Exec(ctx, "status", "-A", "-o", "json", inspection)
@@ -291,7 +291,7 @@ func waitOK(ctx context.Context, l *lab.Lab, s *story) error {
 	return nil
 }
 
-// showFairlead shows the fleet, and every hop of the way to one workload cluster.
+// showFairlead shows the fleet, and every hop of the path to one workload cluster.
 func showFairlead(ctx context.Context, l *lab.Lab, s *story) error {
 	if err := waitOK(ctx, l, s); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// story prints what happens, each line with the seconds since the start. Several may tell at the same time.
+// story prints the steps, each line with the seconds since the start. It is safe for concurrent use.
 type story struct {
 	start time.Time
 	mu    sync.Mutex
@@ -17,12 +17,12 @@ type story struct {
 
 func newStory(out io.Writer) *story { return &story{out: out, start: time.Now()} }
 
-// step says what is done next.
+// step prints what the demo does next.
 func (s *story) step(format string, args ...any) {
 	s.print(fmt.Sprintf(format, args...), "")
 }
 
-// result says what was seen, and whether it is what should be.
+// result prints an observation, and whether it is as expected.
 func (s *story) result(good bool, format string, args ...any) {
 	mark := "ok    "
 	if !good {
@@ -31,7 +31,7 @@ func (s *story) result(good bool, format string, args ...any) {
 	s.print(mark+fmt.Sprintf(format, args...), "")
 }
 
-// show says something and quotes a file or the output of a command.
+// show prints a title and quotes a file or the output of a command.
 func (s *story) show(title, text string) { s.print(title, text) }
 
 func (s *story) print(line, quoted string) {

@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// attacks proves that what a certificate doesn't say, nobody gets: point 9.
+// attacks proves that a client gets only what its certificate grants.
 func (w *world) attacks(t *testing.T) {
 	w.tunnelClaims(t)
 	w.configurationClaims(t)

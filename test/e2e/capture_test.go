@@ -14,15 +14,15 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// capture looks at every byte of TCP on an interface for given texts, also where they cross the border of two packets.
+// capture searches all TCP payload on an interface for given texts, including texts that span two packets.
 type capture struct {
 	texts []string
 	fd    int
 	stop  chan struct{}
 	done  sync.WaitGroup
 
-	bytes map[string]int // of payload, by sender's address
-	found map[string]int // how often, by text
+	bytes map[string]int // payload, by the sender's address
+	found map[string]int // number of occurrences, by text
 	tails map[flow]string
 }
 
@@ -32,7 +32,7 @@ type flow struct {
 	ports     [4]byte
 }
 
-// startCapture begins to look at an interface of a namespace.
+// startCapture starts a capture on an interface of a namespace.
 func startCapture(t *testing.T, in *netns.Namespace, device string, texts ...string) *capture {
 	t.Helper()
 	c := &capture{texts: texts, stop: make(chan struct{}), bytes: map[string]int{}, found: map[string]int{}, tails: map[flow]string{}}
@@ -44,21 +44,23 @@ func startCapture(t *testing.T, in *netns.Namespace, device string, texts ...str
 	return c
 }
 
-// packetSocket opens a socket that gets all packets of an interface, from the IP header on.
+// packetSocket opens a socket that receives all packets of an interface, from the IP header on.
 func packetSocket(device string) (int, error) {
 	found, err := net.InterfaceByName(device)
 	if err != nil {
 		return 0, err
 	}
-	// All protocols, because a socket for one of them doesn't get what the machine itself sends. In network order.
+	// ETH_P_ALL, because a socket for a single protocol does not receive the packets that this machine sends. In
+	// network byte order.
 	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	// Without a protocol until it is bound: else it gets packets of all interfaces meanwhile (packet(7)).
+	// The socket gets its protocol when it is bound; otherwise it would receive packets of all interfaces until then
+	// (packet(7)).
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, fmt.Errorf("opening packet socket: %w", err)
 	}
 	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20), // bursts must not be lost
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20), // so that bursts are not lost
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: found.Index}),
 	)
@@ -69,11 +71,11 @@ func packetSocket(device string) (int, error) {
 }
 
 func (c *capture) read() {
-	packet := make([]byte, 1<<17) // segmentation is left to the device, so packets are large
+	packet := make([]byte, 1<<17) // packets are large, because the device does the segmentation
 	for {
 		n, _, err := unix.Recvfrom(c.fd, packet, 0)
 		if err == nil {
-			c.look(packet[:n])
+			c.search(packet[:n])
 			continue
 		}
 		select {
@@ -84,8 +86,8 @@ func (c *capture) read() {
 	}
 }
 
-// look looks at one IPv4 packet.
-func (c *capture) look(packet []byte) {
+// search searches one IPv4 packet.
+func (c *capture) search(packet []byte) {
 	const ipHeader, tcpHeader, protocolTCP = 20, 20, 6
 	if len(packet) < ipHeader+tcpHeader || packet[0]>>4 != 4 || packet[9] != protocolTCP {
 		return
@@ -101,7 +103,7 @@ func (c *capture) look(packet []byte) {
 	payload := tcp[min(len(tcp), int(tcp[12]>>4)*4):]
 	c.bytes[net.IP(packet[12:16]).String()] += len(payload)
 	for _, text := range c.texts {
-		// A text that lies in the tail alone was counted with its own packet.
+		// A text that lies completely in the tail was counted with its own packet.
 		tail := c.tails[f]
 		tail = tail[max(0, len(tail)-len(text)+1):]
 		c.found[text] += bytes.Count(append([]byte(tail), payload...), []byte(text))

@@ -11,14 +11,13 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// claim is what somebody says in the handshake of a tunnel, and the certificate shown with it. The certificate may be
-// anything.
+// claim is the content of a tunnel handshake, and the certificate of its connection. The two need not match.
 type claim struct {
 	certificate *tls.Certificate
 	node, id    string // node id and tunnel id
 }
 
-// tunnelClaims proves that a tunnel is given only to whom its certificate names.
+// tunnelClaims proves that only the node that a certificate names gets a tunnel.
 func (w *world) tunnelClaims(t *testing.T) {
 	berlin, roots := identityOf(t, w.berlin.edge.StateDir)
 	gateway, _ := identityOf(t, w.Gateways[0].StateDir)
@@ -50,7 +49,7 @@ func (w *world) tunnelClaims(t *testing.T) {
 	eventually(t, w.allWork)
 }
 
-// handshake asks the gateway for a tunnel from the workload network.
+// handshake requests a tunnel from the gateway, from the workload network.
 func (w *world) handshake(ctx context.Context, roots *x509.CertPool, c claim) (int, error) {
 	return w.outsider(roots, c.certificate).Handshake(ctx, "gateway-0", outsider.Claim{Node: c.node, ID: c.id})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// configurationClaims proves that configuration is given only to the node that its certificate names.
+// configurationClaims proves that only the node that a certificate names gets its configuration.
 func (w *world) configurationClaims(t *testing.T) {
 	berlin, roots := identityOf(t, w.berlin.edge.StateDir)
 	gateway, _ := identityOf(t, w.Gateways[0].StateDir)
@@ -44,7 +44,7 @@ func (w *world) configurationClaims(t *testing.T) {
 // refusedConfiguration fails the test if a node gets any configuration.
 func (w *world) refusedConfiguration(t *testing.T, roots *x509.CertPool, certificate *tls.Certificate, node string) {
 	t.Helper()
-	must(t, w.XDSServerReady(t.Context())) // one that is down refuses everything
+	must(t, w.XDSServerReady(t.Context())) // an xds-server that is down would also reject the request
 	resources, err := w.fetch(t.Context(), roots, certificate, node)
 	refusals := []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.Unavailable, codes.FailedPrecondition}
 	if resources > 0 || !slices.Contains(refusals, status.Code(err)) {
@@ -52,7 +52,7 @@ func (w *world) refusedConfiguration(t *testing.T, roots *x509.CertPool, certifi
 	}
 }
 
-// fetch asks the xds-server for the Envoy clusters of a node, and returns how many resources came.
+// fetch requests the Envoy clusters of a node from the xds-server, and returns the number of resources.
 func (w *world) fetch(ctx context.Context, roots *x509.CertPool, certificate *tls.Certificate, node string) (int, error) {
 	names, err := w.outsider(roots, certificate).Fetch(ctx, node)
 	return len(names), err

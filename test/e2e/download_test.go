@@ -28,14 +28,14 @@ const (
 	echoSize     = 20 << 20
 )
 
-// files is a Cluster whose apiserver is a file server, in the workload network.
+// files is a Cluster whose apiserver is a file server in the workload network.
 type files struct {
 	lab   *world
 	roots *x509.CertPool
 	sum   []byte // SHA-256 of the file
 }
 
-// download proves that large transfers get through whole, over both HTTP versions and both routes: point 9.
+// download proves that large transfers arrive complete, over both HTTP versions and both routes.
 func (w *world) download(t *testing.T) {
 	f := w.startFiles(t)
 	for _, route := range []string{"sni", "connect"} {
@@ -46,7 +46,7 @@ func (w *world) download(t *testing.T) {
 	}
 }
 
-// startFiles starts the file server and a Cluster and an edge for it, and waits until it is reached.
+// startFiles starts the file server, a Cluster and its edge, and waits until the Cluster is reachable.
 func (w *world) startFiles(t *testing.T) *files {
 	t.Helper()
 	authority, err := pki.NewAuthority("files")
@@ -81,7 +81,8 @@ func (f *files) serve(t *testing.T, certificate tls.Certificate) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /file", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, content(downloadSize)) })
 	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/1.1 would read all before it writes
+		// without it, HTTP/1.1 reads the whole request before it writes
+		_ = http.NewResponseController(w).EnableFullDuplex()
 		_, _ = io.Copy(w, r.Body)
 	})
 	server := &http.Server{Handler: mux, TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"}}, ReadHeaderTimeout: patience}
@@ -89,12 +90,12 @@ func (f *files) serve(t *testing.T, certificate tls.Certificate) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// content is a stream of bytes that doesn't repeat itself, the same each time.
+// content returns a stream of bytes without repetition, the same at each call.
 func content(size int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{1}), size)
 }
 
-// client is an HTTP client in the management network that takes one route and speaks one version.
+// client returns an HTTP client in the management network that uses one route and one HTTP version.
 func (f *files) client(route, proto string) *http.Client {
 	management := f.lab.Network.Management
 	transport := &http.Transport{
@@ -165,7 +166,7 @@ func (f *files) echo(t *testing.T, route, proto string) {
 	}
 }
 
-// drain reads an answer to its end.
+// drain reads an answer to its end, and returns its size and SHA-256.
 func drain(t *testing.T, response *http.Response) (size int64, sum []byte) {
 	t.Helper()
 	digest := sha256.New()

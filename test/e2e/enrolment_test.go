@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// enrolment proves what edges and gateways have got: points 4 and 5.
+// enrolment proves what edges and gateways obtain by enrolling.
 func (w *world) enrolment(t *testing.T) {
 	promise.That(t, "an edge's leaf says only its node and its tunnel id", func(t *testing.T) {
 		tunnel := w.tunnel(t, w.berlin.Cluster)
@@ -51,7 +51,7 @@ func (w *world) enrolment(t *testing.T) {
 	promise.That(t, "the command in the bootstrap Secret brings an edge up on a new machine", w.bootstrapCommand)
 }
 
-// bootstrapCommand runs the command, then takes the first edge away: the second one must carry everything.
+// bootstrapCommand runs the command, then stops the first edge, so that the second one must carry all requests.
 func (w *world) bootstrapCommand(t *testing.T) {
 	secret, err := w.paris.Secret(t.Context(), v1alpha1.BootstrapSecretSuffix)
 	must(t, err)
@@ -77,7 +77,7 @@ func (w *world) bootstrapCommand(t *testing.T) {
 	must(t, steady(t.Context(), w.paris))
 }
 
-// checkKeyFiles fails the test if a file with a key can be read by others, or if there is none.
+// checkKeyFiles fails the test if other users can read a file with a key, or if there is no such file.
 func checkKeyFiles(t *testing.T, dir string) {
 	t.Helper()
 	found := 0

@@ -12,18 +12,18 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// maxOutage is how long a kubeconfig may be of no use after any one process was killed.
+// maxOutage is how long a kubeconfig may fail after any one process was killed.
 const maxOutage = 5 * time.Second
 
-// failure proves that every process may die: point 8.
+// failure proves that the system recovers when any process is killed.
 func (w *world) failure(t *testing.T) {
 	defer w.brokenNow()
 	for _, victim := range []struct {
 		name string
 		kill func() error
-		// without says that requests go on as if nothing had happened.
+		// without means that requests continue without an error or a delay.
 		without bool
-		// back is the condition that the process works again.
+		// back returns nil once the process works again.
 		back func(context.Context) error
 	}{
 		{"edge_envoy", w.berlin.edge.KillEnvoy, false, w.berlin.edge.Ready},
@@ -51,7 +51,7 @@ func (w *world) failure(t *testing.T) {
 	promise.That(t, "while the controller is down tunnels and requests go on", w.controllerDown)
 }
 
-// killed is kill -9 of a service.
+// killed returns a function that kills a service with SIGKILL.
 func killed(s *proc.Service) func() error {
 	return func() error {
 		s.Kill()
@@ -59,17 +59,18 @@ func killed(s *proc.Service) func() error {
 	}
 }
 
-// outage is what clients noticed.
+// outage is the effect of a failure on clients.
 type outage struct {
-	length time.Duration // from the kill until requests worked at once for good, or the longest request: whichever is longer
+	// the longer of: the time from the kill until all requests succeed at once, and the longest request
+	length time.Duration
 	failed int
 }
 
-// atOnce is how long a request takes on a busy machine when nothing is wrong.
+// atOnce bounds a request on a busy machine while nothing is wrong.
 const atOnce = time.Second / 2
 
-// outage kills something and asks every workload apiserver for something, again and again over new connections, until
-// it has worked for a while.
+// outage calls kill and sends requests to every workload apiserver over new connections, until 20 rounds in a row have
+// succeeded at once.
 func (w *world) outage(t *testing.T, kill func() error) outage {
 	t.Helper()
 	must(t, w.allWork(t.Context()))
@@ -96,7 +97,7 @@ func (w *world) outage(t *testing.T, kill func() error) outage {
 	return o
 }
 
-// watchesSurvive kills everything but the Envoys at once, under open watches.
+// watchesSurvive kills everything except the Envoys at the same time while watches are open.
 func (w *world) watchesSurvive(t *testing.T) {
 	watches := map[*member]func(context.Context) (time.Duration, error){}
 	for _, m := range w.members() {
@@ -157,7 +158,7 @@ func (w *world) controllerDown(t *testing.T) {
 	eventually(t, w.ControllerReady)
 }
 
-// worksFor is no error if every request works for a while.
+// worksFor returns nil if every request succeeds for a while.
 func (w *world) worksFor(ctx context.Context, duration time.Duration) error {
 	requests := 0
 	for start := time.Now(); time.Since(start) < duration; requests++ {

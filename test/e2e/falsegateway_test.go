@@ -18,18 +18,19 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// falseGatewayAddress is where the public name leads for an edge whose DNS somebody else holds.
+// falseGatewayAddress is the address of the public name for an edge whose DNS is under an attacker's control.
 var falseGatewayAddress = netip.MustParseAddrPort("127.0.0.2:443")
 
-// falseGateway stands between an edge and the gateway. It passes the control channel on, and plays the gateway itself.
+// falseGateway is a man in the middle between an edge and the gateway. It forwards the control channel, and
+// impersonates the gateway.
 type falseGateway struct {
 	in          *netns.Namespace
-	certificate atomic.Pointer[tls.Certificate] // that it shows
-	accepted    atomic.Int32                    // edges that went on to ask for a tunnel
+	certificate atomic.Pointer[tls.Certificate] // shown to edges
+	accepted    atomic.Int32                    // edges that continued and requested a tunnel
 	refused     atomic.Int32                    // edges that did not
 }
 
-// falseGateway proves that an edge opens its tunnel to gateways alone.
+// falseGateway proves that an edge opens its tunnel only to real gateways.
 func (w *world) falseGateway(t *testing.T) {
 	listener, err := w.Network.Workload.Listen(t.Context(), falseGatewayAddress.String())
 	must(t, err)
@@ -77,7 +78,7 @@ func atLeast(count *atomic.Int32, want int32) error {
 	return nil
 }
 
-// show changes the certificate, and begins to count anew.
+// show changes the certificate and resets the counters.
 func (f *falseGateway) show(certificate *tls.Certificate) {
 	f.certificate.Store(certificate)
 	f.accepted.Store(0)
@@ -96,16 +97,17 @@ func (f *falseGateway) serve(ctx context.Context, listener net.Listener) {
 			switch {
 			case err != nil:
 			case name == domain.Control():
-				f.passOn(ctx, conn)
+				f.forward(ctx, conn)
 			default:
-				f.play(ctx, conn)
+				f.impersonate(ctx, conn)
 			}
 		}()
 	}
 }
 
-// play is the gateway's side of the outer TLS. An edge that asks for a tunnel has accepted the certificate.
-func (f *falseGateway) play(ctx context.Context, conn net.Conn) {
+// impersonate terminates the outer TLS in place of the gateway. An edge that requests a tunnel has accepted the
+// certificate.
+func (f *falseGateway) impersonate(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	shown := f.certificate.Load()
@@ -115,7 +117,7 @@ func (f *falseGateway) play(ctx context.Context, conn net.Conn) {
 		_, err = io.ReadFull(server, make([]byte, len("GET /reverse_connections")))
 	}
 	switch {
-	case shown != f.certificate.Load(): // began before the last change
+	case shown != f.certificate.Load(): // the connection began before the last change
 	case err == nil:
 		f.accepted.Add(1)
 	default:
@@ -123,8 +125,8 @@ func (f *falseGateway) play(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// passOn copies bytes between an edge and the real gateway.
-func (f *falseGateway) passOn(ctx context.Context, edge net.Conn) {
+// forward copies bytes between an edge and the real gateway.
+func (f *falseGateway) forward(ctx context.Context, edge net.Conn) {
 	gateway, err := f.in.DialContext(ctx, "tcp", hostPort(netns.PublicName, netns.PublicPort))
 	if err != nil {
 		return
@@ -136,10 +138,10 @@ func (f *falseGateway) passOn(ctx context.Context, edge net.Conn) {
 	_, _ = io.Copy(edge, gateway)
 }
 
-// errPeeked ends a handshake of which only the first message was wanted.
+// errPeeked ends a handshake after its first message.
 var errPeeked = errors.New("peeked")
 
-// peekName reads the SNI of a TLS client, and returns a connection that has all bytes still to come.
+// peekName reads the SNI of a TLS client, and returns a connection from which all bytes can still be read.
 func peekName(conn net.Conn) (name string, whole net.Conn, err error) {
 	var seen bytes.Buffer
 	err = tls.Server(replayed{Conn: conn, reader: io.TeeReader(conn, &seen), mute: true}, &tls.Config{
@@ -154,7 +156,7 @@ func peekName(conn net.Conn) (name string, whole net.Conn, err error) {
 	return name, replayed{Conn: conn, reader: io.MultiReader(&seen, conn)}, nil
 }
 
-// replayed is a connection whose bytes come from a reader. A mute one sends nothing.
+// replayed is a connection whose bytes come from a reader. If it is mute, it sends nothing.
 type replayed struct {
 	net.Conn
 	reader io.Reader

@@ -17,14 +17,15 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// forgedEnvoy runs a real Envoy with a bootstrap that its owner has written: it takes berlin's identity from berlin's
-// agent, and claims a tunnel id of its choice.
+// forgedEnvoy runs a real Envoy with a bootstrap that its owner has written. It obtains berlin's identity from berlin's
+// agent, and claims an arbitrary tunnel id.
 func (w *world) forgedEnvoy(t *testing.T) {
 	berlin, tokyo := subjectOf(t, w.berlin.edge.StateDir), subjectOf(t, w.tokyo.edge.StateDir)
 	promise.That(t, "an Envoy with a bootstrap of our own making carries the traffic of the tunnel that its certificate names", func(t *testing.T) {
 		forged := w.startForged(t, berlin.Node, berlin.ID, w.SNI)
 		defer forged.Kill()
-		must(t, w.berlin.edge.KillEnvoy()) // its tunnels are gone, the forged Envoy's are there at once
+		// berlin's own tunnels are gone, and the forged Envoy would get its tunnels at once
+		must(t, w.berlin.edge.KillEnvoy())
 		w.brokenNow()
 		eventually(t, w.berlin.works)
 	})
@@ -40,7 +41,7 @@ func (w *world) forgedEnvoy(t *testing.T) {
 	})
 }
 
-// startForged starts the Envoy beside berlin's own, in the same folder, so that it has the agent's socket.
+// startForged starts the Envoy beside berlin's own in the same folder, so that it can use the agent's socket.
 func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APIServer) *proc.Process {
 	t.Helper()
 	public := model.Endpoint{Host: netns.PublicName, Port: netns.PublicPort}
@@ -51,7 +52,7 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APISe
 	bootstrap.Admin = nil
 	data, err := protojson.Marshal(bootstrap)
 	must(t, err)
-	// Whoever it claims to be, berlin's agent has berlin's secrets alone.
+	// Berlin's agent has only berlin's secrets, whatever the Envoy claims.
 	claimed, trusted := envoy.SecretNames(model.Subject{Role: model.RoleEdge, Node: node, ID: id})
 	own, trust := envoy.SecretNames(subjectOf(t, w.berlin.edge.StateDir))
 	data = []byte(strings.NewReplacer(claimed, own, trusted, trust).Replace(string(data)))
@@ -68,7 +69,7 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APISe
 	return forged
 }
 
-// downWithout takes a member's edge away, and fails the test if the member is reached nevertheless.
+// downWithout stops a member's edge, and fails the test if the member is still reachable.
 func (w *world) downWithout(t *testing.T, m *member) {
 	t.Helper()
 	m.edge.Hold()

@@ -13,10 +13,10 @@ import (
 	"github.com/fairlead/fairlead/test/outsider"
 )
 
-// file is a path in the lab's folder.
+// file returns a path in the lab's folder.
 func (w *world) file(name string) string { return filepath.Join(w.Dir, name) }
 
-// identityOf reads the identity that an agent keeps.
+// identityOf reads an agent's identity.
 func identityOf(t *testing.T, stateDir string) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	stolen, err := outsider.Steal(domain, stateDir)
@@ -24,7 +24,7 @@ func identityOf(t *testing.T, stateDir string) (tls.Certificate, *x509.CertPool)
 	return stolen.Certificate, stolen.Roots
 }
 
-// subjectOf is what the leaf of an agent says.
+// subjectOf returns the subject of an agent's leaf.
 func subjectOf(t *testing.T, stateDir string) model.Subject {
 	t.Helper()
 	stolen, err := outsider.Steal(domain, stateDir)
@@ -32,7 +32,7 @@ func subjectOf(t *testing.T, stateDir string) model.Subject {
 	return stolen.Subject
 }
 
-// foreignIdentity is a certificate with a subject's names, of a CA that nobody trusts.
+// foreignIdentity returns a certificate with a subject's names, of an untrusted CA.
 func foreignIdentity(t *testing.T, subject model.Subject) tls.Certificate {
 	t.Helper()
 	ca, err := certs.NewCA("fairlead", time.Now(), time.Hour)
@@ -42,12 +42,12 @@ func foreignIdentity(t *testing.T, subject model.Subject) tls.Certificate {
 	return identity.TLSCertificate()
 }
 
-// outsider is somebody in the workload network. Without a certificate none is shown.
+// outsider returns an attacker in the workload network. Without a certificate it shows none.
 func (w *world) outsider(roots *x509.CertPool, certificate *tls.Certificate) outsider.Outsider {
 	return outsider.Outsider{From: w.Network.Workload, Domain: domain, Roots: roots, Certificate: certificate}
 }
 
-// dialPublic makes a TLS connection to the gateway's public port from the workload network.
+// dialPublic opens a TLS connection to the gateway's public port from the workload network.
 func (w *world) dialPublic(ctx context.Context, roots *x509.CertPool, name string, certificate *tls.Certificate) (*tls.Conn, error) {
 	return w.outsider(roots, certificate).TLS(ctx, name)
 }

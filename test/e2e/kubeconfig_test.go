@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// kubeconfigs proves what becomes of the Secret that Cluster API reads: point 6.
+// kubeconfigs proves how Fairlead changes the Secret that Cluster API reads.
 func (w *world) kubeconfigs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		of   *member
@@ -49,8 +49,8 @@ func (w *world) kubeconfigs(t *testing.T) {
 	promise.That(t, "a provider that writes the Secret again does not take the tunnel away", w.rewrittenByProvider)
 }
 
-// checkKubeconfig compares a kubeconfig with the one that the provider wrote: it must differ in the wanted three fields
-// alone, and the Secret around it in nothing.
+// checkKubeconfig compares a kubeconfig with the one that the provider wrote. It may differ only in the three expected
+// fields, and the rest of the Secret must be unchanged.
 func checkKubeconfig(t *testing.T, m *member, want clientcmdapi.Cluster) {
 	t.Helper()
 	written, err := m.ProviderSecret()
@@ -114,7 +114,7 @@ func (w *world) label(t *testing.T, c *lab.Cluster, value string) {
 	w.patch(t, c, map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: value}}})
 }
 
-// patch changes a Cluster as kubectl patch does.
+// patch patches a Cluster like kubectl patch.
 func (w *world) patch(t *testing.T, c *lab.Cluster, change map[string]any) {
 	t.Helper()
 	must(t, c.Patch(t.Context(), change))

@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// holdFinalizer keeps a Cluster that is being deleted, as a provider does that still needs it.
+// holdFinalizer keeps a Cluster that is being deleted, like a provider that still needs it.
 const holdFinalizer = "e2e.fairlead.dev/hold"
 
-// lifeOfACluster proves what becomes of a tunnel when its Cluster is paused, deleted and made again: points 3, 8 and 9.
+// lifeOfACluster proves what happens to a tunnel when its Cluster is paused, deleted and created again.
 func (w *world) lifeOfACluster(t *testing.T) {
 	promise.That(t, "a paused Cluster keeps its route", func(t *testing.T) {
 		must(t, w.paris.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
@@ -42,7 +42,7 @@ func (w *world) lifeOfACluster(t *testing.T) {
 	promise.That(t, "a Cluster made again under the same name gives the old edge nothing", func(t *testing.T) { w.madeAgain(t, old) })
 }
 
-// finalizers is a change that leaves only the given ones.
+// finalizers returns a patch that leaves only the given finalizers.
 func finalizers(names []any) map[string]any {
 	return map[string]any{"metadata": map[string]any{"finalizers": names}}
 }
@@ -56,7 +56,7 @@ func (w *world) deleting(t *testing.T, m *member) {
 	}
 	must(t, m.Patch(t.Context(), finalizers(held)))
 	must(t, m.Delete(t.Context()))
-	eventually(t, func(ctx context.Context) error { // Cluster API has done its part
+	eventually(t, func(ctx context.Context) error { // Cluster API has finished its part
 		cluster, err := m.Get(ctx)
 		if err != nil {
 			return err
@@ -72,12 +72,12 @@ func (w *world) deleting(t *testing.T, m *member) {
 	}
 }
 
-// steady is no error if the member's kubeconfig works all the time for a while.
+// steady returns nil if the member's kubeconfig works without interruption for a while.
 func steady(ctx context.Context, m *member) error {
 	return (&world{berlin: m, paris: m, tokyo: m}).worksFor(ctx, short)
 }
 
-// gone is the condition that neither a Cluster nor its Tunnel exists.
+// gone returns nil once neither the Cluster nor its Tunnel exists.
 func gone(ctx context.Context, c *lab.Cluster) error {
 	if _, err := c.Get(ctx); !apierrors.IsNotFound(err) {
 		return fmt.Errorf("reading the Cluster: %w", errors.Join(err, errors.New("it is there")))
@@ -88,15 +88,15 @@ func gone(ctx context.Context, c *lab.Cluster) error {
 	return nil
 }
 
-// madeAgain makes the Cluster again while the old edge still runs with a certificate that has not expired. The old edge
-// must stay without a tunnel; a new one gets it.
+// madeAgain creates the Cluster again while the old edge still runs with a certificate that has not expired. The old
+// edge must not get a tunnel; a new edge must.
 func (w *world) madeAgain(t *testing.T, old *member) {
 	cluster := w.bareCluster(t, lab.ClusterSpec{Name: old.Name})
 	kubeconfig, err := cluster.WaitKubeconfig(t.Context())
 	must(t, err)
 	again := &member{Cluster: cluster, kubeconfig: kubeconfig}
 	never(t, 2*short, "the old edge carries the new Cluster's traffic", again.works)
-	must(t, old.edge.KillEnvoy()) // nor does it get anything when it starts anew
+	must(t, old.edge.KillEnvoy()) // a restart does not help the old edge either
 	never(t, 2*short, "the old edge carries the new Cluster's traffic after a restart", again.works)
 
 	bootstrap, err := cluster.Bootstrap(t.Context())

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// logs proves things about every process of ours by what it wrote, from its start to now.
+// logs proves properties of the complete logs of all of Fairlead's processes.
 func (w *world) logs(t *testing.T) {
 	promise.That(t, "no log holds a token or a key", func(t *testing.T) {
 		hidden := []string{"PRIVATE KEY", "BEGIN CERTIFICATE"}
@@ -26,7 +26,7 @@ func (w *world) logs(t *testing.T) {
 	})
 }
 
-// noLogHolds fails the test if a log holds one of the texts, which may be secret.
+// noLogHolds fails the test if a log contains one of the texts. It does not print the texts, which may be secret.
 func (w *world) noLogHolds(t *testing.T, texts ...string) {
 	t.Helper()
 	logs, err := filepath.Glob(w.LogFile("*"))

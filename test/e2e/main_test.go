@@ -1,8 +1,8 @@
-// Package e2e proves what the product promises, on the whole of it: Fairlead's programs, real Envoys, real apiservers and
-// Cluster API's real manager, in three network namespaces. The names of its tests are the promises.
+// Package e2e proves the promises of the product end to end: Fairlead's programs, real Envoys, real apiservers and
+// Cluster API's real manager run in three network namespaces. The names of its tests are the promises.
 //
-// TestMain builds one lab for all tests. A new promise is a function that takes the world and a test; it goes into the
-// list of the test that proves its part of the product.
+// TestMain builds one lab for all tests. A new promise is a function with a world and a test as parameters. Add it to
+// the list of the test that proves its part of the product.
 package e2e
 
 import (
@@ -21,17 +21,17 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// domain is so long that a Cluster and a namespace with the longest possible names give a hostname that is too long.
+// domain is so long that the longest possible names of a Cluster and a namespace make a hostname that is too long.
 var domain = model.TunnelDomain("tunnels." + strings.Repeat("long", 15) + "." + strings.Repeat("domain", 8) + ".example.test")
 
-// installation is the lab that all tests share; nil where there can be none.
+// installation is the lab that all tests share; nil if the tests cannot run here.
 var installation *lab.Lab
 
 func TestMain(m *testing.M) {
 	os.Exit(runAll(m))
 }
 
-// runAll builds the lab, runs the tests and prints the result. Ctrl-C cleans up too.
+// runAll builds the lab, runs the tests and prints the result. It also cleans up after Ctrl-C.
 func runAll(m *testing.M) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -62,7 +62,7 @@ func runAll(m *testing.M) int {
 	return code
 }
 
-// whyNot is why the tests can't run here; empty if they can.
+// whyNot returns why the tests cannot run here, or an empty string if they can.
 func whyNot() string {
 	if os.Geteuid() != 0 {
 		return "making network namespaces needs root"
@@ -82,7 +82,7 @@ func buildLab(ctx context.Context) (*lab.Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Before the Cluster exists: the controller looks a hostname up when it first sees it.
+	// Before the Cluster exists, because the controller resolves a hostname when it first observes it.
 	err = l.Network.AddGatewayAlias(hostname("paris"))
 	if err == nil {
 		err = l.Start(ctx)
@@ -101,11 +101,11 @@ func keepLogs(l *lab.Lab) {
 	}
 }
 
-// hostname is the tunnel hostname of a Cluster in the tests' namespace.
+// hostname returns the tunnel hostname of a Cluster in the tests' namespace.
 func hostname(cluster string) string {
 	name, err := domain.Hostname(model.Key{Namespace: namespace, Name: cluster})
 	if err != nil {
-		panic(err) // a constant of this package
+		panic(err) // the input is constant
 	}
 	return name
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// networks proves that the lab's walls stand: without them nothing else here would prove anything.
+// networks proves that the lab's networks are separated. All other tests depend on that.
 func (w *world) networks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from    *netns.Namespace

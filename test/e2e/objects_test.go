@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// badObjects proves that what is wrong with one object is said there, and harms no other: point 8.
+// badObjects proves that an error in one object is reported on that object and does not affect others.
 func (w *world) badObjects(t *testing.T) {
 	before := w.versions(t)
 	promise.That(t, "a Cluster whose hostname would be over 253 bytes gets a condition that names the field", w.hostnameTooLong)
@@ -79,10 +79,10 @@ func (w *world) badObjects(t *testing.T) {
 	must(t, victim.Delete(t.Context()))
 }
 
-// noTakingByAge lets an older member claim an extra name that a younger Cluster serves.
+// noTakingByAge lets an older member claim an extra name that is served for a younger Cluster.
 func (w *world) noTakingByAge(t *testing.T, younger *lab.Cluster) {
 	const name = "good.example.org"
-	older := w.paris // nobody has said anything in its Tunnel, so nothing else is taken back by saying nothing
+	older := w.paris // its Tunnel has no fields set by users, so resetting the claim resets nothing else
 	if a, b := w.tunnel(t, older.Cluster).CreationTimestamp, w.tunnel(t, younger).CreationTimestamp; !a.Before(&b) {
 		t.Fatalf("%s is of %s, and not older than %s of %s", older, a, younger, b)
 	}
@@ -97,8 +97,8 @@ func (w *world) noTakingByAge(t *testing.T, younger *lab.Cluster) {
 	eventually(t, acceptedAs(older.Cluster))
 }
 
-// versions tell apart all states of what the controller keeps for the members: their Secrets, and of their Tunnels what is
-// served. How their edges are may change at any time.
+// versions returns the state that the controller keeps for the members: their Secrets, and the served parts of their
+// Tunnels. The state of their edges is left out, because it may change at any time.
 func (w *world) versions(t *testing.T) map[string]string {
 	t.Helper()
 	versions := map[string]string{}
@@ -129,12 +129,12 @@ func (w *world) hostnameTooLong(t *testing.T) {
 	must(t, long.Delete(t.Context()))
 }
 
-// refusedWith is the condition that Accepted is False and says all of the texts.
+// refusedWith returns nil once Accepted is False and its message contains all of the texts.
 func refusedWith(c *lab.Cluster, texts ...string) func(context.Context) error {
 	return accepted(c, metav1.ConditionFalse, texts)
 }
 
-// acceptedAs is the condition that Accepted is True and names what is served.
+// acceptedAs returns nil once Accepted is True and its message contains all of the texts.
 func acceptedAs(c *lab.Cluster, texts ...string) func(context.Context) error {
 	return accepted(c, metav1.ConditionTrue, texts)
 }

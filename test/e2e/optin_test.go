@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// optingIn proves what the controller makes of a Cluster: point 3.
+// optingIn proves what the controller creates for a Cluster.
 func (w *world) optingIn(t *testing.T) {
 	promise.That(t, "a Cluster without the label gets nothing", w.noLabelNothing)
 	promise.That(t, "a Cluster with the label gets a Tunnel that it owns, filled in", w.tunnelOfALabelledCluster)
@@ -55,7 +55,7 @@ func (w *world) noLabelNothing(t *testing.T) {
 	plain := w.bareCluster(t, lab.ClusterSpec{Name: "plain", Labels: map[string]string{}})
 	before, err := plain.Kubeconfig(t.Context())
 	must(t, err)
-	// A Cluster that is made later gets its Tunnel; by then the controller has seen the one without the label.
+	// A Cluster that is created later gets its Tunnel. By then the controller has processed the one without the label.
 	later := w.bareCluster(t, lab.ClusterSpec{Name: "later"})
 	_, err = later.Bootstrap(t.Context())
 	must(t, err)

@@ -16,13 +16,13 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// probes are Cluster API's own view of the workload clusters.
+// probes holds Cluster API's own view of the workload clusters.
 type probes struct {
 	members   []*member
-	connected map[*member]metav1.Condition // as they were when they first were True
+	connected map[*member]metav1.Condition // when they first became True
 }
 
-// watchProbes tells Cluster API that the machines are provisioned, and waits until it reaches them.
+// watchProbes reports the machines as provisioned to Cluster API, and waits until it reaches them.
 func (w *world) watchProbes(t *testing.T) *probes {
 	t.Helper()
 	p := &probes{members: w.members(), connected: map[*member]metav1.Condition{}}
@@ -39,8 +39,8 @@ func (w *world) watchProbes(t *testing.T) *probes {
 	return p
 }
 
-// early creates a Cluster whose machines count as provisioned before there is an edge: Cluster API tries in vain first,
-// and waits 30 s before it tries again.
+// early creates a Cluster whose machines count as provisioned before it has an edge. Cluster API's first attempt fails,
+// and it waits 30 s before the next one.
 func (w *world) early(t *testing.T) *member {
 	t.Helper()
 	m := &member{Cluster: w.bareCluster(t, lab.ClusterSpec{Name: "early"})}
@@ -75,12 +75,12 @@ func probeOf(ctx context.Context, m *member) (metav1.Condition, error) {
 	return *condition, nil
 }
 
-// check proves that the condition is True, and has been all the time: a condition that was anything else in between has
-// a later transition time. What broke last must be so long ago that Cluster API would have noticed.
+// check proves that the condition has been True without interruption: any other status in between would have changed
+// the transition time. The last failure must be long enough ago that Cluster API would have noticed it.
 func (p *probes) check(t *testing.T, broken time.Time) {
 	for _, m := range p.members {
 		promise.That(t, fmt.Sprintf("RemoteConnectionProbe of %s was True all the time", m.Name), func(t *testing.T) {
-			must(t, p.waitForVerdict(t.Context(), m, broken))
+			must(t, p.waitPastGrace(t.Context(), m, broken))
 		})
 	}
 }
@@ -100,8 +100,8 @@ func (p *probes) stayed(ctx context.Context, m *member) error {
 // probeGrace is how long Cluster API keeps the condition True after its last successful probe.
 const probeGrace = 50 * time.Second
 
-// waitForVerdict waits until Cluster API would have given up a connection that broke at a time.
-func (p *probes) waitForVerdict(ctx context.Context, m *member, broken time.Time) error {
+// waitPastGrace waits until Cluster API would have reported a connection that broke at a given time.
+func (p *probes) waitPastGrace(ctx context.Context, m *member, broken time.Time) error {
 	if err := p.stayed(ctx, m); err != nil {
 		return err
 	}

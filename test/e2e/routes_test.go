@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// namesOfNoTunnel are names that a client could send, but that must not lead anywhere: those of Envoy clusters that are
-// no tunnels, and those by which tunnels are known inside.
+// namesOfNoTunnel returns names that a client could send but that must not lead anywhere: names of Envoy clusters that
+// are not tunnels, and internal names of tunnels.
 func (w *world) namesOfNoTunnel(t *testing.T) []string {
 	t.Helper()
 	self := subjectOf(t, w.berlin.edge.StateDir)
@@ -25,7 +25,7 @@ func (w *world) namesOfNoTunnel(t *testing.T) []string {
 	return append(names, domain.TunnelID(self.ID), self.Node, domain.Control(), domain.Gateway(), domain.GatewayReplica("gateway-0"), "no."+string(domain))
 }
 
-// routesToNoTunnel proves that the gateway's two routes lead to tunnels alone.
+// routesToNoTunnel proves that the gateway's two routes lead only to tunnels.
 func (w *world) routesToNoTunnel(t *testing.T) {
 	for _, name := range w.namesOfNoTunnel(t) {
 		promise.That(t, "an SNI of "+shortName(name)+" leads nowhere", func(t *testing.T) {
@@ -35,7 +35,7 @@ func (w *world) routesToNoTunnel(t *testing.T) {
 		})
 		promise.That(t, "an authority of "+shortName(name)+" leads nowhere", func(t *testing.T) {
 			status, err := w.connectTo(t.Context(), name)
-			// Envoy itself takes some of these names for no authority at all.
+			// Envoy itself rejects some of these names as invalid authorities.
 			if must(t, err); status != http.StatusNotFound && status != http.StatusBadRequest {
 				t.Errorf("status %d, want 404 or 400", status)
 			}
@@ -49,7 +49,8 @@ func (w *world) routesToNoTunnel(t *testing.T) {
 	w.routesToTunnels(t)
 }
 
-// routesToTunnels proves that the tests above could have seen an answer, and what a tunnel that is down looks like.
+// routesToTunnels proves that the tests above would have detected an answer, and what clients observe when a tunnel is
+// down.
 func (w *world) routesToTunnels(t *testing.T) {
 	down := w.bareCluster(t, lab.ClusterSpec{Name: "down"})
 	_, err := down.WaitKubeconfig(t.Context())
@@ -84,7 +85,7 @@ func (w *world) routesToTunnels(t *testing.T) {
 	must(t, down.Delete(t.Context()))
 }
 
-// helloAt begins TLS with an SNI, and returns no error if anybody answers with a certificate, whichever it is.
+// helloAt starts a TLS handshake with an SNI. It returns nil if a server answers with any certificate.
 func (w *world) helloAt(ctx context.Context, from *netns.Namespace, address, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -122,7 +123,7 @@ func (w *world) connectTo(ctx context.Context, name string) (int, error) {
 	return response.StatusCode, response.Body.Close()
 }
 
-// shortName leaves the tests' long domain out of a name.
+// shortName removes the tests' long domain from a name.
 func shortName(name string) string {
 	if len(name) > len(domain) && name[len(name)-len(domain):] == string(domain) {
 		return name[:len(name)-len(domain)] + "…"
@@ -130,7 +131,7 @@ func shortName(name string) string {
 	return name
 }
 
-// publicPort proves that the port which faces the internet gives no access to any apiserver.
+// publicPort proves that the port that faces the internet gives no access to any apiserver.
 func (w *world) publicPort(t *testing.T) {
 	public := hostPort(netns.PublicName, netns.PublicPort)
 	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes", "localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {

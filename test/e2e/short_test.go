@@ -2,7 +2,7 @@ package e2e
 
 import "github.com/fairlead/fairlead/test/promise"
 
-// What every test here says, in short.
+// Short names for the functions of package promise.
 var (
 	eventually = promise.Eventually
 	never      = promise.Never

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// traffic proves that what clients do works through the tunnel, in both modes: point 9.
+// traffic proves that the requests of clients work through the tunnel, in both modes.
 func (w *world) traffic(t *testing.T) {
 	must(t, w.StartKubelet(t.Context()))
 	for _, m := range w.members() {
@@ -37,7 +37,7 @@ func (w *world) traffic(t *testing.T) {
 	}
 }
 
-// watchFor opens a watch on ConfigMaps through the tunnel. The function that it returns makes an event in the workload
+// watchFor opens a watch on ConfigMaps through the tunnel. The returned function causes an event in the workload
 // cluster itself and waits for it in the watch.
 func watchFor(ctx context.Context, m *member) (func(context.Context) (time.Duration, error), error) {
 	clients, err := m.Clients(ctx)
@@ -86,8 +86,8 @@ func (w *world) watch(t *testing.T, m *member) {
 	}
 }
 
-// exec sends a megabyte to cat in a Pod and compares what comes back. The protocol is asked for by kubectl's own
-// variable, and looked for in what kubectl says that it sent: WebSocket begins with GET, SPDY with POST.
+// exec sends a megabyte to cat in a Pod and compares the output. kubectl's own variable selects the protocol, and
+// kubectl's log proves which one was used: WebSocket begins with GET, SPDY with POST.
 func (w *world) exec(t *testing.T, m *member, webSockets string) {
 	sent := make([]byte, 1<<20)
 	_, _ = rand.Read(sent) // never fails
@@ -109,7 +109,7 @@ func (w *world) exec(t *testing.T, m *member, webSockets string) {
 	}
 }
 
-// hasLine says whether a line holds all parts.
+// hasLine reports whether one line contains all parts.
 func hasLine(text string, parts ...string) bool {
 	for line := range strings.Lines(text) {
 		all := true

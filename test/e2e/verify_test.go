@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// TestOneTunnelledCluster proves that Cluster API manages workload clusters that it can't dial, and keeps doing so when
-// something fails or attacks.
+// TestOneTunnelledCluster proves that Cluster API manages workload clusters that it cannot dial, and continues to do so
+// during failures and attacks.
 func TestOneTunnelledCluster(t *testing.T) {
 	if installation == nil {
 		t.Skip("there is no lab")
@@ -47,7 +47,7 @@ func TestOneTunnelledCluster(t *testing.T) {
 	w.measureMemory(t)
 }
 
-// measureMemory notes the resident memory of every process of ours, in MiB.
+// measureMemory records the resident memory of each of Fairlead's processes, in MiB.
 func (w *world) measureMemory(t *testing.T) {
 	t.Helper()
 	memory, err := w.Memory()
@@ -57,5 +57,5 @@ func (w *world) measureMemory(t *testing.T) {
 	}
 }
 
-// short is how long something must stay away to count as gone for good.
+// short is how long something must be absent to count as permanently gone.
 const short = 3 * time.Second

@@ -10,13 +10,13 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// Texts that would show that somebody on the path could read a tunnel, and so inject streams into it.
+// Texts that would prove that an observer on the path could read a tunnel, and therefore inject streams into it.
 const (
 	preface       = "PRI * HTTP/2.0"
 	connectMethod = "CONNECT"
 )
 
-// wire proves that tunnels are encrypted all of their life, not only during the handshake: point 9.
+// wire proves that tunnels are encrypted during their whole life, not only during the handshake.
 func (w *world) wire(t *testing.T) {
 	between := startCapture(t, w.Network.Gateways[0], "work0", preface, connectMethod)
 	inside := startCapture(t, w.Network.Gateways[0], "mgmt0", preface, connectMethod)
@@ -30,8 +30,9 @@ func (w *world) wire(t *testing.T) {
 	for range 10 {
 		must(t, w.allWork(t.Context()))
 	}
-	// What the capture would have seen: kubectl's CONNECT goes to the gateway in the clear, and so does this.
-	must(t, w.sayPreface(t.Context()))
+	// This proves that the capture finds texts: kubectl's CONNECT goes to the gateway in plaintext, and so does this
+	// preface.
+	must(t, w.sendPreface(t.Context()))
 
 	between.end(t)
 	inside.end(t)
@@ -55,8 +56,8 @@ func (w *world) wire(t *testing.T) {
 	})
 }
 
-// sayPreface sends an HTTP/2 preface in the clear to the gateway's connect listener.
-func (w *world) sayPreface(ctx context.Context) error {
+// sendPreface sends an HTTP/2 preface in plaintext to the gateway's connect listener.
+func (w *world) sendPreface(ctx context.Context) error {
 	conn, err := w.Network.Management.DialContext(ctx, "tcp", hostPort(netns.GatewayName, netns.ConnectPort))
 	if err != nil {
 		return err
@@ -65,8 +66,8 @@ func (w *world) sayPreface(ctx context.Context) error {
 	if _, err := io.WriteString(conn, preface+"\r\n\r\nSM\r\n\r\n"); err != nil {
 		return fmt.Errorf("sending: %w", err)
 	}
-	_, err = conn.Read(make([]byte, 1)) // the gateway has seen it
-	if err != nil && err != io.EOF {    //nolint:errorlint // never wrapped by net
+	_, err = conn.Read(make([]byte, 1)) // the gateway has received it
+	if err != nil && err != io.EOF {    //nolint:errorlint // package net does not wrap it
 		return err
 	}
 	return nil

@@ -27,10 +27,10 @@ var servedBySNI = []string{"berlin", "paris", "rome", "early"}
 type member struct {
 	*lab.Cluster
 	edge       *lab.Agent
-	kubeconfig []byte // as Cluster API reads it once the tunnel is up
+	kubeconfig []byte // as Cluster API reads it when the tunnel is up
 }
 
-// works is the condition that the member's kubeconfig reaches the right apiserver.
+// works returns nil if the member's kubeconfig reaches the right apiserver.
 func (m *member) works(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -40,16 +40,16 @@ func (m *member) works(ctx context.Context) error {
 // world is the installation with the Clusters that most tests need.
 type world struct {
 	*lab.Lab
-	berlin *member // mode sni; no DNS knows its hostname
-	paris  *member // mode sni; DNS knows its hostname
+	berlin *member // mode sni; its hostname is not in DNS
+	paris  *member // mode sni; its hostname is in DNS
 	tokyo  *member // mode connect
 
-	broken time.Time // when something was last made to fail
+	broken time.Time // when the last failure was caused
 }
 
 func (w *world) members() []*member { return []*member{w.berlin, w.paris, w.tokyo} }
 
-// allWork is the condition that every member's kubeconfig works.
+// allWork returns nil if every member's kubeconfig works.
 func (w *world) allWork(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, m := range w.members() {
@@ -63,7 +63,7 @@ func (w *world) allWork(ctx context.Context) error {
 	return group.Wait()
 }
 
-// newWorld creates the Clusters, all at the same time, and brings their edges up.
+// newWorld creates the Clusters and starts their edges, all at the same time.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Lab: installation}
@@ -86,8 +86,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// join creates a Cluster, brings up an edge for it and waits until its kubeconfig works. A spec is what a user says in
-// the Tunnel.
+// join creates a Cluster, starts an edge for it and waits until its kubeconfig works. spec holds the fields that a user
+// sets in the Tunnel.
 func (w *world) join(ctx context.Context, name string, apiServer *kube.APIServer, spec map[string]any) (*member, error) {
 	cluster, err := w.CreateCluster(ctx, lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer, Mode: v1alpha1.KubeconfigModeSNI})
 	if err != nil {
@@ -133,5 +133,5 @@ func (w *world) bareCluster(t *testing.T, spec lab.ClusterSpec) *lab.Cluster {
 	return cluster
 }
 
-// brokenNow notes that something was just made to fail.
+// brokenNow records that a failure was just caused.
 func (w *world) brokenNow() { w.broken = time.Now() }

@@ -26,40 +26,42 @@ import (
 )
 
 const (
-	// darkClusters and darkWorkers are 2,000 and 100 in small.
-	darkClusters, darkWorkers = 200, 10
-	liveClusters              = 3
-	// darkPeriods is for how long the workers are watched: twice as long as it takes to try each dark workload cluster.
-	darkPeriods = 70 * time.Second
-	// darkPatience is what an attempt at a dark workload cluster may take on a busy machine. Without a cure it is 5 s by SNI.
-	darkPatience = 3 * time.Second
-	// darkBusy is the part of all workers that dark workload clusters may keep busy.
-	darkBusy = 0.25
+	// unreachableClusters and darkWorkers are a scaled-down version of 2,000 Clusters and 100 workers.
+	unreachableClusters, workerCount = 200, 10
+	liveClusters                     = 3
+	// observeTime is how long the workers are observed: twice the time that one attempt for each
+	// unreachable workload cluster takes.
+	observeTime = 70 * time.Second
+	// attemptPatience bounds an attempt to reach an unreachable workload cluster on a busy machine. Without Fairlead's
+	// answer for such clusters an attempt takes 5 s by SNI.
+	attemptPatience = 3 * time.Second
+	// busyLimit is the fraction of all workers that unreachable workload clusters may keep busy.
+	busyLimit = 0.25
 
 	probeTimeout    = 5 * time.Second // of Cluster API's probe
 	diagnosticsPort = "127.0.0.1:9300"
 )
 
-// darkness is an installation with workload clusters that have no edge.
-type darkness struct {
+// unreachables is an installation with workload clusters that have no edge.
+type unreachables struct {
 	*world.World
-	live, dark []*lab.Cluster
-	member     *world.Member // whose edge goes and comes back
-	edge       *lab.Agent
+	live, unreachable []*lab.Cluster
+	member            *world.Member // a member whose edge is stopped and started again
+	edge              *lab.Agent
 }
 
-// TestDarkClusters proves that workload clusters without a tunnel cost Cluster API next to nothing: point 4.
+// TestDarkClusters proves that unreachable workload clusters cost Cluster API almost nothing.
 func TestDarkClusters(t *testing.T) {
 	options := lab.Options{Lean: true, LogLevel: "info"}
 	for i := range liveClusters {
 		options.ServingNames = append(options.ServingNames, world.Hostname(fmt.Sprint("live-", i)))
 	}
-	w := &darkness{World: newWorld(t, options)}
+	w := &unreachables{World: newWorld(t, options)}
 	w.member = w.Member(t, "sleeper", nil)
 	w.edge = w.Edge(t, lab.EdgeSpec{Name: "edge-sleeper"}, w.member)
 	w.populate(t)
 	must(t, w.member.Works(t.Context()))
-	// Right after its tunnel is lost a client is made to wait, for an edge that only dials again.
+	// Right after a tunnel is lost the gateway makes clients wait, because the edge may only be reconnecting.
 	world.StopEdge(t, w.edge)
 	that(t, "a workload cluster without a tunnel is refused at once, by SNI and by CONNECT, in words that client-go does not retry", w.refused)
 	that(t, "its edge comes back while nobody but the gateway is there", w.comesBack)
@@ -67,8 +69,8 @@ func TestDarkClusters(t *testing.T) {
 	w.Logs(t, "edge-sleeper")
 }
 
-// populate makes all Clusters, and one edge for the live ones.
-func (w *darkness) populate(t *testing.T) {
+// populate creates all Clusters, and one edge for the live ones.
+func (w *unreachables) populate(t *testing.T) {
 	t.Helper()
 	nobody := w.StandIn(t, "nobody", w.Network.Workload, w.SNI.Endpoint.Addr())
 	var bootstraps [][]byte
@@ -82,23 +84,23 @@ func (w *darkness) populate(t *testing.T) {
 	}
 	_, err := w.RunEdge(lab.EdgeSpec{Name: "edge-live", Bootstraps: bootstraps})
 	must(t, err)
-	w.dark = make([]*lab.Cluster, darkClusters)
+	w.unreachable = make([]*lab.Cluster, unreachableClusters)
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(8)
-	for i := range w.dark {
+	for i := range w.unreachable {
 		group.Go(func() (err error) {
 			spec := lab.ClusterSpec{Name: fmt.Sprint("dark-", i), Namespace: world.Namespace, APIServer: nobody.APIServer, Mode: v1alpha1.KubeconfigModeSNI}
 			if i%2 == 0 {
 				spec.Mode = v1alpha1.KubeconfigModeConnect
 			}
-			if w.dark[i], err = w.CreateCluster(ctx, spec); err != nil {
+			if w.unreachable[i], err = w.CreateCluster(ctx, spec); err != nil {
 				return err
 			}
-			return w.dark[i].SetProvisioned(ctx)
+			return w.unreachable[i].SetProvisioned(ctx)
 		})
 	}
 	must(t, group.Wait())
-	for _, c := range append(w.dark, w.live...) {
+	for _, c := range append(w.unreachable, w.live...) {
 		_, err := c.WaitKubeconfig(t.Context())
 		must(t, err)
 	}
@@ -107,17 +109,19 @@ func (w *darkness) populate(t *testing.T) {
 	}
 }
 
-// refused measures what an attempt of Cluster API's costs, before and after the gateway is sure that nobody is there.
-func (w *darkness) refused(t *testing.T) {
+// refused measures the time of an attempt of Cluster API, before and after the gateway has determined that a workload
+// cluster is unreachable.
+func (w *unreachables) refused(t *testing.T) {
 	lost := w.probe(t, w.sleeper(t))
 	measured("dark_lost_moments_ago_s", lost.Seconds())
-	for mode, c := range map[string]*lab.Cluster{"connect": w.dark[0], "sni": w.dark[1]} {
+	for mode, c := range map[string]*lab.Cluster{"connect": w.unreachable[0], "sni": w.unreachable[1]} {
 		kubeconfig, err := c.Kubeconfig(t.Context())
 		must(t, err)
 		longest := time.Duration(0)
-		must(t, proc.Wait(t.Context(), 3*promise.Patience, func(context.Context) error { // the gateway is younger than a minute, perhaps
-			for range 5 { // one that is held may be let go early, by chance
-				if took := w.probe(t, kubeconfig); took > darkPatience {
+		// the gateway may have run for less than a minute
+		must(t, proc.Wait(t.Context(), 3*promise.Patience, func(context.Context) error {
+			for range 5 { // a client that is held may be released early by chance
+				if took := w.probe(t, kubeconfig); took > attemptPatience {
 					return fmt.Errorf("by %s an attempt took %v", mode, took)
 				}
 			}
@@ -127,22 +131,22 @@ func (w *darkness) refused(t *testing.T) {
 			longest = max(longest, w.probe(t, kubeconfig))
 		}
 		measured("dark_attempt_"+mode+"_ms", float64(longest.Milliseconds()))
-		if longest > darkPatience {
+		if longest > attemptPatience {
 			t.Errorf("by %s an attempt took %v", mode, longest)
 		}
 	}
 }
 
-func (w *darkness) sleeper(t *testing.T) []byte {
+func (w *unreachables) sleeper(t *testing.T) []byte {
 	t.Helper()
 	kubeconfig, err := w.member.WaitKubeconfig(t.Context())
 	must(t, err)
 	return kubeconfig
 }
 
-// probe is how long the first request of a connect of ClusterCache takes, which must fail: createHTTPClientAndMapper in Cluster API's
-// controllers/clustercache.
-func (w *darkness) probe(t *testing.T, kubeconfig []byte) time.Duration {
+// probe measures the first request of a connect of ClusterCache, which must fail: createHTTPClientAndMapper in Cluster
+// API's controllers/clustercache.
+func (w *unreachables) probe(t *testing.T, kubeconfig []byte) time.Duration {
 	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	must(t, err)
@@ -160,11 +164,11 @@ func (w *darkness) probe(t *testing.T, kubeconfig []byte) time.Duration {
 	return time.Since(began)
 }
 
-// comesBack starts the edge again while the control plane stands still.
-func (w *darkness) comesBack(t *testing.T) {
+// comesBack starts the edge again while the control plane is frozen.
+func (w *unreachables) comesBack(t *testing.T) {
 	kubeconfig := w.sleeper(t)
-	eventually(t, func(context.Context) error { // it was lost less than ten seconds ago, perhaps
-		if took := w.probe(t, kubeconfig); took > darkPatience {
+	eventually(t, func(context.Context) error { // the tunnel may have been lost less than ten seconds ago
+		if took := w.probe(t, kubeconfig); took > attemptPatience {
 			return fmt.Errorf("it is not dark: an attempt took %v", took)
 		}
 		return nil
@@ -179,9 +183,9 @@ func (w *darkness) comesBack(t *testing.T) {
 	measured("dark_back_s", time.Since(began).Seconds())
 }
 
-// connected runs Cluster API's own core manager.
-func (w *darkness) connected(t *testing.T) {
-	manager, err := w.StartManager(t.Context(), "capi-dark", world.Namespace, fmt.Sprint("--clustercache-concurrency=", darkWorkers),
+// connected runs Cluster API's real core manager.
+func (w *unreachables) connected(t *testing.T) {
+	manager, err := w.StartManager(t.Context(), "capi-dark", world.Namespace, fmt.Sprint("--clustercache-concurrency=", workerCount),
 		"--diagnostics-address="+diagnosticsPort, "--insecure-diagnostics")
 	must(t, err)
 	defer manager.Kill()
@@ -190,7 +194,7 @@ func (w *darkness) connected(t *testing.T) {
 	}
 	busy, samples, most := 0, 0, 0
 	lost := 0
-	for began := time.Now(); time.Since(began) < darkPeriods; {
+	for began := time.Now(); time.Since(began) < observeTime; {
 		n, err := w.busy(t.Context())
 		must(t, err)
 		busy, samples, most = busy+n, samples+1, max(most, n)
@@ -204,17 +208,17 @@ func (w *darkness) connected(t *testing.T) {
 		}
 		_ = proc.Wait(t.Context(), time.Second/4, func(context.Context) error { return fmt.Errorf("it is not time yet") })
 	}
-	part := float64(busy) / float64(samples) / darkWorkers
-	t.Logf("%d dark and %d live workload clusters, %d workers: %.2f busy on average of %d samples, at most %d", darkClusters, liveClusters, darkWorkers, part*darkWorkers, samples, most)
+	part := float64(busy) / float64(samples) / workerCount
+	t.Logf("%d dark and %d live workload clusters, %d workers: %.2f busy on average of %d samples, at most %d", unreachableClusters, liveClusters, workerCount, part*workerCount, samples, most)
 	measured("dark_2000_busy_of_100_workers", 100*part)
 	measured("dark_live_lost", float64(lost))
-	if part > darkBusy {
+	if part > busyLimit {
 		t.Errorf("dark workload clusters keep %.0f%% of the workers busy", 100*part)
 	}
 }
 
-// busy is how many workers of ClusterCache do something at this moment.
-func (w *darkness) busy(ctx context.Context) (n int, err error) {
+// busy returns how many workers of ClusterCache are working at this moment.
+func (w *unreachables) busy(ctx context.Context) (n int, err error) {
 	client := &http.Client{Timeout: traffic.RequestTimeout, Transport: &http.Transport{DialContext: w.Network.Management.DialContext, DisableKeepAlives: true}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+diagnosticsPort+"/metrics", http.NoBody)
 	if err != nil {

@@ -17,14 +17,17 @@ import (
 )
 
 const (
-	// few and more are limits of connections of the noisy workload cluster, crowd is how many it tries to open.
+	// few and more are limits on the connections of the noisy workload cluster. crowd is how many connections its
+	// clients try to open.
 	few, more, crowd = 20, 40, 60
-	// slowRate is the limit of bandwidth, bulkSize what is downloaded.
+	// slowRate is the bandwidth limit, and bulkSize the size of a download.
 	slowRate, bulkSize = 1 << 20, 5 << 20
-	// quietRate is how many requests a second the others send meanwhile, quietWait what one of them may take on a busy machine.
+	// quietRate is how many requests per second the other workload clusters get, and quietWait bounds one of them on a
+	// busy machine.
 	quietRate = 40
 	quietWait = 4 * time.Second
-	// outage is how long the network of an edge is away with clients connected, and growth what that may cost a gateway.
+	// outage is how long the network of an edge is down while clients are connected, and growth by how much the
+	// gateway's memory may grow meanwhile.
 	outage = 30 * time.Second
 	growth = 24 << 20
 )
@@ -36,7 +39,7 @@ type tenants struct {
 	held                     []*traffic.Session
 }
 
-// TestLimits proves that a workload cluster which takes too much, or is gone, takes it from nobody else: point 4.
+// TestLimits proves that a workload cluster that uses too much, or is unreachable, does not affect others.
 func TestLimits(t *testing.T) {
 	w := &tenants{World: newWorld(t, lab.Options{Lean: true})}
 	limits := func(key string, value any) map[string]any {
@@ -97,7 +100,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// fill opens connections until there are as many as the limit, and then tries for some more.
+// fill opens connections up to the limit, and then tries to open some more.
 func (w *tenants) fill(t *testing.T, limit int) {
 	t.Helper()
 	open := func(connect bool) error {
@@ -131,7 +134,7 @@ func (w *tenants) fill(t *testing.T, limit int) {
 	}
 }
 
-// bandwidth downloads the same from two.
+// bandwidth downloads the same size from two workload clusters.
 func (w *tenants) bandwidth(t *testing.T) {
 	download := func(m *world.Member) time.Duration {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -147,13 +150,13 @@ func (w *tenants) bandwidth(t *testing.T) {
 	slow, quick := download(w.slow), download(w.quiet)
 	measured("limits_bandwidth_held_ratio", bulkSize/slow.Seconds()/slowRate)
 	t.Logf("%d bytes: %v at the limit, %v without", bulkSize, slow, quick)
-	// A second's worth may come at once.
+	// The first second's worth may arrive at once.
 	if slow < (bulkSize-slowRate)/slowRate*time.Second*3/4 || quick > slow/2 {
 		t.Errorf("%v at the limit, %v without", slow, quick)
 	}
 }
 
-// blackHole takes the network of an edge away. Clients that are connected stay, and others come all the time.
+// blackHole takes the network of an edge down. Connected clients stay connected, and new ones arrive all the time.
 func (w *tenants) blackHole(t *testing.T, site *netns.Site) {
 	for i := range more {
 		f, err := w.lost.Path(0, i%2 == 0).Follow(t.Context())
@@ -186,7 +189,7 @@ func (w *tenants) blackHole(t *testing.T, site *netns.Site) {
 	measured("limits_black_hole_back_s", world.Took(t, time.Minute, w.lost.Works).Seconds())
 }
 
-// gatewayMemory is the resident memory of the gateway's Envoy.
+// gatewayMemory returns the resident memory of the gateway's Envoy.
 func (w *tenants) gatewayMemory(t *testing.T) uint64 {
 	t.Helper()
 	pid, err := w.Gateways[0].EnvoyPID()

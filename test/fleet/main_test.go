@@ -1,8 +1,8 @@
-// Package fleet proves what many gateways, many servers and many workload clusters promise together: replicas that come and
-// go, workers without holes, limits that hold one workload cluster's trouble away from the others. Fairlead's programs,
-// real Envoys and real apiservers run in network namespaces. The names of its tests are the promises.
+// Package fleet proves the promises about many gateways, servers and workload clusters together: replicas that come and
+// go, workers that always have a tunnel, and limits that isolate workload clusters from each other. Fairlead's
+// programs, real Envoys and real apiservers run in network namespaces. The names of its tests are the promises.
 //
-// The tests run one after the other, each in an installation of its own: what they measure is time.
+// The tests run one after the other, each in its own installation, because they measure time.
 package fleet
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// What every test here says, in short.
+// Short names for the functions of package promise.
 var (
 	that       = promise.That
 	measured   = promise.Measured
@@ -24,7 +24,7 @@ var (
 
 var proof = promise.Proof{Name: "verify fleet", Parallel: 1}
 
-// smoke is the one test that the short form has.
+// smoke is the only test that runs with -short.
 const smoke = "TestServers"
 
 func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }

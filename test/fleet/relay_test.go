@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// relayRounds is how often direct and relayed tunnels are measured in turn, relayRequests how many requests are made each time, and
-	// relayBytes what is downloaded.
+	// relayRounds is how often direct and relayed tunnels are measured in turn, relayRequests the number of requests
+	// each time, and relayBytes the size of a download.
 	relayRounds, relayRequests = 5, 200
 	relayBytes                 = 32 << 20
-	// interruption is for how long a request that is made again may fail.
+	// interruption is how long a retried request may fail.
 	interruption = 2 * time.Second
 )
 
-// relays is an installation with one address that leads one edge to gateway-0 and another to gateway-1: the tunnels of the first to
-// gateway-1 go through gateway-0.
+// relays is an installation with two addresses: one leads one edge to gateway-0, the other leads another edge to
+// gateway-1. The first edge's tunnels to gateway-1 go through gateway-0.
 type relays struct {
 	*world.World
 	relayed, direct *world.Member
 	edge            *lab.Agent // of relayed
 }
 
-// TestRelay proves of point 1 what concerns connections that live through two replicas.
+// TestRelay proves the promises about connections that pass two replicas.
 func TestRelay(t *testing.T) {
 	r := &relays{World: newWorld(t, lab.Options{Gateways: 2, Lean: true, LogLevel: "info"})}
 	r.relayed, r.direct = r.Member(t, "relayed", nil), r.Member(t, "direct", nil)
@@ -42,12 +42,13 @@ func TestRelay(t *testing.T) {
 	r.Logs(t, "gateway-0")
 }
 
-// edgeAt is an edge whom a load balancer leads to one gateway alone.
+// edgeAt returns an edge that a load balancer leads to only one gateway.
 func (r *relays) edgeAt(name string, gateway int) lab.EdgeSpec {
 	return lab.EdgeSpec{Name: name, Hosts: map[string]netip.Addr{netns.PublicName: netns.PublicAddress(gateway)}}
 }
 
-// compare measures clients of gateway-1 whose requests go through a tunnel that is direct, or relayed.
+// compare measures clients of gateway-1 whose requests use a direct tunnel, and clients whose requests use a relayed
+// one.
 func (r *relays) compare(t *testing.T) {
 	eventually(t, func(context.Context) error {
 		found, err := holds(r.Gateways[1].StateDir, netns.PublicAddress(0).String()+":")
@@ -77,7 +78,8 @@ func (r *relays) compare(t *testing.T) {
 	measured("relayed_p50_ms", relayed)
 	measured("direct_mb_s", median(rates[r.direct]))
 	measured("relayed_mb_s", median(rates[r.relayed]))
-	if relayed > 3*direct+5 { // on an idle machine it is less than twice, but a busy one delays each hop by some milliseconds
+	// less than twice as long on an idle machine; a busy machine delays each hop by some milliseconds
+	if relayed > 3*direct+5 {
 		t.Errorf("a request takes %.2f ms by a relayed tunnel, and %.2f ms by a direct one", relayed, direct)
 	}
 	if median(rates[r.relayed]) < median(rates[r.direct])/4 {
@@ -85,7 +87,7 @@ func (r *relays) compare(t *testing.T) {
 	}
 }
 
-// latency is the median of requests on one connection, one after the other, in milliseconds.
+// latency returns the median of requests on one connection, one after the other, in milliseconds.
 func latency(t *testing.T, p traffic.Path) float64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -107,7 +109,8 @@ func median(values []float64) float64 {
 	return slices.Sorted(slices.Values(values))[len(values)/2]
 }
 
-// kill ends the Envoy of gateway-0 while clients of gateway-1 use tunnels that go through it, and those of a second edge that don't.
+// kill kills the Envoy of gateway-0 while clients of gateway-1 use tunnels that go through it, and tunnels of a second
+// edge that do not.
 func (r *relays) kill(t *testing.T) {
 	spare := r.Edge(t, r.edgeAt("edge-spare", 1), r.relayed)
 	eventually(t, spare.Ready)
@@ -118,7 +121,7 @@ func (r *relays) kill(t *testing.T) {
 	must(t, load.Err())
 	measured("relay_killed_longest_s", load.Longest().Seconds())
 	measured("relay_killed_retries", float64(load.Again()))
-	// What the spare edge has no tunnel for any more goes through gateway-0 again, by tunnels that are new.
+	// The requests that used the spare edge's tunnels go through gateway-0 again, in new tunnels.
 	world.StopEdge(t, spare)
 	eventually(t, r.relayed.Works)
 	if err := r.edge.Alive(); err != nil {

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// replicasRate is how many requests a second go on while gateways come and go, by each kind of client.
+	// replicasRate is how many requests per second each kind of client sends while gateways come and go.
 	replicasRate = 40
-	// pods is how long a gateway may take to end: what Kubernetes gives a Pod.
+	// pods is how long a gateway may take to stop: Kubernetes' grace period of a Pod.
 	pods = 30 * time.Second
 )
 
@@ -29,12 +29,12 @@ type replicas struct {
 	*world.World
 	members []*world.Member
 	edges   []*lab.Agent
-	pids    []int             // of the edges, agents and Envoys
-	held    *traffic.Load     // by the two gateways that stay: nothing may fail, no stream may break
-	free    *traffic.Retrying // by whichever gateway there is
+	pids    []int             // of the edges' agents and Envoys
+	held    *traffic.Load     // clients of the two gateways that stay: no request may fail, no stream may break
+	free    *traffic.Retrying // clients of any gateway
 }
 
-// TestReplicas proves point 1: gateways come and go by scaling, and nobody has to do anything for it.
+// TestReplicas proves that gateways can be scaled without manual steps.
 func TestReplicas(t *testing.T) {
 	r := newReplicas(t, lab.Options{Gateways: 2, Lean: true, GatewayPod: true})
 	that(t, "a gateway that is scaled up gets its certificate and the tunnels of all edges within seconds", r.up)
@@ -59,7 +59,7 @@ func newReplicas(t *testing.T, options lab.Options) *replicas {
 		r.members = append(r.members, m)
 		for j := range 2 {
 			edge := r.Edge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-%d-%d", i, j)}, m)
-			eventually(t, edge.Ready) // and not the other one of the member alone
+			eventually(t, edge.Ready) // and not only the other edge of the member
 			r.edges = append(r.edges, edge)
 		}
 	}
@@ -75,7 +75,7 @@ func newReplicas(t *testing.T, options lab.Options) *replicas {
 	return r
 }
 
-// processes are the pids of everything of the edges.
+// processes returns the pids of all processes of the edges.
 func (r *replicas) processes(t *testing.T) (pids []int) {
 	t.Helper()
 	for _, edge := range r.edges {
@@ -92,7 +92,7 @@ func (r *replicas) sameProcesses(t *testing.T) {
 	}
 }
 
-// up scales up by one: as soon as the new gateway is ready it serves every edge.
+// up scales up by one. As soon as the new gateway is ready it must serve every edge.
 func (r *replicas) up(t *testing.T) {
 	begin := time.Now()
 	must(t, r.AddGateway(t.Context()))
@@ -111,7 +111,7 @@ func (r *replicas) up(t *testing.T) {
 	measured("replica_in_status_s", time.Since(begin).Seconds())
 }
 
-// serves makes the first requests through a gateway that calls itself ready. None of them may fail.
+// serves sends the first requests through a gateway that reports ready. No request may fail.
 func (r *replicas) serves(t *testing.T, gateway int) {
 	t.Helper()
 	for _, m := range r.members {
@@ -121,12 +121,12 @@ func (r *replicas) serves(t *testing.T, gateway int) {
 			}
 		}
 	}
-	if err := r.Says(fmt.Sprintf("gateway-%d", gateway), "the gateway takes clients without")(t.Context()); err == nil {
+	if err := r.LogContains(fmt.Sprintf("gateway-%d", gateway), "the gateway takes clients without")(t.Context()); err == nil {
 		t.Error("the gateway has waited until the time for that was over")
 	}
 }
 
-// edgesHave is no error if status counts tunnels of every edge of a member to a number of gateways.
+// edgesHave returns nil if status shows tunnels of every edge of a member to the given number of gateways.
 func edgesHave(ctx context.Context, m *world.Member, gateways int) error {
 	tunnel, err := m.Tunnel(ctx)
 	if err != nil {
@@ -153,7 +153,7 @@ func (r *replicas) unbroken(t *testing.T) {
 	}
 }
 
-// down scales down by one while requests go on through all.
+// down scales down by one while all gateways have requests.
 func (r *replicas) down(t *testing.T) {
 	eventually(t, r.free.More(2*replicasRate))
 	begin := time.Now()
@@ -166,9 +166,9 @@ func (r *replicas) down(t *testing.T) {
 	measured("replica_down_retries", float64(r.free.Again()))
 }
 
-// rollout replaces all gateways, as a change of the StatefulSet does: the next goes when the one before is ready.
+// rollout replaces all gateways, like a change of the StatefulSet: each waits until the previous one is ready.
 func (r *replicas) rollout(t *testing.T) {
-	r.held.Stop() // its clients stay with one gateway, whatever becomes of it
+	r.held.Stop() // its clients use only one gateway and would fail
 	asked, again := r.free.Requests(), r.free.Again()
 	var longest time.Duration
 	begin := time.Now()
@@ -187,7 +187,7 @@ func (r *replicas) rollout(t *testing.T) {
 	measured("rollout_retries", float64(r.free.Again()-again))
 }
 
-// known is the condition that every edge's Envoy has accepted, or has no more, a listener for a gateway.
+// known returns nil once every edge's Envoy has, or no longer has, a listener for a gateway.
 func (r *replicas) known(gateway string, want bool) func(context.Context) error {
 	return func(context.Context) error {
 		for _, edge := range r.edges {
@@ -203,14 +203,14 @@ func (r *replicas) known(gateway string, want bool) func(context.Context) error 
 	}
 }
 
-// holds says whether any file of a folder has a text in it: agents keep there what their Envoy has accepted.
+// holds reports whether a file in a folder contains a text. Agents store there what their Envoy has accepted.
 func holds(dir, text string) (found bool, err error) {
 	err = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
 		data, err := os.ReadFile(path)
-		if errors.Is(err, os.ErrNotExist) { // it was replaced
+		if errors.Is(err, os.ErrNotExist) { // the file was replaced
 			return nil
 		}
 		found = found || strings.Contains(string(data), text)
@@ -219,7 +219,7 @@ func holds(dir, text string) (found bool, err error) {
 	return found, err
 }
 
-// uninvited starts a gateway with a good credential whose number is beyond the replicas.
+// uninvited starts a gateway with a valid credential and a number beyond the replicas.
 func (r *replicas) uninvited(t *testing.T) {
 	must(t, r.StartUninvitedGateway(t.Context()))
 	eventually(t, func(context.Context) error {

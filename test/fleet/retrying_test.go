@@ -8,7 +8,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// startRetrying has clients of some members begin to ask, by both routes, until the test ends. client-go pauses longer and makes more attempts.
+// startRetrying starts clients of some members, which send requests by both routes until the test ends. client-go
+// pauses longer and makes more attempts.
 func startRetrying(t *testing.T, how traffic.Retry, members ...*world.Member) *traffic.Retrying {
 	t.Helper()
 	how.Pause = 100 * time.Millisecond

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// leaseFlag is the default of the controller: labs usually have a shorter one.
+	// leaseFlag sets the controller's default. Labs usually set a shorter lease.
 	leaseFlag = "--leader-elect-lease=8s"
-	// gap is for how long nothing may be acknowledged, signed or told, whichever server dies.
+	// gap bounds the time without acknowledgements, signatures and status after any server has been killed.
 	gap = 15 * time.Second
-	// calmRate is how many requests a second go on meanwhile.
+	// calmRate is how many requests per second continue meanwhile.
 	calmRate = 20
 )
 
@@ -33,11 +33,11 @@ type servers struct {
 	steady  *world.Member
 	load    *traffic.Load
 	joined  int
-	tunnels []map[netip.AddrPort]int // of the steady edge, by gateway, before anything was killed
-	since   metav1.Time              // when its Tunnel became ready
+	tunnels []map[netip.AddrPort]int // tunnels of the steady edge by gateway, before any server was killed
+	since   metav1.Time              // when the edge's Tunnel became ready
 }
 
-// TestServers proves point 3: no server is needed by itself.
+// TestServers proves that no single server is needed.
 func TestServers(t *testing.T) {
 	s := &servers{World: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}})}
 	s.steady = s.Member(t, "steady", nil)
@@ -68,7 +68,7 @@ func TestServers(t *testing.T) {
 	s.Logs(t)
 }
 
-// note keeps what must not change.
+// note records the state that must not change.
 func (s *servers) note(t *testing.T) {
 	t.Helper()
 	eventually(t, s.steady.Condition(v1alpha1.ConditionTunnelReady, "True"))
@@ -90,7 +90,7 @@ func (s *servers) note(t *testing.T) {
 	s.since = s.ready(t)
 }
 
-// ready is since when the steady Tunnel is ready.
+// ready returns since when the steady Tunnel is ready.
 func (s *servers) ready(t *testing.T) metav1.Time {
 	t.Helper()
 	tunnel, err := s.steady.Tunnel(t.Context())
@@ -117,8 +117,8 @@ func (s *servers) unchanged(t *testing.T) {
 	}
 }
 
-// without kills a server and returns how long it took, from then on, until a new Cluster's edge has its certificate, both gateways
-// route to it, and its status says so. The server is back afterwards.
+// without kills a server, and starts it again at the end. It returns how long it took after the kill until a new
+// Cluster's edge has its certificate, both gateways route to it, and its status is correct.
 func (s *servers) without(t *testing.T, server *proc.Service) time.Duration {
 	t.Helper()
 	s.joined++
@@ -127,7 +127,7 @@ func (s *servers) without(t *testing.T, server *proc.Service) time.Duration {
 	server.Hold()
 	member := s.Member(t, name, nil)
 	edge := s.StartEdge(t, lab.EdgeSpec{Name: "edge-" + name}, member)
-	eventually(t, s.Says("edge-"+name, "new certificate"))
+	eventually(t, s.LogContains("edge-"+name, "new certificate"))
 	signed := time.Since(start)
 	eventually(t, member.Works)
 	routed := time.Since(start)
@@ -142,7 +142,7 @@ func (s *servers) without(t *testing.T, server *proc.Service) time.Duration {
 	return took
 }
 
-// leader is the controller that leads, by its log: it was the last to say so.
+// leader returns the controller that holds the lease: the last one to log that.
 func (s *servers) leader(t *testing.T) *proc.Service {
 	t.Helper()
 	var leader *proc.Service

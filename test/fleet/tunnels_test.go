@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// liveTunnels are the tunnels that a gateway has by its own events: the worker of each by the edge's address.
+// liveTunnels returns the tunnels that a gateway has according to its events: their workers by the edge's address.
 func liveTunnels(gateway *lab.Agent) (map[netip.AddrPort]int, error) {
 	file, err := os.Open(filepath.Join(gateway.StateDir, "tunnels.log"))
 	if err != nil {
@@ -28,7 +28,7 @@ func liveTunnels(gateway *lab.Agent) (map[netip.AddrPort]int, error) {
 			Worker string         `json:"worker"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			continue // it is being written
+			continue // the line is still being written
 		}
 		switch e.Event {
 		case "tunnel_setup":

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// attemptTime is how long a client waits for an answer, and retryTime how long before it asks again.
+	// attemptTime is how long a client waits for an answer, and retryTime the pause before it tries again.
 	attemptTime, retryTime = time.Second, 100 * time.Millisecond
-	// cutTime is for how long tunnels are cut, with each number of workers.
+	// cutTime is how long tunnels are cut with each number of workers.
 	cutTime = 45 * time.Second
-	// longestWait is for how long at most a request does not succeed, however often it is sent.
+	// longestWait bounds the time until a request that is retried succeeds.
 	longestWait = 2 * time.Second
 )
 
-// TestWorkers proves that an edge keeps a way through each worker of a gateway: point 2.
+// TestWorkers proves that an edge keeps a tunnel to each worker of a gateway.
 func TestWorkers(t *testing.T) {
 	for _, workers := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
@@ -49,14 +49,14 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// threads is a gateway with workers, and the tunnels of the one edge that it has.
+// threads is a gateway with workers, and the tunnels of its only edge.
 type threads struct {
 	*world.World
 	workers int
 	member  *world.Member
 }
 
-// repaired destroys tunnels at random, two at a time, while clients ask.
+// repaired destroys tunnels at random, two at a time, while clients send requests.
 func (w *threads) repaired(t *testing.T) {
 	that(t, fmt.Sprintf("with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random", w.workers), func(t *testing.T) {
 		longest, asked, tunnels := w.cut(t, cutTime)
@@ -71,7 +71,7 @@ func (w *threads) repaired(t *testing.T) {
 	})
 }
 
-// alone does the same while the gateway's agent does nothing: for comparison, and for what it does when it is back.
+// alone does the same while the gateway's agent is frozen, for comparison, and to prove what the agent does afterwards.
 func (w *threads) alone(t *testing.T) {
 	must(t, w.Gateways[0].Process().Freeze())
 	longest, asked, tunnels := w.cut(t, 5*time.Second)
@@ -98,7 +98,7 @@ func (w *threads) alone(t *testing.T) {
 	})
 }
 
-// tooFew has the edge keep fewer tunnels than there are workers.
+// tooFew makes the edge keep fewer tunnels than there are workers.
 func (w *threads) tooFew(t *testing.T) {
 	change := func(workers int) {
 		w.Restart(t, w.XDSServers[0], w.XDSServerReady, func(s *proc.Spec) {
@@ -119,7 +119,7 @@ func (w *threads) tooFew(t *testing.T) {
 			for _, e := range tunnel.Status.Edges {
 				for _, g := range e.Gateways {
 					if g.Tunnels == 2 && g.WorkersWithout == 2 {
-						return says(tunnel, "has no tunnel on 2 workers of gateway-0")
+						return messageContains(tunnel, "has no tunnel on 2 workers of gateway-0")
 					}
 				}
 			}
@@ -134,13 +134,13 @@ func (w *threads) tooFew(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return says(tunnel, "connected to every gateway")
+			return messageContains(tunnel, "connected to every gateway")
 		})
 	})
 }
 
-// says is the condition that the Tunnel's condition says something.
-func says(tunnel *v1alpha1.Tunnel, text string) error {
+// messageContains returns nil if the message of the Tunnel's condition contains a text.
+func messageContains(tunnel *v1alpha1.Tunnel, text string) error {
 	c := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionTunnelReady)
 	if c == nil || !strings.Contains(c.Message, text) {
 		return fmt.Errorf("the condition is %+v", c)
@@ -148,7 +148,7 @@ func says(tunnel *v1alpha1.Tunnel, text string) error {
 	return nil
 }
 
-// cut cuts two tunnels, and again a second or two after the edge has all of its again, while clients ask.
+// cut cuts two tunnels, and again a second or two after the edge has restored all tunnels, while clients send requests.
 func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Duration, asked, tunnels int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
@@ -163,8 +163,8 @@ func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Durati
 	return longest, asked, tunnels
 }
 
-// ask has clients send requests until ctx ends, each on a connection of its own, and again until it succeeds. The result says
-// how long the longest took to do so.
+// ask starts clients that send requests until ctx ends, each on its own connection, and retry until they succeed. wait
+// returns the longest time until success and the number of requests.
 func (w *threads) ask(ctx context.Context, t *testing.T) (wait func() (longest time.Duration, asked int)) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -200,10 +200,10 @@ func attempt(p traffic.Path) error {
 	return err
 }
 
-// live are the tunnels that there are: the worker of each by the edge's address.
+// live returns the current tunnels: their workers by the edge's address.
 func (w *threads) live() (map[netip.AddrPort]int, error) { return liveTunnels(w.Gateways[0]) }
 
-// each is the condition that each worker has so many tunnels at least, and the edge all of its.
+// each returns nil if each worker has at least the given number of tunnels, and the edge has all of its tunnels.
 func (w *threads) each(least int) error {
 	live, err := w.live()
 	if err != nil {
@@ -221,7 +221,7 @@ func (w *threads) each(least int) error {
 	return w.missing()
 }
 
-// missing is the condition that the edge has all its tunnels.
+// missing returns an error unless the edge has all of its tunnels.
 func (w *threads) missing() error {
 	live, err := w.live()
 	if err == nil && len(live) != 2*w.workers {
@@ -230,14 +230,14 @@ func (w *threads) missing() error {
 	return err
 }
 
-// destroy destroys the sockets of two tunnels at the gateway, as if the network between had forgotten them, and returns when the gateway
-// has seen it.
+// destroy destroys the sockets of two tunnels at the gateway, like a network that has lost their state, and returns
+// when the gateway has noticed.
 func (w *threads) destroy(t *testing.T) (n int) {
 	t.Helper()
 	live, err := w.live()
 	must(t, err)
 	var gone []netip.AddrPort
-	for peer := range live { // in no order
+	for peer := range live { // map order is random
 		command := w.Network.Gateways[0].Command(t.Context(), "ss", "-K", "dst", peer.Addr().String(), "dport", "=", strconv.Itoa(int(peer.Port())))
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("destroying a tunnel: %v: %s", err, out)

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// apiServers proves that one of three dead apiservers costs nothing: point 10. Each request has a connection of its own.
+// apiServers proves that one dead apiserver of three costs nothing. Each request uses its own connection.
 func (o *outage) apiServers(t *testing.T, p *prepared) {
 	first, second := p.standIns[0], p.standIns[1]
 	that(t, "while all apiservers are healthy the first one has all requests", func(t *testing.T) {
@@ -20,9 +20,9 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 		name, key string
 		kill      func()
 		revive    func()
-		costs     bool // what is under way in it
+		costs     bool // requests in flight are lost
 	}{
-		{"that answers 500 to /readyz", "sick", func() { first.Sick.Store(true) }, func() { first.Sick.Store(false) }, false},
+		{"that answers 500 to /readyz", "sick", func() { first.Unhealthy.Store(true) }, func() { first.Unhealthy.Store(false) }, false},
 		{"whose machine was unplugged", "unplugged", func() { must(t, p.apiSite.Unplug(t.Context())) }, func() { must(t, p.apiSite.Plug(t.Context())) }, true},
 		{"whose process has ended", "ended", first.Stop, first.Start, true},
 	} {
@@ -38,7 +38,7 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 		})
 	}
 	that(t, "an apiserver that takes connections and says nothing gets none any more after some seconds", func(t *testing.T) {
-		first.Mute.Store(true)
+		first.Hung.Store(true)
 		measured("apiserver_mute_left_s", world.Took(t, patience, p.api.AnsweredBy(second)).Seconds())
 		l := traffic.StartFresh(t, 40, "/whoami", p.api.Paths()...)
 		defer l.Stop()
@@ -48,8 +48,8 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 	})
 }
 
-// oneDies lets something happen to the first apiserver under load, and returns how many requests that were under way have failed:
-// a connection that is open to what dies dies with it, whoever carries it.
+// oneDies calls kill for the first apiserver under load, and returns how many requests in flight have failed. A
+// connection to an apiserver that dies is lost, with or without a tunnel.
 func (o *outage) oneDies(t *testing.T, m *world.Member, next *world.StandIn, key string, kill func()) (lost int) {
 	l := traffic.StartFresh(t, 40, "/whoami", m.Paths()...)
 	defer l.Stop()
@@ -73,10 +73,10 @@ func (o *outage) oneDies(t *testing.T, m *world.Member, next *world.StandIn, key
 	return lost
 }
 
-// change makes tunnels come and go while nobody counts them.
+// change makes tunnels come and go while no control plane counts them.
 func (o *outage) change(t *testing.T, p *prepared) {
 	that(t, "while nobody counts them tunnels end, come back and move", func(t *testing.T) {
-		world.StopEdge(t, p.fadeEdge) // for good
+		world.StopEdge(t, p.fadeEdge) // permanently
 		for _, e := range p.all {
 			if e.agent == p.fadeEdge {
 				e.gone = true
@@ -94,6 +94,6 @@ func (o *outage) change(t *testing.T, p *prepared) {
 		}
 		must(t, o.Gateways[0].KillEnvoy())
 		eventually(t, o.oslo.Works)
-		must(t, proc.Wait(t.Context(), patience, p.fades.Deaf))
+		must(t, proc.Wait(t.Context(), patience, p.fades.Unreachable))
 	})
 }

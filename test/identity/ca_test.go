@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// rotation is what is public about the CA.
+// rotation returns the public state of the CA.
 func rotation(ctx context.Context, w *world.World) (v1alpha1.CARotation, error) {
 	var info corev1.ConfigMap
 	var rotation v1alpha1.CARotation
@@ -34,7 +34,7 @@ func rotation(ctx context.Context, w *world.World) (v1alpha1.CARotation, error) 
 	return rotation, json.Unmarshal([]byte(info.Data[v1alpha1.CARotationKey]), &rotation)
 }
 
-// rotateCA replaces the CA under load: point 2.
+// rotateCA replaces the CA under load.
 func (r *rotations) rotateCA(t *testing.T) {
 	before, err := rotation(t.Context(), r.World)
 	must(t, err)
@@ -60,7 +60,7 @@ func (r *rotations) rotateCA(t *testing.T) {
 		}
 	})
 	measured("ca_rotation_s", time.Since(start).Seconds())
-	that(t, "a new CA has taken the place of the old one, everywhere", func(t *testing.T) { r.onlyNew(t, before) })
+	that(t, "a new CA has taken the place of the old one, everywhere", func(t *testing.T) { r.onlyNewCA(t, before) })
 	that(t, "the rotation of the CA has failed no request and broken no stream", func(t *testing.T) {
 		r.undisturbed(t, since)
 		measured("ca_rotation_requests", float64(r.load.Count().Requests-since.Requests))
@@ -68,7 +68,7 @@ func (r *rotations) rotateCA(t *testing.T) {
 	that(t, "a machine with a bootstrap file of before the rotation is told what is wrong", func(t *testing.T) {
 		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-old-file", Bootstraps: [][]byte{bootstrap}})
 		must(t, err)
-		eventually(t, r.Says("edge-old-file", "CA"))
+		eventually(t, r.LogContains("edge-old-file", "CA"))
 		world.StopEdge(t, edge)
 	})
 	that(t, "a machine with a new bootstrap file joins", func(t *testing.T) {
@@ -78,7 +78,7 @@ func (r *rotations) rotateCA(t *testing.T) {
 	})
 }
 
-// interrupted begins a rotation, and ends the command as soon as it says a text.
+// interrupted begins a rotation, and kills the command as soon as it prints a text.
 func (r *rotations) interrupted(t *testing.T, says string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -98,7 +98,7 @@ func (r *rotations) interrupted(t *testing.T, says string) {
 	}
 }
 
-// rotatesItself waits until a CA is replaced because of its age: point 2.
+// rotatesItself waits until a CA is replaced because of its age.
 func (r *rotations) rotatesItself(t *testing.T) {
 	before, err := rotation(t.Context(), r.World)
 	must(t, err)
@@ -112,14 +112,14 @@ func (r *rotations) rotatesItself(t *testing.T) {
 			return err
 		}))
 		left := time.Until(before.CAs[0].NotAfter.Time)
-		r.onlyNew(t, before)
+		r.onlyNewCA(t, before)
 		measured("ca_rotated_before_end_s", left.Seconds())
 		r.undisturbed(t, since)
 	})
 }
 
-// onlyNew fails the test if anybody has a leaf or trusts a CA other than the new one.
-func (r *rotations) onlyNew(t *testing.T, before v1alpha1.CARotation) {
+// onlyNewCA fails the test if a program has a leaf of another CA than the new one, or trusts another CA.
+func (r *rotations) onlyNewCA(t *testing.T, before v1alpha1.CARotation) {
 	t.Helper()
 	var now v1alpha1.CARotation
 	must(t, proc.Wait(t.Context(), 3*patience, func(ctx context.Context) (err error) {
@@ -145,7 +145,7 @@ func (r *rotations) onlyNew(t *testing.T, before v1alpha1.CARotation) {
 	}
 }
 
-// broughtAnew proves what happens when somebody puts another CA into the Secret: points 1 and 2.
+// broughtAnew proves what happens when another CA is written into the Secret.
 func (d *doors) broughtAnew(t *testing.T) {
 	next, err := certs.NewCA("Example Corp Issuing CA 2", time.Now(), 365*day)
 	must(t, err)
@@ -174,7 +174,7 @@ func (d *doors) putCA(t *testing.T, ca *certs.CA) {
 	must(t, d.Management.Client.Update(t.Context(), &secret))
 }
 
-// phase is the condition that the rotation is in a phase, with some CAs in the bundle.
+// phase returns a condition that is nil once the rotation is in a phase, with the given CAs in the bundle.
 func phase(w *world.World, want v1alpha1.CAPhase, cas ...*certs.CA) func(context.Context) error {
 	return func(ctx context.Context) error {
 		rotation, err := rotation(ctx, w)

@@ -25,7 +25,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// certificates proves who signs what, and where keys are: point 1.
+// certificates proves which program signs which certificate, and where keys are stored.
 func (d *doors) certificates(t *testing.T) {
 	oslo := d.Member(t, "oslo", nil)
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-oslo"}, oslo)
@@ -48,10 +48,10 @@ func (d *doors) certificates(t *testing.T) {
 			checkKeyFiles(t, dir)
 		}
 	})
-	that(t, "no private key is anywhere but on the machine that made it", func(t *testing.T) { d.keysStay(t, edge) })
+	that(t, "no private key is anywhere but on the machine that made it", func(t *testing.T) { d.keysDoNotLeave(t, edge) })
 }
 
-// folders are the state folders of everybody who has a certificate on disk.
+// folders returns the state folders of all programs that have a certificate on disk.
 func (d *doors) folders(edge *lab.Agent) map[string]string {
 	return map[string]string{
 		"edge": edge.StateDir, "gateway-0": d.Gateways[0].StateDir, "gateway-1": d.Gateways[1].StateDir, "xds-server": d.File("xds-server"),
@@ -105,7 +105,7 @@ func (d *doors) requests(t *testing.T) {
 	}
 }
 
-// caKey asks the apiserver, as each of the accounts, whether it may read the Secrets of the CA.
+// caKey checks with the apiserver, for each account, whether it may read the Secrets of the CA.
 func (d *doors) caKey(t *testing.T) {
 	for account, want := range map[string]bool{"controller": true, "xds-server": false, "gateway": false} {
 		kubeconfig, err := d.AccountKubeconfig(t.Context(), account)
@@ -115,7 +115,7 @@ func (d *doors) caKey(t *testing.T) {
 		config.Dial = d.Network.Management.DialContext
 		for _, name := range []string{v1alpha1.CASecretName, v1alpha1.CAStateSecretName} {
 			for _, verb := range []string{"get", "list", "watch"} {
-				if got := mayI(t, config, verb, name); got != want {
+				if got := canI(t, config, verb, name); got != want {
 					t.Errorf("%s may %s the Secret %s: %v, want %v", account, verb, name, got, want)
 				}
 			}
@@ -123,7 +123,7 @@ func (d *doors) caKey(t *testing.T) {
 	}
 }
 
-func mayI(t *testing.T, config *rest.Config, verb, secret string) bool {
+func canI(t *testing.T, config *rest.Config, verb, secret string) bool {
 	t.Helper()
 	clients, err := kubernetes.NewForConfig(config)
 	must(t, err)
@@ -136,7 +136,7 @@ func mayI(t *testing.T, config *rest.Config, verb, secret string) bool {
 	return review.Status.Allowed
 }
 
-// keyFiles are the files with private keys in a folder, by the line of each key that says most.
+// keyFiles returns the files with private keys in a folder, each by a characteristic line of its key.
 func keyFiles(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -157,7 +157,7 @@ func keyFiles(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// checkKeyFiles fails the test if a file with a key can be read by others, or if there is none.
+// checkKeyFiles fails the test if other users can read a file with a key, or if there is no such file.
 func checkKeyFiles(t *testing.T, dir string) {
 	t.Helper()
 	files := keyFiles(t, dir)
@@ -173,9 +173,9 @@ func checkKeyFiles(t *testing.T, dir string) {
 	}
 }
 
-// keysStay looks for each key in every file of the lab: other machines' folders, all logs, and the management cluster's
-// etcd, that is, in every object that there is.
-func (d *doors) keysStay(t *testing.T, edge *lab.Agent) {
+// keysDoNotLeave searches for each key in every file of the lab: other machines' folders, all logs, and the management
+// cluster's etcd, which holds all objects.
+func (d *doors) keysDoNotLeave(t *testing.T, edge *lab.Agent) {
 	keys := map[string]string{}
 	for _, dir := range d.folders(edge) {
 		for line, path := range keyFiles(t, dir) {

@@ -20,16 +20,16 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// wrong is by how much clocks are wrong.
+// wrong is the error of the clocks.
 const wrong = 10 * time.Minute
 
-// builtClocks builds the programs with wrong clocks once, beside what else runs.
+// builtClocks builds the programs with wrong clocks once, while other tests run.
 var builtClocks = sync.OnceValues(func() (*clock.Clocks, error) { return clock.NewClocks(context.Background()) })
 
-// shortLife makes certificates end 16 seconds after a clock that is wrong says so.
+// shortLife is a lifetime of certificates of only 16 seconds by a clock that is ahead.
 const shortLife = wrong + 16*time.Second
 
-// clocks proves that clocks may be 10 minutes off, on either side: the Tests paragraph.
+// clocks proves that clocks may be wrong by 10 minutes on either side.
 func (d *doors) clocks(t *testing.T) {
 	clocks, err := builtClocks()
 	must(t, err)
@@ -53,7 +53,7 @@ func (d *doors) clocks(t *testing.T) {
 	})
 	usual := d.Controller.Process().Spec
 	d.Restart(t, d.Controller, d.ControllerReady, func(s *proc.Spec) {
-		// Tokens too must live for longer than clocks are wrong.
+		// Tokens must also live longer than the error of the clocks.
 		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime="+shortLife.String(), "--token-lifetime=1h")
 	})
 	that(t, "an edge whose clock is 10 minutes ahead renews certificates that it thinks live for seconds", func(t *testing.T) {
@@ -76,7 +76,7 @@ func (d *doors) wrongEdge(t *testing.T, clocks *clock.Clocks, m *world.Member, b
 	return d.StartEdge(t, lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)}, m)
 }
 
-// wrongGateways makes one gateway's clock 10 minutes ahead and the other's 10 minutes late, for a while.
+// wrongGateways makes one gateway's clock 10 minutes fast and the other's 10 minutes slow for a while.
 func (d *doors) wrongGateways(t *testing.T, clocks *clock.Clocks, works func(context.Context) error) {
 	var usual []proc.Spec
 	restart := func(change func(i int, s *proc.Spec)) {
@@ -102,12 +102,12 @@ func (d *doors) wrongGateways(t *testing.T, clocks *clock.Clocks, works func(con
 	}
 }
 
-// wrongClock changes a service into one with another clock.
+// wrongClock gives a service another clock.
 func wrongClock(clocks *clock.Clocks, program string, by time.Duration) func(*proc.Spec) {
 	return func(s *proc.Spec) { s.Program, s.Env = clocks.Program(program), clocks.Env(by) }
 }
 
-// wrongManagement lets a new edge join while the clocks of controller and xds-server are wrong. What they were is restored.
+// wrongManagement lets a new edge join while the clocks of controller and xds-server are wrong, and then restores them.
 func (d *doors) wrongManagement(t *testing.T, clocks *clock.Clocks, name string, by time.Duration, others func(context.Context) error) {
 	controller, xds := d.Controller.Process().Spec, d.XDSServers[0].Process().Spec
 	defer func() {
@@ -122,7 +122,7 @@ func (d *doors) wrongManagement(t *testing.T, clocks *clock.Clocks, name string,
 	must(t, others(t.Context()))
 }
 
-// renewals is the condition that a log tells of at least some new certificates.
+// renewals returns a condition that is nil once a log reports at least the given number of new certificates.
 func renewals(log string, least int) func(context.Context) error {
 	return func(context.Context) error {
 		lines, err := proc.Lines(log, `msg="new certificate"`)
@@ -138,7 +138,8 @@ var (
 	lastUpdated = regexp.MustCompile(`"last_updated": ?"([^"]+)"`)
 )
 
-// checkClocks fails the test if the clocks of an agent and its Envoy are not wrong as they should be: then nothing was proven.
+// checkClocks fails the test unless the clocks of an agent and its Envoy have the intended error. Otherwise the test
+// would prove nothing.
 func checkClocks(t *testing.T, log string, agent *lab.Agent, by time.Duration) {
 	t.Helper()
 	lines, err := proc.Lines(log, "time=", "level=")
@@ -161,7 +162,7 @@ func checkClocks(t *testing.T, log string, agent *lab.Agent, by time.Duration) {
 	}
 }
 
-// adminGet asks the Envoy in a folder.
+// adminGet sends a request to the admin interface of the Envoy in a folder.
 func adminGet(ctx context.Context, dir, path string) (string, error) {
 	dialer := net.Dialer{}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -14,31 +14,32 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// Tokens of TestDoors end so soon and after so few uses that it sees all of their life.
+// Tokens of TestDoors expire so soon, and after so few uses, that the test covers their whole life.
 const (
 	tokenLifetime = 80 * time.Second
 	tokenUses     = 6
 )
 
-// doors is an installation whose CA somebody has brought, and what is tried at its doors.
+// doors is an installation with a user-provided CA, against which the test tries many kinds of access.
 type doors struct {
 	*world.World
-	whole  *testing.T // the test that all parts belong to
+	whole  *testing.T // the test that contains all parts
 	ca     *certs.CA
 	tokens *tokenWatch
 }
 
-// TestDoors proves who is let in, by what, and who no more.
+// TestDoors proves which clients get access with which credentials, and which lose it.
 func TestDoors(t *testing.T) {
 	t.Parallel()
 	if !testing.Short() {
-		go func() { _, _ = builtClocks() }() // beside all that comes before it is needed
+		go func() { _, _ = builtClocks() }() // built in parallel until it is needed
 	}
-	ca, err := certs.NewCA("Example Corp Issuing CA", time.Now().Add(-365*day), 3*365*day) // older than the oldest leaf here
+	// older than the oldest leaf of this test
+	ca, err := certs.NewCA("Example Corp Issuing CA", time.Now().Add(-365*day), 3*365*day)
 	must(t, err)
 	d := &doors{whole: t, ca: ca}
 	d.World = newWorld(t, lab.Options{
-		Gateways: 2, Lean: true, Prepare: d.bringCA,
+		Gateways: 2, Lean: true, Prepare: d.createCA,
 		ControllerFlags: []string{"--token-lifetime=" + tokenLifetime.String(), "--token-uses=6"},
 	})
 	for _, part := range []part{
@@ -63,11 +64,11 @@ func TestDoors(t *testing.T) {
 // part is a part of TestDoors.
 type part struct {
 	name string
-	long bool // too long for a quick look
+	long bool // too slow for -short
 	run  func(t *testing.T)
 }
 
-// edges proves what has edges of its own and touches nobody else's, two parts at a time: most of it is waiting.
+// edges runs the parts that use only their own edges, two at a time: most of their time is waiting.
 func (d *doors) edges(t *testing.T) {
 	t.Run("far", func(t *testing.T) {
 		t.Parallel()
@@ -77,13 +78,13 @@ func (d *doors) edges(t *testing.T) {
 		t.Parallel()
 		t.Run("forms", d.forms)
 		t.Run("several clusters", d.memberships)
-		t.Run("slept too long", d.slept)
+		t.Run("slept too long", d.offForMonths)
 		t.Run("disk", d.disk)
 	})
 }
 
-// bringCA makes the Secret of the CA as an issuer like cert-manager would.
-func (d *doors) bringCA(ctx context.Context, l *lab.Lab) error {
+// createCA creates the Secret of the CA like an issuer such as cert-manager.
+func (d *doors) createCA(ctx context.Context, l *lab.Lab) error {
 	key, err := d.ca.KeyPEM()
 	if err != nil {
 		return err

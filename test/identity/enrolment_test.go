@@ -27,7 +27,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// enrolment proves what a token is good for, and what not: point 3.
+// enrolment proves what a token allows, and what it does not.
 func (d *doors) enrolment(t *testing.T) {
 	bern, riga := d.Member(t, "bern", nil), d.Member(t, "riga", nil)
 	token, other := tokenOf(t, bern), tokenOf(t, riga)
@@ -46,8 +46,8 @@ func (d *doors) enrolment(t *testing.T) {
 		mixed := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), tokenOf(t, riga), 1)
 		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-mixed", Bootstraps: [][]byte{[]byte(mixed)}})
 		must(t, err)
-		eventually(t, d.Says("edge-mixed", "of the tunnel"))
-		must(t, riga.Deaf(t.Context()))
+		eventually(t, d.LogContains("edge-mixed", "of the tunnel"))
+		must(t, riga.Unreachable(t.Context()))
 		world.StopEdge(t, edge)
 	})
 	that(t, "an edge's token gets no gateway's certificate", func(t *testing.T) { refusedGateway(t, stranger, other) })
@@ -62,19 +62,19 @@ func (d *doors) enrolment(t *testing.T) {
 		stale := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), token, 1)
 		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-late", Bootstraps: [][]byte{[]byte(stale)}})
 		must(t, err)
-		eventually(t, d.Says("edge-late", "unknown, has expired or is used up"))
+		eventually(t, d.LogContains("edge-late", "unknown, has expired or is used up"))
 		world.StopEdge(t, edge)
 	})
 	that(t, "the xds-server logs a refusal with its reason and the address that asked", func(t *testing.T) {
-		eventually(t, d.Says("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
+		eventually(t, d.LogContains("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
 	})
 	that(t, "who guesses tokens is soon not listened to, and nobody else notices", func(t *testing.T) { d.guessing(t, riga) })
 }
 
-// tokenOf is what the bootstrap Secret of a member holds now.
+// tokenOf returns the current token of a member's bootstrap Secret.
 func tokenOf(t *testing.T, m *world.Member) string {
 	t.Helper()
-	m.BootstrapFile(t) // waits for it
+	m.BootstrapFile(t) // waits for the Secret
 	secret, err := m.Secret(t.Context(), v1alpha1.BootstrapSecretSuffix)
 	must(t, err)
 	return string(secret.Data[v1alpha1.BootstrapTokenKey])
@@ -87,7 +87,7 @@ func idOf(t *testing.T, m *world.Member) string {
 	return tunnel.Spec.ID
 }
 
-// enrol trades a token for a leaf, as an agent that somebody has changed could.
+// enrol exchanges a token for a leaf, like a modified agent.
 func enrol(ctx context.Context, who outsider.Outsider, token string, csr []byte) (*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -111,7 +111,7 @@ func parseLeaf(chain []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// csrFor asks for names, for being a CA, and for everything else that one can ask for.
+// csrFor returns a request for names, for a CA certificate, and for every other extension.
 func csrFor(t *testing.T, names ...string) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -153,7 +153,7 @@ func (d *doors) greedyCSR(t *testing.T, who outsider.Outsider, m *world.Member, 
 	checkNames(t, leaf, idOf(t, m))
 }
 
-// checkNames fails the test if a leaf says anything but the id of a tunnel and an edge's random node name.
+// checkNames fails the test if a leaf contains more than the id of a tunnel and an edge's random node name.
 func checkNames(t *testing.T, leaf *x509.Certificate, id string) {
 	t.Helper()
 	subject, err := domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
@@ -174,7 +174,7 @@ func refusedGateway(t *testing.T, who outsider.Outsider, token string) {
 	}
 }
 
-// record is what the Tunnel says of a token.
+// record returns the Tunnel's record of a token.
 func record(ctx context.Context, m *world.Member, token string) (v1alpha1.TokenStatus, error) {
 	tunnel, err := m.Tunnel(ctx)
 	if err != nil {
@@ -202,7 +202,7 @@ func (d *doors) counted(t *testing.T, m *world.Member, token string, uses int32)
 	})
 }
 
-// usedUp uses a token that was used once until it is used up, with a key of its own each time, as somebody could who has seen it.
+// usedUp uses a token until it has no uses left, each time with a new key, like an attacker that has read the token.
 func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *world.Member, token string) {
 	nodes := map[string]bool{}
 	for use := range tokenUses - 1 {
@@ -210,7 +210,7 @@ func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *world.Member, tok
 		leaf, err := enrol(t.Context(), who, token, csr)
 		must(t, err)
 		nodes[leaf.Subject.CommonName] = true
-		if use == 0 { // sent again, because no answer came, it is the same edge, and no further use
+		if use == 0 { // a repeated request, as after a lost answer, is the same edge and does not use the token again
 			again, err := enrol(t.Context(), who, token, csr)
 			must(t, err)
 			nodes[again.Subject.CommonName] = true
@@ -233,7 +233,7 @@ func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *world.Member, tok
 	}
 }
 
-// guessing tries tokens from a site of its own until it is refused for its rate.
+// guessing tries tokens from its own site until it is rejected for its rate.
 func (d *doors) guessing(t *testing.T, riga *world.Member) {
 	site, err := d.AddSite(t.Context(), "guesser")
 	must(t, err)
@@ -256,7 +256,7 @@ func (d *doors) guessing(t *testing.T, riga *world.Member) {
 	if meanwhile.Subject.ID != idOf(t, riga) {
 		t.Errorf("the edge that enrolled meanwhile is of %s", meanwhile.Subject.ID)
 	}
-	// At the same address too, who has a good token comes in, at the latest after some waiting.
+	// An edge with a valid token at the same address is admitted, if necessary after a wait.
 	neighbour := d.StartEdge(t, lab.EdgeSpec{Name: "edge-neighbour", Site: site.Namespace}, riga)
 	measured("limited_edge_joins_s", world.Took(t, 2*patience, neighbour.Ready).Seconds())
 	world.StopEdge(t, neighbour)

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// forms proves that an edge runs as two containers that share a volume as it does as one process: point 8. The manifests and
-// the unit are checked where they are, in deploy/edge.
+// forms proves that an edge works the same as two containers that share a volume and as one process. The manifests and
+// the unit are checked in deploy/edge.
 func (d *doors) forms(t *testing.T) {
 	m := d.Member(t, "lodz", nil)
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-lodz", Container: true}, m)
@@ -47,7 +47,7 @@ func (d *doors) forms(t *testing.T) {
 	})
 }
 
-// localFirst proves that an edge takes an apiserver of its own before those that the Tunnel names: point 10.
+// localFirst proves that an edge prefers its own apiserver to the ones in the Tunnel.
 func (d *doors) localFirst(t *testing.T) {
 	m := d.Member(t, "ghent", nil)
 	local := d.StandIn(t, "ghent", d.Network.Workload, d.SNI.Endpoint.Addr())
@@ -59,7 +59,7 @@ func (d *doors) localFirst(t *testing.T) {
 	measured("local_apiserver_back_s", world.Took(t, patience, m.AnsweredBy(local)).Seconds())
 }
 
-// memberships proves that edges and workload clusters need not come in pairs: point 11.
+// memberships proves that edges and workload clusters may be combined freely.
 func (d *doors) memberships(t *testing.T) {
 	madrid, porto := d.Member(t, "madrid", nil), d.Member(t, "porto", nil)
 	both := d.Edge(t, lab.EdgeSpec{Name: "edge-both"}, madrid, porto)
@@ -76,8 +76,8 @@ func (d *doors) memberships(t *testing.T) {
 		must(t, err)
 		defer stream.Close()
 		must(t, porto.Delete(t.Context()))
-		eventually(t, porto.Deaf)
-		eventually(t, d.Says("edge-both", "ended"))
+		eventually(t, porto.Unreachable)
+		eventually(t, d.LogContains("edge-both", "ended"))
 		must(t, errors.Join(stream.Alive(), madrid.Works(t.Context())))
 	})
 	world.StopEdge(t, both)
@@ -85,13 +85,13 @@ func (d *doors) memberships(t *testing.T) {
 	that(t, "a cluster has edges in two networks, and one that dies takes no new request with it", d.twoNetworks)
 }
 
-// allowList lets the management cluster try to lead an edge to another address in its network.
+// allowList makes the management cluster try to lead an edge to another address in the edge's network.
 func (d *doors) allowList(t *testing.T) {
 	m := d.Member(t, "turin", nil)
-	secret := d.StandIn(t, "turin", d.Network.Workload, d.SNI.Endpoint.Addr()) // what nobody is to reach
+	secret := d.StandIn(t, "turin", d.Network.Workload, d.SNI.Endpoint.Addr()) // an address that must not be reached
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-turin", Flags: []string{"--allow-target=" + m.StandIn.Endpoint.String()}}, m)
 	must(t, m.PatchTunnel(t.Context(), apiServer(secret.Endpoint)))
-	eventually(t, d.Says("edge-turin", "does not allow", secret.Endpoint.String()))
+	eventually(t, d.LogContains("edge-turin", "does not allow", secret.Endpoint.String()))
 	node := world.Steal(t, edge).Subject.Node
 	eventually(t, func(ctx context.Context) error {
 		status, err := m.EdgeStatus(ctx, node)
@@ -112,7 +112,7 @@ func (d *doors) allowList(t *testing.T) {
 	world.StopEdge(t, edge)
 }
 
-// apiServer is what a Tunnel says of an apiserver.
+// apiServer returns the fields of a Tunnel that name apiservers.
 func apiServer(address netip.AddrPort, others ...netip.AddrPort) map[string]any {
 	server := map[string]any{"address": address.Addr().String(), "port": int64(address.Port())}
 	var list []any
@@ -125,7 +125,7 @@ func apiServer(address netip.AddrPort, others ...netip.AddrPort) map[string]any 
 	return map[string]any{"apiServer": server}
 }
 
-// twoNetworks kills one of two edges, as a machine dies, under load that opens a connection for each request.
+// twoNetworks kills one of two edges, as if its machine failed, under load that opens a connection for each request.
 func (d *doors) twoNetworks(t *testing.T) {
 	p := d.pair(t, "vienna")
 	eventually(t, func(ctx context.Context) error { return p.SeenFrom(ctx, p.outSite) })
@@ -138,7 +138,7 @@ func (d *doors) twoNetworks(t *testing.T) {
 	l.Stop()
 	_, err := l.BegunAfter(died, traffic.SlowRequest)
 	must(t, err)
-	// Those that were under way in the edge that died are lost with it: usually one or two.
+	// Requests in flight through the killed edge are lost: usually one or two.
 	measured("edge_death_lost", float64(l.Count().Failed))
 	that(t, "status counts both edges, and of the dead one no tunnels", func(t *testing.T) {
 		dead, alive := world.Steal(t, p.out).Subject.Node, world.Steal(t, p.stay).Subject.Node

@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// methods are all that the control channel serves, and some that it doesn't.
+// methods are all methods that the control channel serves, and some that it does not.
 var methods = []string{
 	"/fairlead.enrol.v1.Enrolment/EnrolEdge", "/fairlead.enrol.v1.Enrolment/EnrolGateway", "/fairlead.enrol.v1.Enrolment/Renew",
 	"/fairlead.report.v1.Report/Edge", "/fairlead.report.v1.Report/Gateway", "/fairlead.report.v1.Report/Watch",
@@ -35,10 +35,10 @@ var methods = []string{
 	"/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
 }
 
-// tries are how often each kind of garbage is sent to each method, by each kind of sender.
+// tries is how often each kind of sender sends each kind of garbage to each method.
 const tries = 20
 
-// garbage proves that whatever is sent to the port that faces the internet ends in a refusal: the Tests paragraph.
+// garbage proves that any input on the port that faces the internet is rejected.
 func (d *doors) garbage(t *testing.T) {
 	site, err := d.AddSite(t.Context(), "vandal")
 	must(t, err)
@@ -72,7 +72,7 @@ func (d *doors) garbage(t *testing.T) {
 
 func ptr[T any](value T) *T { return &value }
 
-// pids are the processes that face the internet.
+// pids returns the processes that face the internet.
 func (d *doors) pids(t *testing.T) map[string]int {
 	t.Helper()
 	pids := map[string]int{"xds-server": d.XDSServers[0].Process().PID(), "controller": d.Controller.Process().PID()}
@@ -84,7 +84,7 @@ func (d *doors) pids(t *testing.T) map[string]int {
 	return pids
 }
 
-// raw is a gRPC codec that sends what it is given.
+// raw is a gRPC codec that sends bytes unchanged.
 type raw struct{}
 
 func (raw) Name() string { return "proto" }
@@ -98,7 +98,7 @@ func (raw) Unmarshal(data []byte, v any) error {
 
 var _ encoding.Codec = raw{}
 
-// send sends one message to a method, and returns what comes back.
+// send sends one message to a method, and returns the answer.
 func send(ctx context.Context, conn *grpc.ClientConn, method string, message []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -114,7 +114,7 @@ func send(ctx context.Context, conn *grpc.ClientConn, method string, message []b
 	return answer, stream.RecvMsg(&answer)
 }
 
-// good says whether garbage was answered with something.
+// good reports whether garbage was answered with content.
 func good(answer []byte, err error) bool { return err == nil && len(answer) > 0 }
 
 // fuzz sends random bytes, and random bytes that begin like a message.
@@ -128,12 +128,13 @@ func (d *doors) fuzz(t *testing.T, who outsider.Outsider, size int) {
 			message := make([]byte, 1+i*size/tries)
 			_, _ = rand.Read(message)
 			if i%2 == 1 {
-				// A field of bytes that is as long as it says: decoding goes on to what it means.
+				// A bytes field with the right length, so that decoding proceeds to its content.
 				message = append([]byte{byte(1+i%5)<<3 | 2, byte(min(len(message), 100))}, message[:min(len(message), 100)]...)
 			}
 			if answer, err := send(t.Context(), conn, method, message); good(answer, err) {
 				t.Errorf("%s answers %d bytes of garbage with %d bytes", method, len(message), len(answer))
-			} else if status.Code(err) == codes.Internal && !strings.Contains(err.Error(), "failed to unmarshal") { // which is gRPC's word for it
+			} else if status.Code(err) == codes.Internal && !strings.Contains(err.Error(), "failed to unmarshal") {
+				// gRPC uses this code for messages that it cannot decode.
 				t.Errorf("%s answers %d bytes of garbage with %v", method, len(message), err)
 			}
 			sent++
@@ -142,7 +143,7 @@ func (d *doors) fuzz(t *testing.T, who outsider.Outsider, size int) {
 	garbageSent.add(sent)
 }
 
-// garbageSent counts over all senders.
+// garbageSent counts the messages of all senders.
 var garbageSent counter
 
 type counter struct {
@@ -170,7 +171,7 @@ func (d *doors) oversize(t *testing.T, who outsider.Outsider) {
 	garbageSent.add(7)
 }
 
-// noise sends what is no TLS, and TLS for names that nobody has.
+// noise sends data that is not TLS, and TLS for unknown names.
 func (d *doors) noise(t *testing.T, site *netns.Site) {
 	address := public(netns.PublicAddress(0))
 	for i := range 14 {
@@ -196,7 +197,7 @@ func (d *doors) noise(t *testing.T, site *netns.Site) {
 	}
 }
 
-// silence opens connections that say nothing, to the gateway and, with half a handshake, to the control channel.
+// silence opens connections that send nothing, to the gateway and, after half a handshake, to the control channel.
 func (d *doors) silence(t *testing.T, site *netns.Site, m *world.Member) {
 	var open []net.Conn
 	defer func() {
@@ -212,7 +213,7 @@ func (d *doors) silence(t *testing.T, site *netns.Site, m *world.Member) {
 		open = append(open, conn)
 		if i%2 == 0 { // a ClientHello for the control channel, and then nothing
 			go func() {
-				_ = tls.Client(mum{conn}, &tls.Config{ServerName: domain.Control(), InsecureSkipVerify: true}).HandshakeContext(t.Context())
+				_ = tls.Client(silentConn{conn}, &tls.Config{ServerName: domain.Control(), InsecureSkipVerify: true}).HandshakeContext(t.Context())
 			}()
 		}
 	}
@@ -223,10 +224,10 @@ func (d *doors) silence(t *testing.T, site *netns.Site, m *world.Member) {
 	must(t, m.Works(t.Context()))
 }
 
-// mum is a connection on which nothing is heard.
-type mum struct{ net.Conn }
+// silentConn is a connection whose reads return nothing until patience has passed.
+type silentConn struct{ net.Conn }
 
-func (m mum) Read([]byte) (int, error) {
+func (m silentConn) Read([]byte) (int, error) {
 	<-time.After(patience)
 	return 0, fmt.Errorf("nothing was heard")
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// isolation proves that a certificate opens its own door and no other: point 5.
+// isolation proves that a certificate grants access only for its own subject.
 func (d *doors) isolation(t *testing.T) {
 	bonn, kiev := d.Member(t, "bonn", nil), d.Member(t, "kiev", nil)
 	own := world.Steal(t, d.Edge(t, lab.EdgeSpec{Name: "edge-bonn"}, bonn))
@@ -82,7 +82,7 @@ func (d *doors) isolation(t *testing.T) {
 	must(t, errors.Join(bonn.Works(t.Context()), kiev.Works(t.Context())))
 }
 
-// forgery is a certificate with a subject's names, of a CA that nobody trusts.
+// forgery returns a certificate with a subject's names, of an untrusted CA.
 func forgery(t *testing.T, subject model.Subject) tls.Certificate {
 	t.Helper()
 	ca, err := certs.NewCA("fairlead", time.Now(), time.Hour)
@@ -92,12 +92,13 @@ func forgery(t *testing.T, subject model.Subject) tls.Certificate {
 	return identity.TLSCertificate()
 }
 
-// refused says whether an error is the control channel's no, or the end of a connection whose certificate is not taken.
+// refused reports whether an error is a rejection by the control channel, or the end of a connection because of its
+// certificate.
 func refused(err error) bool {
 	return slices.Contains([]codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition, codes.Unavailable}, status.Code(err))
 }
 
-// noReports tries, with an edge's certificate, what only gateways and controllers may.
+// noReports tries methods that only gateways and controllers may call, with an edge's certificate.
 func (d *doors) noReports(t *testing.T, own outsider.Stolen) {
 	for name, call := range map[string]func(context.Context, reportv1.ReportClient) error{
 		"Gateway": func(ctx context.Context, c reportv1.ReportClient) error {
@@ -105,7 +106,7 @@ func (d *doors) noReports(t *testing.T, own outsider.Stolen) {
 			if err != nil {
 				return err
 			}
-			return heard[reportv1.GatewayReport](stream, &reportv1.GatewayReport{Snapshot: true}, stream)
+			return sendAndReceive[reportv1.GatewayReport](stream, &reportv1.GatewayReport{Snapshot: true}, stream)
 		},
 		"Watch": func(ctx context.Context, c reportv1.ReportClient) error {
 			stream, err := c.Watch(ctx, &reportv1.WatchRequest{})
@@ -127,10 +128,10 @@ func (d *doors) noReports(t *testing.T, own outsider.Stolen) {
 	}
 }
 
-// heard sends a message on a stream and returns the error that comes back.
-func heard[M any](stream interface{ Send(*M) error }, message *M, receiver grpc.ClientStream) error {
+// sendAndReceive sends a message on a stream and returns the error of the answer.
+func sendAndReceive[M any](stream interface{ Send(*M) error }, message *M, receiver grpc.ClientStream) error {
 	if err := stream.Send(message); err != nil && !errors.Is(err, io.EOF) {
 		return err
-	} // EOF: the answer was faster
+	} // EOF: the stream ended before the message was sent
 	return receiver.RecvMsg(&reportv1.GatewayOrders{})
 }

@@ -12,17 +12,18 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// The machine is what all installations share, and it may have but two processors. Each promise holds a part of it. Where certificates
-// that live for seconds are replaced under load TestRotations holds all of it: else it would be the machine that fails. Who waits
-// for all of it gets it next. Other loads are so small that they run beside the rest.
+// machine is shared by all installations, and may have only two processors. Each promise holds a part of it.
+// TestRotations holds all of it while certificates that live for seconds are replaced under load; otherwise a slow
+// machine would fail the test. A test that waits for all of it gets it next. Other loads are small enough to run beside
+// other tests.
 var machine = parts{Weighted: semaphore.NewWeighted(whole)}
 
 type parts struct {
 	*semaphore.Weighted
-	holders sync.Map // names of the tests that hold some of it
+	holders sync.Map // names of the tests that hold a part
 }
 
-// heldBy says whether a test holds some of it, or a test that it is a part of.
+// heldBy reports whether a test, or a test that contains it, holds a part.
 func (p *parts) heldBy(test string) bool {
 	for {
 		if _, held := p.holders.Load(test); held {
@@ -37,12 +38,12 @@ func (p *parts) heldBy(test string) bool {
 }
 
 const (
-	whole = 64 // more than the promises that are proven at a time
-	// turn bounds the wait for the machine: what needs it alone takes less, on a slow one too.
+	whole = 64 // more than the number of promises that are proven at the same time
+	// turn bounds the wait for the machine. The test that needs it alone takes less, even on a slow machine.
 	turn = 10 * time.Minute
 )
 
-// that says and proves one promise. It waits while TestRotations has the machine.
+// that proves one promise and reports the result. It waits while TestRotations holds the machine.
 func that(t *testing.T, name string, check func(t *testing.T)) bool {
 	t.Helper()
 	return promise.That(t, name, func(t *testing.T) {
@@ -52,7 +53,7 @@ func that(t *testing.T, name string, check func(t *testing.T)) bool {
 	})
 }
 
-// hold waits for some of the machine, and returns what gives it back, which may be called twice.
+// hold waits for a part of the machine, and returns a function that releases it, which may be called twice.
 func hold(t *testing.T, n int64) (release func()) {
 	t.Helper()
 	if machine.heldBy(t.Name()) {
@@ -70,17 +71,19 @@ func hold(t *testing.T, n int64) (release func()) {
 	})
 }
 
-// meeting is a point of one test for which another waits.
+// meeting is a point of one test that another test waits for.
 type meeting struct {
-	expected bool // set before any test runs beside another
+	expected bool // set before tests run in parallel
 	reached  chan struct{}
 	once     sync.Once
 }
 
-// controlPlaneGone is when TestOutage has nothing to do but to wait for minutes: the best time to have the machine alone.
+// controlPlaneGone is the time when TestOutage only waits for minutes, which is the best time to hold the whole
+// machine.
 var controlPlaneGone = meeting{reached: make(chan struct{})}
 
-// expect says that a test will reach it, in its sequential part. If that ends before, nobody waits any more.
+// expect announces, in the sequential part of a test, that the test will reach the meeting. If the test ends earlier,
+// the waiting test continues.
 func (m *meeting) expect(t *testing.T) {
 	m.expected = true
 	t.Cleanup(m.reach)
@@ -88,7 +91,7 @@ func (m *meeting) expect(t *testing.T) {
 
 func (m *meeting) reach() { m.once.Do(func() { close(m.reached) }) }
 
-// wait waits for it, if anybody will reach it.
+// wait waits for the meeting, unless it is not expected.
 func (m *meeting) wait(t *testing.T) {
 	t.Helper()
 	if !m.expected {

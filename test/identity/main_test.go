@@ -1,10 +1,10 @@
-// Package identity proves how edges come to be trusted, stay so through every rotation and restart, and stop at once when
-// they are told to: with Fairlead's programs, real Envoys and real apiservers in network namespaces. The names of its tests
-// are the promises.
+// Package identity proves how edges become trusted, stay trusted through every rotation and restart, and lose access at
+// once when they are revoked. Fairlead's programs, real Envoys and real apiservers run in network namespaces. The names
+// of its tests are the promises.
 //
-// Three tests run at the same time, each in an installation of its own: TestRotations with certificates that live for seconds,
-// under load; TestDoors with everything that somebody may try at a door; TestOutage without a control plane for five minutes.
-// The first has the machine alone for some minutes: see machine. With -short only a part of TestDoors runs.
+// Three tests run at the same time, each in its own installation: TestRotations has certificates that live for seconds,
+// under load; TestDoors tries every kind of access; TestOutage has no control plane for five minutes. The first has the
+// machine alone for some minutes: see machine. With -short only a part of TestDoors runs.
 package identity
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// What every test here says, in short.
+// Short names for the functions of package promise.
 var (
 	measured   = promise.Measured
 	eventually = promise.Eventually
@@ -27,7 +27,7 @@ var (
 
 const (
 	patience = promise.Patience
-	// poll is how often a test looks itself.
+	// poll is the interval at which a test checks a condition itself.
 	poll = 50 * time.Millisecond
 )
 
@@ -40,20 +40,20 @@ const (
 	namespace = world.Namespace
 )
 
-// starting is held by who starts an installation.
+// starting is held while an installation starts.
 var starting sync.Mutex
 
 // newLab builds an installation that ends with the test.
 func newLab(t *testing.T, options lab.Options) *lab.Lab {
 	t.Helper()
 	proof.Need(t)
-	starting.Lock() // one after the other: what runs in one of them should not wait for the start of another
+	starting.Lock() // one after the other, so that a running test does not wait for the start of another installation
 	defer starting.Unlock()
 	l, err := lab.New(t.Context(), options)
 	return proof.Start(t, l, err)
 }
 
-// newWorld is newLab with stand-ins for apiservers. Nothing starts in it while TestRotations has the machine.
+// newWorld is newLab with stand-ins for apiservers. It starts nothing while TestRotations holds the machine.
 func newWorld(t *testing.T, options lab.Options) *world.World {
 	t.Helper()
 	options.TunnelDomain = string(domain)

@@ -16,14 +16,14 @@ import (
 	"github.com/fairlead/fairlead/test/traffic"
 )
 
-// relay passes connections on to another address of its network.
+// relay forwards connections to another address of its network.
 type relay struct {
 	to    string
 	in    *netns.Namespace
 	count atomic.Int64
 }
 
-// newRelay starts a relay, which ends with the test.
+// newRelay starts a relay that ends with the test.
 func newRelay(t *testing.T, in *netns.Namespace, at netip.AddrPort, to string) *relay {
 	t.Helper()
 	r := &relay{to: to, in: in}
@@ -53,7 +53,7 @@ func listen(t *testing.T, in *netns.Namespace, at netip.AddrPort, serve func(con
 	}()
 }
 
-// pass copies bytes both ways until one side ends.
+// pass copies bytes in both directions until one side ends.
 func (r *relay) pass(ctx context.Context, near net.Conn) {
 	defer func() { _ = near.Close() }()
 	far, err := r.in.DialContext(ctx, "tcp", r.to)
@@ -73,15 +73,15 @@ func join(near, far net.Conn) {
 	_ = near.Close()
 }
 
-// What an inspector does with connections.
+// How an inspector treats connections.
 const (
-	inspecting int32 = iota // ends TLS, and shows a certificate of its own
-	captive                 // answers with a page to log in
-	cutting                 // cuts the connection when it has seen a name that it doesn't know
-	open                    // nothing
+	inspecting int32 = iota // terminates TLS with its own certificate
+	captive                 // answers with a login page
+	cutting                 // closes the connection when its SNI is an unknown name
+	open                    // forwards everything
 )
 
-// inspector is a box on the way.
+// inspector is a middlebox between edges and gateways.
 type inspector struct {
 	relay
 	mode  atomic.Int32
@@ -115,7 +115,7 @@ func (i *inspector) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// inspect is what such a box does: a certificate for any name at once, and TLS of its own to the far side.
+// inspect terminates TLS with a certificate for any name, and opens its own TLS connection to the server.
 func (i *inspector) inspect(ctx context.Context, conn net.Conn) {
 	near := tls.Server(conn, &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		pair, err := i.proxy.Issue(pki.LeafSpec{CommonName: hello.ServerName, Names: []string{hello.ServerName}, Usage: x509.ExtKeyUsageServerAuth})

@@ -18,29 +18,29 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// outageTime is how long every xds-server and the controller are down, and exactWithin how soon after their return status has
-// to be what is true.
+// outageTime is how long every xds-server and the controller are down. exactWithin is how soon after their return
+// status must be exact.
 const (
 	outageTime  = 5 * time.Minute
 	exactWithin = 15 * time.Second
 )
 
-// outage is an installation whose control plane goes away for a while.
+// outage is an installation whose control plane is down for a while.
 type outage struct {
 	*world.World
 	oslo *world.Member
 	edge *lab.Agent
 
-	bergen     *world.Member // whose Envoy crashes
+	bergen     *world.Member // its Envoy crashes
 	bergenEdge *lab.Agent
 
 	fragile      *world.Member
 	fragileEdge  *lab.Agent
-	fragileSince time.Time // when its Envoy began to run
+	fragileSince time.Time // when bergen's Envoy was started
 }
 
-// TestOutage proves what status says, and that edges need no control plane to start, to crash, to stop and to find an
-// apiserver.
+// TestOutage proves that status is correct, and that edges need no control plane to start, to recover from a crash, to
+// stop and to find an apiserver.
 func TestOutage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs more than five minutes")
@@ -67,14 +67,14 @@ func TestOutage(t *testing.T) {
 	t.Run("logs", func(t *testing.T) { o.Logs(t, "edge-bergen", "edge-crash", "edge-fragile") })
 }
 
-// status proves what is known of a tunnel, and by whom: point 12.
+// status proves what status contains about a tunnel, and which program reports it.
 func (o *outage) status(t *testing.T) {
 	own, crashing := world.Steal(t, o.edge), world.Steal(t, o.bergenEdge).Subject.Node
 	that(t, "why an Envoy has crashed is in status", func(t *testing.T) {
 		pid, err := o.bergenEdge.EnvoyPID()
 		must(t, err)
 		must(t, syscall.Kill(pid, syscall.SIGSEGV))
-		eventually(t, o.bergen.Trouble(crashing, "Envoy", "segmentation fault"))
+		eventually(t, o.bergen.HasError(crashing, "Envoy", "segmentation fault"))
 		eventually(t, o.bergen.Works)
 	})
 	that(t, "status has of each edge all that somebody asks first", func(t *testing.T) {
@@ -91,7 +91,7 @@ func (o *outage) status(t *testing.T) {
 	}
 	that(t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available", func(t *testing.T) { o.gate(t) })
 	that(t, "a tunnel counts by what the gateways see: without its agent an edge still has its tunnels", func(t *testing.T) {
-		// Its Envoy is new. Without the agent nobody would tell it of a gateway that it has not dialled yet.
+		// Its Envoy is new. While the agent is down, Envoy does not learn of a gateway that it has not dialled yet.
 		eventually(t, func(ctx context.Context) error { return o.oslo.TunnelsOf(ctx, own.Subject.Node, 2) })
 		o.edge.Hold()
 		defer o.edge.Resume()
@@ -100,24 +100,24 @@ func (o *outage) status(t *testing.T) {
 		must(t, o.oslo.Condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
 	})
 	that(t, "an apiserver that is not healthy is told, with the edge's own words", func(t *testing.T) {
-		o.oslo.StandIn.Sick.Store(true)
+		o.oslo.StandIn.Unhealthy.Store(true)
 		measured("apiserver_unhealthy_in_status_s", world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "False")).Seconds())
-		o.oslo.StandIn.Sick.Store(false)
+		o.oslo.StandIn.Unhealthy.Store(false)
 		measured("apiserver_healthy_in_status_s", world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "True")).Seconds())
 	})
 }
 
-// forgiven is how long an Envoy has run after a crash when its agent says nothing of that any more.
+// forgiven is how long an Envoy must have run after a crash until its agent stops reporting the crash.
 const forgiven = time.Minute
 
-// calm proves that a crash is not told for ever: point 7. Much else was proven meanwhile.
+// calm proves that a crash is not reported for ever. Much else was proven in the meantime.
 func (o *outage) calm(t *testing.T) {
 	that(t, "an Envoy that has crashed and runs well again is no trouble any more", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), forgiven+patience, o.bergen.Untroubled(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")))
+		must(t, proc.Wait(t.Context(), forgiven+patience, o.bergen.HasNoError(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")))
 	})
 }
 
-// complete says what is missing in what status says of an edge with tunnels to both gateways.
+// complete returns an error that names what status lacks about an edge with tunnels to both gateways.
 func (o *outage) complete(edge v1alpha1.EdgeStatus, notAfter time.Time) error {
 	api := edge.APIServer
 	switch {
@@ -137,7 +137,7 @@ func (o *outage) complete(edge v1alpha1.EdgeStatus, notAfter time.Time) error {
 	return nil
 }
 
-// form is how an edge runs that is started here: this may all happen in a container.
+// form returns the form of an edge that is started here, which may be inside a container.
 func form() string {
 	for _, sign := range []string{"/.dockerenv", "/run/.containerenv"} {
 		if _, err := os.Stat(sign); err == nil {
@@ -147,7 +147,7 @@ func form() string {
 	return "Process"
 }
 
-// gate names the condition in the Cluster's availability gates. Cluster API takes it for Available from then on.
+// gate adds the condition to the Cluster's availability gates. From then on Cluster API requires it for Available.
 func (o *outage) gate(t *testing.T) {
 	must(t, o.oslo.Patch(t.Context(), map[string]any{"spec": map[string]any{"availabilityGates": []any{map[string]any{"conditionType": v1alpha1.ClusterConditionTunnelReady}}}}))
 	must(t, o.oslo.SetProvisioned(t.Context()))
@@ -158,7 +158,7 @@ func (o *outage) gate(t *testing.T) {
 	measured("tunnel_up_in_cluster_s", world.Took(t, patience, o.oslo.Gated(metav1.ConditionTrue, "")).Seconds())
 }
 
-// away keeps every xds-server and the controller down while a function runs, and until outageTime is over.
+// away stops every xds-server and the controller, runs during, and waits until outageTime is over.
 func (o *outage) away(t *testing.T, during func()) {
 	t.Helper()
 	services := append([]*proc.Service{o.Controller}, o.XDSServers...)
@@ -175,14 +175,14 @@ func (o *outage) away(t *testing.T, during func()) {
 		return nil
 	}))
 	measured("outage_s", time.Since(start).Seconds())
-	hold(t, 1)() // what follows is to be quick
+	hold(t, 1)() // the rest is measured, so it needs the machine
 	for _, s := range services {
 		s.Resume()
 	}
 }
 
-// back proves that status is exact soon after the control plane is: point 12. What is true was counted by the test itself: in
-// the sockets of each edge's Envoy.
+// back proves that status is exact soon after the control plane is back. The test itself counts the real state: the
+// sockets of each edge's Envoy.
 func (o *outage) back(t *testing.T, p *prepared) {
 	that(t, "after 5 minutes without xds-servers and controller, in which tunnels came and went, status is exact within 15 s", func(t *testing.T) {
 		took := world.Took(t, patience, func(ctx context.Context) error { return o.exact(ctx, p) })
@@ -199,7 +199,7 @@ func (o *outage) back(t *testing.T, p *prepared) {
 	})
 }
 
-// exact compares status with what is true, for each edge.
+// exact compares the status of each edge with its real state.
 func (o *outage) exact(ctx context.Context, p *prepared) error {
 	var errs []error
 	for _, e := range p.all {

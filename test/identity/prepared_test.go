@@ -18,10 +18,10 @@ type joined struct {
 	agent *lab.Agent
 	of    *world.Member
 	node  string
-	gone  bool // was ended for good
+	gone  bool // was stopped permanently
 }
 
-// prepared are the Clusters and edges that the outage needs, made before it.
+// prepared holds the Clusters and edges that are made before the outage.
 type prepared struct {
 	all []*joined
 
@@ -78,8 +78,8 @@ func (p *prepared) prepareDrain(t *testing.T, o *outage) {
 	}
 }
 
-// prepareAPIServers makes a Cluster with three apiservers: the first stands in a site whose cable can be taken away, all are
-// tried in order.
+// prepareAPIServers makes a Cluster with three apiservers, which are tried in order. The first is in a site whose
+// network can be disconnected.
 func (p *prepared) prepareAPIServers(t *testing.T, o *outage) {
 	t.Helper()
 	site, err := o.AddSite(t.Context(), "rack")
@@ -93,7 +93,7 @@ func (p *prepared) prepareAPIServers(t *testing.T, o *outage) {
 	p.apiEdge = p.add(t, o.StartEdge(t, lab.EdgeSpec{Name: "edge-api"}, p.api), p.api)
 }
 
-// tunnelSockets counts the connections to the gateways' public port that an edge's Envoy has.
+// tunnelSockets counts the connections of an edge's Envoy to the gateways' public port.
 func tunnelSockets(a *lab.Agent) (int, error) {
 	pid, err := a.EnvoyPID()
 	if err != nil {
@@ -115,7 +115,7 @@ func tunnelSockets(a *lab.Agent) (int, error) {
 	}
 	n := 0
 	for line := range strings.Lines(string(table)) {
-		// Fields: number, local, remote, state (01: established), …, inode as the tenth.
+		// Fields: number, local, remote, state (01: established), …; inode is the tenth.
 		f := strings.Fields(line)
 		if len(f) > 9 && f[3] == "01" && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", netns.PublicPort)) && inodes[f[9]] {
 			n++

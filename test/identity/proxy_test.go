@@ -27,16 +27,16 @@ const (
 	proxyPassword = "open sesame: really"
 )
 
-// forwardProxy is a real Envoy as a forward proxy that does CONNECT for who has the password.
+// forwardProxy configures a real Envoy as a forward proxy that accepts CONNECT with a password.
 //
 //go:embed proxy.yaml
 var forwardProxy string
 
-// startProxy starts it on a proxy machine, and returns the file that names what it has connected.
+// startProxy starts the proxy on its own machine, and returns its access log, which lists its connections.
 func (d *doors) startProxy(t *testing.T, on *netns.Namespace) string {
 	t.Helper()
 	dir := t.TempDir()
-	sum := sha1.Sum([]byte(proxyPassword)) // htpasswd's {SHA}, the only form that Envoy reads
+	sum := sha1.Sum([]byte(proxyPassword)) // htpasswd's {SHA}, the only format that Envoy reads
 	config := strings.NewReplacer(
 		"@ADDRESS@", netns.ProxyAddress().String(), "@PORT@", fmt.Sprint(proxyPort), "@LOG@", filepath.Join(dir, "connected"),
 		"@USERS@", proxyUser+":{SHA}"+base64.StdEncoding.EncodeToString(sum[:]),
@@ -60,7 +60,7 @@ func (d *doors) startProxy(t *testing.T, on *netns.Namespace) string {
 }
 
 func (d *doors) behindProxy(t *testing.T) {
-	defer hold(t, 1)() // in one go: the token of the edge lives for minutes
+	defer hold(t, 1)() // without a pause: the edge's token lives for minutes
 	site, err := d.AddSecludedSite(t.Context(), "secluded")
 	must(t, err)
 	connected := d.startProxy(t, site.Proxy)
@@ -79,7 +79,7 @@ func (d *doors) behindProxy(t *testing.T) {
 		"--proxy=http://" + net.JoinHostPort(netns.ProxyAddress().String(), fmt.Sprint(proxyPort)), "--proxy-credentials-file=" + credentials,
 	}}, m)
 	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {
-		eventually(t, d.Says("edge-secluded", "does not take the user and password"))
+		eventually(t, d.LogContains("edge-secluded", "does not take the user and password"))
 	})
 	that(t, "with the right password enrolment, configuration and tunnels all go through the proxy", func(t *testing.T) {
 		must(t, os.WriteFile(credentials, []byte(proxyUser+":"+proxyPassword+"\n"), 0o600))
@@ -107,7 +107,7 @@ func (d *doors) behindProxy(t *testing.T) {
 	})
 }
 
-// noSecretIn is an error if a log holds a text.
+// noSecretIn returns an error if a log contains a secret.
 func noSecretIn(t *testing.T, w *world.World, log, secret string) error {
 	t.Helper()
 	for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(proxyUser + ":" + secret))} {
@@ -118,7 +118,7 @@ func noSecretIn(t *testing.T, w *world.World, log, secret string) error {
 	return nil
 }
 
-// startLoadFor asks a member for some time, and returns what went wrong.
+// startLoadFor sends requests to a member for some time, and returns an error if a request has failed.
 func startLoadFor(t *testing.T, duration time.Duration, m *world.Member) error {
 	t.Helper()
 	l := traffic.Start(t, 50, 0, "/whoami", m.Paths()...)
@@ -133,7 +133,7 @@ func startLoadFor(t *testing.T, duration time.Duration, m *world.Member) error {
 	return l.Unbroken(traffic.Mark{})
 }
 
-// exemptFromProxy proves that NO_PROXY counts, with a proxy that nobody reaches.
+// exemptFromProxy proves that NO_PROXY is respected, with a proxy that is unreachable.
 func (d *doors) exemptFromProxy(t *testing.T) {
 	r := d.remote(t, "exempt")
 	dead, err := r.site.Nowhere(t.Context())

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// reaching proves that edges reach the gateways from wherever they stand, or say what is in the way: point 9. Each case has a
-// site, a Cluster and an edge of its own, so they run at the same time.
+// reaching proves that edges reach the gateways from every kind of network, or report what prevents it. Each case has
+// its own site, Cluster and edge, so that all run at the same time.
 func (d *doors) reaching(t *testing.T) {
 	for name, run := range map[string]func(*testing.T){
 		"addresses":  d.severalAddresses,
@@ -32,7 +32,7 @@ func (d *doors) reaching(t *testing.T) {
 	}
 }
 
-// remote is a Cluster whose edge stands in a site of its own.
+// remote is a Cluster with an edge in its own site.
 type remote struct {
 	*world.Member
 	site *netns.Site
@@ -45,21 +45,21 @@ func (d *doors) remote(t *testing.T, name string) *remote {
 	return &remote{d.Member(t, name, nil), site}
 }
 
-// join starts the edge and doesn't wait.
+// join starts the edge and does not wait.
 func (r *remote) join(t *testing.T, flags ...string) *lab.Agent {
 	t.Helper()
 	return r.World.StartEdge(t, lab.EdgeSpec{Name: "edge-" + r.Name, Site: r.site.Namespace, Flags: flags}, r.Member)
 }
 
-// public is the gateways' public port at an address.
+// public returns the gateways' public port at an address.
 func public(address netip.Addr) string {
 	return netip.AddrPortFrom(address, netns.PublicPort).String()
 }
 
-// deadAfter is longer than it takes to find out that a tunnel is dead.
+// deadAfter is longer than it takes to detect a dead tunnel.
 const deadAfter = 12 * time.Second
 
-// recovered waits until a member has worked for a while, and returns when it last did not, counted from now.
+// recovered waits until a member has worked for a while, and returns how long after the call it last failed.
 func recovered(t *testing.T, m *world.Member, calm time.Duration) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -95,7 +95,7 @@ func (d *doors) changingDNS(t *testing.T) {
 	must(t, err)
 	r.join(t)
 	that(t, "a gateway whose name does not exist yet is told, and waited for", func(t *testing.T) {
-		eventually(t, d.Says("edge-dns", "knows no address of this name"))
+		eventually(t, d.LogContains("edge-dns", "knows no address of this name"))
 	})
 	that(t, "as soon as DNS knows the gateway the edge comes up", func(t *testing.T) {
 		dns.Set(netns.PublicName, netns.PublicAddress(0))
@@ -133,15 +133,15 @@ func (d *doors) inTheWay(t *testing.T) {
 	box := newInspector(t, r.site.Namespace, netip.AddrPortFrom(trap, netns.PublicPort), public(netns.PublicAddress(0)))
 	r.join(t)
 	that(t, "an edge behind a box that inspects TLS says so, and whose certificate it saw", func(t *testing.T) {
-		eventually(t, d.Says("edge-middle", "inspect", "Corporate Inspection CA"))
+		eventually(t, d.LogContains("edge-middle", "inspect", "Corporate Inspection CA"))
 	})
 	that(t, "an edge in a network that wants a person to log in first says so", func(t *testing.T) {
 		box.mode.Store(captive)
-		eventually(t, d.Says("edge-middle", "captive portal"))
+		eventually(t, d.LogContains("edge-middle", "captive portal"))
 	})
 	that(t, "an edge whose firewall cuts what it does not know says so", func(t *testing.T) {
 		box.mode.Store(cutting)
-		eventually(t, d.Says("edge-middle", "connection was cut"))
+		eventually(t, d.LogContains("edge-middle", "connection was cut"))
 	})
 	that(t, "when whatever was in the way is gone the edge comes up by itself", func(t *testing.T) {
 		box.mode.Store(open)
@@ -156,13 +156,13 @@ func (d *doors) blackHole(t *testing.T) {
 	must(t, r.site.SetHost(netns.PublicName, dead))
 	r.join(t)
 	that(t, "an edge in a network that swallows everything says so", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), 2*patience, d.Says("edge-hole", "nobody answers")))
+		must(t, proc.Wait(t.Context(), 2*patience, d.LogContains("edge-hole", "nobody answers")))
 	})
 	must(t, r.site.SetHost(netns.PublicName, netns.PublicAddress(0), netns.PublicAddress(1)))
 	must(t, proc.Wait(t.Context(), 2*patience, r.Works))
 	that(t, "after its cable was out for a while an edge is back within seconds", func(t *testing.T) {
 		must(t, r.site.Unplug(t.Context()))
-		eventually(t, r.Deaf)
+		eventually(t, r.Unreachable)
 		start := time.Now()
 		must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
 			if time.Since(start) < 10*time.Second {

@@ -17,41 +17,45 @@ import (
 )
 
 const (
-	// leafLife is how long certificates live in TestRotations.
+	// leafLife is the lifetime of certificates in TestRotations.
 	leafLife = 11 * time.Second
-	// caLife is how long a CA lives there: it is replaced by itself at 4/5 of that, after all that is counted under load.
+	// caLife is the lifetime of a CA there. The controller replaces a CA at 4/5 of it, which is after everything that
+	// is counted under load.
 	caLife = 6 * time.Minute
-	// caOverlap is how long each phase of a rotation lasts: who was away for all of it has to enrol anew.
+	// caOverlap is how long each phase of a rotation lasts. A program that is offline for a whole rotation must enrol
+	// again.
 	caOverlap = 20 * time.Second
-	// turnEdges serve turnClusters each: so many that they have a thousand certificates in five minutes.
+	// turnEdges edges serve turnClusters workload clusters each, which makes a thousand certificates in five minutes.
 	turnEdges, turnClusters = 4, 6
-	// leafRotations are those that have to happen under load.
+	// leafRotations is how many rotations must happen under load.
 	leafRotations = 1000
-	// loadRate is how many requests a second the load attempts, calmRate the same while a CA rotates by itself. A slow or busy
-	// machine makes fewer. What counts is that none fails.
+	// loadRate is how many requests per second the load attempts, and calmRate the same while a CA rotates by itself. A
+	// slow or busy machine makes fewer requests. What matters is that none fails.
 	loadRate, calmRate = 115, 20
-	// leastPerPath is how many requests each path must carry on average, so that a load that stands still proves nothing.
+	// leastPerPath is how many requests each path must carry on average, so that an idle load fails the test.
 	leastPerPath = 20
 )
 
-// rotations is an installation in which certificates live for seconds.
+// rotations is an installation with certificates that live for seconds.
 type rotations struct {
 	*world.World
 	members []*world.Member
 	edges   []*lab.Agent
 	load    *traffic.Load
 	paths   int          // of the load
-	from    traffic.Mark // when it began
-	before  int          // certificates that there had been by then
+	from    traffic.Mark // when the load began
+	before  int          // certificates issued before the load
 }
 
-// TestRotations proves that neither a leaf nor a CA that is replaced costs a request, and what a long night does.
+// TestRotations proves that replacing a leaf or a CA costs no request, and what happens to programs that are offline
+// for long.
 func TestRotations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs some minutes")
 	}
 	t.Parallel()
-	// From the beginning: certificates that live for seconds don't outlive the start of three installations at the same time.
+	// Before anything else, because certificates that live for seconds would expire while three installations start at
+	// the same time.
 	controlPlaneGone.wait(t)
 	release := hold(t, whole)
 	defer release()
@@ -67,12 +71,12 @@ func TestRotations(t *testing.T) {
 	t.Run("CA by itself", r.rotatesItself)
 	r.load.Stop()
 	release()
-	t.Run("asleep", r.asleep)
-	t.Run("night", r.night)
+	t.Run("asleep", r.expiredWhileOff)
+	t.Run("night", r.longOutage)
 	t.Run("logs", func(t *testing.T) { r.Logs(t) })
 }
 
-// bringUp makes Clusters and edges, of which every edge serves every Cluster.
+// bringUp makes Clusters and edges. Every edge serves every Cluster.
 func (r *rotations) bringUp(t *testing.T) {
 	for i := range turnClusters {
 		r.members = append(r.members, r.Member(t, fmt.Sprintf("turn-%d", i), nil))
@@ -88,7 +92,7 @@ func (r *rotations) bringUp(t *testing.T) {
 	}
 }
 
-// begin begins to make so many requests a second.
+// begin starts a load with the given number of requests per second.
 func (r *rotations) begin(t *testing.T, rate int) {
 	t.Helper()
 	var paths []traffic.Path
@@ -101,8 +105,8 @@ func (r *rotations) begin(t *testing.T, rate int) {
 	r.from, r.before, r.paths = r.load.Count(), before, len(paths)
 }
 
-// undisturbed fails the test if a request has failed or a stream has broken since a mark, or if there was too little load to
-// prove anything.
+// undisturbed fails the test if a request has failed or a stream has broken since a mark, or if the load was too small
+// to prove anything.
 func (r *rotations) undisturbed(t *testing.T, since traffic.Mark) {
 	t.Helper()
 	must(t, r.load.Unbroken(since))
@@ -111,7 +115,7 @@ func (r *rotations) undisturbed(t *testing.T, since traffic.Mark) {
 	}
 }
 
-// programs are the names of the logs of everybody who renews.
+// programs returns the log names of all programs that renew certificates.
 func (r *rotations) programs() []string {
 	names := []string{"xds-server", "gateway-0", "gateway-1"}
 	for i := range turnEdges {
@@ -120,7 +124,7 @@ func (r *rotations) programs() []string {
 	return names
 }
 
-// newCertificates are the lines in which everybody says that it has a new certificate.
+// newCertificates returns the log lines that report a new certificate, by program.
 func (r *rotations) newCertificates() (map[string][]string, int, error) {
 	lines, n := map[string][]string{}, 0
 	for _, name := range r.programs() {
@@ -134,7 +138,7 @@ func (r *rotations) newCertificates() (map[string][]string, int, error) {
 	return lines, n, nil
 }
 
-// rotateLeaves waits until there were enough rotations since the load began, and counts what they have cost.
+// rotateLeaves waits until there were enough rotations since the load began, and checks what they have cost.
 func (r *rotations) rotateLeaves(t *testing.T) {
 	that(t, "a thousand certificates were replaced under load, with no failed request and no broken stream", func(t *testing.T) {
 		must(t, proc.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
@@ -161,9 +165,9 @@ func (r *rotations) rotateLeaves(t *testing.T) {
 
 var certificateLine = regexp.MustCompile(`^time=(\S+) .*node=(\S+) .*not_after="?([^"]+?)( m=\S+)?"?$`)
 
-// atTwoThirds looks at when everybody renewed under load: the time from one certificate to the next, as a part of what the first
-// was still good for. It is the median that counts, and the least: a busy machine makes some late that live so shortly, which costs no
-// request, as was just shown.
+// atTwoThirds computes when programs renewed under load: the time from one certificate to the next, as a fraction of
+// the first one's remaining validity. It checks the median and the minimum, because a busy machine delays some renewals
+// of such short-lived certificates, which, as shown before, costs no request.
 func (r *rotations) atTwoThirds(t *testing.T) {
 	lines, _, err := r.newCertificates()
 	must(t, err)
@@ -200,7 +204,7 @@ func (r *rotations) atTwoThirds(t *testing.T) {
 	}
 }
 
-// parseTime reads a time as slog writes it, or as it prints itself.
+// parseTime parses a time in slog's format, or in that of time.Time's String.
 func parseTime(text string) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil
@@ -208,8 +212,8 @@ func parseTime(text string) (time.Time, error) {
 	return time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text)
 }
 
-// asleep proves that an edge whose leaf ended while it was off is the same one when it wakes: point 1.
-func (r *rotations) asleep(t *testing.T) {
+// expiredWhileOff proves that an edge whose leaf expired while it was off keeps its identity when it starts again.
+func (r *rotations) expiredWhileOff(t *testing.T) {
 	that(t, "an edge that was off until its certificate had ended wakes up as who it was, without a token", func(t *testing.T) {
 		edge := r.edges[0]
 		before, err := outsider.StealAll(domain, edge.StateDir)
@@ -240,9 +244,9 @@ func (r *rotations) asleep(t *testing.T) {
 	})
 }
 
-// night stops everything but the edges for three lives of a leaf, and starts it again: the Tests paragraph. The management
-// cluster hangs, everything of Fairlead's is killed.
-func (r *rotations) night(t *testing.T) {
+// longOutage stops everything except the edges for three lifetimes of a leaf, and starts it again. The management cluster is
+// frozen; all of Fairlead's programs are killed.
+func (r *rotations) longOutage(t *testing.T) {
 	that(t, "after everything but the edges was down for three lives of a certificate, all is well again with nobody touching an edge", func(t *testing.T) {
 		pids := map[string]int{}
 		for _, e := range r.edges {

@@ -19,9 +19,9 @@ import (
 
 const day = 24 * time.Hour
 
-// slept proves what becomes of an edge that was off for months: points 1 and 3. Its leaf is replaced by one that ended then,
-// signed by the same CA, as it would lie on its disk.
-func (d *doors) slept(t *testing.T) {
+// offForMonths proves what happens to an edge that was off for months. The test replaces its leaf by one of the same CA that
+// expired then.
+func (d *doors) offForMonths(t *testing.T) {
 	m := d.Member(t, "tallinn", nil)
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-tallinn"}, m)
 	node := world.Steal(t, edge).Subject.Node
@@ -36,12 +36,12 @@ func (d *doors) slept(t *testing.T) {
 		file := d.BootstrapFile("edge-tallinn", 0)
 		bootstrap, err := os.ReadFile(file)
 		must(t, err)
-		// As old as the leaf, the token would be of no use either.
+		// A token as old as the leaf would be useless too.
 		old := regexp.MustCompile(`token: .*`).ReplaceAll(bootstrap, []byte("token: fl1.long-gone"))
 		must(t, os.WriteFile(file, old, 0o600))
 		d.age(t, edge, 91*day)
-		eventually(t, d.Says("edge-tallinn", "can't be renewed any more"))
-		must(t, m.Deaf(t.Context()))
+		eventually(t, d.LogContains("edge-tallinn", "can't be renewed any more"))
+		must(t, m.Unreachable(t.Context()))
 	})
 	that(t, "beyond the grace time a new bootstrap file at its place brings the edge back, as another node", func(t *testing.T) {
 		must(t, os.WriteFile(d.BootstrapFile("edge-tallinn", 0), m.BootstrapFile(t), 0o600))
@@ -53,7 +53,7 @@ func (d *doors) slept(t *testing.T) {
 	world.StopEdge(t, edge)
 }
 
-// age stops an edge, makes its leaf one that has ended some time ago, and starts it again.
+// age stops an edge, replaces its leaf by one that expired some time ago, and starts the edge again.
 func (d *doors) age(t *testing.T, edge *lab.Agent, ago time.Duration) {
 	t.Helper()
 	stolen := world.Steal(t, edge)
@@ -67,7 +67,7 @@ func (d *doors) age(t *testing.T, edge *lab.Agent, ago time.Duration) {
 	edge.Resume()
 }
 
-// disk proves that an edge lives with a disk that takes nothing more: the Tests paragraph.
+// disk proves that an edge survives a disk that accepts no further writes.
 func (d *doors) disk(t *testing.T) {
 	m := d.Member(t, "odessa", nil)
 	small, err := d.NewDisk(t.Context(), "small-disk", 2048)
@@ -84,7 +84,7 @@ func (d *doors) disk(t *testing.T) {
 	}
 	edge := d.StartEdge(t, lab.EdgeSpec{Name: "edge-odessa", StateDir: filepath.Join(small.Path, "state")}, m)
 	that(t, "an edge whose disk is full says so, and uses no token up", func(t *testing.T) {
-		eventually(t, d.Says("edge-odessa", "no space left"))
+		eventually(t, d.LogContains("edge-odessa", "no space left"))
 		if n := tokens(); n > 0 {
 			t.Errorf("tokens were used %d times", n)
 		}
@@ -110,7 +110,7 @@ func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *
 		world.StopEdge(t, edge)
 		must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, true) }))
 		edge.Resume()
-		eventually(t, d.Says("edge-odessa", "read-only", "--runtime-dir"))
+		eventually(t, d.LogContains("edge-odessa", "read-only", "--runtime-dir"))
 	})
 	that(t, "with another folder for its sockets an edge runs on a read-only disk", func(t *testing.T) {
 		edge.Hold()
@@ -127,7 +127,7 @@ func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *
 	})
 }
 
-// killIn ends the Envoy that runs in a folder.
+// killIn kills the Envoy that runs in a folder.
 func killIn(dir, envoy string) error {
 	pid, err := proc.FindProcess(envoy, dir)
 	if err != nil {

@@ -18,10 +18,11 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// marker is an address that no Envoy survives that badConfiguration starts.
+// marker is an address that crashes every Envoy that badConfiguration starts.
 const marker = "192.0.2.66"
 
-// fragile runs Envoy, and kills it as soon as the marker is in its configuration: a configuration that crashes Envoy.
+// fragile runs Envoy, and kills it as soon as its configuration contains the marker. It simulates a configuration that
+// crashes Envoy.
 const fragile = `#!/bin/sh
 (
 	while kill -0 $$ 2>/dev/null; do
@@ -32,10 +33,10 @@ const fragile = `#!/bin/sh
 exec "@ENVOY@" "$@"
 `
 
-// provenAfter is how long an Envoy must have run for its configuration to count as good.
+// provenAfter is how long an Envoy must have run until its configuration counts as good.
 const provenAfter = 12 * time.Second
 
-// startFragile starts an edge with such an Envoy.
+// startFragile starts an edge with a fragile Envoy.
 func (o *outage) startFragile(t *testing.T) {
 	t.Helper()
 	file := o.File("fragile-envoy")
@@ -45,7 +46,8 @@ func (o *outage) startFragile(t *testing.T) {
 	o.fragileSince = time.Now()
 }
 
-// badConfiguration proves that an edge whose Envoy keeps crashing after something new goes back to what ran before: point 7.
+// badConfiguration proves that an edge whose Envoy keeps crashing after a new configuration returns to the previous
+// configuration.
 func (o *outage) badConfiguration(t *testing.T) {
 	m, edge := o.fragile, o.fragileEdge
 	node := world.Steal(t, edge).Subject.Node
@@ -60,7 +62,7 @@ func (o *outage) badConfiguration(t *testing.T) {
 		must(t, m.PatchTunnel(t.Context(), map[string]any{"apiServer": map[string]any{
 			"address": before.Addr().String(), "port": int64(before.Port()), "others": []any{map[string]any{"address": marker, "port": int64(6443)}},
 		}}))
-		eventually(t, o.Says("edge-fragile", "segmentation fault"))
+		eventually(t, o.LogContains("edge-fragile", "segmentation fault"))
 		measured("rollback_s", recovered(t, m, 6*time.Second).Seconds())
 		dump, err := adminGet(t.Context(), edge.StateDir, "/config_dump")
 		if err != nil || strings.Contains(dump, marker) {
@@ -68,17 +70,17 @@ func (o *outage) badConfiguration(t *testing.T) {
 		}
 	})
 	that(t, "status says what was refused, and why", func(t *testing.T) {
-		eventually(t, m.Trouble(node, "configuration"))
+		eventually(t, m.HasError(node, "configuration"))
 	})
 	that(t, "a configuration that is good is taken again", func(t *testing.T) {
 		must(t, m.PatchTunnel(t.Context(), apiServer(m.StandIn.Endpoint)))
-		eventually(t, m.Untroubled(node, "configuration"))
+		eventually(t, m.HasNoError(node, "configuration"))
 		must(t, o.steadyFor(m, time.Second)(t.Context()))
 	})
 	world.StopEdge(t, edge)
 }
 
-// steadyFor is the condition that a member works all the time for a while.
+// steadyFor returns a condition that is nil if a member works without interruption for a while.
 func (o *outage) steadyFor(m *world.Member, duration time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ticker := time.NewTicker(poll)
@@ -92,17 +94,17 @@ func (o *outage) steadyFor(m *world.Member, duration time.Duration) func(context
 	}
 }
 
-// startsAlone starts edges while nobody but gateways and apiservers are there: point 6.
+// startsAlone starts edges while only gateways and apiservers are running.
 func (o *outage) startsAlone(t *testing.T, p *prepared) {
 	that(t, "an edge that starts without a control plane comes up with its last configuration, tunnels and all", func(t *testing.T) {
 		world.StopEdge(t, p.cachedEdge)
-		must(t, proc.Wait(t.Context(), patience, p.cached.Deaf))
+		must(t, proc.Wait(t.Context(), patience, p.cached.Unreachable))
 		p.cachedEdge.Resume()
 		measured("start_without_control_plane_s", world.Took(t, patience, p.cached.Works).Seconds())
 		eventually(t, p.cachedEdge.Ready)
 	})
 	that(t, "it says so", func(t *testing.T) {
-		eventually(t, o.Says("edge-cached", "served from the cache", "xds-server does not answer"))
+		eventually(t, o.LogContains("edge-cached", "served from the cache", "xds-server does not answer"))
 	})
 	that(t, "a gateway that starts without a control plane carries tunnels again too", func(t *testing.T) {
 		gateway := o.Gateways[1]
@@ -115,7 +117,7 @@ func (o *outage) startsAlone(t *testing.T, p *prepared) {
 		world.StopEdge(t, p.corruptEdge)
 		damage(t, filepath.Join(p.corruptEdge.StateDir, "cache"))
 		p.corruptEdge.Resume()
-		eventually(t, o.Says("edge-corrupt", "aside"))
+		eventually(t, o.LogContains("edge-corrupt", "aside"))
 		pid := p.corruptEdge.Process().PID()
 		start := time.Now()
 		must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
@@ -152,7 +154,7 @@ func damage(t *testing.T, dir string) {
 	}
 }
 
-// supervision proves how an agent keeps its Envoy: point 7.
+// supervision proves how an agent supervises its Envoy.
 func (o *outage) supervision(t *testing.T, p *prepared) {
 	that(t, "an Envoy that crashes is back at once", func(t *testing.T) {
 		pid, err := p.crashEdge.EnvoyPID()
@@ -192,7 +194,7 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 	that(t, "an edge that is told to stop lets a running request end, and takes no new one", func(t *testing.T) { o.drains(t, p) })
 }
 
-// drains stops one of two edges with a request in it.
+// drains stops one of two edges while it carries a request.
 func (o *outage) drains(t *testing.T, p *prepared) {
 	var running *traffic.Follower
 	eventually(t, func(ctx context.Context) error {
@@ -224,7 +226,7 @@ func (o *outage) drains(t *testing.T, p *prepared) {
 	start := time.Now()
 	must(t, <-ended)
 	measured("drained_s", time.Since(start).Seconds())
-	// A gateway's Envoy 1.40 may lose a connection that it accepts in the moment in which a used tunnel closes: see
+	// A gateway's Envoy 1.40 may lose a connection that it accepts at the moment when a used tunnel closes: see
 	// docs/decisions/0023-client-first-message.md.
 	failed := l.Count().Failed
 	measured("drain_failed", float64(failed))

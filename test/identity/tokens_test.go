@@ -14,15 +14,15 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// tokenWatch looks at a member's bootstrap Secret all the time.
+// tokenWatch reads a member's bootstrap Secret continuously.
 type tokenWatch struct {
 	m      *world.Member
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
 	mu     sync.Mutex
-	seen   map[string]time.Time // token -> when it was there last
-	least  time.Duration        // that the token in the Secret was still good for
+	seen   map[string]time.Time // by token, when it was last in the Secret
+	least  time.Duration        // shortest remaining validity of the token in the Secret
 	errors []string
 }
 
@@ -43,7 +43,7 @@ func (w *tokenWatch) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if err := w.look(ctx); err != nil && ctx.Err() == nil {
+		if err := w.check(ctx); err != nil && ctx.Err() == nil {
 			w.mu.Lock()
 			w.errors = append(w.errors, err.Error())
 			w.mu.Unlock()
@@ -51,8 +51,8 @@ func (w *tokenWatch) run(ctx context.Context) {
 	}
 }
 
-// look notes for how long the token in the Secret is still good. That it is not on record any more is the same as 0.
-func (w *tokenWatch) look(ctx context.Context) error {
+// check records the remaining validity of the token in the Secret. A token without a record in the Tunnel has none.
+func (w *tokenWatch) check(ctx context.Context) error {
 	secret, err := w.m.Secret(ctx, v1alpha1.BootstrapSecretSuffix)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (w *tokenWatch) look(ctx context.Context) error {
 	return nil
 }
 
-// tokensInTheEnd proves what has become of tokens since: point 3.
+// tokensInTheEnd proves what has become of the tokens by the end of the test.
 func (d *doors) tokensInTheEnd(t *testing.T) {
 	d.tokens.cancel()
 	d.tokens.done.Wait()

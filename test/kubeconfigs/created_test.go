@@ -16,26 +16,27 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// created proves that Cluster API makes a workload cluster through the tunnel that its own first machine opens.
+// created proves that Cluster API creates a workload cluster through the tunnel that the cluster's own first machine
+// opens.
 func (m *member) created(t *testing.T) {
 	must(t, m.create(t.Context()))
 	that(t, "CABPK makes no bootstrap data before the bootstrap Secret of the edges is there", m.waitsForSecret)
 	begin := time.Now()
 	must(t, m.optIn(t.Context()))
 	that(t, "KCP initialises the control plane through the tunnel that its first machine opens", func(t *testing.T) {
-		within(t, initialised, "", m.says("Initialized", metav1.ConditionTrue))
+		within(t, initialised, "", m.hasStatus("Initialized", metav1.ConditionTrue))
 		measured("initialized_"+string(m.mode)+"_s", time.Since(begin).Seconds())
 	})
 	if t.Failed() {
 		return
 	}
 	that(t, "KCP calls the control plane available", func(t *testing.T) {
-		within(t, initialised, "", m.says("Available", metav1.ConditionTrue))
+		within(t, initialised, "", m.hasStatus("Available", metav1.ConditionTrue))
 		measured("available_"+string(m.mode)+"_s", time.Since(begin).Seconds())
 	})
 	that(t, "the core manager's probe of the connection succeeds", func(t *testing.T) { within(t, time.Minute, "", m.RemoteConnectionProbe) })
 	that(t, "KCP's calls to etcd pass through the tunnel", func(t *testing.T) {
-		within(t, time.Minute, "", m.says("EtcdClusterHealthy", metav1.ConditionTrue))
+		within(t, time.Minute, "", m.hasStatus("EtcdClusterHealthy", metav1.ConditionTrue))
 		within(t, time.Minute, "", m.hasMachines(1))
 	})
 	that(t, "auto takes mode "+string(m.mode)+" by what the edge saw in the serving certificate", func(t *testing.T) {
@@ -46,7 +47,7 @@ func (m *member) created(t *testing.T) {
 	that(t, "the management network can dial neither the machine nor the endpoint", m.outOfReach)
 }
 
-// waitsForSecret looks for the reason that CABPK gives.
+// waitsForSecret waits for the reason that CABPK reports.
 func (m *member) waitsForSecret(t *testing.T) {
 	within(t, time.Minute, "", func(ctx context.Context) error {
 		machines, err := m.machines(ctx)
@@ -71,12 +72,12 @@ func (m *member) waitsForSecret(t *testing.T) {
 	}
 }
 
-// optIn gives the Cluster Fairlead's label.
+// optIn adds Fairlead's label to the Cluster.
 func (m *member) optIn(ctx context.Context) error {
 	return m.Patch(ctx, map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}})
 }
 
-// decided is the condition that the Tunnel's mode is the one that this member is to have.
+// decided returns nil once the Tunnel has this member's mode.
 func (m *member) decided(ctx context.Context) error {
 	tunnel, err := m.Tunnel(ctx)
 	if err != nil {
@@ -88,7 +89,7 @@ func (m *member) decided(ctx context.Context) error {
 	return isCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigMode, metav1.ConditionTrue)
 }
 
-// entry is the part of a kubeconfig that says where the workload cluster is.
+// entry returns the part of a kubeconfig that leads to the workload cluster.
 func entry(kubeconfig []byte, name string) (*clientcmdapi.Cluster, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -100,8 +101,8 @@ func entry(kubeconfig []byte, name string) (*clientcmdapi.Cluster, error) {
 	return config.Clusters[name], nil
 }
 
-// rightWay is no error if a kubeconfig leads through the tunnel by this member's mode.
-func (m *member) rightWay(kubeconfig []byte) error {
+// usesTunnel returns nil if a kubeconfig leads through the tunnel in this member's mode.
+func (m *member) usesTunnel(kubeconfig []byte) error {
 	e, err := entry(kubeconfig, m.Name)
 	if err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// row is a package and a test that docs/kubeconfigs-reference.md names.
+// row matches a package and a test that docs/kubeconfigs-reference.md names.
 var row = regexp.MustCompile("`((?:test|pkg|cmd)/[a-z/]+)` (Test[A-Za-z]+)((?:/[A-Za-z0-9_-]+)*)")
 
-// TestEveryRowHasItsTest looks for each test that stands behind a row of the document.
+// TestEveryRowHasItsTest checks that every test that a row of the document names exists.
 func TestEveryRowHasItsTest(t *testing.T) {
 	const root = "../.."
 	text, err := os.ReadFile(filepath.Join(root, "docs", "kubeconfigs-reference.md"))
@@ -69,16 +69,16 @@ func TestEveryRowHasItsTest(t *testing.T) {
 	}
 }
 
-// modes are those in which a kubeconfig can be written.
+// modes are the modes of a kubeconfig.
 var modes = []string{
 	string(v1alpha1.KubeconfigModeSNI), string(v1alpha1.KubeconfigModeConnect), string(v1alpha1.KubeconfigModeHTTPProxy), string(v1alpha1.KubeconfigModeHTTPSProxy),
 	string(v1alpha1.KubeconfigModeSOCKS5), string(v1alpha1.KubeconfigModeAddress),
 }
 
-// combinations are which modes, and which providers, have a row for which event.
+// combinations holds which modes and providers have a row for an event.
 type combinations map[string]bool
 
-// note takes a row: | modes | providers | events, with more words after the first of each | test |.
+// note adds a row: | modes | providers | events, with more words after the first of each | test |.
 func (c combinations) note(line string) {
 	columns := strings.Split(line, "|")
 	if len(columns) < 4 {
@@ -95,7 +95,7 @@ func (c combinations) note(line string) {
 	}
 }
 
-// list are the parts of a column.
+// list splits a column.
 func list(column string) (all []string) {
 	for part := range strings.FieldsFuncSeq(column, func(r rune) bool { return r == ',' || r == ';' }) {
 		all = append(all, strings.Trim(part, " `"))
@@ -103,7 +103,7 @@ func list(column string) (all []string) {
 	return all
 }
 
-// hasText says whether a text is in the tests of a package.
+// hasText reports whether the tests of a package contain a text.
 func hasText(t *testing.T, dir, part string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))

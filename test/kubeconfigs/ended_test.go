@@ -18,7 +18,7 @@ import (
 
 // ends proves that a workload cluster can leave Fairlead and come back, and that Cluster API removes it in the end.
 func (m *member) ends(t *testing.T) {
-	if m.mode == v1alpha1.KubeconfigModeConnect { // the other one's worker goes with it
+	if m.mode == v1alpha1.KubeconfigModeConnect { // the other member's worker is deleted with its Cluster
 		that(t, "Cluster API removes a worker's Node through the tunnel when its Machine goes", m.workerLeaves)
 	}
 	that(t, "opting out gives the kubeconfig back as KCP wrote it", m.optsOut)
@@ -26,8 +26,8 @@ func (m *member) ends(t *testing.T) {
 	that(t, "Cluster API removes a whole workload cluster, and nothing of it is left", m.isDeleted)
 }
 
-// optsInAgain brings a Cluster back that has opted out. Its tunnel is another one, so the edges of before lead nowhere, and one is
-// started anywhere in the network of the workload cluster.
+// optsInAgain brings back a Cluster that has opted out. It gets another tunnel, so the old edges are useless, and a new
+// edge is started anywhere in the network of the workload cluster.
 func (m *member) optsInAgain(t *testing.T) {
 	begin := time.Now()
 	must(t, m.optIn(t.Context()))
@@ -36,7 +36,7 @@ func (m *member) optsInAgain(t *testing.T) {
 	_, err = m.lab.StartEdge("edge-"+m.Name, bootstrap)
 	must(t, err)
 	within(t, time.Minute, "", m.leadsThrough)
-	within(t, time.Minute, "", m.tunnelSays(v1alpha1.ConditionReady, metav1.ConditionTrue))
+	within(t, time.Minute, "", m.tunnelHasStatus(v1alpha1.ConditionReady, metav1.ConditionTrue))
 	kubeconfig, err := m.Kubeconfig(t.Context())
 	must(t, err)
 	_, err = m.lab.Kubectl(t.Context(), kubeconfig, "get", "--raw=/readyz")
@@ -44,7 +44,7 @@ func (m *member) optsInAgain(t *testing.T) {
 	measured("opted_in_again_s", time.Since(begin).Seconds())
 }
 
-// optsOut proves that a Cluster without the label has the kubeconfig again that KCP wrote.
+// optsOut proves that a Cluster without the label has the kubeconfig that KCP wrote.
 func (m *member) optsOut(t *testing.T) {
 	cluster, err := m.Get(t.Context())
 	must(t, err)
@@ -78,7 +78,7 @@ func (m *member) hasNoTunnel(ctx context.Context) error {
 	return nil
 }
 
-// sameOwner is no error if nothing but the way changed that a kubeconfig Secret says.
+// sameOwner returns an error if anything in a kubeconfig Secret changed except the server that it leads to.
 func sameOwner(before, after *corev1.Secret) error {
 	old, err := clientcmd.Load(before.Data["value"])
 	if err != nil {
@@ -102,7 +102,7 @@ func sameOwner(before, after *corev1.Secret) error {
 	return nil
 }
 
-// workerLeaves proves that a Node is drained and removed through the tunnel when its Machine goes.
+// workerLeaves proves that a Node is drained and removed through the tunnel when its Machine is deleted.
 func (m *member) workerLeaves(t *testing.T) {
 	inside, err := m.Inside(t.Context())
 	must(t, err)
@@ -124,8 +124,8 @@ func (m *member) workerLeaves(t *testing.T) {
 	})
 }
 
-// isDeleted proves that nothing is left of a workload cluster that Cluster API removes. It neither drains nor removes Nodes of
-// a Cluster that is being deleted.
+// isDeleted proves that nothing is left of a workload cluster that Cluster API removes. Cluster API neither drains nor
+// removes the Nodes of a Cluster that is being deleted.
 func (m *member) isDeleted(t *testing.T) {
 	must(t, m.Delete(t.Context()))
 	within(t, 2*changed, "deleted_s", m.Gone)

@@ -19,13 +19,14 @@ import (
 )
 
 const (
-	// edgePod is the name of the edges' static Pods, without that of their machine.
+	// edgePod is the name of the edges' static Pods without the suffix of their machine.
 	edgePod = "fairlead-edge-"
-	// servingCertificate is the apiserver's, on its machine.
+	// servingCertificate is the path of the apiserver's certificate on its machine.
 	servingCertificate = "/etc/kubernetes/pki/apiserver.crt"
 )
 
-// upgradesInPlace proves that kubeadm's own upgrade of a machine leaves the edge on it alone. Cluster API does no such thing: people do.
+// upgradesInPlace proves that kubeadm's own upgrade of a machine does not affect its edge. Users do this; Cluster API
+// does not.
 func (m *member) upgradesInPlace(t *testing.T) {
 	next, err := m.lab.NextVersion(t.Context())
 	must(t, err)
@@ -64,7 +65,7 @@ func (m *member) upgradesInPlace(t *testing.T) {
 	})
 }
 
-// controlPlaneMachine is the only machine of the control plane.
+// controlPlaneMachine returns the only machine of the control plane.
 func (m *member) controlPlaneMachine(t *testing.T) *infra.Machine {
 	t.Helper()
 	machines, err := m.machines(t.Context())
@@ -78,8 +79,9 @@ func (m *member) controlPlaneMachine(t *testing.T) *infra.Machine {
 	return nil
 }
 
-// kubeadmUpgrade runs the newer kubeadm on a machine. It checks that a Job can run if there is a Node to run it; machines here run none,
-// so all Nodes are cordoned meanwhile. Nor is there a container runtime to ask for its version, or to pull images.
+// kubeadmUpgrade runs the newer kubeadm on a machine. kubeadm checks that a Job can run if there is a schedulable Node.
+// Machines here run no Jobs, so all Nodes are cordoned meanwhile. There is also no container runtime to report its
+// version or to pull images.
 func (m *member) kubeadmUpgrade(t *testing.T, machine *infra.Machine, version string) {
 	t.Helper()
 	m.kubectlNodes(t, "cordon")
@@ -104,7 +106,8 @@ func (m *member) kubectlNodes(t *testing.T, verb string) {
 	}
 }
 
-// edgeOn is all that is known of the edge on a machine: its files, its Pod and its enrolment. One that is not ready is an error.
+// edgeOn describes the edge on a machine: its files, its Pod and its enrolment. It returns an error if the edge is not
+// ready.
 func (m *member) edgeOn(ctx context.Context, machine *infra.Machine) (string, error) {
 	var text strings.Builder
 	for _, path := range []string{inject.ManifestPath, inject.BootstrapPath} {

@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// changed bounds how long Cluster API may take for one machine more or less.
+// changed bounds how long Cluster API may take to add or remove one machine.
 const changed = 5 * time.Minute
 
-// kept proves that what Cluster API does to a workload cluster that runs passes through the tunnel.
+// kept proves that everything that Cluster API does to a running workload cluster works through the tunnel.
 func (m *member) kept(t *testing.T) {
 	that(t, "a port-forward to etcd passes over WebSocket, as KCP asks for it", func(t *testing.T) { m.portForward(t, "true") })
 	that(t, "a port-forward to etcd passes over SPDY, to which KCP falls back", func(t *testing.T) { m.portForward(t, "false") })
@@ -38,8 +38,9 @@ func (m *member) kept(t *testing.T) {
 	}
 }
 
-// portForward speaks TLS with etcd through a port-forward of kubectl, which has KCP's dialers. The protocol is asked for by
-// kubectl's own variable, and looked for in what kubectl says that it sent: WebSocket begins with GET, SPDY with POST.
+// portForward connects to etcd with TLS through a port-forward of kubectl, which uses the same dialers as KCP.
+// kubectl's own variable selects the protocol, and kubectl's log proves which one was used: WebSocket begins with GET,
+// SPDY with POST.
 func (m *member) portForward(t *testing.T, webSockets string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -79,7 +80,7 @@ func (m *member) portForward(t *testing.T, webSockets string) {
 	}
 }
 
-// speakToEtcd shakes hands with the etcd of the workload cluster, and with no other server.
+// speakToEtcd completes a TLS handshake with the etcd of the workload cluster, and fails with any other server.
 func (m *member) speakToEtcd(ctx context.Context, address string) error {
 	secret, err := m.Secret(ctx, "-etcd")
 	if err != nil {
@@ -99,7 +100,7 @@ func (m *member) speakToEtcd(ctx context.Context, address string) error {
 	return tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "localhost", Certificates: []tls.Certificate{pair}}).HandshakeContext(ctx)
 }
 
-// hasLine says whether a line holds all parts.
+// hasLine reports whether one line contains all parts.
 func hasLine(text string, parts ...string) bool {
 	for line := range strings.Lines(text) {
 		all := true
@@ -119,7 +120,7 @@ func (m *member) scalesUp(t *testing.T) {
 	within(t, changed, "", m.hasEdges(3))
 }
 
-// hasEdges is the condition that so many edges are live in the status of the Tunnel.
+// hasEdges returns a condition that is nil once the status of the Tunnel has the given number of live edges.
 func (m *member) hasEdges(count int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		tunnel, err := m.Tunnel(ctx)
@@ -153,7 +154,7 @@ func (m *member) workerJoins(t *testing.T) {
 	})
 }
 
-// workers are the Machines that are not of the control plane.
+// workers returns the Machines that do not belong to the control plane.
 func (m *member) workers(ctx context.Context) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
 	err := m.lab.Management.Client.List(ctx, list, client.InNamespace(m.Namespace),

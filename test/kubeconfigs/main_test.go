@@ -1,11 +1,11 @@
-// Package kubeconfigs proves that Cluster API itself brings up, changes and removes workload clusters which it reaches only
-// through the tunnel: its core, KubeadmControlPlane and kubeadm bootstrap managers against a real management apiserver, and
-// machines in network namespaces in which kubeadm makes real control planes out of the bootstrap data. The names of its tests
-// are the promises.
+// Package kubeconfigs proves that Cluster API itself creates, changes and removes workload clusters that it reaches
+// only through the tunnel. Its core, KubeadmControlPlane and kubeadm bootstrap managers run with a real management
+// apiserver, and kubeadm makes real control planes from the bootstrap data on machines in network namespaces. The names
+// of its tests are the promises.
 //
-// Two workload clusters live side by side, one in each mode: the serving certificates of the first have its tunnel hostname,
-// those of the second don't. At the end both are moved to a second management cluster. With -short only the first machine of
-// each comes up.
+// Two workload clusters run side by side, one in each mode: the serving certificates of the first contain its tunnel
+// hostname, the ones of the second do not. At the end both are moved to a second management cluster. With -short only
+// the first machine of each is created.
 package kubeconfigs
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// What every test here says, in short.
+// Short names for the functions of package promise.
 var (
 	that     = promise.That
 	measured = promise.Measured

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// move proves that clusterctl takes all Clusters of a namespace to a second management cluster with gateways of its own, and
-// their edges are there before them. It returns the members as the second management cluster has them.
+// move proves that clusterctl moves all Clusters of a namespace to a second management cluster with its own gateways,
+// and that their edges are enrolled there in advance. It returns the members of the second management cluster.
 func move(t *testing.T, first, second *lab.Lab, members []*member) []*member {
 	target, err := first.SecondKubeconfig(t.Context(), second)
 	must(t, err)
@@ -52,12 +52,12 @@ func move(t *testing.T, first, second *lab.Lab, members []*member) []*member {
 			within(t, time.Minute, "", m.decided)
 			within(t, time.Minute, "", m.leadsThrough)
 		})
-		that(t, "no edge of "+m.Name+" is revoked, neither here nor by the deletion at the source", func(t *testing.T) { members[i].leftInPeace(t, m) })
+		that(t, "no edge of "+m.Name+" is revoked, neither here nor by the deletion at the source", func(t *testing.T) { members[i].sourceIsClean(t, m) })
 	}
 	return moved
 }
 
-// isEnrolled is the condition that the prepared Tunnel has an edge on record.
+// isEnrolled returns nil once the prepared Tunnel has recorded an edge.
 func (m *member) isEnrolled(ctx context.Context) error {
 	tunnel, err := m.Tunnel(ctx)
 	if err != nil {
@@ -69,17 +69,18 @@ func (m *member) isEnrolled(ctx context.Context) error {
 	return nil
 }
 
-// leadsThrough is the condition that the kubeconfig leads through the tunnel, by this member's mode.
+// leadsThrough returns nil once the kubeconfig leads through the tunnel in this member's mode.
 func (m *member) leadsThrough(ctx context.Context) error {
 	kubeconfig, err := m.Kubeconfig(ctx)
 	if err != nil {
 		return err
 	}
-	return m.rightWay(kubeconfig)
+	return m.usesTunnel(kubeconfig)
 }
 
-// leftInPeace checks that the source has neither the Tunnel nor a record of its end, and that no edge is revoked at the target.
-func (m *member) leftInPeace(t *testing.T, target *member) {
+// sourceIsClean checks that the source has neither the Tunnel nor a record of its end, and that no edge is revoked at the
+// target.
+func (m *member) sourceIsClean(t *testing.T, target *member) {
 	if _, err := m.Tunnel(t.Context()); !apierrors.IsNotFound(err) {
 		t.Errorf("reading the Tunnel at the source: %v, want not found", err)
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// reportCommand makes a machine report how it boots; the program is in its image.
+// reportCommand makes a machine report how it boots. The program is in the machine's image.
 const reportCommand = "edge-agent report --detach || true"
 
-// reportBoots makes the machines of a control plane report how they boot, unless they are to be silent.
+// reportBoots makes the machines of a control plane report how they boot, unless the member is silent.
 func (m *member) reportBoots(config map[string]any) error {
 	if m.breaks != "" {
 		commands, _, err := unstructured.NestedSlice(config, "preKubeadmCommands")
@@ -41,7 +41,7 @@ func (m *member) reportBoots(config map[string]any) error {
 		"path": "/etc/fairlead/report.yaml", "permissions": "0600", "contentFrom": map[string]any{"secret": secret},
 	})
 	commands, _, err := unstructured.NestedSlice(config, "preKubeadmCommands")
-	config["preKubeadmCommands"] = append([]any{reportCommand}, commands...) // before anything that can fail
+	config["preKubeadmCommands"] = append([]any{reportCommand}, commands...) // before every command that can fail
 	return err
 }
 
@@ -49,7 +49,7 @@ func (m *member) controlPlaneReports(t *testing.T) { m.reported(t, m.machines) }
 
 func (m *member) workersReport(t *testing.T) { m.reported(t, m.workers) }
 
-// reported checks that all of some machines have said that they booted well.
+// reported checks that all machines of a list have reported a successful boot.
 func (m *member) reported(t *testing.T, list func(context.Context) ([]clusterv1.Machine, error)) {
 	t.Helper()
 	within(t, time.Minute, "", func(ctx context.Context) error {
@@ -67,19 +67,19 @@ func (m *member) reported(t *testing.T, list func(context.Context) ([]clusterv1.
 }
 
 const (
-	// breakCA makes kubeadm init fail, as an image or a file of a user's can: preflight does not read the CA.
+	// breakCA makes kubeadm init fail like a broken image or user file would, because preflight does not read the CA.
 	breakCA = "echo broken > /etc/kubernetes/pki/ca.crt"
-	// reportAfter is when a machine that is silent is said to be so; ten minutes is more than a test has.
+	// reportAfter is when a silent machine is reported as silent. The default of ten minutes is too long for a test.
 	reportAfter = time.Minute
 )
 
-// bootsFail proves that a machine of a control plane that KCP makes says what failed on it, and that one which says nothing is told
-// apart. Nobody else could tell: both have no apiserver yet.
+// bootsFail proves that a machine of a KCP control plane reports what failed on it, and that a machine without a report
+// is marked as such. There is no other source of this information: neither has an apiserver yet.
 func bootsFail(t *testing.T, l *lab.Lab) {
 	failing, silent := newMember(l, "kyiv", v1alpha1.KubeconfigModeSNI), newMember(l, "lima", v1alpha1.KubeconfigModeSNI)
 	silent.silent = true
 	for _, m := range []*member{failing, silent} {
-		m.Namespace, m.breaks = "boots", breakCA // a namespace that is not moved
+		m.Namespace, m.breaks = "boots", breakCA // in a namespace that is not moved
 		must(t, m.create(t.Context()))
 		must(t, m.optIn(t.Context()))
 	}
@@ -105,8 +105,8 @@ func bootsFail(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// booted waits until the one machine of a control plane has failed for a reason, by its condition and by an event on its Machine,
-// and returns what the condition says.
+// booted waits until the only machine of a control plane has failed for a reason, according to its condition and an
+// event on its Machine. It returns the condition's message.
 func (m *member) booted(t *testing.T, reason string) (message string) {
 	t.Helper()
 	clients, err := kubernetes.NewForConfig(m.lab.Management.Config)

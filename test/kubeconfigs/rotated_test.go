@@ -22,17 +22,18 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// nearExpiry is how long a client certificate has that KCP replaces: it does so from six months on.
+// nearExpiry is the remaining validity of a client certificate that KCP replaces. KCP does so when less than six months
+// remain.
 const nearExpiry = 30 * 24 * time.Hour
 
-// version is one version of the kubeconfig Secret, as every reader of it could have seen it.
+// version is one version of the kubeconfig Secret, as a watch observed it.
 type version struct {
-	at       time.Time
-	rotated  bool // its certificate is not near its end
-	wrongWay error
+	at        time.Time
+	rotated   bool // its certificate is not about to expire
+	elsewhere error
 }
 
-// rotatesUnaided proves that the controller alone puts the kubeconfig right after KCP has rotated its certificate.
+// rotatesUnaided proves that the controller alone corrects the kubeconfig after KCP has rotated its certificate.
 func (m *member) rotatesUnaided(t *testing.T) {
 	that(t, "after KCP's rotation of the client certificate the controller alone brings the way through the tunnel back", func(t *testing.T) {
 		wrong := m.rotate(t)
@@ -47,7 +48,7 @@ func (m *member) rotatesUnaided(t *testing.T) {
 	})
 }
 
-// rotates proves that nobody ever reads a kubeconfig that leads elsewhere, though KCP writes one.
+// rotates proves that no reader ever gets a kubeconfig that leads elsewhere, although KCP writes one.
 func (m *member) rotates(t *testing.T) {
 	that(t, "KCP rotates the client certificate, and no version of the kubeconfig ever leads elsewhere", func(t *testing.T) {
 		wrong := m.rotate(t)
@@ -60,8 +61,8 @@ func (m *member) rotates(t *testing.T) {
 	})
 }
 
-// rotate makes the client certificate one that expires soon, waits until KCP has made another, and returns for how long the
-// Secret led elsewhere in the meantime.
+// rotate replaces the client certificate by one that expires soon, waits until KCP has replaced that, and returns how
+// long the Secret led elsewhere in between.
 func (m *member) rotate(t *testing.T) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -80,12 +81,12 @@ func (m *member) rotate(t *testing.T) time.Duration {
 		if !ok {
 			t.Fatalf("the watch brings %v", event.Object)
 		}
-		v := version{at: time.Now(), wrongWay: m.rightWay(secret.Data["value"])}
+		v := version{at: time.Now(), elsewhere: m.usesTunnel(secret.Data["value"])}
 		notAfter, err := m.clientCertificateEnd(secret.Data["value"])
 		must(t, err)
 		v.rotated = time.Until(notAfter) > 2*nearExpiry
 		seen = append(seen, v)
-		if v.rotated && v.wrongWay == nil {
+		if v.rotated && v.elsewhere == nil {
 			break
 		}
 	}
@@ -95,15 +96,15 @@ func (m *member) rotate(t *testing.T) time.Duration {
 	measured("rotated_s", time.Since(begin).Seconds())
 	var wrong time.Duration
 	for i, v := range seen[:len(seen)-1] {
-		if v.wrongWay != nil {
-			t.Logf("for %s: %v", seen[i+1].at.Sub(v.at), v.wrongWay)
+		if v.elsewhere != nil {
+			t.Logf("for %s: %v", seen[i+1].at.Sub(v.at), v.elsewhere)
 			wrong += seen[i+1].at.Sub(v.at)
 		}
 	}
 	return wrong
 }
 
-// clientCertificateEnd is when the client certificate of a kubeconfig ends.
+// clientCertificateEnd returns when the client certificate of a kubeconfig expires.
 func (m *member) clientCertificateEnd(kubeconfig []byte) (time.Time, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -123,7 +124,7 @@ func (m *member) clientCertificateEnd(kubeconfig []byte) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("the kubeconfig of %s has no user", m)
 }
 
-// expireSoon gives the kubeconfig a client certificate that is near its end, as if half a year had gone by.
+// expireSoon gives the kubeconfig a client certificate that expires soon, as if half a year had passed.
 func (m *member) expireSoon(ctx context.Context) error {
 	authority, err := m.Secret(ctx, "-ca")
 	if err != nil {
@@ -150,7 +151,7 @@ func (m *member) expireSoon(ctx context.Context) error {
 	return m.lab.Management.Client.Update(ctx, secret)
 }
 
-// issueShort issues a certificate for the user that KCP gives a kubeconfig.
+// issueShort issues a certificate for the user of KCP's kubeconfigs.
 func issueShort(caCertificate, caKey []byte) (certificatePEM, keyPEM []byte, err error) {
 	authority, err := tls.X509KeyPair(caCertificate, caKey)
 	if err != nil {

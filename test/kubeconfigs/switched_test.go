@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// TestSwitchOver proves how Cluster API comes to use the tunnel of a workload cluster that it reached directly before.
+// TestSwitchOver proves how Cluster API starts to use the tunnel of a workload cluster that it reached directly before.
 func TestSwitchOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes two minutes")
@@ -44,7 +44,7 @@ func TestSwitchOver(t *testing.T) {
 	must(t, err)
 	that(t, "after opting in the kubeconfig leads through the tunnel at once", func(t *testing.T) {
 		within(t, time.Minute, "opted_in_s", m.leadsThrough)
-		within(t, time.Minute, "", m.tunnelSays(v1alpha1.ConditionTunnelReady, metav1.ConditionTrue))
+		within(t, time.Minute, "", m.tunnelHasStatus(v1alpha1.ConditionTunnelReady, metav1.ConditionTrue))
 	})
 	that(t, "while the old way works, Cluster API stays on it, and the Tunnel says so", func(t *testing.T) {
 		within(t, time.Minute, "", m.notSwitched)
@@ -60,11 +60,11 @@ func TestSwitchOver(t *testing.T) {
 		}
 	})
 	that(t, "then the Tunnel says that the switch is complete", func(t *testing.T) {
-		within(t, 3*time.Minute, "", m.tunnelSays(v1alpha1.ConditionKubeconfigSwitched, metav1.ConditionTrue))
+		within(t, 3*time.Minute, "", m.tunnelHasStatus(v1alpha1.ConditionKubeconfigSwitched, metav1.ConditionTrue))
 	})
 }
 
-// connectedTo is the condition that a process has a connection to one address and none to another.
+// connectedTo returns nil if a process has a connection to one address and none to another.
 func connectedTo(p *proc.Process, wanted, other netip.AddrPort) func(context.Context) error {
 	return func(context.Context) error {
 		remotes, err := p.Remotes()
@@ -78,7 +78,7 @@ func connectedTo(p *proc.Process, wanted, other netip.AddrPort) func(context.Con
 	}
 }
 
-// notSwitched is the condition that the Tunnel says that managers may still use the way before, and for how long.
+// notSwitched returns nil once the Tunnel reports that managers may still use the previous server, and for how long.
 func (m *member) notSwitched(ctx context.Context) error {
 	tunnel, err := m.Tunnel(ctx)
 	if err != nil {

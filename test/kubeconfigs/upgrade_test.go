@@ -16,7 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// rollsOut proves that Cluster API brings all machines to another version of Kubernetes by replacing them, through the tunnel.
+// rollsOut proves that Cluster API upgrades all machines to another version of Kubernetes by replacing them, through
+// the tunnel.
 func (m *member) rollsOut(t *testing.T) {
 	next, err := m.lab.NextVersion(t.Context())
 	must(t, err)
@@ -52,7 +53,7 @@ func (m *member) rollsOut(t *testing.T) {
 	})
 }
 
-// setVersions asks for a version, as a user does: that of the control plane and that of the workers.
+// setVersions sets the version of the control plane and of the workers, as a user does.
 func (m *member) setVersions(ctx context.Context, version string) error {
 	controlPlane, err := m.controlPlane(ctx)
 	if err != nil {
@@ -66,17 +67,17 @@ func (m *member) setVersions(ctx context.Context, version string) error {
 	)
 }
 
-// rollout is what KCP does to the machines of a member, as far as it was seen.
+// rollout observes what KCP does to the machines of a member.
 type rollout struct {
 	*member
 	version string
 	size    int
 	old     []string // machines, by name
 	now     []string
-	wrong   error // what must not have been at any time
+	wrong   error // a violation that was observed at any time
 }
 
-// isDone is the condition that all machines are new ones of the version, or that something was wrong on the way there.
+// isDone returns nil once all machines are new and of the version, or after a violation.
 func (r *rollout) isDone(ctx context.Context) error {
 	machines, err := r.machines(ctx)
 	if err != nil {
@@ -86,7 +87,7 @@ func (r *rollout) isDone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.wrong = errors.Join(r.oneByOne(machines), r.rightWay(kubeconfig)); r.wrong != nil {
+	if r.wrong = errors.Join(r.oneByOne(machines), r.usesTunnel(kubeconfig)); r.wrong != nil {
 		return nil
 	}
 	r.now = names(machines)
@@ -98,7 +99,7 @@ func (r *rollout) isDone(ctx context.Context) error {
 	return errors.Join(r.hasMachines(r.size)(ctx), r.upToDate(r.version, r.size)(ctx))
 }
 
-// oneByOne is an error if more than one machine is being replaced, or a new one has another version.
+// oneByOne returns an error if more than one machine is being replaced, or if a new one has another version.
 func (r *rollout) oneByOne(machines []clusterv1.Machine) error {
 	staying := 0
 	for i := range machines {
@@ -115,7 +116,7 @@ func (r *rollout) oneByOne(machines []clusterv1.Machine) error {
 	return nil
 }
 
-// names are those of machines, in order.
+// names returns the sorted names of machines.
 func names(machines []clusterv1.Machine) []string {
 	var all []string
 	for i := range machines {
@@ -125,7 +126,8 @@ func names(machines []clusterv1.Machine) []string {
 	return all
 }
 
-// upToDate is the condition that KCP has nothing to do: every machine is as it is to be, and it has looked since the last change.
+// upToDate returns a condition that is nil once KCP has nothing to do: every machine is as specified, and KCP has
+// observed the last change.
 func (m *member) upToDate(version string, count int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		object, err := m.controlPlane(ctx)
@@ -145,7 +147,7 @@ func (m *member) upToDate(version string, count int) func(context.Context) error
 	}
 }
 
-// versionIs is the condition that an apiserver says so through the tunnel.
+// versionIs returns a condition that is nil once the apiserver reports a version through the tunnel.
 func (m *member) versionIs(version string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		clients, err := m.Clients(ctx)
@@ -160,7 +162,7 @@ func (m *member) versionIs(version string) func(context.Context) error {
 	}
 }
 
-// edgesAreOf is the condition that the edges which have tunnels are those of some machines, one each.
+// edgesAreOf returns a condition that is nil once exactly the edges of the given machines have tunnels, one each.
 func (m *member) edgesAreOf(machines []string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		tunnel, err := m.Tunnel(ctx)
@@ -181,7 +183,7 @@ func (m *member) edgesAreOf(machines []string) func(context.Context) error {
 	}
 }
 
-// workerHas is the condition that there is one worker, and that its Node has a version.
+// workerHas returns a condition that is nil once there is one worker and its Node has a version.
 func (m *member) workerHas(version string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		workers, err := m.workers(ctx)

@@ -10,7 +10,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// TestClusterAPI proves that Cluster API makes, keeps, repairs, moves and removes workload clusters that it can't dial.
+// TestClusterAPI proves that Cluster API creates, keeps, repairs, moves and removes workload clusters that it cannot
+// dial.
 func TestClusterAPI(t *testing.T) {
 	proof.Need(t)
 	t.Parallel()
@@ -42,17 +43,17 @@ func TestClusterAPI(t *testing.T) {
 	lives(t, "ended", moved, (*member).ends)
 }
 
-// patient lets the only controller keep its lease while the processors are busy: one that starts again answers no webhook. And a
-// machine is said to be silent sooner than in life.
+// patient makes the only controller keep its lease while the processors are busy, because it serves no webhook while it
+// restarts. It also reports a silent machine earlier than by default.
 var patient = []string{"--leader-elect-lease=15s", "--boot-report-after=" + reportAfter.String()}
 
-// part is something else that happens at the same time.
+// part is a test that runs at the same time.
 type part struct {
 	name string
 	run  func(*testing.T)
 }
 
-// lives runs a part of all members' lives at the same time, and returns when all are through it.
+// lives runs one part of all members' lives at the same time, and returns when all have completed it.
 func lives(t *testing.T, name string, members []*member, run func(*member, *testing.T), beside ...part) {
 	t.Run(name, func(t *testing.T) {
 		for _, m := range members {
@@ -67,7 +68,8 @@ func lives(t *testing.T, name string, members []*member, run func(*member, *test
 	})
 }
 
-// initialised bounds how long Cluster API may take for the first machine of a workload cluster, on a machine with two cores.
+// initialised bounds how long Cluster API may take for the first machine of a workload cluster, on a machine with two
+// cores.
 const initialised = 8 * time.Minute
 
 // dial tries to open a connection in a network.

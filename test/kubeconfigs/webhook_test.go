@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 )
 
-// webhookName is that of Fairlead's webhook configuration.
+// webhookName is the name of Fairlead's webhook configuration.
 const webhookName = "fairlead-kubeconfigs"
 
-// withoutWebhook takes the webhook away while a function runs, as if no replica of the controller could be reached.
+// withoutWebhook removes the webhook while f runs, as if no replica of the controller could be reached.
 func withoutWebhook(t *testing.T, l *lab.Lab, f func()) {
 	t.Helper()
 	configuration := &admissionv1.MutatingWebhookConfiguration{}

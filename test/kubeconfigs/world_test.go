@@ -45,29 +45,29 @@ var healthCheckYAML string
 //go:embed testdata/workers.yaml
 var workersYAML string
 
-// member is a workload cluster that Cluster API makes.
+// member is a workload cluster that Cluster API creates.
 type member struct {
 	*lab.Cluster
-	lab  *lab.Lab // that manages it
+	lab  *lab.Lab // of its management cluster
 	mode v1alpha1.KubeconfigMode
 
-	begun  time.Time // when it was made
-	breaks string    // a command before kubeadm; empty: none
-	silent bool      // its machines don't report how they boot
+	begun  time.Time // when it was created
+	breaks string    // a command to run before kubeadm; may be empty
+	silent bool      // its machines do not report how they boot
 }
 
-// newMember says what a workload cluster is to be; nothing is made yet.
+// newMember describes a workload cluster. It creates nothing yet.
 func newMember(l *lab.Lab, name string, mode v1alpha1.KubeconfigMode) *member {
 	return &member{Cluster: l.Cluster(types.NamespacedName{Namespace: namespace, Name: name}), lab: l, mode: mode}
 }
 
-// fill puts a Cluster's names into a manifest.
+// fill inserts a Cluster's names into a manifest.
 func (m *member) fill(manifest string) []byte {
 	return []byte(strings.NewReplacer("NAMESPACE", m.Namespace, "NAME", m.Name).Replace(manifest))
 }
 
-// manifests are those that a user applies: the control plane brings its edges along. In mode connect its certificates don't
-// have the tunnel hostname.
+// manifests returns what a user applies. The control plane includes its edges. In mode connect its certificates do not
+// contain the tunnel hostname.
 func (m *member) manifests() ([]byte, error) {
 	var all [][]byte
 	for _, one := range bytes.Split(m.fill(clusterYAML), []byte("\n---\n")) {
@@ -110,8 +110,8 @@ func (m *member) inject(controlPlane map[string]any) error {
 	return unstructured.SetNestedMap(controlPlane, config, "spec", "kubeadmConfigSpec")
 }
 
-// addNames adds the tunnel hostname of the second installation to the serving certificates: a new name means new machines, so
-// it is there from the beginning.
+// addNames adds the tunnel hostname of the second installation to the serving certificates from the beginning, because
+// a new name requires new machines.
 func addNames(config map[string]any, key model.Key) error {
 	path := []string{"clusterConfiguration", "apiServer", "certSANs"}
 	names, _, err := unstructured.NestedStringSlice(config, path...)
@@ -144,8 +144,8 @@ func (m *member) controlPlane(ctx context.Context) (*unstructured.Unstructured, 
 	return m.Object(ctx, controlPlaneAPI, controlPlaneKind, m.Name)
 }
 
-// says is the condition that the control plane has a condition of a status.
-func (m *member) says(kind string, status metav1.ConditionStatus) func(context.Context) error {
+// hasStatus returns a condition that is nil once the control plane has a condition with a status.
+func (m *member) hasStatus(kind string, status metav1.ConditionStatus) func(context.Context) error {
 	return func(ctx context.Context) error {
 		object, err := m.controlPlane(ctx)
 		if err != nil {
@@ -155,8 +155,8 @@ func (m *member) says(kind string, status metav1.ConditionStatus) func(context.C
 	}
 }
 
-// tunnelSays is the condition that the Tunnel has a condition of a status.
-func (m *member) tunnelSays(kind string, status metav1.ConditionStatus) func(context.Context) error {
+// tunnelHasStatus returns a condition that is nil once the Tunnel has a condition with a status.
+func (m *member) tunnelHasStatus(kind string, status metav1.ConditionStatus) func(context.Context) error {
 	return func(ctx context.Context) error {
 		tunnel, err := m.Tunnel(ctx)
 		if err != nil {
@@ -190,7 +190,7 @@ func hasCondition(object *unstructured.Unstructured, kind string, status metav1.
 	return isCondition(conditions, kind, status)
 }
 
-// machines are the Machines of the control plane.
+// machines returns the Machines of the control plane.
 func (m *member) machines(ctx context.Context) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
 	err := m.lab.Management.Client.List(ctx, list, client.InNamespace(m.Namespace),
@@ -198,8 +198,8 @@ func (m *member) machines(ctx context.Context) ([]clusterv1.Machine, error) {
 	return list.Items, err
 }
 
-// hasMachines is the condition that the control plane has so many machines, all of them with a healthy etcd member and a
-// Node, and that none is on its way.
+// hasMachines returns a condition that is nil once the control plane has the given number of machines, each with a
+// healthy etcd member and a Node, and no machine is being created or deleted.
 func (m *member) hasMachines(count int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		machines, err := m.machines(ctx)
@@ -217,7 +217,7 @@ func (m *member) hasMachines(count int) func(context.Context) error {
 				return fmt.Errorf("machine %s: %w", machines[i].Name, err)
 			}
 		}
-		return m.says("EtcdClusterHealthy", metav1.ConditionTrue)(ctx)
+		return m.hasStatus("EtcdClusterHealthy", metav1.ConditionTrue)(ctx)
 	}
 }
 
@@ -231,10 +231,11 @@ func (m *member) scale(ctx context.Context, count int) error {
 	return m.lab.Management.Client.Patch(ctx, controlPlane, client.RawPatch(types.MergePatchType, patch))
 }
 
-// interval is how often a condition is looked at: each look costs the apiservers something, and there are many of them here.
+// interval is the time between two checks of a condition. Each check costs the apiservers something, and there are many
+// checks.
 const interval = 250 * time.Millisecond
 
-// within waits for a condition, notes how long it took, and fails the test when it takes longer than the limit.
+// within waits for a condition, records how long it took, and fails the test if it takes longer than the limit.
 func within(t *testing.T, limit time.Duration, figure string, condition func(context.Context) error) {
 	t.Helper()
 	begin := time.Now()

@@ -19,7 +19,8 @@ type accessLine struct {
 	In, Out, Duration float64
 }
 
-// accessLogged is the condition that there are lines about connections to a member: by both ways in, and of an edge.
+// accessLogged returns a condition that is nil once there are lines about connections to a member by both routes, and
+// about a connection of an edge.
 func accessLogged(s *world.World, m *world.Member) func(context.Context) error {
 	return func(context.Context) error {
 		seen := map[string]accessLine{}

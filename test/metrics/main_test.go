@@ -1,6 +1,7 @@
-// Package metrics proves that an installation that runs can be watched: a real Prometheus scrapes all programs and both Envoys, every query
-// of the dashboard and of the rules has an answer, and what is served is what the list says; and what people gather
-// of it has all of that, and no secret. Fairlead's programs and real Envoys run in network namespaces.
+// Package metrics proves that a running installation can be monitored. A real Prometheus scrapes all programs and both
+// Envoys. Every query of the dashboard and of the rules has an answer, and the programs serve exactly the metrics of
+// the list. A support bundle contains all of that, and no secret. Fairlead's programs and real Envoys run in network
+// namespaces.
 package metrics
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// What every test here says, in short.
+// Short names for the functions of package promise.
 var (
 	that       = promise.That
 	measured   = promise.Measured

@@ -23,11 +23,11 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// maxSeries is how many series one program may have in an installation with one workload cluster: what grows with workload clusters would be
-// seen here by its labels.
+// maxSeries is how many series one program may have in an installation with one workload cluster. Series that grow with
+// the number of workload clusters would be found by their labels.
 const maxSeries = 1500
 
-// TestMetrics has a real Prometheus scrape an installation that runs.
+// TestMetrics lets a real Prometheus scrape a running installation.
 func TestMetrics(t *testing.T) {
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{Lean: true, Gateways: 2, XDSServers: 2, TunnelDomain: string(world.Domain), LogLevel: "info", Metrics: true, AccessLog: "all"})
@@ -72,7 +72,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// up is the condition that all targets are scraped.
+// up returns nil once all targets are scraped.
 func (w *watcher) up(ctx context.Context) error {
 	up, err := w.query(ctx, "up == 1")
 	if err == nil && len(up) != len(w.targets) {
@@ -81,7 +81,7 @@ func (w *watcher) up(ctx context.Context) error {
 	return err
 }
 
-// families is what a target serves.
+// families returns the metrics of a target.
 func (w *watcher) families(ctx context.Context, name string) (map[string]*dto.MetricFamily, error) {
 	answer, err := w.scrape(ctx, name)
 	if err != nil {
@@ -101,7 +101,8 @@ func (w *watcher) families(ctx context.Context, name string) (map[string]*dto.Me
 	return parser.TextToMetricFamilies(strings.NewReader(string(body)))
 }
 
-// compare compares what programs serve with the list. What happens on one server alone need not be on the other.
+// compare compares the programs' metrics with the list. A metric may be missing on one server if it counts events that
+// only happened on another.
 func (w *watcher) compare(t *testing.T) {
 	served := map[listed.Program]map[string]*dto.MetricFamily{}
 	for name, target := range w.targets {
@@ -157,7 +158,7 @@ func (*watcher) labels(t *testing.T, m listed.Metric, f *dto.MetricFamily) {
 	}
 }
 
-// anonymous says that no label has a name of a workload cluster.
+// anonymous fails the test if a label contains the name of a workload cluster.
 func (w *watcher) anonymous(t *testing.T, m *world.Member) {
 	tunnel, err := m.Tunnel(t.Context())
 	must(t, err)
@@ -180,7 +181,7 @@ func (w *watcher) anonymous(t *testing.T, m *world.Member) {
 	}
 }
 
-// answers is the condition that an expression has a value.
+// answers returns a condition that is nil once an expression has a value.
 func (w *watcher) answers(expression string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		samples, err := w.query(ctx, expression)
@@ -191,7 +192,7 @@ func (w *watcher) answers(expression string) func(context.Context) error {
 	}
 }
 
-// quiet says that all rules are evaluated and none fires, and that what is recorded has a value.
+// quiet fails the test unless all rules are evaluated, no alert fires, and every recording rule has a value.
 func (w *watcher) quiet(t *testing.T) {
 	body, err := w.get(t.Context(), "/api/v1/rules", nil)
 	must(t, err)

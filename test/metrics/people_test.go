@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// inspection says where the xds-servers are asked, which have no Pods here.
+// inspection returns the flag with the addresses of the xds-servers, which have no Pods here.
 func inspection(s *world.World) string {
 	var all []string
 	for i := range s.XDSServers {
@@ -33,7 +33,8 @@ func inspection(s *world.World) string {
 	return "--xds-server=" + strings.Join(all, ",")
 }
 
-// roundTrips is the condition that `fairlead status` knows the round-trip time of every tunnel's gateway, as data and as people read it.
+// roundTrips returns a condition that is nil once `fairlead status` shows the round-trip time to every tunnel's
+// gateway, in JSON and in the table.
 func roundTrips(s *world.World, m *world.Member) func(context.Context) error {
 	return func(ctx context.Context) error {
 		out, err := s.Exec(ctx, "status", "-A", "-o", "json", inspection(s))
@@ -71,10 +72,10 @@ func roundTrips(s *world.World, m *world.Member) func(context.Context) error {
 	}
 }
 
-// plausible says whether a round-trip time can be that of a tunnel on one machine, in ms.
+// plausible reports whether a round-trip time, in ms, is possible for a tunnel on one machine.
 func plausible(rtt float64) bool { return rtt > 0 && rtt < 2000 }
 
-// gather proves what a support bundle of an installation that runs has: what its programs serve, and none of its secrets.
+// gather proves what a support bundle of a running installation contains: the metrics of its programs, and no secrets.
 func (w *watcher) gather(t *testing.T, s *world.World) {
 	t.Helper()
 	for _, target := range s.Targets() {
@@ -125,7 +126,7 @@ func (w *watcher) gather(t *testing.T, s *world.World) {
 
 func podName(target lab.Target) string { return "pod-" + target.Name }
 
-// servePod makes a Pod of a program, whose address leads to the figures that it serves in its network namespace.
+// servePod creates a Pod of a program, and forwards its address to the program's metrics in its network namespace.
 func (w *watcher) servePod(t *testing.T, s *world.World, target lab.Target) {
 	t.Helper()
 	at := s.Management.Endpoint.Addr()
@@ -148,7 +149,7 @@ func (w *watcher) servePod(t *testing.T, s *world.World, target lab.Target) {
 	must(t, s.Management.Client.Status().Update(t.Context(), pod))
 }
 
-// secretsOf are the texts that give away what is in the Secrets of the management cluster, each with where it is from.
+// secretsOf returns the secret texts in the Secrets of the management cluster, each with its origin.
 func secretsOf(t *testing.T, s *world.World) map[string]string {
 	t.Helper()
 	var list corev1.SecretList
@@ -173,7 +174,7 @@ func secretsOf(t *testing.T, s *world.World) map[string]string {
 	return all
 }
 
-// unpack are the files of a bundle.
+// unpack returns the files of a bundle.
 func unpack(t *testing.T, path string) map[string]string {
 	t.Helper()
 	file, err := os.Open(path)

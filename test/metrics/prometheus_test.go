@@ -23,16 +23,17 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// scrapeEvery is short, so that rates are there soon; alerts of the product have times of their own.
+// scrapeEvery is short, so that rates are available soon. The product's alerts have their own durations.
 const scrapeEvery = "1s"
 
 // watcher is a real Prometheus that scrapes an installation.
 type watcher struct {
 	url     string
-	targets map[string]lab.Target // by host, as Prometheus knows them
+	targets map[string]lab.Target // by host, as in Prometheus' configuration
 }
 
-// watch starts Prometheus with the rules that are deployed. The targets are in network namespaces, so it goes through a proxy.
+// watch starts Prometheus with the deployed rules. It scrapes through a proxy, because the targets are in network
+// namespaces.
 func watch(t *testing.T, s *world.World, edges ...*lab.Agent) *watcher {
 	t.Helper()
 	w := &watcher{targets: map[string]lab.Target{}}
@@ -75,7 +76,7 @@ func (w *watcher) config(t *testing.T, jobs map[string][]string, proxy string, r
 	return out
 }
 
-// serveProxy serves an HTTP proxy that knows the network namespace of each target, and returns its URL.
+// serveProxy serves an HTTP proxy that connects to each target in its network namespace, and returns the proxy's URL.
 func (w *watcher) serveProxy(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,7 +90,7 @@ func (w *watcher) serveProxy(t *testing.T) string {
 	return "http://" + listener.Addr().String()
 }
 
-// relay answers with what a target serves.
+// relay answers with the response of a target.
 func (w *watcher) relay(ctx context.Context, out http.ResponseWriter, name string) {
 	answer, err := w.scrape(ctx, name)
 	if err != nil {
@@ -102,7 +103,7 @@ func (w *watcher) relay(ctx context.Context, out http.ResponseWriter, name strin
 	_, _ = io.Copy(out, answer.Body)
 }
 
-// scrape asks a target as Prometheus does.
+// scrape sends the same request to a target as Prometheus.
 func (w *watcher) scrape(ctx context.Context, name string) (*http.Response, error) {
 	target, ok := w.targets[name]
 	if !ok {
@@ -115,7 +116,7 @@ func (w *watcher) scrape(ctx context.Context, name string) (*http.Response, erro
 	return (&http.Transport{DialContext: target.Namespace.DialContext, DisableKeepAlives: true}).RoundTrip(request)
 }
 
-// get asks Prometheus.
+// get sends a request to Prometheus.
 func (w *watcher) get(ctx context.Context, path string, query url.Values) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+path+"?"+query.Encode(), http.NoBody)
 	if err != nil {
@@ -139,7 +140,7 @@ type sample struct {
 	Value  [2]any            `json:"value"`
 }
 
-// query asks for the value of an expression now.
+// query returns the current value of an expression.
 func (w *watcher) query(ctx context.Context, expression string) ([]sample, error) {
 	body, err := w.get(ctx, "/api/v1/query", url.Values{"query": {expression}})
 	if err != nil {

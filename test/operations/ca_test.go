@@ -27,7 +27,7 @@ const (
 	stolenCA = "The key of the CA is stolen"
 )
 
-// caLost loses the Secrets of the CA, one after the other and then both: the table of the document.
+// caLost deletes the Secrets of the CA, one after the other and then both, and follows the table of the document.
 func (o *operations) caLost(t *testing.T) {
 	before := o.serial(t)
 	that(t, "the Secret fairlead-ca is made again within 10 s, with the same CA", func(t *testing.T) {
@@ -41,60 +41,60 @@ func (o *operations) caLost(t *testing.T) {
 	that(t, "without fairlead-ca-state the controller begins anew from fairlead-ca, and nothing ends", func(t *testing.T) {
 		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CAStateSecretName)))
 		o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
-		o.stays(t, before)
+		o.caUnchanged(t, before)
 	})
 	that(t, "a fairlead-ca-state that is damaged is reported with what to do, and deleting it is a cure", func(t *testing.T) {
 		damage := client.RawPatch(types.MergePatchType, []byte(`{"data":{"state.json":"bm90aGluZw=="}}`))
 		must(t, o.Management.Client.Patch(t.Context(), o.caSecret(v1alpha1.CAStateSecretName), damage))
-		o.within(t, o.oneSays("controller", "restore it from a backup, or delete it"))
-		must(t, o.well(t.Context()))
+		o.within(t, o.anyLogs("controller", "restore it from a backup, or delete it"))
+		must(t, o.healthy(t.Context()))
 		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CAStateSecretName)))
 		o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
-		o.stays(t, before)
+		o.caUnchanged(t, before)
 	})
 	that(t, "without both the controller makes another CA, and tunnels that are open stay so", func(t *testing.T) {
 		o.loseCA(t, before)
-		must(t, o.reached(t.Context()))
+		must(t, o.allReachable(t.Context()))
 	})
 	that(t, "a Pod that comes meanwhile, of an xds-server, is of the CA that nobody trusts", func(t *testing.T) {
 		o.kubelet.hold(func() {
 			must(t, o.XDSServerPods().End(1, grace))
 			must(t, o.XDSServerPods().Start(t.Context(), 1))
 		})
-		must(t, o.reached(t.Context()))
+		must(t, o.allReachable(t.Context()))
 	})
 	that(t, "the commands of the document put both back (the test starts the Pods), and every edge is back without a visit", func(t *testing.T) {
 		o.run(t, block(t, lostCA, 0))
-		measured("ca_back_s", o.within(t, func(ctx context.Context) error { // what the last command shows
+		measured("ca_back_s", o.within(t, func(ctx context.Context) error { // the output of the last command
 			now, err := o.rotation(ctx)
 			if err == nil && (len(now.CAs) != 1 || now.CAs[0].Serial != before) {
 				err = fmt.Errorf("the CAs are %+v", now.CAs)
 			}
 			return err
 		}).Seconds())
-		o.stays(t, before)
+		o.caUnchanged(t, before)
 	})
 	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
 }
 
-// slack is what a machine that is busy may take longer than the document says.
+// slack is how much longer than documented a busy machine may take.
 const slack = 5 * time.Second
 
-// stays fails the test unless the CA is the one that it was, nothing is wrong, and each edge is the one that it was.
-func (o *operations) stays(t *testing.T, serial string) {
+// caUnchanged fails the test unless the CA is unchanged, no problem is reported, and each edge is unchanged.
+func (o *operations) caUnchanged(t *testing.T, serial string) {
 	t.Helper()
 	if now := o.serial(t); now != serial {
 		t.Errorf("the CA was %s, is %s", serial, now)
 	}
-	o.within(t, o.well)
-	o.unvisited(t)
+	o.within(t, o.healthy)
+	o.edgesUnchanged(t)
 }
 
-// another enrols one more edge, and takes it away again.
+// another enrols one more edge, and removes it again.
 func (o *operations) another(t *testing.T) {
 	t.Helper()
 	e := o.enrol(t, o.clusters[0])
-	o.within(t, o.well)
+	o.within(t, o.healthy)
 	world.StopEdge(t, e.Agent)
 	o.edges = o.edges[:len(o.edges)-1]
 }
@@ -103,7 +103,7 @@ func (o *operations) caSecret(name string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: name}}
 }
 
-// hasCA is the condition that a Secret of the CA is there.
+// hasCA returns a condition that is nil once a Secret of the CA exists.
 func (o *operations) hasCA(name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		secret := o.caSecret(name)
@@ -111,8 +111,8 @@ func (o *operations) hasCA(name string) func(context.Context) error {
 	}
 }
 
-// oneSays is the condition that one of the replicas of a program says something in its log.
-func (o *operations) oneSays(program, text string) func(context.Context) error {
+// anyLogs returns a condition that is nil once one of a program's replicas has logged a text.
+func (o *operations) anyLogs(program, text string) func(context.Context) error {
 	return func(context.Context) error {
 		err := proc.HasText(o.LogFile(program), text)
 		if err != nil {
@@ -122,11 +122,11 @@ func (o *operations) oneSays(program, text string) func(context.Context) error {
 	}
 }
 
-// loseCA takes both Secrets away, and waits for another CA.
+// loseCA deletes both Secrets, and waits for a new CA.
 func (o *operations) loseCA(t *testing.T, before string) {
 	t.Helper()
 	lines := strings.SplitAfter(block(t, lostCA, 0), "\n")
-	o.run(t, strings.Join(lines[:3], "")) // the controller away, the Secrets deleted
+	o.run(t, strings.Join(lines[:3], "")) // stop the controller, delete the Secrets
 	o.run(t, strings.Join(lines[4:6], ""))
 	o.within(t, func(ctx context.Context) error {
 		now, err := o.rotation(ctx)
@@ -137,8 +137,8 @@ func (o *operations) loseCA(t *testing.T, before string) {
 	})
 }
 
-// reached is the condition that all workload clusters are reached, whatever status says.
-func (o *operations) reached(ctx context.Context) error {
+// allReachable returns nil if all workload clusters are reachable, whatever status reports.
+func (o *operations) allReachable(ctx context.Context) error {
 	for _, c := range o.clusters {
 		if err := c.Reach(ctx); err != nil {
 			return fmt.Errorf("reaching %s: %w", c, err)
@@ -147,11 +147,11 @@ func (o *operations) reached(ctx context.Context) error {
 	return nil
 }
 
-// caStolen has somebody take the CA's key, and proves that it is of no use after what the document says.
+// caStolen simulates the theft of the CA's key, and proves that the documented steps make the key useless.
 func (o *operations) caStolen(t *testing.T) {
 	thief := o.forge(t)
 	that(t, "whoever has the key of the CA is let in as any edge", func(t *testing.T) {
-		if code, err := o.knock(t.Context(), thief); code != http.StatusOK {
+		if code, err := o.requestTunnel(t.Context(), thief); code != http.StatusOK {
 			t.Fatalf("the gateway answers %d, %v", code, err)
 		}
 	})
@@ -169,27 +169,27 @@ func (o *operations) caStolen(t *testing.T) {
 			must(t, e.Terminate(grace))
 			e.Resume()
 		}
-		measured("ca_stolen_back_s", o.within(t, o.well).Seconds())
+		measured("ca_stolen_back_s", o.within(t, o.healthy).Seconds())
 	})
 	that(t, "no certificate of the old CA is accepted any more: not as an edge, nor by the control channel", func(t *testing.T) {
 		thief.Roots = world.Steal(t, o.edges[0].Agent).Roots
-		if code, err := o.knock(t.Context(), thief); err == nil {
+		if code, err := o.requestTunnel(t.Context(), thief); err == nil {
 			t.Errorf("the gateway answers %d", code)
 		}
 		if names, err := o.Outsider(thief).Fetch(t.Context(), thief.Subject.NodeID()); err == nil {
 			t.Errorf("the control channel gives it %q", names)
 		}
 	})
-	o.look(t)
+	o.inspect(t)
 	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
 }
 
-// knock asks a gateway for a tunnel.
-func (o *operations) knock(ctx context.Context, s outsider.Stolen) (int, error) {
+// requestTunnel requests a tunnel from a gateway.
+func (o *operations) requestTunnel(ctx context.Context, s outsider.Stolen) (int, error) {
 	return o.Outsider(s).Handshake(ctx, "gateway-0", outsider.Claim{Node: s.Subject.NodeID(), ID: world.Domain.TunnelID(s.Subject.ID)})
 }
 
-// forge makes a certificate like that of the first edge with the CA's key.
+// forge issues a certificate for the first edge's subject with the CA's key.
 func (o *operations) forge(t *testing.T) outsider.Stolen {
 	t.Helper()
 	secret := o.caSecret(v1alpha1.CASecretName)

@@ -16,7 +16,7 @@ var (
 	span  = regexp.MustCompile("`([^`]+)`")
 )
 
-// sections are the parts of a document by their headings, each up to the next heading of whatever level.
+// sections returns the parts of a document by their headings, each up to the next heading of any level.
 func sections(t *testing.T, file string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -35,7 +35,7 @@ func sections(t *testing.T, file string) map[string]string {
 	return all
 }
 
-// blocks are the fenced blocks of a language in a section, without the indentation of the list that they are in.
+// blocks returns the fenced blocks of a language in a section, without the indentation of lists.
 func blocks(section, language string) (all []string) {
 	for _, match := range fence.FindAllStringSubmatch(section, -1) {
 		if match[2] != language {
@@ -50,7 +50,7 @@ func blocks(section, language string) (all []string) {
 	return all
 }
 
-// block is one block of commands of a section of the document.
+// block returns one block of commands of a section of the document.
 func block(t *testing.T, heading string, number int) string {
 	t.Helper()
 	all := blocks(sections(t, document)[heading], "sh")
@@ -60,7 +60,7 @@ func block(t *testing.T, heading string, number int) string {
 	return all[number]
 }
 
-// command is the command of a section's text that begins with some words.
+// command returns the command in a section's text that begins with some words.
 func command(t *testing.T, heading, begin string) string {
 	t.Helper()
 	text := fence.ReplaceAllString(sections(t, document)[heading], "")
@@ -73,12 +73,12 @@ func command(t *testing.T, heading, begin string) string {
 	return ""
 }
 
-// proven are the blocks of commands that are run here, by their sections.
+// proven is the number of command blocks that the tests run, by section.
 var proven = map[string]int{
 	"Upgrade": 3, "Backup": 1, "The management cluster is lost": 2, lostCA: 1, stolenCA: 2, lostServers: 1, removing: 1,
 }
 
-// TestEveryBlockIsRun proves that no block of commands came into the document without being run here.
+// TestEveryBlockIsRun proves that the tests run every command block of the document.
 func TestEveryBlockIsRun(t *testing.T) {
 	found := map[string]int{}
 	for heading, text := range sections(t, document) {

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// look is how often the workloads are looked at.
-	look = 250 * time.Millisecond
-	// grace is how long a Pod has to end.
+	// syncInterval is the time between two syncs of the workloads.
+	syncInterval = 250 * time.Millisecond
+	// grace is how long a Pod may take to stop.
 	grace = 45 * time.Second
 )
 
-// kubelet plays what Kubernetes does with the Deployments and the StatefulSet of the installation: it starts, stops and replaces the processes that
-// the lab has for them, and writes their status. It has no more Pods than the lab has processes.
+// kubelet simulates what Kubernetes does with the Deployments and the StatefulSet of the installation: it starts, stops
+// and replaces the lab's processes, and writes the status. It has at most as many Pods as the lab has processes.
 type kubelet struct {
 	lab *lab.Lab
-	// begin is asked before Pods of a template are started: an error is that of a container which ends at once.
+	// begin is called before Pods of a template are started. An error simulates a container that exits at once.
 	begin func(context.Context, *corev1.PodTemplateSpec) error
 
 	mu    sync.Mutex // held while it works, and while there is no management cluster
@@ -35,7 +35,7 @@ type kubelet struct {
 	ended chan struct{}
 }
 
-// newKubelet begins to play while everything runs that the lab has.
+// newKubelet begins while all processes of the lab are running.
 func newKubelet(t *testing.T, l *lab.Lab) *kubelet {
 	t.Helper()
 	k := &kubelet{lab: l, runs: map[string]*corev1.PodTemplateSpec{}, ended: make(chan struct{})}
@@ -51,7 +51,7 @@ func newKubelet(t *testing.T, l *lab.Lab) *kubelet {
 
 func (k *kubelet) run(ctx context.Context) {
 	defer close(k.ended)
-	ticker := time.NewTicker(look)
+	ticker := time.NewTicker(syncInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -69,7 +69,8 @@ func (k *kubelet) run(ctx context.Context) {
 	}
 }
 
-// without runs a function while nobody starts or stops anything. Of what ran nothing runs then.
+// without runs a function that stops all processes, while the kubelet is paused. The kubelet then starts every workload
+// again.
 func (k *kubelet) without(do func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -77,25 +78,25 @@ func (k *kubelet) without(do func()) {
 	k.runs = map[string]*corev1.PodTemplateSpec{}
 }
 
-// hold runs a function while nobody else starts or stops anything.
+// hold runs a function while the kubelet is paused.
 func (k *kubelet) hold(do func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	do()
 }
 
-// err is what went wrong last.
+// err returns the last error.
 func (k *kubelet) err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.last
 }
 
-// sync brings one workload to what is asked for.
+// sync reconciles one workload.
 func (k *kubelet) sync(ctx context.Context, w workload) error {
 	err := w.read(ctx, k.lab.Management.Client)
 	if client.IgnoreNotFound(err) != nil {
-		return nil // the apiserver is away: what runs goes on
+		return nil // without an apiserver, running processes continue
 	}
 	running := k.runs[w.name()]
 	wanted := !apierrors.IsNotFound(err) && w.replicas() > 0

@@ -1,6 +1,6 @@
-// Package operations proves docs/operations.md: what it says is done on an installation that runs, with the commands that it shows, taken from the
-// document itself. Fairlead's programs, real Envoys, real apiservers and Cluster API run in network namespaces. There is no kubelet: what a
-// Deployment or a StatefulSet asks for is started and stopped by the test, which says so where it does.
+// Package operations proves docs/operations.md: it performs the documented procedures on a running installation, with
+// the commands of the document itself. Fairlead's programs, real Envoys, real apiservers and Cluster API run in network
+// namespaces. There is no kubelet: the tests start and stop what a Deployment or a StatefulSet requires.
 package operations
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// What every test here says, in short.
+// Short names for the functions of package promise.
 var (
 	that       = promise.That
 	measured   = promise.Measured

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// TestDisasters loses one thing after the other, and does what the document says.
+// TestDisasters destroys one part after the other, and follows the document to restore it.
 func TestDisasters(t *testing.T) {
 	t.Parallel()
 	o := newOperations(t, newest())
@@ -39,7 +39,7 @@ func TestDisasters(t *testing.T) {
 	t.Run("logs", func(t *testing.T) { o.Logs(t) })
 }
 
-// backup takes the backup from which everything is brought back, after a tunnel has ended.
+// backup takes the backup from which everything is restored, after a tunnel has ended.
 func (o *operations) backup(t *testing.T) {
 	o.endTunnel(t)
 	that(t, "the commands of the document take a backup, which others can't read", func(t *testing.T) {
@@ -47,11 +47,11 @@ func (o *operations) backup(t *testing.T) {
 		for _, file := range []string{"fairlead-ca.yaml", "fairlead-ended-tunnels.yaml", "clusters"} {
 			o.kept(t, file)
 		}
-		o.within(t, o.well)
+		o.within(t, o.healthy)
 	})
 }
 
-// managementLost loses the management cluster, and brings everything back from the backup.
+// managementLost deletes the management cluster, and restores everything from the backup.
 func (o *operations) managementLost(t *testing.T) {
 	before := o.serial(t)
 	that(t, "without the management cluster edges wait, and nobody visits them", func(t *testing.T) {
@@ -76,12 +76,12 @@ func (o *operations) managementLost(t *testing.T) {
 	that(t, "clusterctl brings the Clusters, and every edge is back by itself: the same edge, without an enrolment", func(t *testing.T) {
 		o.run(t, block(t, "The management cluster is lost", 1))
 		for _, c := range o.clusters {
-			must(t, c.SetProvisioned(t.Context())) // its provider does
+			must(t, c.SetProvisioned(t.Context())) // normally its provider does this
 		}
-		measured("management_back_s", o.within(t, o.well).Seconds())
-		o.unvisited(t)
+		measured("management_back_s", o.within(t, o.healthy).Seconds())
+		o.edgesUnchanged(t)
 	})
-	that(t, "an edge that was revoked, and one whose tunnel has ended, stay out", func(t *testing.T) { o.within(t, o.keptOut) })
+	that(t, "an edge that was revoked, and one whose tunnel has ended, stay out", func(t *testing.T) { o.within(t, o.stillRejected) })
 	that(t, "no copy of the CA's key is in an annotation", func(t *testing.T) {
 		secret := o.caSecret(v1alpha1.CASecretName)
 		must(t, o.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), secret))
@@ -94,10 +94,10 @@ func (o *operations) managementLost(t *testing.T) {
 	})
 }
 
-// snapshot loses the management cluster, and brings everything back from what etcd had.
+// snapshot deletes the management cluster, and restores everything from a snapshot of etcd.
 func (o *operations) snapshot(t *testing.T) {
 	late := o.enrol(t, o.clusters[0])
-	o.within(t, o.well)
+	o.within(t, o.healthy)
 	o.edges = o.edges[:len(o.edges)-1]
 	stolen := stolenEdge{late, world.Steal(t, late.Agent)}
 	revoke := strings.ReplaceAll(command(t, "The management cluster is lost", "fairlead edge revoke"), "NODE", stolen.stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
@@ -111,15 +111,15 @@ func (o *operations) snapshot(t *testing.T) {
 			must(t, o.LoseManagement())
 			must(t, o.RestoreEtcd(t.Context(), folder))
 		})
-		measured("snapshot_back_s", o.within(t, o.well).Seconds())
-		o.unvisited(t)
+		measured("snapshot_back_s", o.within(t, o.healthy).Seconds())
+		o.edgesUnchanged(t)
 	})
 	that(t, "a revocation since the snapshot is forgotten, and given again it holds", func(t *testing.T) {
-		if code, err := o.knock(t.Context(), stolen.stolen); code != http.StatusOK {
+		if code, err := o.requestTunnel(t.Context(), stolen.stolen); code != http.StatusOK {
 			t.Errorf("the gateway answers %d, %v: the document says more than is so", code, err)
 		}
 		o.run(t, revoke)
-		o.within(t, o.keptOut)
+		o.within(t, o.stillRejected)
 		must(t, o.refused(t.Context(), stolen))
 	})
 	if t.Failed() {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// install is what the document on installing says, with a kustomization of the reader's own, taken from there.
+// install follows the document on installing, with a kustomization like the reader's, taken from there.
 func (o *operations) install(ctx context.Context, l *lab.Lab) error {
 	kubeconfig, err := l.ManagementKubeconfig()
 	if err != nil {
@@ -31,7 +31,8 @@ func (o *operations) install(ctx context.Context, l *lab.Lab) error {
 	return nil
 }
 
-// wrapper adds to a command where the xds-servers are asked: they are found by forwarding ports of their Pods, which have no kubelet here.
+// wrapper adds the addresses of the xds-servers to commands. Outside of this test they are found by forwarding ports of
+// their Pods, which need a kubelet.
 const wrapper = `#!/bin/sh
 case "$1" in
 check|config) exec %[1]s "$@" --xds-server=%[2]s ;;
@@ -39,7 +40,7 @@ check|config) exec %[1]s "$@" --xds-server=%[2]s ;;
 esac
 `
 
-// prepare makes the folder in which an operator works, and finds the programs.
+// prepare makes the operator's working folder, and finds the programs.
 func (o *operations) prepare(l *lab.Lab, kubeconfig string) error {
 	servers := lab.InspectAddress(0) + "," + lab.InspectAddress(1)
 	if err := os.WriteFile(filepath.Join(o.path, "fairlead"), fmt.Appendf(nil, wrapper, newest().program("fairlead"), servers), 0o755); err != nil {
@@ -56,8 +57,8 @@ func (o *operations) prepare(l *lab.Lab, kubeconfig string) error {
 	return o.kustomize(o.version, map[string]string{})
 }
 
-// kustomize writes the kustomization of the document on installing, for a version of the repository, with its tag unless an image has another. The
-// lab's webhook has no Service, and its gateways listen on another port.
+// kustomize writes the kustomization of the document on installing, for a version of the repository, with its tag
+// unless an image has another. The lab's webhook has no Service, and its gateways listen on another port.
 func (o *operations) kustomize(v version, tags map[string]string) error {
 	text, err := os.ReadFile("../../docs/install.md")
 	if err != nil {
@@ -97,13 +98,13 @@ func (o *operations) kustomize(v version, tags map[string]string) error {
 	return os.WriteFile(filepath.Join(o.folder, "kustomization.yaml"), data, 0o644)
 }
 
-// commands keeps two of them from writing the same kubeconfig.
+// commands prevents concurrent writes of the same kubeconfig.
 var commands sync.Mutex
 
 // script runs commands as an operator does, in the management network.
 func (o *operations) script(ctx context.Context, l *lab.Lab, text string) (string, error) {
 	commands.Lock()
-	_, err := l.ManagementKubeconfig() // the management cluster may be another by now
+	_, err := l.ManagementKubeconfig() // the management cluster may have been replaced
 	commands.Unlock()
 	if err != nil {
 		return "", err
@@ -123,7 +124,7 @@ func (o *operations) script(ctx context.Context, l *lab.Lab, text string) (strin
 	return string(out), err
 }
 
-// run runs commands that have to succeed, and returns what they say.
+// run runs commands that have to succeed, and returns their output.
 func (o *operations) run(t *testing.T, text string) string {
 	t.Helper()
 	out, err := o.script(t.Context(), o.Lab, text)

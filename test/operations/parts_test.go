@@ -22,17 +22,17 @@ import (
 
 const (
 	lostServers = "The controller or all xds-servers are lost"
-	// away is how long xds-servers and controllers are away: renewals and dials happen meanwhile.
+	// away is how long xds-servers and controllers are down. Edges renew and dial in that time.
 	away = 15 * time.Second
 )
 
-// stolenEdge is an edge that was thrown out, and what lies on its disk.
+// stolenEdge is a revoked edge, and the content of its disk.
 type stolenEdge struct {
 	edge   *edge
 	stolen outsider.Stolen
 }
 
-// gatewaysLost loses one gateway with its disk, then all.
+// gatewaysLost destroys one gateway with its disk, then all.
 func (o *operations) gatewaysLost(t *testing.T) {
 	that(t, "one gateway is lost with its disk: the other serves, and what takes its place enrols by itself (the test starts the Pod)", func(t *testing.T) {
 		o.kubelet.hold(func() {
@@ -40,38 +40,38 @@ func (o *operations) gatewaysLost(t *testing.T) {
 			must(t, o.reachedAgain(t))
 			must(t, o.ReplaceGateway(t.Context(), 0, grace))
 		})
-		measured("gateway_back_s", o.within(t, o.well).Seconds())
-		o.unvisited(t)
+		measured("gateway_back_s", o.within(t, o.healthy).Seconds())
+		o.edgesUnchanged(t)
 	})
 	that(t, "all gateways are lost: tunnels are back within a minute after the first one is", func(t *testing.T) {
 		o.kubelet.hold(func() {
 			o.loseGateway(t, 0)
 			o.loseGateway(t, 1)
 			must(t, o.ReplaceGateway(t.Context(), 0, grace))
-			measured("first_gateway_back_s", o.within(t, o.reached).Seconds())
+			measured("first_gateway_back_s", o.within(t, o.allReachable).Seconds())
 			must(t, o.ReplaceGateway(t.Context(), 1, grace))
 		})
-		if took := o.within(t, o.well); took > time.Minute {
+		if took := o.within(t, o.healthy); took > time.Minute {
 			t.Errorf("it took %s", took)
 		}
-		o.unvisited(t)
+		o.edgesUnchanged(t)
 	})
 }
 
-// loseGateway ends a gateway as the loss of its machine does. Its disk goes with ReplaceGateway.
+// loseGateway kills a gateway as if its machine were lost. ReplaceGateway discards its disk.
 func (o *operations) loseGateway(t *testing.T, i int) {
 	t.Helper()
 	o.Gateways[i].Hold()
 	must(t, o.Gateways[i].KillEnvoy())
 }
 
-// reachedAgain is no error if all workload clusters are reached within a few attempts, as clients make them.
+// reachedAgain returns nil if all workload clusters are reached within a few attempts, like those of clients.
 func (o *operations) reachedAgain(t *testing.T) error {
 	t.Helper()
-	return proc.Wait(t.Context(), promise.Patience, o.reached)
+	return proc.Wait(t.Context(), promise.Patience, o.allReachable)
 }
 
-// serversLost loses controllers and xds-servers.
+// serversLost stops controllers and xds-servers.
 func (o *operations) serversLost(t *testing.T) {
 	m := o.load(t)
 	that(t, "without controllers and xds-servers no request fails, and edges and gateways go on", func(t *testing.T) {
@@ -94,29 +94,29 @@ func (o *operations) serversLost(t *testing.T) {
 			s.Resume()
 		}
 		o.run(t, block(t, lostServers, 0))
-		measured("servers_back_s", o.within(t, o.well).Seconds())
-		o.unvisited(t)
+		measured("servers_back_s", o.within(t, o.healthy).Seconds())
+		o.edgesUnchanged(t)
 	})
 	m.Stop()
 }
 
-// loadRate is how many requests a second are made while something is lost.
+// loadRate is how many requests per second are made while a part is down.
 const loadRate = 20
 
-// load asks for the version of the first workload cluster all the time, through each gateway by both routes.
+// load requests the version of the first workload cluster continuously, through each gateway by both routes.
 func (o *operations) load(t *testing.T) *traffic.Load {
 	t.Helper()
 	var paths []traffic.Path
 	for gateway := range o.Gateways {
 		for _, connect := range []bool{false, true} {
-			paths = append(paths, o.way(o.clusters[0], gateway, connect))
+			paths = append(paths, o.pathTo(o.clusters[0], gateway, connect))
 		}
 	}
 	return traffic.Start(t, loadRate, 0, "/version", paths...)
 }
 
-// way is one of a client to a workload cluster.
-func (o *operations) way(c *lab.Cluster, gateway int, connect bool) traffic.Path {
+// pathTo returns a client's path to a workload cluster.
+func (o *operations) pathTo(c *lab.Cluster, gateway int, connect bool) traffic.Path {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.APIServer.CA.CertPEM)
 	return traffic.Path{
@@ -124,7 +124,7 @@ func (o *operations) way(c *lab.Cluster, gateway int, connect bool) traffic.Path
 	}
 }
 
-// rewrite writes the kubeconfig of the first Cluster as its provider does.
+// rewrite writes the kubeconfig of the first Cluster like its provider.
 func (o *operations) rewrite(t *testing.T) {
 	t.Helper()
 	original, err := o.clusters[0].ProviderSecret()
@@ -136,7 +136,7 @@ func (o *operations) rewrite(t *testing.T) {
 	must(t, o.direct(t.Context(), o.clusters[0]))
 }
 
-// direct is the condition that the kubeconfig of a Cluster leads to its apiserver itself.
+// direct returns nil once the kubeconfig of a Cluster leads to its apiserver directly.
 func (o *operations) direct(ctx context.Context, c *lab.Cluster) error {
 	kubeconfig, err := c.Kubeconfig(ctx)
 	if err != nil {
@@ -152,10 +152,10 @@ func (o *operations) direct(ctx context.Context, c *lab.Cluster) error {
 	return nil
 }
 
-// edgeLost loses an edge, whose disk somebody may have.
+// edgeLost loses an edge whose disk may have been stolen.
 func (o *operations) edgeLost(t *testing.T) {
 	lost := o.enrol(t, o.clusters[0])
-	o.within(t, o.well)
+	o.within(t, o.healthy)
 	o.edges = o.edges[:len(o.edges)-1]
 	stolen := world.Steal(t, lost.Agent)
 	world.StopEdge(t, lost.Agent)
@@ -167,7 +167,7 @@ func (o *operations) edgeLost(t *testing.T) {
 	o.revoked = append(o.revoked, stolenEdge{lost, stolen})
 }
 
-// endTunnel deletes a Cluster whose edge lives on.
+// endTunnel deletes a Cluster while its edge is running.
 func (o *operations) endTunnel(t *testing.T) {
 	c := o.cluster(t, "c3", o.SNI)
 	e := o.enrol(t, c)
@@ -184,8 +184,8 @@ func (o *operations) endTunnel(t *testing.T) {
 	})
 }
 
-// keptOut is the condition that those who were thrown out before a disaster are not let in after it.
-func (o *operations) keptOut(ctx context.Context) error {
+// stillRejected returns nil if edges that were revoked before a disaster are still rejected after it.
+func (o *operations) stillRejected(ctx context.Context) error {
 	for _, s := range slices.Concat(o.revoked, o.ended) {
 		if err := o.refused(ctx, s); err != nil {
 			return err
@@ -194,9 +194,9 @@ func (o *operations) keptOut(ctx context.Context) error {
 	return nil
 }
 
-// refused is no error if neither a gateway nor the control channel has anything for an edge.
+// refused returns nil if the gateways and the control channel reject an edge.
 func (o *operations) refused(ctx context.Context, s stolenEdge) error {
-	if code, err := o.knock(ctx, s.stolen); err == nil && code == 200 {
+	if code, err := o.requestTunnel(ctx, s.stolen); err == nil && code == 200 {
 		return fmt.Errorf("a gateway lets %s in", s.edge.name)
 	}
 	if names, err := o.Outsider(s.stolen).Fetch(ctx, s.stolen.Subject.NodeID()); err == nil {

@@ -11,7 +11,7 @@ import (
 
 const removing = "Removing Fairlead"
 
-// removed removes Fairlead as the document says.
+// removed removes Fairlead as documented.
 func (o *operations) removed(t *testing.T) {
 	if len(o.traces(t)) < 100 {
 		t.Fatal("before the removal nothing is found either")
@@ -39,8 +39,8 @@ func (o *operations) removed(t *testing.T) {
 	}
 }
 
-// traces are all lines of all objects that name Fairlead. Events end after an hour, and kube-controller-manager removes requests for certificates in
-// that time.
+// traces returns all lines of all objects that name Fairlead. Events expire after an hour, and kube-controller-manager
+// removes CertificateSigningRequests within that time.
 func (o *operations) traces(t *testing.T) (all []string) {
 	t.Helper()
 	kinds := slices.DeleteFunc(strings.Fields(o.run(t, "kubectl api-resources --verbs=list -o name")), func(kind string) bool {

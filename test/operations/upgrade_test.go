@@ -12,7 +12,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// TestUpgrade brings installations of old versions to this one and back, in the order of the document, under requests.
+// TestUpgrade upgrades installations of old versions to this one and downgrades them again, in the order of the
+// document, under load.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	proof.Need(t)
@@ -27,7 +28,7 @@ func upgrade(t *testing.T, from, to version) {
 	o.kubelet.hold(func() { o.kubelet.begin = o.byTag(from, to) })
 	c := o.ask(t)
 	that(t, "the old version is what runs at first", func(t *testing.T) { c.proceed(t) })
-	reached, unreached := slices.Clone(o.edges[:2]), o.edges[2]
+	allReachable, unreached := slices.Clone(o.edges[:2]), o.edges[2]
 	that(t, "the commands of the document replace the servers (the test starts the Pods): no request is lost", func(t *testing.T) {
 		must(t, o.kustomize(to, map[string]string{"fairlead-gateway": from.tag}))
 		o.run(t, block(t, "Upgrade", 0))
@@ -42,7 +43,7 @@ func upgrade(t *testing.T, from, to version) {
 	that(t, "edges of the old version serve on, and more of both versions enrol", func(t *testing.T) { o.changes(t, from, to) })
 	that(t, "edges get the new program and are reloaded one after the other: no request is lost, and none is made twice for an Envoy that stays", func(t *testing.T) {
 		again := c.Again()
-		replaced := o.reload(t, to, reached...)
+		replaced := o.reload(t, to, allReachable...)
 		c.proceed(t)
 		if n := c.Again() - again; n > int64(replaced*openAtTheEnd) {
 			t.Errorf("%d attempts failed, although only %d Envoys were replaced", n, replaced)
@@ -64,7 +65,7 @@ func upgrade(t *testing.T, from, to version) {
 	})
 	that(t, "no Pod was started with a flag that its version does not know, and no edge had to enrol anew", func(t *testing.T) {
 		must(t, o.kubelet.err())
-		o.unvisited(t)
+		o.edgesUnchanged(t)
 	})
 	measured("upgrade_requests", float64(c.Requests()))
 	measured("upgrade_made_again", float64(c.Again()))
@@ -72,14 +73,14 @@ func upgrade(t *testing.T, from, to version) {
 	t.Run("logs", func(t *testing.T) { o.Logs(t) })
 }
 
-// openAtTheEnd is how many connections at most an Envoy still has when the time to drain is over: one of each client.
+// openAtTheEnd is the most connections that an Envoy may have when its drain time is over: one of each client.
 const openAtTheEnd = 8
 
 // steady is how long an edge must be ready before the next one is reloaded.
 const steady = 2 * time.Second
 
-// reload replaces the program of edges and reloads their units, one after the other. It returns how many Envoys were replaced: those
-// that the new program starts with other arguments or another bootstrap.
+// reload replaces the program of edges and reloads their units, one after the other. It returns how many Envoys were
+// replaced: the ones that the new program starts with other arguments or another bootstrap.
 func (o *operations) reload(t *testing.T, v version, edges ...*edge) (replaced int) {
 	t.Helper()
 	for _, e := range edges {
@@ -112,24 +113,25 @@ func (o *operations) reload(t *testing.T, v version, edges ...*edge) (replaced i
 			replaced++
 		}
 	}
-	o.within(t, o.well)
+	o.within(t, o.healthy)
 	return replaced
 }
 
-// changes proves that changes come through: edges of some versions enrol, and have tunnels to all gateways.
+// changes proves that changes take effect: edges of the given versions enrol, and get tunnels to all gateways.
 func (o *operations) changes(t *testing.T, versions ...version) {
 	t.Helper()
 	usual := o.version
 	for _, v := range versions {
 		o.version = v
 		e := o.enrol(t, o.clusters[0])
-		o.within(t, o.well)
+		o.within(t, o.healthy)
 		e.known = world.Steal(t, e.Agent)
 	}
 	o.version = usual
 }
 
-// finds gives the commands that end an upgrade until they find nothing: tunnels may have been replaced just now.
+// finds runs the commands that end an upgrade until they find nothing, because tunnels may have been replaced a moment
+// ago.
 func (o *operations) finds(t *testing.T) {
 	t.Helper()
 	o.within(t, func(ctx context.Context) error {
@@ -141,23 +143,24 @@ func (o *operations) finds(t *testing.T) {
 	})
 }
 
-// patience is for how long a client makes a request again: a workload cluster with one edge has no tunnel while its Envoy is replaced.
+// patience is how long a client retries a request. A workload cluster with one edge has no tunnel while its Envoy is
+// replaced.
 const patience = 10 * time.Second
 
-// asking are clients of both workload clusters.
+// asking holds the clients of both workload clusters.
 type asking struct{ *traffic.Retrying }
 
-// ask begins to ask for the version of both workload clusters all the time, through whatever gateway there is.
+// ask starts to request the version of both workload clusters continuously, through any gateway.
 func (o *operations) ask(t *testing.T) asking {
 	t.Helper()
 	var paths []traffic.Path
 	for i, c := range o.clusters[:2] {
-		paths = append(paths, o.way(c, 0, i == 1))
+		paths = append(paths, o.pathTo(c, 0, i == 1))
 	}
 	return asking{traffic.StartRetrying(t, traffic.Retry{Patience: patience, Pause: 200 * time.Millisecond}, loadRate, "/version", paths...)}
 }
 
-// proceed waits for some more requests, and fails the test if one has failed for good since it was called last.
+// proceed waits for some more requests, and fails the test if one has finally failed since the previous call.
 func (a asking) proceed(t *testing.T) {
 	t.Helper()
 	eventually(t, a.More(40))

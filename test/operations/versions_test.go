@@ -17,10 +17,10 @@ import (
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
-// versionsFile names the versions from which is upgraded.
+// versionsFile lists the versions from which an upgrade is supported.
 const versionsFile = "versions.txt"
 
-// oldCommits are the lines of versionsFile: versions with a commit of each, the oldest first.
+// oldCommits returns the lines of versionsFile: versions and a commit of each, oldest first.
 func oldCommits(t *testing.T) (all [][2]string) {
 	t.Helper()
 	data, err := os.ReadFile(versionsFile)
@@ -33,7 +33,8 @@ func oldCommits(t *testing.T) (all [][2]string) {
 	return all
 }
 
-// TestOldVersionsAreServed proves that versionsFile has every version before this one that an xds-server renders for.
+// TestOldVersionsAreServed proves that versionsFile lists every earlier version for which an xds-server renders
+// configuration.
 func TestOldVersionsAreServed(t *testing.T) {
 	var want, got []string
 	for minor := envoy.Oldest.Minor; minor < envoy.Current.Minor; minor++ {
@@ -54,11 +55,11 @@ type version struct {
 
 func (v version) program(name string) string { return filepath.Join(v.programs, name) }
 
-// newest is the version that is proven here.
+// newest returns the version under test.
 func newest() version {
 	root, err := filepath.Abs("../..")
 	if err != nil {
-		panic(err) // the working directory is gone
+		panic(err) // the working directory was deleted
 	}
 	programs, err := filepath.Abs(cmp.Or(os.Getenv(workspace.BinEnv), filepath.Join(root, "bin")))
 	if err != nil {
@@ -67,7 +68,7 @@ func newest() version {
 	return version{repository: root, programs: programs, tag: "v2"}
 }
 
-// oldVersion builds the programs of a commit out of the history, unless an earlier run has.
+// oldVersion builds the programs of a commit, unless an earlier run has built them.
 func oldVersion(t *testing.T, commit string) version {
 	t.Helper()
 	root := newest().repository
@@ -90,7 +91,8 @@ func oldVersion(t *testing.T, commit string) version {
 	return v
 }
 
-// byTag has the kubelet start the version that the tag of a Pod's image names. What a program doesn't know in its arguments ends it at once.
+// byTag makes the kubelet start the version in the image tag of a Pod. A program exits at once if it does not know its
+// arguments.
 func (o *operations) byTag(versions ...version) func(context.Context, *corev1.PodTemplateSpec) error {
 	return func(ctx context.Context, template *corev1.PodTemplateSpec) error {
 		container := template.Spec.Containers[0]

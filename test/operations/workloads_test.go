@@ -46,7 +46,7 @@ func (d *deployment) replicas() int32                   { return ptr.Deref(d.obj
 func (d *deployment) template() *corev1.PodTemplateSpec { return &d.object.Spec.Template }
 func (d *deployment) len() int                          { return d.pods.Len() }
 
-// pod is the object of one Pod, whose name is not random here.
+// pod returns one Pod. Its name has no random suffix here.
 func (d *deployment) pod(i int) *corev1.Pod {
 	template := d.template().DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: fmt.Sprintf("%s-%d", d.id, i), Labels: template.Labels}, Spec: template.Spec}
@@ -104,7 +104,7 @@ func (g *gateways) start(ctx context.Context, i int) error {
 	return g.lab.ReplaceGateway(ctx, i, grace)
 }
 
-// replace takes the gateway out of the names that all gateways have before it is asked to end.
+// replace removes the gateway from the DNS name of all gateways before it is stopped.
 func (g *gateways) replace(ctx context.Context, i int) error { return g.start(ctx, i) }
 
 func (g *gateways) report(ctx context.Context, to client.Client, running bool) error {

@@ -21,27 +21,28 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// namespace is where the Clusters of the document are.
+// namespace is the namespace of the Clusters in the document.
 const namespace = "prod"
 
-// backIn is how long it may take until everything is back after something was lost, on a busy machine.
+// backIn bounds the time until everything works again after a loss, on a busy machine.
 const backIn = 3 * time.Minute
 
-// operations is an installation as the document has it: two replicas of everything, installed from a kustomization, with two workload clusters.
+// operations is an installation as documented: two replicas of everything, installed from a kustomization, with two
+// workload clusters.
 type operations struct {
 	*world.World
 	kubelet  *kubelet
-	folder   string  // where an operator gives commands: the kustomization is there, and the repository below it
-	path     string  // where an operator's programs are
-	version  version // that is installed first, and of edges that are started
+	folder   string  // the operator's working folder, with the kustomization and the repository
+	path     string  // of the operator's commands
+	version  version // the version that is installed first, and of edges that are started
 	clusters []*lab.Cluster
 	edges    []*edge
 	fresh    int
 
-	revoked, ended []stolenEdge // that were thrown out
+	revoked, ended []stolenEdge // revoked edges, and edges of an ended tunnel
 }
 
-// edge is an edge, and what it was when it was last looked at.
+// edge is an edge, and its state when it was last inspected.
 type edge struct {
 	*lab.Agent
 	name  string
@@ -49,7 +50,8 @@ type edge struct {
 	known outsider.Stolen
 }
 
-// newOperations starts an installation of a version with two workload clusters, of which one is reached by SNI and one by CONNECT, and three edges.
+// newOperations starts an installation of a version with three edges and two workload clusters: one is reached by SNI
+// and one by CONNECT.
 func newOperations(t *testing.T, v version) *operations {
 	t.Helper()
 	proof.Need(t)
@@ -66,8 +68,8 @@ func newOperations(t *testing.T, v version) *operations {
 	for _, c := range []*lab.Cluster{o.clusters[0], o.clusters[0], o.clusters[1]} {
 		o.enrol(t, c)
 	}
-	o.within(t, o.well)
-	o.look(t)
+	o.within(t, o.healthy)
+	o.inspect(t)
 	return o
 }
 
@@ -92,7 +94,7 @@ func (o *operations) enrol(t *testing.T, c *lab.Cluster) *edge {
 	return e
 }
 
-// within waits until everything is back.
+// within waits until a condition is nil, at most for backIn, and returns how long that took.
 func (o *operations) within(t *testing.T, condition func(context.Context) error) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -102,8 +104,9 @@ func (o *operations) within(t *testing.T, condition func(context.Context) error)
 	return time.Since(begin)
 }
 
-// well is the condition that Cluster API and everybody else reaches all workload clusters, and that each edge has tunnels to all gateways.
-func (o *operations) well(ctx context.Context) error {
+// healthy returns nil if Cluster API and all other clients reach all workload clusters, and if each edge has tunnels to
+// all gateways.
+func (o *operations) healthy(ctx context.Context) error {
 	for _, c := range o.clusters {
 		if err := c.Reach(ctx); err != nil {
 			return fmt.Errorf("reaching %s: %w", c, err)
@@ -120,7 +123,7 @@ func (o *operations) well(ctx context.Context) error {
 	return nil
 }
 
-// connected is the condition that status has tunnels of an edge to all gateways.
+// connected returns nil if status shows tunnels of an edge to all gateways.
 func (o *operations) connected(ctx context.Context, e *edge) error {
 	tunnel, err := e.of.Tunnel(ctx)
 	if err != nil {
@@ -142,16 +145,17 @@ func (o *operations) connected(ctx context.Context, e *edge) error {
 	return fmt.Errorf("%s (%s) is not in the status of %s", e.name, now.Subject.Node, e.of)
 }
 
-// look notes what the edges are.
-func (o *operations) look(t *testing.T) {
+// inspect records the state of the edges.
+func (o *operations) inspect(t *testing.T) {
 	t.Helper()
 	for _, e := range o.edges {
 		e.known = world.Steal(t, e.Agent)
 	}
 }
 
-// unvisited fails the test unless each edge is the one that it was: the same process, with the same name, enrolled as often as before.
-func (o *operations) unvisited(t *testing.T) {
+// edgesUnchanged fails the test unless each edge is unchanged since inspect: the same process, the same name, and as many
+// enrolments.
+func (o *operations) edgesUnchanged(t *testing.T) {
 	t.Helper()
 	for _, e := range o.edges {
 		if now := world.Steal(t, e.Agent); now.Subject != e.known.Subject {
@@ -160,7 +164,7 @@ func (o *operations) unvisited(t *testing.T) {
 	}
 }
 
-// kept fails the test unless an operator's file or folder is there and nobody else may read it.
+// kept fails the test unless an operator's file or folder exists and only its owner may read it.
 func (o *operations) kept(t *testing.T, name string) {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(o.folder, name))
@@ -170,7 +174,7 @@ func (o *operations) kept(t *testing.T, name string) {
 	}
 }
 
-// rotation is what is public about the CA.
+// rotation returns the public state of the CA.
 func (o *operations) rotation(ctx context.Context) (rotation v1alpha1.CARotation, err error) {
 	var info corev1.ConfigMap
 	if err := o.Management.Client.Get(ctx, client.ObjectKey{Namespace: lab.InstallationNamespace, Name: v1alpha1.InstallationConfigMapName}, &info); err != nil {
@@ -179,7 +183,7 @@ func (o *operations) rotation(ctx context.Context) (rotation v1alpha1.CARotation
 	return rotation, json.Unmarshal([]byte(info.Data[v1alpha1.CARotationKey]), &rotation)
 }
 
-// serial is the serial number of the only CA.
+// serial returns the serial number of the only CA.
 func (o *operations) serial(t *testing.T) string {
 	t.Helper()
 	var now v1alpha1.CARotation

@@ -9,11 +9,11 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// ClusterType is the type of Envoy clusters, as ADS names it.
+// ClusterType is the type URL of Envoy clusters.
 const ClusterType = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 
-// Fetch asks the xds-server, through the gateway's public port, for the Envoy clusters of a node. It returns the names of
-// the resources in the first answer.
+// Fetch requests the Envoy clusters of a node from the xds-server, through the gateway's public port. It returns the
+// names of the resources in the first answer.
 func (o Outsider) Fetch(ctx context.Context, node string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -28,7 +28,7 @@ func (o Outsider) Fetch(ctx context.Context, node string) ([]string, error) {
 	}
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: node}, TypeUrl: ClusterType}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
-	} // EOF: the answer was faster, and Recv tells which
+	} // EOF: the stream has ended, and Recv returns its status
 	answer, err := stream.Recv()
 	var names []string
 	for _, resource := range answer.GetResources() {

@@ -15,7 +15,8 @@ import (
 // floodSenders share the rate of a Flood.
 const floodSenders = 8
 
-// Flood opens connections to a gateway's public port and sends the first message of TLS on each, which costs an attacker nothing.
+// Flood opens connections to a gateway's public port and sends a TLS ClientHello on each, which costs an attacker
+// nothing.
 type Flood struct {
 	dial     func(context.Context) (net.Conn, error)
 	message  []byte
@@ -28,12 +29,13 @@ type Flood struct {
 
 // Flooded is the outcome of a Flood.
 type Flooded struct {
-	Sent      int     // connections that were opened
-	Admitted  int     // those on which the gateway began TLS
-	PerSecond float64 // connections that were opened in a second
+	Sent      int     // connections opened
+	Admitted  int     // connections on which the gateway continued TLS
+	PerSecond float64 // connections opened per second
 }
 
-// StartFlood opens so many connections in a second, as far as the machine can, until Stop. The message asks for a server name.
+// StartFlood opens up to perSecond connections per second until Stop is called; a slow machine opens fewer. The
+// ClientHello contains a server name.
 func StartFlood(ctx context.Context, dial func(context.Context) (net.Conn, error), name string, perSecond int) (*Flood, error) {
 	message, err := firstMessage(name)
 	if err != nil {
@@ -47,7 +49,7 @@ func StartFlood(ctx context.Context, dial func(context.Context) (net.Conn, error
 	return f, nil
 }
 
-// Stop ends the flood and waits until its connections have ended.
+// Stop ends the flood and waits until its connections are closed.
 func (f *Flood) Stop() Flooded {
 	f.stop()
 	took := time.Since(f.begin)
@@ -81,8 +83,8 @@ func (f *Flood) knock(conn net.Conn) {
 	}
 }
 
-// admitted returns whether the gateway sends something and leaves the connection open until its deadline. Envoy answers the first
-// message of TLS also while it asks whether to admit the connection, so an answer alone is no proof.
+// admitted reports whether the gateway sends data and leaves the connection open until its deadline. Envoy answers a
+// ClientHello even while it decides whether to admit the connection, so an answer alone is no proof.
 func admitted(conn net.Conn) bool {
 	buffer, answered := make([]byte, 4096), false
 	for {
@@ -94,7 +96,7 @@ func admitted(conn net.Conn) bool {
 	}
 }
 
-// firstMessage is the first message of TLS for a server name.
+// firstMessage returns a TLS ClientHello for a server name.
 func firstMessage(name string) ([]byte, error) {
 	ours, theirs := net.Pipe()
 	defer func() { _, _ = ours.Close(), theirs.Close() }()

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Stolen is what lies in the folder of an agent.
+// Stolen is the content of an agent's folder.
 type Stolen struct {
 	Folder      string
 	Identity    certs.Identity
@@ -24,7 +24,7 @@ type Stolen struct {
 	Subject     model.Subject
 }
 
-// Steal reads the one identity that an agent keeps, as somebody could who stole its machine.
+// Steal reads the only identity that an agent stores, like an attacker with access to its machine.
 func Steal(domain model.TunnelDomain, stateDir string) (Stolen, error) {
 	all, err := StealAll(domain, stateDir)
 	if err == nil && len(all) != 1 {
@@ -36,7 +36,7 @@ func Steal(domain model.TunnelDomain, stateDir string) (Stolen, error) {
 	return all[0], nil
 }
 
-// StealAll reads all identities in a folder and those below it.
+// StealAll reads all identities in a folder and its subfolders.
 func StealAll(domain model.TunnelDomain, stateDir string) ([]Stolen, error) {
 	var all []Stolen
 	err := filepath.WalkDir(stateDir, func(path string, entry fs.DirEntry, err error) error {
@@ -50,7 +50,7 @@ func StealAll(domain model.TunnelDomain, stateDir string) ([]Stolen, error) {
 	return all, err
 }
 
-// ignoreGone leaves out what was there a moment ago: agents write files under other names first.
+// ignoreGone ignores files that have just disappeared: agents write files under temporary names.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -77,7 +77,7 @@ func steal(domain model.TunnelDomain, folder string) (Stolen, error) {
 	}, err
 }
 
-// Forge makes an identity with a subject's names, signed by a CA.
+// Forge returns an identity with a subject's names, signed by a CA.
 func Forge(ca *certs.CA, domain model.TunnelDomain, subject model.Subject, notBefore, notAfter time.Time) (certs.Identity, error) {
 	key, err := certs.NewKey()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package outsider speaks to an installation as somebody who is none of its programs: with a stolen identity, a forged one,
-// or none. In go certificates and claims, out comes what the gateways and the control channel answer. It knows no test
-// framework.
+// Package outsider sends requests to an installation like an attacker: with a stolen identity, a forged one, or none.
+// Its input is certificates and claims. Its output is the answers of the gateways and the control channel. It knows no
+// test framework.
 package outsider
 
 import (
@@ -22,20 +22,20 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// patience bounds every conversation.
+// patience bounds every exchange.
 const patience = 5 * time.Second
 
-// Outsider is somebody with a place in a network.
+// Outsider is a client at a place in a network.
 type Outsider struct {
 	From    *netns.Namespace
-	Address string // of the gateways' public port; empty for its name
+	Address string // of the gateways' public port; empty: resolve its name
 	Domain  model.TunnelDomain
 	Roots   *x509.CertPool
-	// Certificate is what it shows; nil for none.
+	// Certificate is the client certificate; nil for none.
 	Certificate *tls.Certificate
 }
 
-// TLS makes a TLS connection to the public port for a name.
+// TLS opens a TLS connection to the public port with a server name.
 func (o Outsider) TLS(ctx context.Context, name string) (*tls.Conn, error) {
 	conn, err := o.From.DialContext(ctx, "tcp", o.PublicAddress())
 	if err != nil {
@@ -49,7 +49,7 @@ func (o Outsider) TLS(ctx context.Context, name string) (*tls.Conn, error) {
 	return client, nil
 }
 
-// PublicAddress is that of the gateways' public port.
+// PublicAddress returns the address of the gateways' public port.
 func (o Outsider) PublicAddress() string {
 	if o.Address != "" {
 		return o.Address
@@ -65,10 +65,11 @@ func (o Outsider) config(name string) *tls.Config {
 	return config
 }
 
-// Claim is what somebody says in the handshake of a tunnel.
+// Claim is the content of a tunnel handshake.
 type Claim struct{ Node, ID string } // node id and tunnel id
 
-// Handshake asks a gateway for a tunnel as Envoy does. It returns the gateway's answer, or the error that took its place.
+// Handshake requests a tunnel from a gateway like Envoy. It returns the HTTP status of the answer, or an error if there
+// is no answer.
 func (o Outsider) Handshake(ctx context.Context, gateway string, c Claim) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -92,7 +93,7 @@ func (o Outsider) Handshake(ctx context.Context, gateway string, c Claim) (int, 
 	return response.StatusCode, response.Body.Close()
 }
 
-// Control prepares a gRPC connection to the control channel, through the public port.
+// Control returns a gRPC connection to the control channel, through the public port.
 func (o Outsider) Control() (*grpc.ClientConn, error) {
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return o.From.DialContext(ctx, "tcp", o.PublicAddress())

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
-// tunnels makes a Cluster with its Tunnel, and copies of what the apiserver has stored of them beside them in etcd: by requests 10,000 take the
-// apiserver minutes.
+// tunnels creates a Cluster with its Tunnel, and writes copies of the stored objects to etcd directly. Creating 10,000
+// objects by requests would take the apiserver minutes.
 func (w *world) tunnels(t *testing.T, namespace string, n int) {
 	t.Helper()
 	const first = "shop-00000"
@@ -26,7 +26,7 @@ func (w *world) tunnels(t *testing.T, namespace string, n int) {
 	for _, kind := range []string{"cluster.x-k8s.io/clusters", "fairlead.dev/tunnels"} {
 		prefix := "/registry/" + kind + "/" + namespace + "/"
 		model := stored(t, prefix+first)
-		const batch = 100 // etcd takes 128 changes at once
+		const batch = 100 // etcd accepts 128 changes in one transaction
 		for from := 1; from < n; from += batch {
 			group.Go(func() error {
 				copies := map[string][]byte{}
@@ -45,14 +45,14 @@ func (w *world) tunnels(t *testing.T, namespace string, n int) {
 
 var uid = regexp.MustCompile(`"uid":"[^"]*"`)
 
-// renamed is an object as it would be under another name.
+// renamed returns a stored object with another name.
 func renamed(object []byte, from, to string) []byte {
 	object = uid.ReplaceAll(object, fmt.Appendf(nil, `"uid":"%s"`, uuid.NewUUID()))
 	object = bytes.ReplaceAll(object, []byte(from), []byte(to))
 	return bytes.ReplaceAll(object, []byte(strings.ReplaceAll(from, "-", "")), []byte(strings.ReplaceAll(to, "-", "")))
 }
 
-// stored is what etcd has under a key.
+// stored returns the value of a key in etcd.
 func stored(t *testing.T, key string) []byte {
 	t.Helper()
 	var answer struct{ KVs []struct{ Value []byte } }
@@ -62,7 +62,7 @@ func stored(t *testing.T, key string) []byte {
 	return answer.KVs[0].Value
 }
 
-// store puts values into etcd.
+// store writes values to etcd.
 func store(ctx context.Context, values map[string][]byte) error {
 	var changes []map[string]any
 	for key, value := range values {
@@ -71,7 +71,7 @@ func store(ctx context.Context, values map[string][]byte) error {
 	return etcd(ctx, "txn", map[string]any{"success": changes}, &struct{}{})
 }
 
-// etcd asks the management cluster's etcd by its JSON gateway.
+// etcd sends a request to the JSON gateway of the management cluster's etcd.
 func etcd(ctx context.Context, method string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {

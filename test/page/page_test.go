@@ -1,5 +1,5 @@
-// Package page_test shows the status page of a real xds-server, which reads a real kube-apiserver with the permissions that are deployed,
-// to a real browser.
+// Package page_test opens the status page of a real xds-server in a real browser. The xds-server reads a real
+// kube-apiserver with the deployed permissions.
 package page_test
 
 import (
@@ -31,10 +31,10 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// patience is for a machine that has much else to do.
+// patience is long enough for a busy machine.
 const patience = 90 * time.Second
 
-// kube is installed with the permissions of the xds-server, and those that a page with tokens needs.
+// kube has the deployed permissions of the xds-server, and the additional ones of a page with tokens.
 var kube = kubetest.Server{CRDs: true, Prepare: func(ctx context.Context, config *rest.Config) error {
 	admin, err := kubetest.NewClient(config)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestTheFleetIsShownAsItIs(t *testing.T) {
 	const row = `[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("a").textContent === "shop-07")`
 	tab.Until(t, patience, row+`.innerText.includes("OK") && `+row+`.innerText.includes("1 / 1")`)
 
-	// What the controller writes is on the page within seconds.
+	// The controller's changes appear on the page within seconds.
 	began := time.Now()
 	w.patch(t, namespace, "shop-07", "the cable was cut")
 	tab.Until(t, patience, row+`.innerText.includes("the cable was cut")`)
@@ -76,7 +76,7 @@ func TestTheFleetIsShownAsItIs(t *testing.T) {
 	tab.Until(t, patience, `document.querySelectorAll(".hop[data-id]").length >= 10`)
 	for id, want := range map[string]string{
 		"cluster": "OK", "kubeconfig": "Not tested from here", "authentication": "Not tested from here", "tunnels": "Broken",
-		// The server may not read the Secret, and has them from the Tunnel's status.
+		// The server may not read the Secret. It reads these results from the Tunnel's status.
 		"name": "127.0.0.1 is an address, there is nothing to look up (by the Tunnel's status)", "port": w.gateway + " takes connections",
 	} {
 		text := browser.Eval[string](t, tab, fmt.Sprintf(`document.querySelector(".hop[data-id=%s]").innerText`, id))
@@ -97,7 +97,7 @@ func TestTheFleetIsShownAsItIs(t *testing.T) {
 	}
 }
 
-func TestBeyondLoopbackTheManagementClusterDecidesWhoReads(t *testing.T) {
+func TestBeyondLoopbackTheManagementClusterAuthorizesReaders(t *testing.T) {
 	w := newWorld(t)
 	namespace := kubetest.NewNamespace(t, w.admin)
 	w.tunnel(t, namespace, "shop")
@@ -143,7 +143,7 @@ func TestBeyondLoopbackTheManagementClusterDecidesWhoReads(t *testing.T) {
 	}
 }
 
-// with has a tab send a token with each request, and take any certificate.
+// with makes a tab send a token with each request, and accept any certificate.
 func with(token string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		_, err := cdp.Call(ctx, tab, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true})
@@ -155,7 +155,8 @@ func with(token string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// A large fleet costs memory only where the page is on. It takes minutes, so it runs where PAGE_FULL is set.
+// A large fleet costs memory only while the page is turned on. The test takes minutes, so it runs only if PAGE_FULL is
+// set.
 func TestTenThousandClustersInARealServer(t *testing.T) {
 	if os.Getenv("PAGE_FULL") == "" {
 		t.Skip("PAGE_FULL is not set")
@@ -167,7 +168,7 @@ func TestTenThousandClustersInARealServer(t *testing.T) {
 	w.tunnels(t, namespace, clusters)
 	t.Logf("%d Clusters and Tunnels made in %s", clusters, time.Since(began).Round(time.Second))
 	w.start(t)
-	w.settled(t)
+	w.synced(t)
 	off := w.memory(t)
 	w.stop()
 	address := w.start(t, "--page-listen", "127.0.0.1:0")
@@ -187,7 +188,7 @@ func TestTenThousandClustersInARealServer(t *testing.T) {
 	}
 }
 
-// account is the token of a ServiceAccount.
+// account returns the token of a ServiceAccount.
 func (w *world) account(t *testing.T, name string) string {
 	t.Helper()
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: name}}
@@ -201,7 +202,7 @@ func (w *world) account(t *testing.T, name string) string {
 	return request.Status.Token
 }
 
-// patch has a Tunnel say what is wrong; nothing, if the message is empty.
+// patch sets the error message of a Tunnel; an empty message means no error.
 func (w *world) patch(t *testing.T, namespace, name, message string) {
 	t.Helper()
 	tunnel := &v1alpha1.Tunnel{}

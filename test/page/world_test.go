@@ -42,13 +42,13 @@ type world struct {
 	config     *rest.Config
 	kubeconfig string
 	program    string
-	gateway    string // where clients of kubeconfigs are led: something listens there
+	gateway    string // where kubeconfigs lead; it has a listener
 	stop       func()
 	process    *os.Process
 	output     *output
 }
 
-// output is what a process writes.
+// output collects the output of a process.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -94,7 +94,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// program is the xds-server that make has built; one that is built here, where a test is run without it.
+// program returns the path of the xds-server that make has built, or of one that it builds here if the test runs
+// without make.
 func program(t *testing.T) string {
 	t.Helper()
 	if built := os.Getenv("FAIRLEAD_BIN"); built != "" {
@@ -109,7 +110,7 @@ func program(t *testing.T) string {
 
 var served = regexp.MustCompile(`status page is served.*address[":= ]+([^ ",]+)`)
 
-// start starts an xds-server and returns where it says that its page is, if it has one.
+// start starts an xds-server and returns the address of its page from its log, if it has a page.
 func (w *world) start(t *testing.T, args ...string) (address string) {
 	t.Helper()
 	args = append([]string{
@@ -153,8 +154,8 @@ func (w *world) log(t *testing.T) string {
 	return w.output.String()
 }
 
-// settled waits until the server has read all objects.
-func (w *world) settled(t *testing.T) {
+// synced waits until the server has read all objects.
+func (w *world) synced(t *testing.T) {
 	t.Helper()
 	eventually.True(t, 2*patience, "all objects are read", func() error {
 		if !strings.Contains(w.output.String(), "all objects read") {
@@ -164,7 +165,7 @@ func (w *world) settled(t *testing.T) {
 	})
 }
 
-// memory is what the server has in memory, in bytes: its resident set.
+// memory returns the resident memory of the server in bytes.
 func (w *world) memory(t *testing.T) int64 {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.process.Pid))
@@ -179,7 +180,7 @@ func (w *world) memory(t *testing.T) int64 {
 	return kb << 10
 }
 
-// read reads a stream until the test ends, as one reader more.
+// read reads a stream until the test ends, as an additional reader.
 func (w *world) read(t *testing.T, url string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
@@ -197,7 +198,7 @@ func (w *world) read(t *testing.T, url string) {
 	go func() { _, _ = io.Copy(io.Discard, response.Body) }()
 }
 
-// tunnel makes a Cluster, and its Tunnel as the controller would have it when all is well.
+// tunnel creates a Cluster and its Tunnel without errors, like the controller.
 func (w *world) tunnel(t *testing.T, namespace, name string) {
 	t.Helper()
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -209,7 +210,7 @@ func (w *world) tunnel(t *testing.T, namespace, name string) {
 	}
 }
 
-// status is what the controller would write: all is well, or no gateway has a tunnel.
+// status sets the status as the controller would: without errors, or without a tunnel at any gateway.
 func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
 	now := metav1.Now()
 	edge := v1alpha1.EdgeStatus{
@@ -234,7 +235,7 @@ func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
 	tunnel.Status = s
 }
 
-// selfSigned is a serving certificate for loopback, in files.
+// selfSigned writes a serving certificate for loopback to files.
 func selfSigned(t *testing.T) (certificate, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,5 +1,5 @@
-// Package promise counts what an end-to-end proof promises, and what it measures on the way. In go sentences with the
-// checks that stand behind them, out comes the last line of a run. It knows nothing of what is promised.
+// Package promise counts the promises of an end-to-end proof and collects its measurements. Its input is sentences with
+// the checks that prove them. Its output is the last line of a run. It knows nothing about the promises.
 package promise
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// Patience bounds every wait for something that takes several processes.
+// Patience bounds every wait that involves several processes.
 const Patience = 30 * time.Second
 
 // score counts the promises.
@@ -22,14 +22,14 @@ var score struct {
 	checks, failed int
 }
 
-// figures are what was measured, in the order in which it was.
+// figures are the measurements in order.
 var figures struct {
 	sync.Mutex
 	keys   []string
 	values map[string]float64
 }
 
-// That runs one check. Its name is what the product promises.
+// That runs one check. Its name is what the product promises. It returns whether the check passed.
 func That(t *testing.T, name string, check func(t *testing.T)) bool {
 	t.Helper()
 	kept := t.Run(name, check)
@@ -42,7 +42,7 @@ func That(t *testing.T, name string, check func(t *testing.T)) bool {
 	return kept
 }
 
-// Measured notes a figure. Of several with one key the largest counts.
+// Measured records a figure. Of several values with the same key the largest counts.
 func Measured(key string, value float64) {
 	figures.Lock()
 	defer figures.Unlock()
@@ -57,7 +57,7 @@ func Measured(key string, value float64) {
 	figures.values[key] = max(old, value)
 }
 
-// Summary is the last line of a run.
+// Summary returns the last line of a run.
 func Summary(title string) string {
 	score.Lock()
 	defer score.Unlock()
@@ -70,7 +70,7 @@ func Summary(title string) string {
 	return fmt.Sprintf("%s: %d checks, %d failed; %s", title, score.checks, score.failed, strings.Join(fields, " "))
 }
 
-// Eventually fails the test unless a condition holds in time.
+// Eventually waits until a condition returns nil, and fails the test if that takes longer than Patience.
 func Eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
 	if err := proc.Wait(t.Context(), Patience, condition); err != nil {
@@ -78,7 +78,7 @@ func Eventually(t *testing.T, condition func(context.Context) error) {
 	}
 }
 
-// Never fails the test if a condition holds at any time within a duration.
+// Never fails the test if a condition returns nil at any time within a duration.
 func Never(t *testing.T, duration time.Duration, what string, condition func(context.Context) error) {
 	t.Helper()
 	if err := proc.Wait(t.Context(), duration, condition); err == nil {

@@ -21,22 +21,24 @@ import (
 
 // Proof is the frame of a proof whose tests build their own installations, as root.
 type Proof struct {
-	Name     string // what the last line begins with, such as verify identity
-	Parallel int    // how many tests run at the same time: they mostly wait, whatever processors there are
-	// Missing is the error that a part is missing which the proof needs; nil stands for those of every installation.
+	Name string // the beginning of the last line, such as verify identity
+	// how many tests run at the same time. They mostly wait, so it does not depend on the number of processors
+	Parallel int
+	// Missing returns an error if a part is missing that the proof needs. If it is nil, only the parts of every
+	// installation are checked.
 	Missing func() error
 
 	mu   sync.Mutex
 	labs []*lab.Lab
 }
 
-// Main runs the tests, prints the result and returns the exit code. Ctrl-C cleans up too.
+// Main runs the tests, prints the result and returns the exit code. It also cleans up after Ctrl-C.
 func (p *Proof) Main(m *testing.M) int { return p.MainWith(m, func() {}) }
 
-// MainWith is Main, and calls summarize between the last test and the last line.
+// MainWith is Main, and calls summarize after the last test and before the last line.
 func (p *Proof) MainWith(m *testing.M, summarize func()) int {
 	_ = flag.Set("test.parallel", strconv.Itoa(p.Parallel))
-	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // clients here have nothing to say that a test doesn't
+	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // discards the clients' logs, because the tests report all errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := p.possible(); err != nil && os.Getenv("E2E_REQUIRED") == "" {
@@ -56,7 +58,7 @@ func (p *Proof) MainWith(m *testing.M, summarize func()) int {
 	return code
 }
 
-// possible is why the tests can't run here.
+// possible returns an error if the tests cannot run here.
 func (p *Proof) possible() error {
 	if os.Geteuid() != 0 {
 		return errors.New("making network namespaces needs root")
@@ -68,7 +70,7 @@ func (p *Proof) possible() error {
 	return err
 }
 
-// Need ends a test that can't run here.
+// Need ends a test that cannot run here.
 func (p *Proof) Need(t *testing.T) {
 	t.Helper()
 	if err := p.possible(); err != nil {
@@ -79,7 +81,7 @@ func (p *Proof) Need(t *testing.T) {
 	}
 }
 
-// Start starts an installation, as lab.New returns it, that ends with the test. The logs of one whose test failed are kept.
+// Start takes the results of lab.New. The installation ends with the test. If the test fails, its logs are kept.
 func (p *Proof) Start(t *testing.T, l *lab.Lab, err error) *lab.Lab {
 	t.Helper()
 	Must(t, err)
@@ -100,7 +102,7 @@ func (p *Proof) Start(t *testing.T, l *lab.Lab, err error) *lab.Lab {
 	return l
 }
 
-// closeAll closes the last one first: an installation may stand on the network of one before.
+// closeAll closes the last installation first, because it may use the network of an earlier one.
 func (p *Proof) closeAll(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,7 +19,7 @@ func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
 		t.Skip("runs the demo, as root: set E2E_REQUIRED=1")
 	}
 	root := filepath.Join("..", "..")
-	ran := []string{"make test"} // that is what runs this test
+	ran := []string{"make test"} // make test runs this test
 	for file, wanted := range map[string][]string{"README.md": {"make demo", "make test"}, "docs/quickstart.md": {"make demo"}} {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
@@ -39,7 +39,7 @@ func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
 			t.Run(command, func(t *testing.T) {
 				cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command)
 				cmd.Dir = root
-				cmd.Env = append(os.Environ(), "DEMO_EXIT=1") // end by itself instead of waiting for Ctrl-C
+				cmd.Env = append(os.Environ(), "DEMO_EXIT=1") // exit after the last step instead of waiting for Ctrl-C
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}

@@ -25,8 +25,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// bareGateway is a gateway's Envoy with the resources of an xds-server and without those that its agent adds: one bucket for all
-// clients, and no limit of tunnels.
+// bareGateway is a gateway's Envoy with the resources of an xds-server, but without the ones that its agent adds. It
+// has one bucket for all clients, and no limit of tunnels.
 type bareGateway struct {
 	target
 	ca *certs.CA
@@ -60,7 +60,7 @@ func newBareGateway(t *testing.T, rate int) *bareGateway {
 	return g
 }
 
-// greet sends something on each connection, as an xds-server does in its first message of TLS.
+// greet sends data on each connection, like the first TLS message of an xds-server.
 func greet(control net.Listener) {
 	for {
 		conn, err := control.Accept()
@@ -76,7 +76,7 @@ func greet(control net.Listener) {
 	}
 }
 
-// serveSecrets plays the agent, so far as Envoy needs it.
+// serveSecrets simulates the agent, as much as Envoy requires.
 func (g *bareGateway) serveSecrets(t *testing.T, dir string) {
 	t.Helper()
 	subject := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
@@ -96,7 +96,7 @@ func (g *bareGateway) serveSecrets(t *testing.T, dir string) {
 	t.Cleanup(server.Stop)
 }
 
-// leaf is the identity of an edge.
+// leaf returns the identity of an edge.
 func (g *bareGateway) leaf(t *testing.T, id string) outsider.Stolen {
 	t.Helper()
 	subject := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// packed is a gzip stream that unpacks to many times of its size.
+// packed returns a gzip stream that unpacks to many times its size.
 func packed(t *testing.T, unpacked int64) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -24,7 +24,7 @@ func packed(t *testing.T, unpacked int64) []byte {
 	return b.Bytes()
 }
 
-// chunks are the parts of data, of some bytes each.
+// chunks splits data into parts of a given size.
 func chunks(data []byte, size int) func(func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for len(data) > 0 {

@@ -17,30 +17,30 @@ import (
 )
 
 const (
-	// controlLeaves is how many leaves the tenant has: one token is good for 32.
+	// controlLeaves is how many leaves the tenant has. One token can be used 32 times.
 	controlLeaves = 24
 	// controlPatience bounds one call of the victim. A call usually takes milliseconds.
 	controlPatience = 5 * time.Second
 )
 
-// control attacks the control channel with the leaves and the token of a tunnel of its own.
+// control attacks the control channel with the leaves and the token of the tenant's own tunnel.
 type control struct {
 	*installation
 	greedy *world.Member
-	site   *netns.Site // of the tenant: behind the victim's address it would use up a quota that both share
+	site   *netns.Site // of the tenant; at the victim's address it would use up a quota that both share
 	victim outsider.Outsider
 	is     model.Subject
 	leaves []leaf
 	roots  outsider.Stolen
 }
 
-// leaf is an identity of the tenant, which may use it from anywhere.
+// leaf is an identity of the tenant, which may use it from any address.
 type leaf struct {
 	outsider.Outsider
 	is model.Subject
 }
 
-// controlAttacks is the area of the control channel: connections, requests, enrolment, renewal.
+// controlAttacks attacks the control channel: connections, requests, enrolment, renewal.
 func controlAttacks(t *testing.T, in *installation) {
 	stolen := world.Steal(t, in.edgeVictim)
 	c := &control{installation: in, victim: in.Outsider(stolen), is: stolen.Subject, roots: stolen}
@@ -55,7 +55,7 @@ func controlAttacks(t *testing.T, in *installation) {
 			"(TestAnEdgeIsSentNoMoreThanItsRate, TestAChangeIsPublishedWhileEdgesWaitForTheirResources)", c.requests, nil)
 	attack(t, "a source without a certificate opens a hundred times the connections that it may have",
 		"connections per address, half reserved for addresses of edges (TestAddressesOfEdgesHaveHalfOfThePlaces)",
-		c.strangers, nil)
+		c.anonymousFlood, nil)
 	attack(t, "a tenant enrols and renews as often as it can with one token and one leaf",
 		"certificates per token, node and tunnel id (TestTheCertificatesOfOneTunnelAreBounded)", c.certificates, nil)
 	attack(t, "an edge's leaf names another node, other types, and thousands of names",
@@ -79,7 +79,7 @@ func (c *control) enrolAll(t *testing.T) {
 		is, err := world.Domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
 		must(t, err)
 		certificate := identity.TLSCertificate()
-		who := c.stranger()
+		who := c.anonymous()
 		who.Certificate = &certificate
 		c.leaves = append(c.leaves, leaf{who, is})
 	}
@@ -93,14 +93,14 @@ func (c *control) token(t *testing.T) string {
 }
 
 func (c *control) enrol(ctx context.Context, token string, csr []byte) (*enrolv1.Certificate, error) {
-	return with(c.stranger(), ctx, func(ctx context.Context, conn *grpc.ClientConn) (*enrolv1.Certificate, error) {
+	return with(c.anonymous(), ctx, func(ctx context.Context, conn *grpc.ClientConn) (*enrolv1.Certificate, error) {
 		request := &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: "tenant"}
 		return enrolv1.NewEnrolmentClient(conn).EnrolEdge(ctx, request)
 	})
 }
 
-// stranger shows no certificate.
-func (c *control) stranger() outsider.Outsider {
+// anonymous returns an outsider without a certificate.
+func (c *control) anonymous() outsider.Outsider {
 	return outsider.Outsider{From: c.site.Namespace, Domain: world.Domain, Roots: c.roots.Roots}
 }
 
@@ -134,7 +134,7 @@ func with[R any](
 	return call(ctx, conn)
 }
 
-// unharmed checks that the victim's edge connects, gets its configuration and renews, each at the first try.
+// unharmed checks that the victim's edge connects, gets its configuration and renews, each at the first attempt.
 func (c *control) unharmed(t *testing.T) {
 	t.Helper()
 	for range 4 {

@@ -23,8 +23,8 @@ import (
 	"github.com/fairlead/fairlead/test/outsider"
 )
 
-// certificates repeats one enrolment and one renewal, and counts the CertificateSigningRequests that the tunnel
-// gets.
+// certificates repeats one enrolment and one renewal, and counts the CertificateSigningRequests that are created for
+// the tunnel.
 func (c *control) certificates(t *testing.T) {
 	before := c.requestsOf(t, c.leaves[0].is.ID)
 	token := c.token(t)
@@ -48,7 +48,7 @@ func (c *control) certificates(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			note(c.repeat(t.Context(), c.stranger(), func(ctx context.Context, service enrolv1.EnrolmentClient) error {
+			note(c.repeat(t.Context(), c.anonymous(), func(ctx context.Context, service enrolv1.EnrolmentClient) error {
 				_, err := service.EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: der, Host: "tenant"})
 				return err
 			})...)
@@ -69,7 +69,7 @@ func (c *control) certificates(t *testing.T) {
 	}
 }
 
-// repeat makes one call again and again on one connection, and returns how each ended.
+// repeat makes one call repeatedly on one connection, and returns the result of each.
 func (c *control) repeat(
 	ctx context.Context, who outsider.Outsider, call func(context.Context, enrolv1.EnrolmentClient) error,
 ) (results []error) {
@@ -99,7 +99,7 @@ func (c *control) requestsOf(t *testing.T, id string) (n int) {
 	return n
 }
 
-// claims sends what the certificate does not say.
+// claims sends claims that the certificate does not support.
 func (c *control) claims(t *testing.T) {
 	l := c.leaves[0]
 	many := map[string]string{}

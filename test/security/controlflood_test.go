@@ -22,8 +22,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// connections holds as many control connections as the tenant gets: more than one certificate may have of each
-// leaf.
+// connections holds as many control connections as the tenant can open: more of each leaf than one certificate may
+// have.
 func (c *control) connections(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -80,8 +80,8 @@ func (l leaf) request(typeURL string) *discoveryv3.DeltaDiscoveryRequest {
 	return &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: l.is.NodeID()}, TypeUrl: typeURL}
 }
 
-// changeArrives changes the names of the victim's Tunnel some times, and returns the median of how long a name
-// takes to work.
+// changeArrives changes the names of the victim's Tunnel several times, and returns the median of the time until a name
+// works.
 func (c *control) changeArrives(t *testing.T, times int) time.Duration {
 	t.Helper()
 	victim := c.installation.victim
@@ -89,7 +89,7 @@ func (c *control) changeArrives(t *testing.T, times int) time.Duration {
 	var took []time.Duration
 	for i := range times {
 		name := fmt.Sprintf("control-%d-%d.example.test", time.Now().UnixNano(), i)
-		path := victim.Path(0, true) // whose certificate need not have the name
+		path := victim.Path(0, true) // the victim's certificate need not contain the name
 		path.Hostname = name
 		begin := time.Now()
 		must(t, victim.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{name}}))
@@ -103,7 +103,7 @@ func (c *control) changeArrives(t *testing.T, times int) time.Duration {
 	return took[len(took)/2]
 }
 
-// requests floods ADS and compares how long a change of the victim's takes with how long it takes without.
+// requests floods ADS, and compares the time of a change of the victim's with and without the flood.
 func (c *control) requests(t *testing.T) {
 	usual := c.changeArrives(t, 5)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,7 +142,7 @@ func (c *control) requests(t *testing.T) {
 	}
 }
 
-// demand says again and again on one stream that the edge has lost all that it got, until the stream ends.
+// demand reports on one stream, again and again, that the edge has lost all its resources, until the stream ends.
 func (l leaf) demand(ctx context.Context, conn *grpc.ClientConn, sent *atomic.Int64) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -168,9 +168,9 @@ func (l leaf) demand(ctx context.Context, conn *grpc.ClientConn, sent *atomic.In
 	}
 }
 
-// strangers opens connections from a site of its own, and begins handshakes that it never ends. 64 are what one
-// address may have.
-func (c *control) strangers(t *testing.T) {
+// anonymousFlood opens connections from its own site, and begins handshakes that it never completes. One address may
+// have 64.
+func (c *control) anonymousFlood(t *testing.T) {
 	site, err := c.AddSite(t.Context(), "flood")
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -189,7 +189,7 @@ func (c *control) strangers(t *testing.T) {
 	defer cancel()
 	time.Sleep(time.Second)
 	token := c.token(t)
-	for i := range 5 { // from another address, each at the first try
+	for i := range 5 { // from another address, each at the first attempt
 		key, err := certs.NewKey()
 		must(t, err)
 		der, err := certs.NewCSR(key)
@@ -211,7 +211,7 @@ func (c *control) strangers(t *testing.T) {
 	c.unharmed(t)
 }
 
-// halfHandshake sends a ClientHello and leaves the connection open, for as long as the other side likes.
+// halfHandshake sends a ClientHello and leaves the connection open until the server closes it.
 func (c *control) halfHandshake(ctx context.Context, from *netns.Namespace) {
 	conn, err := from.DialContext(ctx, "tcp", c.victim.PublicAddress())
 	if err != nil {
@@ -222,7 +222,7 @@ func (c *control) halfHandshake(ctx context.Context, from *netns.Namespace) {
 	_ = tls.Client(hello, &tls.Config{ServerName: world.Domain.Control(), InsecureSkipVerify: true}).HandshakeContext(ctx)
 }
 
-// helloOnly is a connection of which nothing is read.
+// helloOnly is a connection that is never read.
 type helloOnly struct{ net.Conn }
 
 var errHelloOnly = errors.New("only a ClientHello is sent")

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// claim asks for a tunnel on a connection, as Envoy does.
+// claim requests a tunnel on a connection like Envoy.
 func claim(conn net.Conn, s model.Subject) error {
 	if _, err := fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nConnection: Upgrade\r\nUpgrade: reverse-tunnel\r\n"+
 		"x-envoy-reverse-tunnel-node-id: %s\r\nx-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
@@ -34,8 +34,8 @@ func claim(conn net.Conn, s model.Subject) error {
 	return nil
 }
 
-// flood sends first messages of TLS from a source, floodRate in a second as far as the machine can, until stop. That returns how many
-// connections were sent and how many were admitted, and fails the test if the flood was too slow to be one.
+// flood sends TLS ClientHellos from a source, up to floodRate per second, until stop is called. stop returns how many
+// connections were sent and how many were admitted. It fails the test if the flood was too slow.
 func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (connections, admitted int)) {
 	t.Helper()
 	f, err := outsider.StartFlood(t.Context(), g.dial, name, floodRate)
@@ -53,13 +53,13 @@ func flood(t *testing.T, g target, name string) (stop func(t *testing.T) (connec
 	}
 }
 
-// tunnels are open connections of an attacker.
+// tunnels are an attacker's open connections.
 type tunnels struct {
 	mu    sync.Mutex
 	conns []net.Conn
 }
 
-// hold asks for so many tunnels, and keeps those that are opened.
+// hold requests n tunnels, and keeps the ones that are opened.
 func (g target) hold(t *testing.T, leaf outsider.Stolen, n int) *tunnels {
 	t.Helper()
 	held, failed := &tunnels{}, map[string]int{}
@@ -84,7 +84,7 @@ func (g target) hold(t *testing.T, leaf outsider.Stolen, n int) *tunnels {
 	return held
 }
 
-// reasonOf is an error without addresses.
+// reasonOf returns an error's text without addresses.
 func reasonOf(err error) string {
 	if network := (*net.OpError)(nil); errors.As(err, &network) {
 		return network.Err.Error()
@@ -92,7 +92,7 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// open is how many of them the gateway has not closed.
+// open returns how many of them the gateway has not closed.
 func (h *tunnels) open() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,15 +116,15 @@ func (h *tunnels) close() {
 	}
 }
 
-// isOpen says whether the other side has not closed a connection.
+// isOpen reports whether the other side has not closed a connection.
 func isOpen(conn net.Conn) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
 	_, err := conn.Read(make([]byte, 512))
-	timeout, ok := err.(net.Error) //nolint:errorlint // the net package returns it bare
+	timeout, ok := err.(net.Error) //nolint:errorlint // package net returns it unwrapped
 	return err == nil || ok && timeout.Timeout()
 }
 
-// silence opens connections and returns how many are open when 4 s have passed: after 5 s Envoy closes all of them.
+// silence opens connections and returns how many are open after 4 s. After 5 s Envoy closes all of them.
 func (g target) silence(t *testing.T) int {
 	t.Helper()
 	begin, held := time.Now(), &tunnels{}

@@ -21,23 +21,24 @@ import (
 )
 
 const (
-	// floodRate is a hundred times the quota of an unknown source, bucketRate that of one bucket for all clients, less than what the
-	// flood sends on a busy machine.
+	// floodRate is a hundred times the quota of an unknown source. bucketRate is the rate of one bucket for all
+	// clients, which is less than what the flood sends on a busy machine.
 	floodRate, bucketRate = 1000, 50
-	// sourceBurst is what an unknown source may open at once.
+	// sourceBurst is how many connections an unknown source may open at once.
 	sourceBurst = 200
-	// dialCount is how many tunnels a real edge asks for during a flood, dialPause how long it waits after each: an edge that
-	// keeps two may open eight within 1.5 s.
+	// dialCount is how many tunnels a real edge requests during a flood, and dialPause the pause after each. An edge
+	// that keeps two tunnels may open eight within 1.5 s.
 	dialCount, dialPause = 25, 250 * time.Millisecond
-	// leafTries is how many tunnels one leaf tries to open, mostTunnels how many it may have: four times those that it keeps.
+	// leafTries is how many tunnels one leaf tries to open, and mostTunnels how many it may have: four times the number
+	// that it keeps.
 	leafTries, mostTunnels = 3000, 8
-	// silentCount is how many connections one source opens and says nothing on.
+	// silentCount is how many silent connections one source opens.
 	silentCount = 1500
-	// logLimit is how much a gateway's agent and Envoy may write during a flood, at the agent's level debug.
+	// logLimit bounds the log of a gateway's agent and Envoy during a flood, at the agent's level debug.
 	logLimit = 256 << 10
 )
 
-// handshakeAttacks use up what a gateway has for connections and tunnels.
+// handshakeAttacks try to exhaust a gateway's connections and tunnels.
 func handshakeAttacks(t *testing.T, in *installation) {
 	flooded, fresh, hostile := newSite(t, in, "torrent"), newSite(t, in, "fresh"), newSite(t, in, "leaf")
 	leaf := in.extraLeaf(t, hostile)
@@ -56,7 +57,7 @@ func handshakeAttacks(t *testing.T, in *installation) {
 			if grown := in.gatewayLog(t) - logged; grown > logLimit {
 				t.Errorf("the gateway wrote %d bytes of log", grown)
 			}
-			stop = flood(t, gateway.from(hostile.Namespace), gateway.tunnels) // where a tenant's edge is
+			stop = flood(t, gateway.from(hostile.Namespace), gateway.tunnels) // from the site of a tenant's edge
 			if n := gateway.from(fresh.Namespace).dials(t, leaf); n < dialCount {
 				t.Errorf("of %d tunnels of an edge at a source that was never seen %d were opened", dialCount, n)
 			}
@@ -97,7 +98,7 @@ func handshakeAttacks(t *testing.T, in *installation) {
 		})
 }
 
-// leafAttacks are those with one valid leaf of a hostile tenant.
+// leafAttacks use one valid leaf of a hostile tenant.
 func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Stolen, bare *bareGateway) {
 	attack(t, "one leaf opens 3,000 tunnels", "a limit of tunnels for each edge, checked after TLS",
 		func(t *testing.T) {
@@ -109,7 +110,8 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 			must(t, in.victim.Works(t.Context()))
 			envoy, err := proc.FindProcess(in.EnvoyPath(), in.File("edge-tenant", "state"))
 			must(t, err)
-			must(t, syscall.Kill(envoy, syscall.SIGKILL)) // the other edge of the same tunnel id dials all of its tunnels again
+			// the other edge of the same tunnel id opens all of its tunnels again
+			must(t, syscall.Kill(envoy, syscall.SIGKILL))
 			eventually(t, in.tenant.Works)
 			if n := held.open(); n > mostTunnels {
 				t.Errorf("it has %d tunnels", n)
@@ -150,8 +152,8 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 		})
 }
 
-// bounded fails the test if more of a flood was admitted than its source's quota. Half of the rest may be refused late, on
-// a machine without a free core.
+// bounded fails the test if more of a flood was admitted than its source's quota. Without a free core, half of the rest
+// may be rejected late.
 func bounded(t *testing.T, sent, admitted int) {
 	t.Helper()
 	if admitted > sourceBurst+sent/2 {
@@ -159,7 +161,7 @@ func bounded(t *testing.T, sent, admitted int) {
 	}
 }
 
-// gatewayLog is how many bytes the first gateway's agent and Envoy have written.
+// gatewayLog returns how many bytes the first gateway's agent and Envoy have logged.
 func (in *installation) gatewayLog(t *testing.T) int64 {
 	t.Helper()
 	info, err := os.Stat(in.LogFile("gateway-0"))
@@ -167,7 +169,7 @@ func (in *installation) gatewayLog(t *testing.T) int64 {
 	return info.Size()
 }
 
-// newSite is a machine room with an address of its own.
+// newSite returns a site with its own address.
 func newSite(t *testing.T, in *installation, name string) *netns.Site {
 	t.Helper()
 	site, err := in.AddSite(t.Context(), name)
@@ -175,7 +177,7 @@ func newSite(t *testing.T, in *installation, name string) *netns.Site {
 	return site
 }
 
-// extraLeaf is the identity of one more edge of the tenant, which does not run.
+// extraLeaf returns the identity of an additional edge of the tenant, which does not run.
 func (in *installation) extraLeaf(t *testing.T, at *netns.Site) outsider.Stolen {
 	t.Helper()
 	edge := in.StartEdge(t, lab.EdgeSpec{Name: "edge-leaf", Site: at.Namespace}, in.tenant)
@@ -184,27 +186,27 @@ func (in *installation) extraLeaf(t *testing.T, at *netns.Site) outsider.Stolen 
 	return leaf
 }
 
-// target is a gateway's public port, dialled from somewhere.
+// target is a gateway's public port, dialled from a namespace.
 type target struct {
 	dial             func(ctx context.Context) (net.Conn, error)
 	tunnels, control string // names
 	address          string
 }
 
-// gatewayAt is the first gateway.
+// gatewayAt returns the first gateway.
 func (in *installation) gatewayAt(t *testing.T) target {
 	t.Helper()
 	address := netip.AddrPortFrom(netns.PublicAddress(0), netns.PublicPort)
 	return target{tunnels: world.Domain.GatewayReplica("gateway-0"), control: world.Domain.Control(), address: address.String()}
 }
 
-// from is the same target, dialled from a namespace.
+// from returns the same target, dialled from another namespace.
 func (g target) from(namespace *netns.Namespace) target {
 	g.dial = func(ctx context.Context) (net.Conn, error) { return namespace.DialContext(ctx, "tcp", g.address) }
 	return g
 }
 
-// ask asks for a tunnel. The connection is the tunnel if the gateway's answer is 200.
+// ask requests a tunnel. If the gateway answers 200, the connection is the tunnel.
 func (g target) ask(ctx context.Context, leaf outsider.Stolen) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -222,7 +224,7 @@ func (g target) ask(ctx context.Context, leaf outsider.Stolen) (net.Conn, error)
 	return raw, raw.SetDeadline(time.Time{})
 }
 
-// dials asks for tunnels one after the other, and returns how many were opened.
+// dials requests tunnels one after the other, and returns how many were opened.
 func (g target) dials(t *testing.T, leaf outsider.Stolen) (opened int) {
 	t.Helper()
 	for range dialCount {

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// retryTime is how long a client goes on trying a request: it has to succeed within.
+	// retryTime is how long a client retries a request until it has failed.
 	retryTime = 10 * time.Second
 	// attemptTime bounds one attempt of such a client.
 	attemptTime = 2 * time.Second
-	// unreadyTime is how long an agent may take to become unready: 5 s, and what a busy machine adds.
+	// unreadyTime bounds the time until an agent reports unready: 5 s, and extra time for a busy machine.
 	unreadyTime = 9 * time.Second
-	// replaceTime is how long an agent may take to have a new Envoy serve: 15 s, its start, and what a busy machine adds.
+	// replaceTime bounds the time until a new Envoy serves: 15 s, its start, and extra time for a busy machine.
 	replaceTime = 40 * time.Second
 )
 
-// hangAttacks freeze processes, as a machine that hangs does, and let them go on afterwards.
+// hangAttacks freeze processes, as on a machine that hangs, and thaw them afterwards.
 func hangAttacks(t *testing.T, in *installation) {
 	spare := in.Edge(t, lab.EdgeSpec{Name: "edge-spare"}, in.victim)
 	t.Cleanup(func() { world.StopEdge(t, spare) })
 	edge := in.Edge(t, lab.EdgeSpec{Name: "edge-hangs"}, in.victim)
 	t.Cleanup(func() { world.StopEdge(t, edge) })
-	for _, a := range []*lab.Agent{spare, edge} { // the victim answers by any edge
+	for _, a := range []*lab.Agent{spare, edge} { // the victim answers through any edge
 		eventually(t, a.Ready)
 	}
 	eventually(t, in.bothServe)
@@ -47,7 +47,7 @@ func hangAttacks(t *testing.T, in *installation) {
 	eventually(t, in.bothServe)
 }
 
-// bothServe is the condition that the victim answers through each gateway.
+// bothServe returns nil if the victim answers through each gateway.
 func (in *installation) bothServe(ctx context.Context) error {
 	for i := range in.Gateways {
 		if _, err := in.victim.Path(i, false).Get(ctx, "/whoami"); err != nil {
@@ -57,7 +57,7 @@ func (in *installation) bothServe(ctx context.Context) error {
 	return nil
 }
 
-// retried makes one request as a client does that tries the gateways in turn, and returns how long it took.
+// retried sends one request like a client that tries the gateways in turn, and returns how long it took.
 func (in *installation) retried(ctx context.Context, first int) (time.Duration, error) {
 	began := time.Now()
 	var errs []error
@@ -73,7 +73,7 @@ func (in *installation) retried(ctx context.Context, first int) (time.Duration, 
 	return time.Since(began), fmt.Errorf("no answer within %s: %w", retryTime, errors.Join(errs...))
 }
 
-// keepAsking makes requests for some time, each of which has to succeed when it is retried, and returns the longest.
+// keepAsking sends requests for some time, and returns the longest. Each has to succeed within its retries.
 func keepAsking(t *testing.T, in *installation, long time.Duration) time.Duration {
 	t.Helper()
 	var longest time.Duration
@@ -87,7 +87,7 @@ func keepAsking(t *testing.T, in *installation, long time.Duration) time.Duratio
 	return longest
 }
 
-// unready is the condition that an agent calls itself unready.
+// unready returns a condition that is nil once an agent reports unready.
 func unready(a *lab.Agent) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if a.Ready(ctx) == nil {
@@ -97,7 +97,8 @@ func unready(a *lab.Agent) func(context.Context) error {
 	}
 }
 
-// freezeEnvoys freezes Envoys at the same time: requests go on by the others, and the agents replace the frozen ones.
+// freezeEnvoys freezes Envoys at the same time. Requests continue through other Envoys, and the agents replace the
+// frozen ones.
 func freezeEnvoys(t *testing.T, in *installation, agents ...*lab.Agent) {
 	t.Helper()
 	pids := map[*lab.Agent]int{}
@@ -131,7 +132,7 @@ func freezeEnvoys(t *testing.T, in *installation, agents ...*lab.Agent) {
 	eventually(t, in.bothServe)
 }
 
-// freezeAgents freezes the agents of a gateway and of an edge and an xds-server: traffic needs none of them.
+// freezeAgents freezes the agents of a gateway and of an edge, and an xds-server. Traffic needs none of them.
 func freezeAgents(t *testing.T, in *installation, edge *lab.Agent) {
 	t.Helper()
 	frozen := []*proc.Process{in.Gateways[0].Process(), edge.Process(), in.XDSServers[1].Process()}
@@ -140,7 +141,7 @@ func freezeAgents(t *testing.T, in *installation, edge *lab.Agent) {
 		t.Cleanup(func() { _ = p.Thaw() })
 	}
 	measured("longest_request_s", keepAsking(t, in, retryTime).Seconds())
-	// The agents that reported to the frozen xds-server have gone to the other one.
+	// The agents that reported to the frozen xds-server have connected to the other one.
 	must(t, proc.Wait(t.Context(), replaceTime, in.Gateways[1].Ready))
 	for _, p := range frozen {
 		must(t, p.Thaw())
@@ -150,7 +151,7 @@ func freezeAgents(t *testing.T, in *installation, edge *lab.Agent) {
 	eventually(t, in.XDSServerReady)
 }
 
-// freezeBriefly freezes an Envoy for more time in all than its agent waits, and never for long enough at a time.
+// freezeBriefly freezes an Envoy repeatedly: for longer in total than its agent waits, but each time for less.
 func freezeBriefly(t *testing.T, in *installation, a *lab.Agent) {
 	t.Helper()
 	before, err := a.EnvoyPID()

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// recorder is a connection that keeps what is written and has no other side.
+// recorder is a connection without another side that stores what is written.
 type recorder struct {
 	net.Conn
 	written []byte
@@ -36,18 +36,19 @@ func (*recorder) SetDeadline(time.Time) error { return nil }
 // Close implements net.Conn.
 func (*recorder) Close() error { return nil }
 
-// clientHello is the first message of a client that wants a name.
+// clientHello returns the ClientHello of a client that requests a name.
 func clientHello(t *testing.T, name string) []byte {
 	t.Helper()
 	r := &recorder{}
-	_ = tls.Client(r, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(context.WithoutCancel(t.Context())) // only its first message counts
+	// only its first message matters
+	_ = tls.Client(r, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(context.WithoutCancel(t.Context()))
 	if len(r.written) < 100 {
 		t.Fatal("there is no ClientHello")
 	}
 	return r.written
 }
 
-// sized changes the length of the record, and that of the message in it.
+// sized changes the length of the record, and the length of the message in it.
 func sized(hello []byte, record, message int) []byte {
 	out := append([]byte{}, hello...)
 	binary.BigEndian.PutUint16(out[3:], uint16(record))
@@ -55,11 +56,12 @@ func sized(hello []byte, record, message int) []byte {
 	return out
 }
 
-// hellos sends odd first messages of TLS to the public port. Each connection must end without a server's answer.
+// hellos sends malformed TLS ClientHellos to the public port. Each connection must be closed with at most an
+// alert.
 func (in *installation) hellos(t *testing.T, public port) {
 	name := world.Domain.Control()
 	good := clientHello(t, name)
-	address := "10.111.2.1" // as a name: no client of ours sends that
+	address := "10.111.2.1" // as a server name, which our clients never send
 	odd := map[string][]byte{
 		"half of one":                         good[:len(good)/2],
 		"one that says that it has 64 KiB":    sized(good, 0xffff, 0xffffff),
@@ -77,14 +79,15 @@ func (in *installation) hellos(t *testing.T, public port) {
 		var all sync.WaitGroup
 		for what, data := range odd {
 			all.Go(func() {
-				if answer := say(t, in.Network.Workload, public.address, data); len(answer) > 7 { // an alert of TLS has 7 bytes
+				// an alert of TLS has 7 bytes
+				if answer := exchange(t, in.Network.Workload, public.address, data); len(answer) > 7 {
 					t.Errorf("%s is answered with %d bytes", what, len(answer))
 				}
 			})
 		}
 		all.Wait()
 	}, func(t *testing.T) {
-		if answer := say(t, in.Network.Workload, public.address, good); len(answer) < 100 {
+		if answer := exchange(t, in.Network.Workload, public.address, good); len(answer) < 100 {
 			t.Errorf("a good one is answered with %d bytes", len(answer))
 		}
 	})
@@ -93,7 +96,7 @@ func (in *installation) hellos(t *testing.T, public port) {
 	}, nil)
 }
 
-// slow sends a message byte by byte until the connection is closed, which must happen long before its end.
+// slow sends a message byte by byte until the connection is closed, which must happen long before the message ends.
 func slow(t *testing.T, from *netns.Namespace, to port, message []byte) {
 	t.Helper()
 	conn, err := from.DialContext(t.Context(), "tcp", to.address.String())

@@ -7,18 +7,18 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// installation is what the attacks share: two gateways, two xds-servers, a victim and a tenant that has turned hostile, each
-// with an edge. Attacks leave it as they found it.
+// installation is shared by all attacks: two gateways, two xds-servers, a victim and a hostile tenant, each with an
+// edge. An attack must leave it unchanged.
 type installation struct {
 	*world.World
 	victim, tenant         *world.Member
 	edgeVictim, edgeTenant *lab.Agent
 }
 
-// areas are the parts of the proof, in the order in which they run. Each function is in a file of its own.
+// areas are the parts of the proof in order. The function of each area is in its own file.
 var areas = []struct {
 	name  string
-	short bool // part of the short form too
+	short bool // runs with -short too
 	run   func(t *testing.T, in *installation)
 }{
 	{"ports", false, portAttacks},
@@ -27,7 +27,7 @@ var areas = []struct {
 	{"objects", false, objectAttacks},
 	{"control channel", false, controlAttacks},
 	{"handshakes", false, handshakeAttacks},
-	{"hangs", false, hangAttacks}, // the last: it freezes what all attacks share
+	{"hangs", false, hangAttacks}, // last, because it freezes what all attacks share
 }
 
 // TestAttacks runs every area on one installation.

@@ -1,6 +1,7 @@
-// Package security attacks an installation the way an outsider, a tenant and a namespace owner would, and proves what stops
-// each attack. Fairlead's programs, real Envoys and real apiservers run in network namespaces. Each row of the table that a
-// run prints is one attack; a control counts as proven only if the same attack succeeds where the control is missing.
+// Package security attacks an installation the way an outsider, a tenant and a namespace owner would, and proves what
+// stops each attack. Fairlead's programs, real Envoys and real apiservers run in network namespaces. Each row of the
+// table that a run prints is one attack. A control counts as proven only if the same attack succeeds where the control
+// is missing.
 package security
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// Short names for what every test in this package calls.
+// Short names for the functions of package promise.
 var (
 	that       = promise.That
 	measured   = promise.Measured
@@ -39,7 +40,7 @@ func newWorld(t *testing.T, options lab.Options) *world.World {
 	return world.New(t, proof.Start(t, l, err))
 }
 
-// attempt is one row of the table: what was tried, and what stopped it.
+// attempt is one row of the table: the attack, and what stopped it.
 type attempt struct {
 	tried, stoppedBy, result string
 }
@@ -49,9 +50,10 @@ var attempts struct {
 	rows []attempt
 }
 
-// attack runs one attack as a check. The name states what the attacker tries, stoppedBy names the control. defended fails
-// the test if the attack succeeds. undefended runs the same attack where the control is missing and fails the test if the
-// attack does not succeed there; nil: a test elsewhere, named in stoppedBy, shows that the control is necessary.
+// attack runs one attack as a check. tried states what the attacker tries, and stoppedBy names the control. defended
+// fails the test if the attack succeeds. undefended runs the same attack where the control is missing, and fails the
+// test if the attack does not succeed there. If it is nil, another test, named in stoppedBy, shows that the control is
+// necessary.
 func attack(t *testing.T, tried, stoppedBy string, defended, undefended func(t *testing.T)) {
 	t.Helper()
 	row := attempt{tried: tried, stoppedBy: stoppedBy, result: "stopped"}

@@ -25,15 +25,15 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// stolenID has a namespace owner take the id of a Tunnel in another namespace: with a Tunnel that is older, waits paused without an id,
-// and then gets the victim's, with a forged status that says so.
+// stolenID tries to take, as a namespace owner, the id of a Tunnel in another namespace: with an older Tunnel that
+// waits paused without an id and then gets the victim's id, with a forged status that claims the same.
 func (p *people) stolenID(t *testing.T) {
 	cluster, tunnel := rivalCluster("thief"), rivalTunnel("thief", "")
 	cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 	must(t, p.owner.Create(t.Context(), cluster))
 	tunnel.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster"))}
 	must(t, p.owner.Create(t.Context(), tunnel))
-	time.Sleep(1100 * time.Millisecond) // creation times are in seconds
+	time.Sleep(1100 * time.Millisecond) // creation times have a resolution of a second
 	mark, err := p.in.CreateCluster(t.Context(), lab.ClusterSpec{Name: "mark", Namespace: world.Namespace, APIServer: p.in.victim.APIServer})
 	must(t, err)
 	defer func() { must(t, mark.Delete(t.Context())) }()
@@ -82,10 +82,11 @@ func (p *people) stolenID(t *testing.T) {
 	must(t, client.IgnoreNotFound(p.admin.Delete(t.Context(), tunnel)))
 }
 
-// rejectedTunnel deletes a Tunnel that was refused the victim's id. Only the installation can make one.
+// rejectedTunnel deletes a Tunnel whose claim of the victim's id was rejected. Only the installation can create such a
+// Tunnel.
 func (p *people) rejectedTunnel(t *testing.T) {
 	attack(t, "deleting a Tunnel that was refused the victim's id ends the victim's tunnel",
-		"programs act only on ids that a Tunnel has (TestARejectedTunnelEndsNothingOfAnother, TestProgramsActOnIDsThatTunnelsHave)",
+		"programs act only on ids that a Tunnel has (TestARejectedTunnelEndsNothingOfAnother, TestProgramsActOnHeldIDs)",
 		func(t *testing.T) {
 			before, err := p.victimIs(t.Context())
 			must(t, err)
@@ -113,7 +114,8 @@ func (p *people) rejectedTunnel(t *testing.T) {
 		}, nil)
 }
 
-// webhook asks the webhook without any certificate for the credentials of the tenant's own proxy, which stand for a victim's.
+// webhook requests the credentials of the tenant's own proxy, in place of a victim's, from the webhook without a
+// certificate.
 func (p *people) webhook(t *testing.T) {
 	const password = "hunter2-of-the-proxy"
 	tunnel, cluster := rivalTunnel("proxied", ""), rivalCluster("proxied")
@@ -160,7 +162,7 @@ func (p *people) webhook(t *testing.T) {
 
 var inBase64 = regexp.MustCompile(`[A-Za-z0-9+/]{40,}=*`)
 
-// review sends a request to the webhook's port, and returns the answer with everything in it that is base64, decoded twice.
+// review sends a request to the webhook's port. It returns the answer with all base64 in it decoded twice.
 func (p *people) review(ctx context.Context, operation string, secret *corev1.Secret) (string, error) {
 	object := map[string]any{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": map[string]any{
 		"uid": "forged", "operation": operation, "namespace": secret.Namespace, "name": secret.Name, "object": secret,

@@ -26,10 +26,10 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// rivals is the namespace of a tenant who may do everything in it.
+// rivals is the namespace of a tenant with all permissions in it.
 const rivals = "rivals"
 
-// owner is that tenant; viewer has the viewer's roles of deploy/kubernetes.
+// people holds users: owner is that tenant, and viewer has the viewer's roles of deploy/kubernetes.
 type people struct {
 	in            *installation
 	admin         client.Client
@@ -37,7 +37,7 @@ type people struct {
 	ownerConfig   *rest.Config
 }
 
-// objectAttacks are attacks through the management cluster's apiserver, with the rights that tenants have there.
+// objectAttacks attack through the management cluster's apiserver, with the permissions of tenants.
 func objectAttacks(t *testing.T, in *installation) {
 	p := newPeople(t, in)
 	t.Cleanup(func() { p.leave(t) })
@@ -78,7 +78,7 @@ func newPeople(t *testing.T, in *installation) *people {
 	return p
 }
 
-// give lets a user do everything in a namespace, and returns what takes that back.
+// give grants a user all permissions in a namespace, and returns a function that revokes them.
 func (p *people) give(t *testing.T, namespace, user string) (takeBack func()) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "all-" + user}
@@ -95,7 +95,7 @@ func (p *people) give(t *testing.T, namespace, user string) (takeBack func()) {
 	}
 }
 
-// leave removes everything of the tenant.
+// leave deletes all objects of the tenant.
 func (p *people) leave(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
@@ -106,7 +106,7 @@ func (p *people) leave(t *testing.T) {
 	}
 }
 
-// victimIs is everything of the victim that no tenant of another namespace may change.
+// victimIs returns everything of the victim that a tenant of another namespace must not change.
 func (p *people) victimIs(ctx context.Context) (string, error) {
 	tunnel, err := p.in.victim.Tunnel(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (p *people) victimIs(ctx context.Context) (string, error) {
 	return strings.Join(append(said, fmt.Sprint("ended: ", ended)), "\n"), nil
 }
 
-// unharmed fails the test if anything of the victim is another than before, now or a moment later.
+// unharmed fails the test if anything of the victim has changed, now or a moment later.
 func (p *people) unharmed(t *testing.T, before string) {
 	t.Helper()
 	for range 4 {
@@ -154,7 +154,7 @@ func (p *people) unharmed(t *testing.T, before string) {
 	must(t, p.in.victim.Works(t.Context()))
 }
 
-// secretsOfViewers has a viewer read Secrets: no row of RBAC may let one.
+// secretsOfViewers tries to read Secrets as a viewer. No RBAC rule may permit that.
 func (p *people) secretsOfViewers(t *testing.T) {
 	reads := func(ctx context.Context) error {
 		for _, namespace := range []string{"", lab.InstallationNamespace, world.Namespace, rivals} {
@@ -183,7 +183,7 @@ func (p *people) secretsOfViewers(t *testing.T) {
 		})
 }
 
-// otherNamespaces tries each verb on each of our objects, and on those that we read, in the victim's namespace.
+// otherNamespaces tries each verb on each of our objects, and on objects that we read, in the victim's namespace.
 func (p *people) otherNamespaces(t *testing.T) {
 	attack(t, "a namespace owner uses each verb on each object of another namespace", "RBAC of the management cluster",
 		func(t *testing.T) {
@@ -209,10 +209,10 @@ func (p *people) victimTunnel() *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: p.in.victim.Namespace, Name: p.in.victim.Name}}
 }
 
-// bindings are those of the policies that guard ids and their record.
+// bindings are the bindings of the admission policies that guard ids and their record.
 var bindings = []string{"tunnel-id.fairlead.dev", "tunnel-status.fairlead.dev"}
 
-// withoutPolicies runs a function while the policies bind nothing.
+// withoutPolicies runs a function while these policies are not enforced.
 func (p *people) withoutPolicies(t *testing.T, run func()) {
 	t.Helper()
 	var kept []*unstructured.Unstructured
@@ -255,7 +255,7 @@ func rivalCluster(name string) *clusterv1.Cluster {
 	return c
 }
 
-// accepted is the condition that a Tunnel has a reason in its condition Accepted.
+// accepted returns nil once a Tunnel's condition Accepted has a reason.
 func accepted(ctx context.Context, from client.Client, o *v1alpha1.Tunnel, reason string) error {
 	if err := from.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err

@@ -26,14 +26,15 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// groups are those whose objects Fairlead has or reads.
+// groups are the API groups of objects that Fairlead owns or reads.
 var groups = []string{"", "fairlead.dev", "cluster.x-k8s.io", "certificates.k8s.io", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apps", "coordination.k8s.io"}
 
-// open are resources that Kubernetes opens to every user: they hold public certificates alone, or say something about that user.
+// open are resources that Kubernetes opens to every user: they hold only public certificates, or information about that
+// user.
 var open = []string{"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "clustertrustbundles"}
 
-// tryAll uses each verb that the apiserver knows of each resource in the victim's namespace and in the installation's, as the owner of
-// another namespace. It returns what was not refused.
+// tryAll uses each verb of each resource that the apiserver serves in the victim's namespace and in the installation's,
+// as the owner of another namespace. It returns what was not rejected.
 func (p *people) tryAll(t *testing.T) (allowed []string, tried int) {
 	t.Helper()
 	known, err := discovery.NewDiscoveryClientForConfig(p.in.Management.Config)
@@ -73,7 +74,7 @@ func (p *people) tryAll(t *testing.T) (allowed []string, tried int) {
 	return allowed, tried
 }
 
-// use uses one verb on the object of a name.
+// use uses one verb on the object with a name.
 func use(ctx context.Context, on dynamic.ResourceInterface, verb string, kind schema.GroupVersionKind, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -109,7 +110,8 @@ func use(ctx context.Context, on dynamic.ResourceInterface, verb string, kind sc
 	return err
 }
 
-// maliciousObjects has a namespace owner write, in their own namespace, everything that could reach out of it.
+// maliciousObjects writes, as a namespace owner in the owner's namespace, everything that could have an effect outside
+// of it.
 func (p *people) maliciousObjects(t *testing.T) {
 	attack(t, "a namespace owner reaches another namespace with names, copies, owners, annotations and forged Secrets",
 		"names and ids go to the Tunnel on record, copies to namespaces that accept them, owners count within a namespace",
@@ -125,7 +127,7 @@ func (p *people) maliciousObjects(t *testing.T) {
 			}
 			p.unharmed(t, before)
 		},
-		func(t *testing.T) { // the annotation on a Namespace is the control of copies
+		func(t *testing.T) { // copies are controlled by an annotation on the Namespace
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: world.Namespace}}
 			must(t, p.admin.Get(t.Context(), client.ObjectKeyFromObject(namespace), namespace))
 			accepts := namespace.DeepCopy()
@@ -147,7 +149,7 @@ func (p *people) maliciousObjects(t *testing.T) {
 		})
 }
 
-// copyInto makes a Cluster of the tenant whose kubeconfig is to be copied into the victim's namespace.
+// copyInto creates a Cluster of the tenant whose kubeconfig is to be copied into the victim's namespace.
 func (p *people) copyInto(t *testing.T) {
 	t.Helper()
 	tunnel := rivalTunnel("copying", "")
@@ -165,7 +167,7 @@ func forgedKubeconfig(cluster string) *corev1.Secret {
 	}
 }
 
-// malice is everything that a Tunnel can say to reach another namespace.
+// malice holds every change of a Tunnel that tries to reach another namespace.
 var malice = []func(o *v1alpha1.Tunnel, victim *v1alpha1.Tunnel){
 	func(o, victim *v1alpha1.Tunnel) { o.Spec.ExtraNames = []string{"api.victim.example.org"} },
 	func(o, victim *v1alpha1.Tunnel) {
@@ -196,7 +198,7 @@ var malice = []func(o *v1alpha1.Tunnel, victim *v1alpha1.Tunnel){
 	func(o, victim *v1alpha1.Tunnel) { o.Labels = map[string]string{v1alpha1.CopyLabel: victim.Spec.ID} },
 }
 
-// writeMalice writes a Tunnel with a Cluster for each malice, and forged Secrets that name what is the victim's.
+// writeMalice creates a Tunnel with a Cluster for each malice, and forged Secrets that name the victim's objects.
 func (p *people) writeMalice(t *testing.T) {
 	t.Helper()
 	victim, err := p.in.victim.Tunnel(t.Context())
@@ -215,10 +217,10 @@ func (p *people) writeMalice(t *testing.T) {
 	marked := map[string]string{v1alpha1.CopyLabel: victim.Spec.ID, v1alpha1.BootstrapLabel: v1alpha1.BootstrapEdge}
 	forged := []*corev1.Secret{
 		forgedKubeconfig("malice-0"),
-		// A copy that says it is the victim's, and one that claims to be owned by the victim's Tunnel.
+		// A copy that claims to be the victim's, and one that claims to be owned by the victim's Tunnel.
 		{ObjectMeta: metav1.ObjectMeta{Name: "copy", Labels: marked, Annotations: map[string]string{v1alpha1.RequestTunnelAnnotation: victim.Namespace + "/" + victim.Name}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "owned", Labels: marked, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(victim, v1alpha1.GroupVersion.WithKind("Tunnel"))}}},
-		// The victim's own token, as if it were stolen, and one that the tenant has chosen.
+		// The victim's own token, as if it were stolen, and a token that the tenant has chosen.
 		{ObjectMeta: metav1.ObjectMeta{Name: "malice-5" + v1alpha1.BootstrapSecretSuffix, Labels: marked}, Data: bootstrap.Data},
 		{ObjectMeta: metav1.ObjectMeta{Name: "malice-6" + v1alpha1.BootReportSecretSuffix, Labels: marked}, Data: map[string][]byte{v1alpha1.BootstrapTokenKey: []byte("chosen")}},
 	}
@@ -228,7 +230,7 @@ func (p *people) writeMalice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Who has every verb in a namespace chooses no id and writes no status there.
+	// A user with every verb in a namespace can neither choose an id nor write a status there.
 	for what, err := range map[string]error{
 		"an id":    p.owner.Create(t.Context(), rivalTunnel("chooser", victim.Spec.ID)),
 		"a status": p.owner.Status().Patch(t.Context(), rivalTunnel("malice-0", ""), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"id":%q}}`, victim.Spec.ID))),

@@ -30,7 +30,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// parserAttacks sends what no program of ours would send to everything that reads input from outside.
+// parserAttacks sends malformed input to every parser of external input.
 func parserAttacks(t *testing.T, in *installation) {
 	xdsServer := in.find(t, "control channel")
 	public := in.find(t, "public")
@@ -49,10 +49,10 @@ func parserAttacks(t *testing.T, in *installation) {
 	})
 }
 
-// patience is for what a busy machine does late.
+// patience is long enough for a busy machine.
 const patience = 30 * time.Second
 
-// find is a port of a row.
+// find returns the port of a row.
 func (in *installation) find(t *testing.T, name string) port {
 	t.Helper()
 	for _, p := range in.listening(t) {
@@ -64,7 +64,7 @@ func (in *installation) find(t *testing.T, name string) port {
 	return port{}
 }
 
-// envoys are the process ids of the gateways' Envoys.
+// envoys returns the process ids of the gateways' Envoys.
 func (in *installation) envoys(t *testing.T) (pids []int) {
 	t.Helper()
 	for _, g := range in.Gateways {
@@ -104,7 +104,7 @@ func (in *installation) hostileEdge(t *testing.T) outsider.Outsider {
 	return who
 }
 
-// bomb answers the question of what its Envoy runs with what unpacks to half a gigabyte.
+// bomb answers the question what its Envoy runs with data that unpacks to half a gigabyte.
 func (in *installation) bomb(t *testing.T) {
 	who := in.hostileEdge(t)
 	conn, err := who.Control()
@@ -162,8 +162,9 @@ func (in *installation) bomb(t *testing.T) {
 	}, nil)
 }
 
-// say writes bytes to an address and returns what comes back until the other side closes, which it must.
-func say(t *testing.T, from *netns.Namespace, to netip.AddrPort, data []byte) []byte {
+// exchange writes bytes to an address and returns the answer up to the end of the connection, which the other side must
+// close.
+func exchange(t *testing.T, from *netns.Namespace, to netip.AddrPort, data []byte) []byte {
 	t.Helper()
 	conn, err := from.DialContext(t.Context(), "tcp", to.String())
 	if err != nil {
@@ -172,7 +173,7 @@ func say(t *testing.T, from *netns.Namespace, to netip.AddrPort, data []byte) []
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	_, _ = conn.Write(data) // it may have been closed by then
+	_, _ = conn.Write(data) // the connection may have been closed by then
 	answer, err := io.ReadAll(conn)
 	if isTimeout(err) {
 		t.Errorf("%s does not close a connection that says %.40q", to, data)
@@ -180,7 +181,7 @@ func say(t *testing.T, from *netns.Namespace, to netip.AddrPort, data []byte) []
 	return answer
 }
 
-// headers sends PROXY headers that are none to both ports, and a good one where none belongs.
+// headers sends malformed PROXY headers to both ports, and a valid one to a port that expects none.
 func (in *installation) headers(t *testing.T, xdsServer, public port) {
 	v2 := func(kind, family byte, length int, rest []byte) []byte {
 		return append(append(append([]byte{}, proxyproto.SIGV2...), kind, family, byte(length>>8), byte(length)), rest...)
@@ -193,12 +194,13 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 		var all sync.WaitGroup
 		for _, data := range odd {
 			all.Go(func() {
-				if answer := say(t, in.Network.Management, xdsServer.address, data); len(answer) > 7 { // an alert of TLS has 7 bytes
+				// an alert of TLS has 7 bytes
+				if answer := exchange(t, in.Network.Management, xdsServer.address, data); len(answer) > 7 {
 					t.Errorf("%.40q is answered with %d bytes", data, len(answer))
 				}
 			})
 			all.Go(func() {
-				if answer := say(t, in.Network.Workload, public.address, data); len(answer) > 7 {
+				if answer := exchange(t, in.Network.Workload, public.address, data); len(answer) > 7 {
 					t.Errorf("%.40q is answered with %d bytes on the public port", data, len(answer))
 				}
 			})
@@ -217,7 +219,7 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 	})
 }
 
-// openAfter writes bytes, and says whether TLS for the control channel works after them.
+// openAfter writes bytes, and reports whether TLS for the control channel works after them.
 func openAfter(t *testing.T, from *netns.Namespace, to netip.AddrPort, first []byte) (bool, error) {
 	t.Helper()
 	raw, err := from.DialContext(t.Context(), "tcp", to.String())
@@ -226,16 +228,17 @@ func openAfter(t *testing.T, from *netns.Namespace, to netip.AddrPort, first []b
 	_ = raw.SetDeadline(time.Now().Add(patience))
 	_, err = raw.Write(first)
 	must(t, err)
-	config := &tls.Config{InsecureSkipVerify: true, ServerName: world.Domain.Control(), NextProtos: []string{"h2"}} // an attacker verifies nothing
+	// an attacker verifies nothing
+	config := &tls.Config{InsecureSkipVerify: true, ServerName: world.Domain.Control(), NextProtos: []string{"h2"}}
 	err = tls.Client(raw, config).HandshakeContext(t.Context())
 	return err == nil, err
 }
 
-// garbage sends calls and claims that no program of ours makes.
+// garbage sends calls and claims that our programs never send.
 func (in *installation) garbage(t *testing.T, public port) {
-	stranger := outsider.Outsider{From: in.Network.Workload, Address: public.address.String(), Domain: world.Domain, Roots: in.Roots(t)}
+	anonymous := outsider.Outsider{From: in.Network.Workload, Address: public.address.String(), Domain: world.Domain, Roots: in.Roots(t)}
 	attack(t, "a machine without a token sends boot reports, with texts of any kind", "the token is checked before anything is read (FuzzBoot of pkg/report)", func(t *testing.T) {
-		conn, err := stranger.Control()
+		conn, err := anonymous.Control()
 		must(t, err)
 		defer func() { _ = conn.Close() }()
 		for _, text := range []string{"", "\x1b[2J\x00", strings.Repeat("{", 60_000), "\n\nlevel=error msg=forged"} {
@@ -269,7 +272,7 @@ func (in *installation) garbage(t *testing.T, public port) {
 	}, nil)
 }
 
-// gatewayAt is the name of the gateway with a port.
+// gatewayAt returns the name of the gateway with a port.
 func gatewayAt(in *installation, p port) string {
 	if p.in == in.Network.Gateways[0] {
 		return "gateway-0"

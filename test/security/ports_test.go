@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// port is a TCP socket that listens, as the kernel says.
+// port is a listening TCP socket, as reported by the kernel.
 type port struct {
 	place   string // management, workload or gateway
 	in      *netns.Namespace
@@ -30,19 +30,19 @@ func (p port) String() string {
 	return fmt.Sprintf("%s listens on %s in the %s network", p.program, p.address, p.place)
 }
 
-// row says which ports there are and what must happen at each. A port that matches no row fails the test, so a new port needs
-// a row that states what each identity may do there.
+// row states which ports exist and what must happen at each. A port that matches no row fails the test, so a new port
+// needs a row that states what each identity may do there.
 type row struct {
 	name    string
 	place   string
 	program string
 	ports   []uint16
-	local   bool // it must listen on a loopback address alone
-	// try does what each identity must and must not be able to do there.
+	local   bool // it must listen only on a loopback address
+	// try does at the port what each identity must be able to do, and what it must not.
 	try func(t *testing.T, in *installation, p port)
 }
 
-// rows are all ports of an installation. docs/security.md says why.
+// rows are all ports of an installation. docs/security.md gives the reasons.
 var rows = []row{
 	{"public", "gateway", "envoy", []uint16{netns.PublicPort}, false, tryPublic},
 	{"apiserver", "gateway", "envoy", []uint16{netns.APIServerPort}, false, tryAPIServer},
@@ -57,7 +57,7 @@ var rows = []row{
 	{"webhook", "management", "controller", []uint16{9447}, true, tryWebhook},
 }
 
-// foreign are programs that are not Fairlead's: the management cluster's, and stand-ins in the test itself.
+// foreign are programs outside of Fairlead: the management cluster's programs, and stand-ins in the test itself.
 var foreign = []string{"kube-apiserver", "etcd", "security.test"}
 
 // portAttacks tries every port with every identity.
@@ -87,7 +87,7 @@ func portAttacks(t *testing.T, in *installation) {
 	attack(t, "another user of the machine connects to the admin interface of an Envoy, or to an agent", "mode 0600 of each Unix socket, or 0700 of its folder", in.sockets, nil)
 }
 
-// listening asks the kernel, in each network, which programs listen where.
+// listening lists the listening sockets of each network and their programs.
 func (in *installation) listening(t *testing.T) (all []port) {
 	t.Helper()
 	places := map[string][]*netns.Namespace{"management": {in.Network.Management}, "workload": {in.Network.Workload}, "gateway": in.Network.Gateways}
@@ -112,7 +112,7 @@ func (in *installation) listening(t *testing.T) (all []port) {
 
 var listenLine = regexp.MustCompile(`^LISTEN\s+\d+\s+\d+\s+(\S+)\s+\S+\s+users:\(\("([^"]+)"`)
 
-// parse reads a line of ss.
+// parse parses a line of ss.
 func (p *port) parse(line string) error {
 	found := listenLine.FindStringSubmatch(line)
 	if found == nil {
@@ -128,7 +128,7 @@ func (p *port) parse(line string) error {
 	return err
 }
 
-// matching is the row of a port; nil: there is none.
+// matching returns the row of a port, or nil.
 func matching(p port) *row {
 	i := slices.IndexFunc(rows, func(r row) bool {
 		return r.place == p.place && r.program == p.program && slices.Contains(r.ports, p.address.Port()) && r.local == p.address.Addr().IsLoopback()
@@ -139,7 +139,8 @@ func matching(p port) *row {
 	return &rows[i]
 }
 
-// tryFromElsewhere connects to a port of a loopback address from each other network, and by the addresses of its own machine.
+// tryFromElsewhere connects to a port on a loopback address from each other network, and by the other addresses of its
+// own machine.
 func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 	t.Helper()
 	addresses := []netip.Addr{netns.InsideAddress(0), netns.PublicAddress(0), in.Management.Endpoint.Addr(), in.SNI.Endpoint.Addr()}
@@ -169,7 +170,7 @@ func dialFails(t *testing.T, from *netns.Namespace, to netip.AddrPort) {
 	}
 }
 
-// sockets looks at all Unix sockets in the folders of agents.
+// sockets checks all Unix sockets in the folders of agents.
 func (in *installation) sockets(t *testing.T) {
 	found := 0
 	must(t, filepath.WalkDir(in.Dir, func(path string, entry os.DirEntry, err error) error {
@@ -178,7 +179,7 @@ func (in *installation) sockets(t *testing.T) {
 		}
 		info, err := entry.Info()
 		if err != nil {
-			return nil //nolint:nilerr // likewise
+			return nil //nolint:nilerr // files come and go
 		}
 		found++
 		if folder, err := os.Stat(filepath.Dir(path)); info.Mode().Perm()&0o077 != 0 && (err != nil || folder.Mode().Perm()&0o077 != 0) {
@@ -191,10 +192,10 @@ func (in *installation) sockets(t *testing.T) {
 	}
 }
 
-// secretText is what no answer may hold.
+// secretText matches secrets that no answer may contain.
 var secretText = regexp.MustCompile(`PRIVATE KEY|fl1\.[a-z2-7]|flr1\.[a-z2-7]|eyJhbGciOi`)
 
-// get asks a port by HTTP with a token, or without one.
+// get sends an HTTP request to a port with a token, or without one.
 func (p port) get(t *testing.T, method, path, token string) (int, string) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -218,7 +219,7 @@ func (p port) get(t *testing.T, method, path, token string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// tryHealth asks for more than health, with each identity: all get the same.
+// tryHealth requests more than health with each identity. All get the same answer.
 func tryHealth(t *testing.T, in *installation, p port) {
 	that(t, fmt.Sprintf("%s answers about health to every identity, and nothing else", p), func(t *testing.T) {
 		for name, token := range in.tokens(t) {
@@ -234,7 +235,7 @@ func tryHealth(t *testing.T, in *installation, p port) {
 	})
 }
 
-// tryMetrics asks for figures with each identity: they hold no secret, and there is nothing else.
+// tryMetrics requests metrics with each identity. They contain no secret, and the port serves nothing else.
 func tryMetrics(t *testing.T, in *installation, p port) {
 	that(t, fmt.Sprintf("%s shows figures without secrets to every identity, and nothing else", p), func(t *testing.T) {
 		for name, token := range in.tokens(t) {

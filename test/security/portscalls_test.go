@@ -40,7 +40,8 @@ type identity struct {
 	subject     model.Subject
 }
 
-// identities are all that there are: an edge of each tunnel, a gateway, a caller with a certificate of another CA, and each token.
+// identities returns all kinds of identities: an edge of each tunnel, a gateway, a caller with a certificate of another
+// CA, and each token.
 func (in *installation) identities(t *testing.T) []identity {
 	t.Helper()
 	stolen, err := outsider.StealAll(world.Domain, in.Dir)
@@ -72,7 +73,7 @@ func (in *installation) identities(t *testing.T) []identity {
 	return all
 }
 
-// idOf is the tunnel id of a member.
+// idOf returns the tunnel id of a member.
 func (in *installation) idOf(t *testing.T, m *world.Member) string {
 	t.Helper()
 	tunnel, err := m.Tunnel(t.Context())
@@ -80,8 +81,8 @@ func (in *installation) idOf(t *testing.T, m *world.Member) string {
 	return tunnel.Spec.ID
 }
 
-// tokens are those of a namespace's owner and of a viewer of the installation; empty: none. Each is good at the management
-// cluster's apiserver.
+// tokens returns the tokens of a namespace's owner and of a viewer of the installation, and an empty one. Each is valid
+// at the management cluster's apiserver.
 func (in *installation) tokens(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"none": ""}
@@ -99,23 +100,25 @@ func (in *installation) tokens(t *testing.T) map[string]string {
 	return all
 }
 
-// call is one method with a message, which may depend on its caller, and what must come of it; OK: the caller is let in.
+// call is one method with a message, which may depend on its caller, and the expected code. OK means that the caller is
+// admitted.
 type call struct {
 	method  string
 	message func(identity) proto.Message
-	inside  bool // it is not served through the public port
-	// with is the code for a caller with a certificate of the installation, by the name of the identity; without for all others.
+	inside  bool // not served through the public port
+	// with holds the code for callers with a certificate of the installation, by the name of the identity; without is
+	// the code for all others.
 	with    map[string]codes.Code
 	without codes.Code
 }
 
-// outcome is the code that a call must end with.
+// outcome returns the code with which a call must end.
 func (c call) outcome(who identity, public bool) codes.Code {
 	switch {
 	case who.name == "workload admin":
-		return codes.FailedPrecondition // whatever the method: the certificate is of no CA of the installation
+		return codes.FailedPrecondition // for every method: the certificate is of no CA of the installation
 	case who.name == "gateway" && public:
-		return codes.PermissionDenied // whatever the method: it has no business there
+		return codes.PermissionDenied // for every method: this identity is not permitted here
 	case public && c.inside:
 		return codes.PermissionDenied
 	case who.certificate == nil:
@@ -130,12 +133,12 @@ const (
 	discoveryService = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 )
 
-// roles are the codes for the edges and for the gateway.
+// roles returns the codes for the edges and for the gateway.
 func roles(edges, gateway codes.Code) map[string]codes.Code {
 	return map[string]codes.Code{"edge": edges, "other edge": edges, "gateway": gateway}
 }
 
-// calls are all methods of the control channel, some that are served elsewhere, and some that do not exist.
+// calls returns all methods of the control channel, some that are served elsewhere, and some that do not exist.
 func calls() []call {
 	fixed := func(m proto.Message) func(identity) proto.Message { return func(identity) proto.Message { return m } }
 	node := func(id string) proto.Message {
@@ -146,14 +149,14 @@ func calls() []call {
 		{enrolment + "EnrolEdge", fixed(&enrolv1.EnrolEdgeRequest{Token: "fl1.guess"}), false, roles(codes.Unauthenticated, codes.Unauthenticated), codes.Unauthenticated},
 		{enrolment + "EnrolGateway", fixed(&enrolv1.EnrolGatewayRequest{Gateway: "gateway-1", Credential: guess}), true, roles(codes.Unauthenticated, codes.Unauthenticated), codes.Unauthenticated},
 		{enrolment + "ReportBoot", fixed(&enrolv1.ReportBootRequest{Token: "flr1.guess"}), false, roles(codes.Unauthenticated, codes.Unauthenticated), codes.Unauthenticated},
-		// InvalidArgument: the caller is let in, but the request is none.
+		// InvalidArgument: the caller is admitted, but the request is invalid.
 		{enrolment + "Renew", fixed(&enrolv1.RenewRequest{Csr: []byte("none")}), false, roles(codes.InvalidArgument, codes.InvalidArgument), codes.Unauthenticated},
 		{reporting + "Edge", fixed(&reportv1.EdgeReport{}), false, roles(codes.OK, codes.PermissionDenied), codes.Unauthenticated},
 		{reporting + "Gateway", fixed(&reportv1.GatewayReport{}), true, roles(codes.PermissionDenied, codes.InvalidArgument), codes.Unauthenticated},
 		{reporting + "Peers", fixed(&reportv1.PeersRequest{}), true, roles(codes.PermissionDenied, codes.OK), codes.Unauthenticated},
 		{reporting + "Watch", fixed(&reportv1.WatchRequest{}), true, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
 		{discoveryService + "DeltaAggregatedResources", func(who identity) proto.Message { return node(who.subject.NodeID()) }, false, roles(codes.OK, codes.InvalidArgument), codes.Unauthenticated},
-		// As another node than it is.
+		// With another node's id.
 		{discoveryService + "DeltaAggregatedResources", fixed(node(model.NodeID("edge-aaaaaaaaaaaaaaaa"))), false, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
 	}
 	for _, method := range []string{
@@ -166,7 +169,7 @@ func calls() []call {
 	return all
 }
 
-// tryCalls makes every call with every identity, at one door.
+// tryCalls makes every call with every identity at one address.
 func tryCalls(t *testing.T, in *installation, door string, dial func(identity) (*grpc.ClientConn, error), public bool) {
 	t.Helper()
 	var group sync.WaitGroup
@@ -189,12 +192,12 @@ func tryCalls(t *testing.T, in *installation, door string, dial func(identity) (
 	group.Wait()
 }
 
-// letIn is how long a call goes on that is let in.
+// letIn is the duration after which a call that has not ended counts as admitted.
 const letIn = 1500 * time.Millisecond
 
-// attempted makes a call, and returns nil if it is let in: it has an answer, or goes on.
+// attempted makes a call, and returns nil if it is admitted: it is answered, or continues.
 func attempted(ctx context.Context, conn *grpc.ClientConn, who identity, c call, expected codes.Code) error {
-	patience := 15 * time.Second // a busy machine may take long to refuse
+	patience := 15 * time.Second // a busy machine may take long to reject the call
 	if expected == codes.OK {
 		patience = letIn
 	}
@@ -212,7 +215,8 @@ func attempted(ctx context.Context, conn *grpc.ClientConn, who identity, c call,
 	}
 	err = stream.RecvMsg(&discoveryv3.DeltaDiscoveryResponse{})
 	switch status.Code(err) {
-	case codes.DeadlineExceeded, codes.Internal, codes.Aborted: // it goes on; an answer of another type; the agent itself is back
+	case codes.DeadlineExceeded, codes.Internal, codes.Aborted:
+		// It continues; an answer of another type; the agent itself has reconnected.
 		return nil
 	}
 	if errors.Is(err, io.EOF) {
@@ -237,13 +241,13 @@ func tryInsideControl(t *testing.T, in *installation, p port) {
 	})
 }
 
-// outsider is a caller with an identity at a place.
+// outsider returns a caller with an identity at a place.
 func (in *installation) outsider(t *testing.T, from *netns.Namespace, address string, who identity) outsider.Outsider {
 	t.Helper()
 	return outsider.Outsider{From: from, Address: address, Domain: world.Domain, Roots: in.Roots(t), Certificate: who.certificate}
 }
 
-// counted is a connection that counts what comes.
+// counted is a connection that counts the bytes that it receives.
 type counted struct {
 	net.Conn
 	bytes int
@@ -256,15 +260,17 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// knock does TLS with a name, and says how far that gets: "closed" before TLS, "alert" if TLS is refused, or "open".
-func knock(t *testing.T, from *netns.Namespace, to, name string, certificate *tls.Certificate) string {
+// startTLS starts TLS with a server name, and returns the result: "closed" before TLS, "alert" if TLS is rejected, or
+// "open".
+func startTLS(t *testing.T, from *netns.Namespace, to, name string, certificate *tls.Certificate) string {
 	t.Helper()
 	raw, err := from.DialContext(t.Context(), "tcp", to)
 	must(t, err)
 	defer func() { _ = raw.Close() }()
 	_ = raw.SetDeadline(time.Now().Add(10 * time.Second))
 	conn := &counted{Conn: raw}
-	config := &tls.Config{InsecureSkipVerify: true, ServerName: name, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}} // an attacker verifies nothing
+	// an attacker verifies nothing
+	config := &tls.Config{InsecureSkipVerify: true, ServerName: name, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if certificate != nil {
 		config.Certificates = []tls.Certificate{*certificate}
 	}

@@ -23,7 +23,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// tryPublic tries the port that faces the internet: each name with each identity, each method of the control channel, and tunnels.
+// tryPublic tries the port that faces the internet: each name with each identity, each method of the control channel,
+// and tunnels.
 func tryPublic(t *testing.T, in *installation, p port) {
 	gateway := "gateway-0"
 	if p.in == in.Network.Gateways[1] {
@@ -33,7 +34,7 @@ func tryPublic(t *testing.T, in *installation, p port) {
 	control, replica := world.Domain.Control(), world.Domain.GatewayReplica(gateway)
 	knocks := func(t *testing.T, name string, want func(identity) string) {
 		for _, who := range identities {
-			if got := knock(t, in.Network.Workload, p.address.String(), name, who.certificate); got != want(who) {
+			if got := startTLS(t, in.Network.Workload, p.address.String(), name, who.certificate); got != want(who) {
 				t.Errorf("the name %q with the identity %q: %s, want %s", name, who.name, got, want(who))
 			}
 		}
@@ -43,7 +44,7 @@ func tryPublic(t *testing.T, in *installation, p port) {
 		func(t *testing.T) {
 			for _, name := range []string{
 				in.victim.Hostname, world.Domain.TunnelID(in.idOf(t, in.victim)), world.Domain.Controller(), "kubernetes", "localhost", "*." + string(world.Domain),
-				strings.Repeat("a", 63) + "." + string(world.Domain), "", // an IP address is no name: the client sends none
+				strings.Repeat("a", 63) + "." + string(world.Domain), "", // a client sends no SNI for an IP address
 			} {
 				knocks(t, name, always("closed"))
 			}
@@ -59,7 +60,7 @@ func tryPublic(t *testing.T, in *installation, p port) {
 			})
 		},
 		func(t *testing.T) {
-			if got := knock(t, in.Network.Workload, p.address.String(), control, nil); got != "open" {
+			if got := startTLS(t, in.Network.Workload, p.address.String(), control, nil); got != "open" {
 				t.Errorf("without that demand it is %s", got)
 			}
 		})
@@ -71,12 +72,12 @@ func tryPublic(t *testing.T, in *installation, p port) {
 	in.tryTunnels(t, gateway, p)
 }
 
-// tryTunnels asks for a tunnel as each who has a certificate, for each tunnel.
+// tryTunnels requests a tunnel with each identity that has a certificate, for each tunnel.
 func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
 	handshake := func(t *testing.T, who identity, id string) int {
 		code, err := in.outsider(t, in.Network.Workload, p.address.String(), who).Handshake(t.Context(), gateway, outsider.Claim{Node: who.subject.NodeID(), ID: world.Domain.TunnelID(id)})
 		if err != nil {
-			return 0 // TLS or the connection ends
+			return 0 // TLS fails or the connection ends
 		}
 		return code
 	}
@@ -102,20 +103,21 @@ func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
 	})
 }
 
-// tryAPIServer tries the port of clients that send an SNI. It decides by the name alone: the apiserver behind it asks for credentials.
+// tryAPIServer tries the port of clients that send an SNI. It routes by the name alone; the apiserver behind it
+// authenticates clients.
 func tryAPIServer(t *testing.T, in *installation, p port) {
 	attack(t, "every identity does TLS on the gateway's apiserver port with names that are no tunnel's", "only hostnames of tunnels lead anywhere",
 		func(t *testing.T) {
 			for _, who := range in.identities(t) {
 				for _, name := range []string{"", "kubernetes", "localhost", world.Domain.Control(), world.Domain.GatewayReplica("gateway-0"), world.Hostname("nobody"), world.Domain.TunnelID(in.idOf(t, in.victim))} {
-					if got := knock(t, in.Network.Management, p.address.String(), name, who.certificate); got != "closed" {
+					if got := startTLS(t, in.Network.Management, p.address.String(), name, who.certificate); got != "closed" {
 						t.Errorf("the name %q with the identity %q: %s", name, who.name, got)
 					}
 				}
 			}
 		},
 		func(t *testing.T) {
-			if got := knock(t, in.Network.Management, p.address.String(), in.victim.Hostname, nil); got != "open" {
+			if got := startTLS(t, in.Network.Management, p.address.String(), in.victim.Hostname, nil); got != "open" {
 				t.Errorf("the hostname of a tunnel: %s", got)
 			}
 		})
@@ -177,7 +179,8 @@ func tryConnect(t *testing.T, in *installation, p port) {
 	in.notFromWorkload(t, p)
 }
 
-// tryInspection asks for everything at the port of inspection, which is for those who may forward a port of the Pod: no answer holds a key.
+// tryInspection requests everything at the port of inspection, which is for users who may forward a port of the Pod. No
+// answer contains a key.
 func tryInspection(t *testing.T, in *installation, _ port) {
 	that(t, "inspection, for those who reach its loopback address, shows no key and no token of any identity", func(t *testing.T) {
 		for _, args := range [][]string{
@@ -191,7 +194,7 @@ func tryInspection(t *testing.T, in *installation, _ port) {
 	})
 }
 
-// tryWebhook sends reviews and other requests to the webhook without any certificate.
+// tryWebhook sends reviews and other requests to the webhook without a certificate.
 func tryWebhook(t *testing.T, in *installation, p port) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // an attacker verifies nothing

@@ -20,14 +20,15 @@ import (
 )
 
 const (
-	// recordSize is more than one tunnel may add to a gateway's log: its setup, its first use and its end.
+	// recordSize exceeds what one tunnel adds to a gateway's log: its setup, its first use and its end.
 	recordSize = 3 * 512
-	// closedWithin is how soon a connection must be closed: after a revocation, or in a handshake that is not
+	// closedWithin bounds the time until a connection is closed: after a revocation, or when a handshake is not
 	// continued.
 	closedWithin = 20 * time.Second
 )
 
-// tunnelAttacks has an edge try to keep a tunnel beyond its revocation, by whatever it can send with its own key.
+// tunnelAttacks try to keep an edge's tunnel beyond its revocation, with everything that the edge can send with its own
+// key.
 func tunnelAttacks(t *testing.T, in *installation) {
 	m := in.Member(t, "ledger", nil)
 	edge := in.Edge(t, lab.EdgeSpec{Name: "edge-ledger"}, m)
@@ -58,14 +59,14 @@ func tunnelAttacks(t *testing.T, in *installation) {
 					break // Envoy has closed it
 				}
 			}
-			time.Sleep(time.Second) // Envoy writes within 200 ms; nothing more than a record may come
+			time.Sleep(time.Second) // Envoy writes its log within 200 ms; it may contain at most one record more
 			if grown := size(t, log) - before; grown > 4*recordSize {
 				t.Errorf("the log has grown by %d bytes", grown)
 			}
 		}, nil)
 	attack(t, "a gateway cannot read a line of its record, and an edge is revoked",
 		"an incomplete record is reported (without: TestWhatMakesTheRecordIncomplete)", func(t *testing.T) {
-			// A connection in its handshake may be a tunnel whose record is the line that cannot be read.
+			// A connection in its handshake may be a tunnel whose log record is unreadable.
 			silent, err := in.Outsider(stolen).TLS(t.Context(), in.Outsider(stolen).Domain.GatewayReplica("gateway-0"))
 			must(t, err)
 			defer func() { _ = silent.Close() }()
@@ -89,7 +90,8 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			if err != nil || !strings.Contains(out, "gateway-0: closed ") || strings.Contains(out, "gateway-0: closed 0") || !strings.Contains(out, "gateway-1: closed ") {
 				t.Fatalf("%v: %s", err, out)
 			}
-			_ = conn.NetConn().SetReadDeadline(time.Now().Add(time.Second)) // it is proven: closed, not about to be
+			// the proof is complete: the connection is closed already
+			_ = conn.NetConn().SetReadDeadline(time.Now().Add(time.Second))
 			if _, err := conn.NetConn().Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("the tunnel lives: %v", err)
 			}
@@ -98,8 +100,8 @@ func tunnelAttacks(t *testing.T, in *installation) {
 	must(t, m.Delete(t.Context()))
 }
 
-// openTunnel asks gateway-0 for a tunnel with a stolen key, and returns Envoy's answer and the connection, which is the
-// tunnel then.
+// openTunnel requests a tunnel from gateway-0 with a stolen key. It returns Envoy's answer and the connection, which is
+// then the tunnel.
 func (in *installation) openTunnel(t *testing.T, stolen outsider.Stolen, tenant, worker string) (int, *tls.Conn) {
 	t.Helper()
 	o := in.Outsider(stolen)

@@ -34,13 +34,13 @@ func (r *room) at(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Namespace, Name: name}
 }
 
-// sibling is a further Cluster of the room, whether there is one or not.
+// sibling returns an additional Cluster of the room, whether it exists or not.
 func (r *room) sibling(name string) *lab.Cluster { return r.world.Cluster(r.at(name)) }
 
-// edit changes the kubeconfig as somebody with an editor does.
+// edit changes the kubeconfig like a user with an editor.
 func (r *room) edit(t *testing.T, change func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) {
 	t.Helper()
-	eventually(t, func(ctx context.Context) error { // the controller may write too
+	eventually(t, func(ctx context.Context) error { // retried, because the controller may write too
 		secret, err := r.Secret(ctx, "-kubeconfig")
 		if err != nil {
 			return err
@@ -66,7 +66,7 @@ func (r *room) deleteKubeconfig(t *testing.T) {
 	must(t, r.world.Management.Client.Delete(t.Context(), secret))
 }
 
-// provide does what the control-plane provider does when the kubeconfig Secret is not there.
+// provide writes the kubeconfig Secret like the control-plane provider, if the Secret does not exist.
 func (r *room) provide(t *testing.T) {
 	t.Helper()
 	secret, err := r.ProviderSecret()
@@ -79,14 +79,14 @@ func (r *room) provide(t *testing.T) {
 	}
 }
 
-// provideAnew deletes the kubeconfig Secret as the cure says, and does what its provider does then.
+// provideAnew deletes the kubeconfig Secret, as the cure says, and writes it again like its provider.
 func (r *room) provideAnew(t *testing.T) {
 	t.Helper()
 	r.deleteKubeconfig(t)
 	r.provide(t)
 }
 
-// client is a certificate for a client, with its key.
+// client returns a client certificate with its key.
 func (r *room) client(t *testing.T, ca *pki.Authority, end time.Time, groups ...string) (cert, key []byte) {
 	t.Helper()
 	pair, err := ca.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: groups, Usage: x509.ExtKeyUsageClientAuth, NotAfter: end})
@@ -94,7 +94,7 @@ func (r *room) client(t *testing.T, ca *pki.Authority, end time.Time, groups ...
 	return pair.CertPEM, pair.KeyPEM
 }
 
-// kubectl runs kubectl where the workload apiserver is reached.
+// kubectl runs kubectl in the network of the workload apiserver.
 func (r *room) kubectl(t *testing.T, kubeconfig []byte, args ...string) (string, error) {
 	t.Helper()
 	file := r.world.File(r.name + "-admin.kubeconfig")
@@ -106,7 +106,7 @@ func (r *room) kubectl(t *testing.T, kubeconfig []byte, args ...string) (string,
 	return string(out), err
 }
 
-// renew waits for a Tunnel to be made anew, and replaces the edge by one with the newest bootstrap file.
+// renew waits until a Tunnel has been created again, and replaces the edge by one with the newest bootstrap file.
 func (r *room) renew(t *testing.T) {
 	t.Helper()
 	world.StopEdge(t, r.edge)
@@ -128,7 +128,7 @@ func (r *room) renew(t *testing.T) {
 	r.enrol(t)
 }
 
-// bare makes a further Cluster for the room's apiserver, without an edge. Its mode is connect unless another one is given.
+// bare creates an additional Cluster for the room's apiserver, without an edge. The default mode is connect.
 func (r *room) bare(t *testing.T, name string, mode v1alpha1.KubeconfigMode) *lab.Cluster {
 	t.Helper()
 	if mode == "" {
@@ -147,13 +147,13 @@ func (r *room) bare(t *testing.T, name string, mode v1alpha1.KubeconfigMode) *la
 	return c
 }
 
-// remove deletes a further Cluster.
+// remove deletes an additional Cluster.
 func (r *room) remove(t *testing.T, c *lab.Cluster) {
 	t.Helper()
 	must(t, c.Delete(t.Context()))
 }
 
-// enrolSibling starts an edge for a further Cluster. It ends with the fault.
+// enrolSibling starts an edge for an additional Cluster. It ends with the fault.
 func (r *room) enrolSibling(t *testing.T, c *lab.Cluster) {
 	t.Helper()
 	file, err := c.Bootstrap(t.Context())
@@ -163,12 +163,12 @@ func (r *room) enrolSibling(t *testing.T, c *lab.Cluster) {
 	t.Cleanup(func() { world.StopEdge(t, edge) })
 }
 
-// enrolled is the condition that check finds nothing at a further Cluster.
+// enrolled returns a condition that is nil once check finds no problem of an additional Cluster.
 func (r *room) enrolled(name string) func(context.Context) error {
-	return func(ctx context.Context) error { return r.world.well(ctx, r.Namespace, name) }
+	return func(ctx context.Context) error { return r.world.healthy(ctx, r.Namespace, name) }
 }
 
-// hopIs is the condition that a hop of a Cluster is well, whatever the others are.
+// hopIs returns a condition that is nil once a hop of a Cluster passes, whatever the results of the other hops.
 func (r *room) hopIs(c *lab.Cluster, id check.ID) func(context.Context) error {
 	return func(ctx context.Context) error {
 		answer, err := r.world.check(ctx, c.Namespace, c.Name)
@@ -184,7 +184,7 @@ func (r *room) hopIs(c *lab.Cluster, id check.ID) func(context.Context) error {
 	}
 }
 
-// gone is the condition that there is no Cluster and no Tunnel of a name.
+// gone returns a condition that is nil once there is neither a Cluster nor a Tunnel with a name.
 func (r *room) gone(name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := r.sibling(name).Tunnel(ctx)
@@ -195,7 +195,7 @@ func (r *room) gone(name string) func(context.Context) error {
 	}
 }
 
-// serves is no error if a Tunnel has a name on record.
+// serves returns nil if a Tunnel has recorded a name.
 func serves(ctx context.Context, c *lab.Cluster, name string) error {
 	tunnel, err := c.Tunnel(ctx)
 	if err != nil {
@@ -209,7 +209,7 @@ func serves(ctx context.Context, c *lab.Cluster, name string) error {
 	return fmt.Errorf("%s serves %v", c, tunnel.Status.Names)
 }
 
-// limited are the flags of a user who may do nothing.
+// limited returns the flags of a user without permissions.
 func (r *room) limited(t *testing.T) []string {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: "looks"}}
@@ -223,7 +223,7 @@ func (r *room) limited(t *testing.T) []string {
 	return []string{"--kubeconfig=" + file}
 }
 
-// permit lets that user read Clusters and Tunnels, and no Secrets: then all else is checked.
+// permit lets that user read Clusters and Tunnels, but no Secrets. Everything else is then checked.
 func (r *room) permit(t *testing.T) {
 	t.Helper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: "looks"}, Rules: []rbacv1.PolicyRule{
@@ -245,14 +245,14 @@ func (r *room) permit(t *testing.T) {
 	})
 }
 
-// notes are what check said of each fault.
+// notes holds the output of check for each fault.
 var notes struct {
 	sync.Mutex
 	text string
 }
 
-// note keeps what check said, in a file that SIGHT_NOTES names.
-func (s *sight) note(f fault, a said, after time.Duration) {
+// note stores the output of check in the file that SIGHT_NOTES names.
+func (s *sight) note(f fault, a checkAnswer, after time.Duration) {
 	notes.Lock()
 	defer notes.Unlock()
 	v := a.Verdict()

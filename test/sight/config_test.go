@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// syncRow is a row of what `fairlead config sync` prints.
+// syncRow is a row of the output of `fairlead config sync`.
 type syncRow struct{ Node, Role, Cluster, Type, Status, Message string }
 
-// sync is what `fairlead config sync` says, with its exit code.
+// sync returns the output of `fairlead config sync`, and its exit code.
 func (s *sight) sync(ctx context.Context) ([]syncRow, int, error) {
 	out, code, err := s.run(ctx, "config", "sync", "-o", "json", s.inspection())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *sight) sync(ctx context.Context) ([]syncRow, int, error) {
 	return got.Nodes, code, nil
 }
 
-// synced is the condition that every Envoy has what it was sent.
+// synced returns nil if every Envoy has the configuration that was sent to it.
 func (s *sight) synced(ctx context.Context) error {
 	rows, code, err := s.sync(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *sight) synced(ctx context.Context) error {
 	return nil
 }
 
-// proveConfig looks at what the Envoys of a room and of the gateways have.
+// proveConfig checks the commands that show the configuration of the Envoys of a room and of the gateways.
 func (r *room) proveConfig(t *testing.T) {
 	s := r.world
 	that(t, "config sync says of every gateway and edge that it has what it was sent", func(t *testing.T) {
@@ -72,7 +72,7 @@ func (r *room) proveConfig(t *testing.T) {
 	})
 	that(t, "config sync says which Envoy gets no changes", func(t *testing.T) {
 		g := s.Gateways[0]
-		g.Hold() // its Envoy goes on
+		g.Hold() // its Envoy continues
 		must(t, proc.Wait(t.Context(), nameTime, func(ctx context.Context) error {
 			rows, code, err := s.sync(ctx)
 			if err == nil && (code != 1 || len(rows) == 0 || rows[0].Node != "gateway-0" || rows[0].Status != "STALE") {

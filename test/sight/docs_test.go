@@ -18,13 +18,13 @@ const (
 	begin, end = "<!-- faults: written by go test ./test/sight -run Table -update -->\n", "<!-- end of faults -->"
 )
 
-// allFaults are those of the table.
+// allFaults returns the faults of the table.
 func allFaults() []fault {
 	return slices.Concat(objectFaults, gatewayFaults, edgeFaults, apiServerFaults, hangFaults, controllerFaults)
 }
 
-// TestTheTableOfTheDocumentIsThatOfTheTests proves that what people read is what is injected here.
-func TestTheTableOfTheDocumentIsThatOfTheTests(t *testing.T) {
+// TestTheTableOfFaultsMatchesTheTests proves that the documented faults are the ones that are injected here.
+func TestTheTableOfFaultsMatchesTheTests(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| fault | `check` names | and says | what to do |\n|---|---|---|---|\n")
 	seen := map[string]bool{}
@@ -58,7 +58,7 @@ func TestTheTableOfTheDocumentIsThatOfTheTests(t *testing.T) {
 	must(t, os.WriteFile(document, []byte(before+begin+table.String()+end+after), 0o644))
 }
 
-// TestEachHopIsInTheDocument proves that each hop has its section.
+// TestEachHopIsInTheDocument proves that each hop has a section.
 func TestEachHopIsInTheDocument(t *testing.T) {
 	data, err := os.ReadFile(document)
 	must(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// edgeFaults are those of an edge and its machine.
+// edgeFaults are faults of an edge and its machine.
 var edgeFaults = []fault{
 	{
 		ID: "edge-dead", Title: "the edge's process is dead", Hop: check.HopTunnels, Cause: "the process edge-agent or its machine is down", Cure: "see that edge-agent runs", Short: true,
@@ -81,9 +81,9 @@ var edgeFaults = []fault{
 	},
 	{
 		ID: "no-edge", Title: "nobody has started an edge", Hop: check.HopEdge, Cause: "no edge-agent runs with this Cluster's", Cure: "run edge-agent",
-		Do:   "run edge-agent with the bootstrap file",
-		of:   func(r *room) *lab.Cluster { return r.sibling("lonely") },
-		well: func(r *room) func(context.Context) error { return r.enrolled("lonely") },
+		Do:      "run edge-agent with the bootstrap file",
+		of:      func(r *room) *lab.Cluster { return r.sibling("lonely") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("lonely") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "lonely", "")
 			return func(t *testing.T) { r.enrolSibling(t, c) }
@@ -91,18 +91,18 @@ var edgeFaults = []fault{
 	},
 	{
 		ID: "token-used-up", Title: "the token in the edge's bootstrap file is used up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired, or is used up", Cure: "take the newest file from the Secret",
-		Do:   "give edge-agent the newest bootstrap file",
-		of:   func(r *room) *lab.Cluster { return r.sibling("late") },
-		well: func(r *room) func(context.Context) error { return r.enrolled("late") },
+		Do:      "give edge-agent the newest bootstrap file",
+		of:      func(r *room) *lab.Cluster { return r.sibling("late") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("late") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.oldToken(t, "late", func(s *v1alpha1.TokenStatus) { s.Uses = s.MaxUses })
 		},
 	},
 	{
 		ID: "token-expired", Title: "the token in the edge's bootstrap file has expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired, or is used up", Cure: "take the newest file from the Secret",
-		Do:   "give edge-agent the newest bootstrap file",
-		of:   func(r *room) *lab.Cluster { return r.sibling("later") },
-		well: func(r *room) func(context.Context) error { return r.enrolled("later") },
+		Do:      "give edge-agent the newest bootstrap file",
+		of:      func(r *room) *lab.Cluster { return r.sibling("later") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("later") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.oldToken(t, "later", func(s *v1alpha1.TokenStatus) { s.ExpiresAt.Time = time.Now().Add(-time.Minute) })
 		},
@@ -112,10 +112,10 @@ var edgeFaults = []fault{
 // builtClocks builds the programs with wrong clocks once.
 var builtClocks = sync.OnceValues(func() (*clock.Clocks, error) { return clock.NewClocks(context.Background()) })
 
-// wrongProgram is the build of a program whose clock can be wrong.
+// wrongProgram returns the build of edge-agent whose clock can be wrong.
 func wrongProgram(s *proc.Spec, clocks *clock.Clocks) string { return clocks.Program("edge-agent") }
 
-// restartEdge starts the edge again with something changed.
+// restartEdge starts the edge again with a change.
 func (r *room) restartEdge(t *testing.T, change func(*proc.Spec)) {
 	t.Helper()
 	world.StopEdge(t, r.edge)
@@ -123,13 +123,13 @@ func (r *room) restartEdge(t *testing.T, change func(*proc.Spec)) {
 	r.edge.Resume()
 }
 
-// oldToken starts an edge of a further Cluster with a bootstrap file whose token is of no use any more.
+// oldToken starts an edge of an additional Cluster with a bootstrap file whose token is not valid any longer.
 func (r *room) oldToken(t *testing.T, name string, spoil func(*v1alpha1.TokenStatus)) func(*testing.T) {
 	t.Helper()
 	c := r.bare(t, name, "")
 	old, err := c.Bootstrap(t.Context())
 	must(t, err)
-	eventually(t, func(ctx context.Context) error { // the controller may write too
+	eventually(t, func(ctx context.Context) error { // retried, because the controller may write too
 		tunnel, err := c.Tunnel(ctx)
 		if err != nil {
 			return err
@@ -144,7 +144,7 @@ func (r *room) oldToken(t *testing.T, name string, spoil func(*v1alpha1.TokenSta
 	return func(t *testing.T) { edge.Hold(); r.enrolSibling(t, c) }
 }
 
-// apiServerFaults are those of a workload cluster's apiserver.
+// apiServerFaults are faults of a workload cluster's apiserver.
 var apiServerFaults = []fault{
 	{
 		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down", Cure: "start the apiserver", Within: lookTime, Short: true,
@@ -201,9 +201,9 @@ var apiServerFaults = []fault{
 	},
 	{
 		ID: "san-missing", Title: "mode sni, and the serving certificate has not the name", Hop: check.HopAPIServer, Cause: "mode sni needs that name in the certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
-		Do:   "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
-		of:   func(r *room) *lab.Cluster { return r.sibling("nameless") },
-		well: func(r *room) func(context.Context) error { return r.enrolled("nameless") },
+		Do:      "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
+		of:      func(r *room) *lab.Cluster { return r.sibling("nameless") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("nameless") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "nameless", v1alpha1.KubeconfigModeSNI)
 			r.enrolSibling(t, c)

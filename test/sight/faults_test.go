@@ -13,28 +13,31 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// fault is one thing that breaks, and what has to be said of it. The table in docs/troubleshooting.md is of these.
+// fault is a fault that is injected, and the expected answer of check. docs/troubleshooting.md has a table of all
+// faults.
 type fault struct {
-	ID     string // stays the same
+	ID     string // never changes
 	Title  string // what is broken, for people
 	Hop    check.ID
-	Status check.Status  // Broken where it is empty
-	Cause  string        // that has to be in the cause
-	Cure   string        // that has to be in the cure
-	Do     string        // the cure in short, for the table, and what the test then does
-	Short  bool          // a part of the short form
-	Within time.Duration // until check names it; nameTime where it is 0
-	Healed string        // that is in the cause of a warning once the fault has been cured without help; empty: it never is
-	// of is the Cluster that is checked; nil: the room's own.
+	Status check.Status  // default: Broken
+	Cause  string        // a text in the cause
+	Cure   string        // a text in the cure
+	Do     string        // the cure in short, for the table; the test does the same
+	Short  bool          // runs with -short too
+	Within time.Duration // the time until check names it; default: nameTime
+	// a text in the cause of a warning after the fault has been cured without help; empty: there is no such warning
+	Healed string
+	// of returns the Cluster that is checked; nil: the room's own.
 	of func(r *room) *lab.Cluster
-	// well is the condition that the cure has worked; nil: check finds nothing at the room's own Cluster.
-	well func(r *room) func(context.Context) error
-	// inject breaks it, and returns what the cure says.
+	// healthy returns a condition that is nil once the cure has worked; nil: check finds no problem of the room's own
+	// Cluster.
+	healthy func(r *room) func(context.Context) error
+	// inject injects the fault, and returns a function that follows the cure.
 	inject func(t *testing.T, r *room) (cure func(t *testing.T))
 }
 
-// expected says whether an answer is what it has to be.
-func (f fault) expected(a said) bool {
+// expected reports whether an answer is the expected one.
+func (f fault) expected(a checkAnswer) bool {
 	status, code := check.Broken, 1
 	if f.Status != "" {
 		status, code = f.Status, 0
@@ -46,22 +49,22 @@ func (f fault) expected(a said) bool {
 	return v != nil && a.Status == status && a.code == code && v.ID == f.Hop && strings.Contains(v.Cause, f.Cause) && strings.Contains(v.Cure, f.Cure)
 }
 
-// prove injects a fault, waits until check names it, follows the cure, and waits until all is well.
+// prove injects a fault, waits until check names it, follows the cure, and waits until check finds no problem.
 func (r *room) prove(t *testing.T, f fault) {
 	if testing.Short() && !f.Short {
 		return
 	}
 	that(t, f.ID+": "+f.Title, func(t *testing.T) {
-		of, well := r.Cluster, r.green
+		of, healthy := r.Cluster, r.green
 		if f.of != nil {
 			of = f.of(r)
 		}
-		if f.well != nil {
-			well = f.well(r)
+		if f.healthy != nil {
+			healthy = f.healthy(r)
 		}
 		cure := f.inject(t, r)
 		began := time.Now()
-		var last said
+		var last checkAnswer
 		err := proc.Wait(t.Context(), cmp.Or(f.Within, nameTime), func(ctx context.Context) (err error) {
 			last, err = r.world.check(ctx, of.Namespace, of.Name, r.flags...)
 			if err == nil && !f.expected(last) {
@@ -71,7 +74,7 @@ func (r *room) prove(t *testing.T, f fault) {
 		})
 		named := time.Since(began)
 		if err != nil {
-			r.tell(t, of)
+			r.printAnswer(t, of)
 			t.Errorf("want %s, %q, %q: %v", f.Hop, f.Cause, f.Cure, err)
 		} else {
 			measured("named_s", named.Seconds())
@@ -79,8 +82,8 @@ func (r *room) prove(t *testing.T, f fault) {
 		}
 		began = time.Now()
 		cure(t)
-		if err := proc.Wait(t.Context(), cureTime, well); err != nil {
-			r.tell(t, of)
+		if err := proc.Wait(t.Context(), cureTime, healthy); err != nil {
+			r.printAnswer(t, of)
 			t.Fatalf("after the cure: %v", err)
 		}
 		measured("cured_s", time.Since(began).Seconds())
@@ -88,8 +91,8 @@ func (r *room) prove(t *testing.T, f fault) {
 	})
 }
 
-// tell prints what people would see.
-func (r *room) tell(t *testing.T, of *lab.Cluster) {
+// printAnswer prints what an operator would see.
+func (r *room) printAnswer(t *testing.T, of *lab.Cluster) {
 	t.Helper()
 	cmd, err := r.world.command(t.Context(), "check", "-n", of.Namespace, of.Name, r.world.inspection())
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 // hangTime is how long check may take to name a frozen process.
 const hangTime = 20 * time.Second
 
-// hangFaults are processes that are frozen: they take connections and answer nothing. They run one after the other, on an
-// installation that is otherwise well.
+// hangFaults are frozen processes, which accept connections and never answer. They are injected one after the other, on
+// an installation that is otherwise healthy.
 var hangFaults = []fault{
 	{
 		ID: "gateway-envoy-frozen", Title: "the Envoy of one of two gateways is frozen", Hop: check.HopRoute, Status: check.Warning, Cause: "the process envoy of gateway-1 is frozen", Cure: "replaces an Envoy that stands still", Within: hangTime,
@@ -48,7 +48,7 @@ var hangFaults = []fault{
 	},
 }
 
-// freeze freezes a process, and returns what lets it go on.
+// freeze freezes a process, and returns a function that thaws it.
 func freeze(t *testing.T, s *proc.Service) func(*testing.T) {
 	t.Helper()
 	p := s.Process()
@@ -57,7 +57,7 @@ func freeze(t *testing.T, s *proc.Service) func(*testing.T) {
 	return func(t *testing.T) { must(t, p.Thaw()) }
 }
 
-// freezeEnvoy freezes an agent's Envoy, and returns what lets it go on.
+// freezeEnvoy freezes an agent's Envoy, and returns a function that thaws it.
 func freezeEnvoy(t *testing.T, a *lab.Agent) func(*testing.T) {
 	t.Helper()
 	_, thaw, err := a.FreezeEnvoy()

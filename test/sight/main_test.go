@@ -1,6 +1,6 @@
-// Package sight proves that faults are found: each that is known is injected into an installation that runs, and the command that a person
-// would give has to name the hop and the cause, and the cure to work. Fairlead's programs, real Envoys and real apiservers run in
-// network namespaces.
+// Package sight proves that faults are found. Each known fault is injected into a running installation. The command
+// that an operator would run must then name the hop and the cause, and the cure must work. Fairlead's programs, real
+// Envoys and real apiservers run in network namespaces.
 package sight
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// What every test here says, in short.
+// Short names for the functions of package promise.
 var (
 	that       = promise.That
 	measured   = promise.Measured

@@ -22,7 +22,7 @@ import (
 // chromium is the browser of all tests here.
 var chromium browser.Browser
 
-// page is where the status page of an xds-server can be opened, as by kubectl port-forward.
+// page returns the URL of an xds-server's status page, reached as with kubectl port-forward.
 func (s *sight) page(t *testing.T, i int) string {
 	t.Helper()
 	target := &url.URL{Scheme: "http", Host: lab.PageAddress(i)}
@@ -31,19 +31,19 @@ func (s *sight) page(t *testing.T, i int) string {
 		Transport: &http.Transport{DialContext: s.Network.Management.DialContext},
 	})
 	t.Cleanup(func() {
-		server.CloseClientConnections() // of streams, which do not end by themselves
+		server.CloseClientConnections() // streams do not end by themselves
 		server.Close()
 	})
 	return server.URL + "/"
 }
 
-// roundTrip is how a round-trip time is shown.
+// roundTrip matches the format of a round-trip time.
 var roundTrip = regexp.MustCompile(`^(< 0\.1|[0-9]+(\.[0-9])?) ms$`)
 
-// provePage looks at what the status page shows of gateways that live.
+// provePage checks what the status page shows about running gateways.
 func (r *room) provePage(t *testing.T) {
 	that(t, "the status page shows round-trip times that gateways have measured, and finds the gateways' name and port by itself", func(t *testing.T) {
-		// Each server knows the times of those gateways that report to it.
+		// Each server knows only the times of the gateways that report to it.
 		var tabs []*browser.Tab
 		for i := range r.world.XDSServers {
 			tabs = append(tabs, chromium.Open(t, r.world.page(t, i)+"?namespace="+r.Namespace))
@@ -61,7 +61,7 @@ func (r *room) provePage(t *testing.T) {
 			return errors.New("no server shows a round-trip time")
 		}))
 		browser.Eval[chromedp.Void](t, tab, row+`.querySelector("a").click()`)
-		// The table of edges has it of each gateway that reports here, and the facts the median.
+		// The table of edges shows the time of each gateway that reports here, and the facts show the median.
 		tab.Until(t, nameTime, `[...document.querySelectorAll(".part-edges td.numeric div")].some((e) => e.textContent.endsWith(" ms"))`)
 		for what, where := range map[string]string{
 			"facts": `[...document.querySelectorAll(".part-facts dt")].find((e) => e.textContent === "Round trip")?.nextSibling.textContent ?? ""`,
@@ -71,7 +71,7 @@ func (r *room) provePage(t *testing.T) {
 				t.Errorf("the %s show %q, want a round-trip time", what, shown)
 			}
 		}
-		// Without the Secret, and so by the Tunnel's status.
+		// Read from the Tunnel's status, because the page does not read the Secret.
 		tab.Until(t, nameTime, `document.querySelector(".hop[data-id=port]")`)
 		for id, want := range map[string]string{"name": netns.GatewayName + " is ", "port": " takes connections"} {
 			tab.Until(t, nameTime, fmt.Sprintf(`document.querySelector(".hop.ok[data-id=%s]")?.innerText.includes(%q)`, id, want))

@@ -19,13 +19,14 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// objectFaults are those of one Cluster's objects.
+// objectFaults are faults of one Cluster's objects.
 var objectFaults = []fault{
 	{
 		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "another name or namespace is meant", Cure: "lists all that there are",
-		Do:     "give the name, the namespace (`-n`) or the management cluster (`--context`) that is meant",
-		of:     func(r *room) *lab.Cluster { return r.sibling("osol") },
-		inject: func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} }, // the cure is to type it again
+		Do: "give the name, the namespace (`-n`) or the management cluster (`--context`) that is meant",
+		of: func(r *room) *lab.Cluster { return r.sibling("osol") },
+		// the cure is to type the command again
+		inject: func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} },
 	},
 	{
 		ID: "rbac-user", Title: "whoever checks may not read Clusters (RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "let the user get, list and watch",
@@ -69,9 +70,9 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "hostname-taken", Title: "two Clusters have one hostname", Hop: check.HopTunnel, Cause: "two Clusters claim one hostname", Cure: "rename or delete one of the two",
-		Do:   "rename or delete one of the two Clusters",
-		of:   func(r *room) *lab.Cluster { return r.sibling("twin.one") },
-		well: func(r *room) func(context.Context) error { return r.hopIs(r.sibling("twin.one"), check.HopTunnel) },
+		Do:      "rename or delete one of the two Clusters",
+		of:      func(r *room) *lab.Cluster { return r.sibling("twin.one") },
+		healthy: func(r *room) func(context.Context) error { return r.hopIs(r.sibling("twin.one"), check.HopTunnel) },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			first := r.bare(t, "twin--one", "")
 			eventually(t, func(ctx context.Context) error { return serves(ctx, first, world.HostnameIn(r.Namespace, "twin--one")) })
@@ -144,9 +145,9 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "quota", Title: "a ResourceQuota allows no further Secret", Hop: check.HopEdge, Cause: "ResourceQuota full", Cure: "raise the quota",
-		Do:   "raise the quota; the controller tries again by itself",
-		of:   func(r *room) *lab.Cluster { return r.sibling("crowd") },
-		well: func(r *room) func(context.Context) error { return r.enrolled("crowd") },
+		Do:      "raise the quota; the controller tries again by itself",
+		of:      func(r *room) *lab.Cluster { return r.sibling("crowd") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("crowd") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "crowd", "")
 			_, err := c.Bootstrap(t.Context())
@@ -159,7 +160,7 @@ var objectFaults = []fault{
 				must(t, r.world.Management.Client.Get(t.Context(), keyOf(quota), quota))
 				quota.Spec.Hard[corev1.ResourceSecrets] = resource.MustParse("100")
 				must(t, r.world.Management.Client.Update(t.Context(), quota))
-				quota.Status.Hard = quota.Spec.Hard // the controller of quotas, which does not run here
+				quota.Status.Hard = quota.Spec.Hard // normally set by the quota controller, which does not run here
 				must(t, r.world.Management.Client.Status().Update(t.Context(), quota))
 				r.enrolSibling(t, c)
 			}
@@ -167,9 +168,9 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning, Cause: "somebody has deleted the Cluster", Cure: "who still holds a finalizer",
-		Do:   "wait for those who hold a finalizer",
-		of:   func(r *room) *lab.Cluster { return r.sibling("goes") },
-		well: func(r *room) func(context.Context) error { return r.gone("goes") },
+		Do:      "wait for those who hold a finalizer",
+		of:      func(r *room) *lab.Cluster { return r.sibling("goes") },
+		healthy: func(r *room) func(context.Context) error { return r.gone("goes") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "goes", "")
 			r.enrolSibling(t, c)
@@ -183,7 +184,8 @@ var objectFaults = []fault{
 	},
 }
 
-// fullQuota makes a ResourceQuota that allows no further Secret. The controller that counts is not part of an apiserver.
+// fullQuota creates a ResourceQuota that permits no additional Secret. It also writes the status, because the
+// controller that counts is not part of an apiserver.
 func (r *room) fullQuota(t *testing.T) *corev1.ResourceQuota {
 	t.Helper()
 	var secrets corev1.SecretList

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// gatewayFaults are those of what all workload clusters share: names, gateways, xds-servers.
+// gatewayFaults are faults of parts that all workload clusters share: names, gateways, xds-servers.
 var gatewayFaults = []fault{
 	{
 		ID: "dns-gone", Title: "the name of the gateways is gone from DNS", Hop: check.HopName, Cause: "is gone from DNS", Cure: "lead to the gateways again", Short: true,
@@ -63,7 +63,7 @@ var gatewayFaults = []fault{
 		ID: "gateway-stale", Title: "the agent of one gateway is down, so that its Envoy gets no changes", Hop: check.HopRoute, Status: check.Warning, Cause: "no change comes to it", Cure: "agent runs and reaches an xds-server", Short: true,
 		Do: "bring the gateway's agent back, and its way to the xds-servers",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
-			r.world.Gateways[0].Hold() // its Envoy goes on
+			r.world.Gateways[0].Hold() // its Envoy continues
 			return func(*testing.T) { r.world.Gateways[0].Resume() }
 		},
 	},
@@ -72,7 +72,7 @@ var gatewayFaults = []fault{
 		Do: "take the newest change of the xds-servers back, or upgrade the gateways",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.XDSServers[0].Process().Program
-			// A number that our agents let through, as they do all numbers, and Envoy does not.
+			// Our agents accept any number here, but Envoy rejects this one.
 			faulty, err := r.world.BuildFaulty(t.Context(), "xds-server", "pkg/envoy/cluster.go", "durationpb.New(tunnelConnectTimeout)", "durationpb.New(0*tunnelConnectTimeout)")
 			must(t, err)
 			r.world.xdsServers(t, func(s *proc.Spec) { s.Program = faulty })
@@ -118,7 +118,7 @@ var gatewayFaults = []fault{
 	},
 }
 
-// controllerFaults are those of the controller and its webhook.
+// controllerFaults are faults of the controller and its webhook.
 var controllerFaults = []fault{
 	{
 		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed or repaired", Cure: "start the controller again", Short: true,
@@ -139,9 +139,9 @@ var controllerFaults = []fault{
 	},
 	{
 		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is down", Hop: check.HopEdge, Cause: "somebody has deleted the bootstrap Secret", Cure: "start the controller again",
-		Do:   "bring the controller back: it makes the Secret again",
-		of:   func(r *room) *lab.Cluster { return r.sibling("newcomer") },
-		well: func(r *room) func(context.Context) error { return r.enrolled("newcomer") },
+		Do:      "bring the controller back: it makes the Secret again",
+		of:      func(r *room) *lab.Cluster { return r.sibling("newcomer") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("newcomer") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "newcomer", "")
 			_, err := c.WaitKubeconfig(t.Context())
@@ -168,9 +168,9 @@ var controllerFaults = []fault{
 	},
 	{
 		ID: "rbac-controller", Title: "the controller may not write Secrets (RBAC)", Hop: check.HopKubeconfig, Cause: "may not patch Secrets", Cure: "apply the permissions of deploy/kubernetes again",
-		Do:   "apply the permissions of `deploy/kubernetes` again",
-		of:   func(r *room) *lab.Cluster { return r.sibling("barred") },
-		well: func(r *room) func(context.Context) error { return r.enrolled("barred") },
+		Do:      "apply the permissions of `deploy/kubernetes` again",
+		of:      func(r *room) *lab.Cluster { return r.sibling("barred") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("barred") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.withoutPatch(t)
 			c := r.bare(t, "barred", "")
@@ -185,14 +185,14 @@ var controllerFaults = []fault{
 	},
 	{
 		ID: "edge-certificate-ended", Title: "the edge was away until its certificate ended", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "bring the edge back",
-		Do:     "bring the edge back: it renews by its key",
-		of:     func(r *room) *lab.Cluster { return r.sibling("sleeper") },
-		well:   func(r *room) func(context.Context) error { return r.enrolled("sleeper") },
-		inject: func(t *testing.T, r *room) func(*testing.T) { return r.sleeps(t) },
+		Do:      "bring the edge back: it renews by its key",
+		of:      func(r *room) *lab.Cluster { return r.sibling("sleeper") },
+		healthy: func(r *room) func(context.Context) error { return r.enrolled("sleeper") },
+		inject:  func(t *testing.T, r *room) func(*testing.T) { return r.sleeps(t) },
 	},
 }
 
-// stopGateways ends gateways with their Envoys, and returns what starts them again.
+// stopGateways stops gateways with their Envoys, and returns a function that starts them again.
 func (s *sight) stopGateways(t *testing.T, all ...*lab.Agent) func(*testing.T) {
 	t.Helper()
 	for _, g := range all {
@@ -205,10 +205,11 @@ func (s *sight) stopGateways(t *testing.T, all ...*lab.Agent) func(*testing.T) {
 	}
 }
 
-// tooMany is more workers than an edge has tunnels to a gateway: for each of two it keeps two at each of two addresses.
+// tooMany is more workers than an edge has tunnels to the gateways: two to each of two addresses of each of two
+// gateways.
 const tooMany = "12"
 
-// xdsServers starts all xds-servers again with something changed, one after the other.
+// xdsServers starts all xds-servers again with a change, one after the other.
 func (s *sight) xdsServers(t *testing.T, change func(*proc.Spec)) {
 	t.Helper()
 	for _, x := range s.XDSServers {
@@ -216,7 +217,7 @@ func (s *sight) xdsServers(t *testing.T, change func(*proc.Spec)) {
 	}
 }
 
-// withoutPatch takes the permission to patch Secrets from the controller, and returns the ClusterRole as it was.
+// withoutPatch revokes the controller's permission to patch Secrets, and returns the ClusterRole as it was.
 func (s *sight) withoutPatch(t *testing.T) *rbacv1.ClusterRole {
 	t.Helper()
 	role := &rbacv1.ClusterRole{}
@@ -231,7 +232,7 @@ func (s *sight) withoutPatch(t *testing.T) *rbacv1.ClusterRole {
 	return usual
 }
 
-// sleeps enrols an edge of a further Cluster for a short time, and stops it until its certificate has ended.
+// sleeps enrols an edge of an additional Cluster with a short lifetime, and stops it until its certificate has expired.
 func (r *room) sleeps(t *testing.T) func(*testing.T) {
 	t.Helper()
 	usual := r.world.Controller.Process().Spec
@@ -243,7 +244,7 @@ func (r *room) sleeps(t *testing.T) func(*testing.T) {
 	must(t, err)
 	edge, err := r.world.RunEdge(lab.EdgeSpec{Name: "edge-sleeper", Bootstraps: [][]byte{file}, Site: r.site.Namespace})
 	must(t, err)
-	eventually(t, r.world.Says("edge-sleeper", "new certificate"))
+	eventually(t, r.world.LogContains("edge-sleeper", "new certificate"))
 	world.StopEdge(t, edge)
 	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) { *s = usual })
 	t.Cleanup(func() { world.StopEdge(t, edge) })

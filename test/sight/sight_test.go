@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// TestFaults injects faults, and has check find them: those of one room beside those of the others, then those of what all share one after the
-// other.
+// TestFaults injects faults, and checks that check finds them: the faults of one room in parallel with other rooms,
+// then the faults of shared parts one after the other.
 func TestFaults(t *testing.T) {
 	rooms := map[string][]fault{"oslo": objectFaults, "bergen": edgeFaults, "tromso": apiServerFaults}
 	names := []string{"oslo", "bergen", "tromso"}
@@ -20,7 +20,7 @@ func TestFaults(t *testing.T) {
 	for _, r := range s.rooms {
 		that(t, "check finds nothing in "+r.name+" while nothing is broken", func(t *testing.T) {
 			if err := proc.Wait(t.Context(), cureTime, r.green); err != nil {
-				r.tell(t, r.Cluster)
+				r.printAnswer(t, r.Cluster)
 				t.Fatal(err)
 			}
 		})

@@ -24,26 +24,27 @@ import (
 )
 
 const (
-	// nameTime is how long check may take to name a fault after it was injected, on a busy machine: most are known at once, what edges and
-	// gateways say takes as long as they need to notice.
+	// nameTime is how long check may take to name a fault after its injection, on a busy machine. Most faults are found
+	// at once; reports of edges and gateways take as long as these need to notice.
 	nameTime = 90 * time.Second
-	// lookTime is the same for what an edge sees when it is asked, in 2.5 s at most.
+	// lookTime is the limit for results that an edge determines when it is queried, in 2.5 s at most.
 	lookTime = 20 * time.Second
-	// deadTime is the same for what ends tunnels without a word, in 10 s at most; the control channel is found out after 40.
+	// deadTime is the limit for faults that end tunnels silently, which takes 10 s at most; a dead control channel is
+	// detected after 40 s.
 	deadTime = 30 * time.Second
-	// cureTime is how long it may take until all is well again after its cure was followed.
+	// cureTime is the time from following a cure until check finds no problem.
 	cureTime = 2 * time.Minute
-	// streamTime is for how long a watch has to stay open here.
+	// streamTime is how long a watch must stay open here.
 	streamTime = time.Second
 )
 
-// sight is an installation with workload clusters, each in a machine room of its own.
+// sight is an installation with workload clusters, each in its own site.
 type sight struct {
 	*world.World
 	rooms []*room
 }
 
-// room is a machine room with a workload cluster: an etcd, an apiserver and an edge.
+// room is a site with a workload cluster: an etcd, an apiserver and an edge.
 type room struct {
 	*lab.Cluster
 	world *sight
@@ -51,11 +52,11 @@ type room struct {
 	api   *kube.SiteAPIServer
 	edge  *lab.Agent
 	name  string
-	fresh int      // how many edges it has had
-	flags []string // more flags for the command
+	fresh int      // number of edges so far
+	flags []string // additional flags of the command
 }
 
-// newSight starts the installation, with so many rooms.
+// newSight starts the installation, with the given rooms.
 func newSight(t *testing.T, rooms ...string) *sight {
 	t.Helper()
 	proof.Need(t)
@@ -81,10 +82,10 @@ func newSight(t *testing.T, rooms ...string) *sight {
 	return s
 }
 
-// workers is how many each gateway has.
+// workers is the number of workers of each gateway.
 const workers = 2
 
-// open makes the Cluster of a room, and starts its edge.
+// open creates the Cluster of a room, and starts its edge.
 func (r *room) open(t *testing.T) {
 	t.Helper()
 	var err error
@@ -94,7 +95,7 @@ func (r *room) open(t *testing.T) {
 	r.enrol(t)
 }
 
-// enrol starts an edge with the newest bootstrap file. One that ran before must have been stopped.
+// enrol starts an edge with the newest bootstrap file. An earlier edge must have been stopped.
 func (r *room) enrol(t *testing.T, change ...func(*lab.EdgeSpec)) {
 	t.Helper()
 	bootstrap, err := r.Bootstrap(t.Context())
@@ -108,28 +109,28 @@ func (r *room) enrol(t *testing.T, change ...func(*lab.EdgeSpec)) {
 	must(t, err)
 }
 
-// said is one answer of the command.
-type said struct {
+// checkAnswer is one answer of the command.
+type checkAnswer struct {
 	check.Report
 	code int
-	text string // as people read it
+	text string // for people
 }
 
-// check runs the command that a person would give, in the management network.
-func (s *sight) check(ctx context.Context, namespace, cluster string, more ...string) (said, error) {
+// check runs the command that an operator would run, in the management network.
+func (s *sight) check(ctx context.Context, namespace, cluster string, more ...string) (checkAnswer, error) {
 	args := append([]string{"check", "-n", namespace, cluster, "-o", "json", "--watch-for=" + streamTime.String(), s.inspection()}, more...)
 	out, code, err := s.run(ctx, args...)
 	if err != nil {
-		return said{}, err
+		return checkAnswer{}, err
 	}
-	answer := said{code: code}
+	answer := checkAnswer{code: code}
 	if err := json.Unmarshal(out, &answer.Report); err != nil {
-		return said{}, fmt.Errorf("reading what check says: %w: %s", err, out)
+		return checkAnswer{}, fmt.Errorf("reading what check says: %w: %s", err, out)
 	}
 	return answer, nil
 }
 
-// inspection says where the xds-servers are asked, which have no Pods here.
+// inspection returns the flag with the addresses of the xds-servers, which have no Pods here.
 func (s *sight) inspection() string {
 	var all []string
 	for i := range s.XDSServers {
@@ -138,12 +139,12 @@ func (s *sight) inspection() string {
 	return "--xds-server=" + strings.Join(all, ",")
 }
 
-// pace keeps those who wait from asking all the time: each question is a process.
-var pace = rate.NewLimiter(2, 4)
+// runLimiter limits how often tests run the command, because each run is a process.
+var runLimiter = rate.NewLimiter(2, 4)
 
-// run runs fairlead, and returns what it prints and its exit code.
+// run runs fairlead, and returns its output and its exit code.
 func (s *sight) run(ctx context.Context, args ...string) (stdout []byte, code int, err error) {
-	if err := pace.Wait(ctx); err != nil {
+	if err := runLimiter.Wait(ctx); err != nil {
 		return nil, 0, err
 	}
 	cmd, err := s.command(ctx, args...)
@@ -172,11 +173,11 @@ func (s *sight) command(ctx context.Context, args ...string) (*exec.Cmd, error) 
 	return s.Command(ctx, args...)
 }
 
-// green is the condition that check finds nothing at the room's own Cluster.
-func (r *room) green(ctx context.Context) error { return r.world.well(ctx, r.Namespace, r.Name) }
+// green returns nil if check finds no problem of the room's own Cluster.
+func (r *room) green(ctx context.Context) error { return r.world.healthy(ctx, r.Namespace, r.Name) }
 
-// well is the condition that check finds nothing, and has tested every hop.
-func (s *sight) well(ctx context.Context, namespace, name string) error {
+// healthy returns nil if check finds no problem and has tested every hop.
+func (s *sight) healthy(ctx context.Context, namespace, name string) error {
 	answer, err := s.check(ctx, namespace, name)
 	if err != nil {
 		return err
@@ -192,7 +193,7 @@ func (s *sight) well(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-func (a said) String() string {
+func (a checkAnswer) String() string {
 	v := a.Verdict()
 	if v == nil {
 		return fmt.Sprintf("%s (exit %d)", a.Status, a.code)
@@ -200,5 +201,5 @@ func (a said) String() string {
 	return fmt.Sprintf("%s (exit %d) at %s: %s; cause: %s; cure: %s", a.Status, a.code, v.ID, v.Detail, v.Cause, v.Cure)
 }
 
-// nowhere is an address of the workload network that nobody has.
+// nowhere is an unused address of the workload network.
 var nowhere = netip.MustParseAddr("10.111.2.250")

@@ -14,9 +14,10 @@ import (
 	"time"
 )
 
-// API is the apiserver of all workload clusters of a fleet, in memory. It answers as much of Kubernetes' API as probes and Cluster API's
-// cache of a workload cluster ask for: /version, /livez and /readyz, what there is, and a few Nodes; /whoami says the node name of the
-// edge that was used; with ?watch=true any other answer stays open until the client goes; all else is forbidden.
+// API is the in-memory apiserver of all workload clusters of a fleet. It answers the requests of probes and of Cluster
+// API's cache of a workload cluster: /version, /livez and /readyz, discovery, and a few Nodes. /whoami returns the node
+// name of the edge that carried the request. With ?watch=true any other answer stays open until the client disconnects.
+// All other requests are forbidden.
 type API struct {
 	server *http.Server
 	door   *door
@@ -26,7 +27,7 @@ type API struct {
 // edgeKey is the key of the edge in the context of a request.
 type edgeKey struct{}
 
-// NewAPI returns one that shows a certificate, whatever name is asked for, or one by name.
+// NewAPI returns an API with the certificates that the function returns for a ClientHello.
 func NewAPI(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *API {
 	a := &API{door: &door{conns: make(chan net.Conn), closed: make(chan struct{})}, done: make(chan struct{})}
 	a.server = &http.Server{
@@ -49,12 +50,12 @@ func NewAPI(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *A
 	return a
 }
 
-// Serve serves a listener too, until Close: clients reach the apiserver without an edge.
+// Serve also serves a listener, until Close, so that clients can reach the apiserver without an edge.
 func (a *API) Serve(listener net.Listener) {
 	go func() { _ = a.server.ServeTLS(listener, "", "") }()
 }
 
-// Close ends all connections.
+// Close closes all connections.
 func (a *API) Close() error {
 	err := a.server.Close()
 	<-a.done
@@ -83,12 +84,12 @@ func answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// copied is the size of the buffers between a stream and the apiserver: small, as they wait for most of the time.
+// copied is the size of the buffers between a stream and the apiserver. They are small, because most of them are idle.
 const copied = 4 << 10
 
-// take has the apiserver serve a CONNECT stream, and returns when that ends.
+// take serves a CONNECT stream as a connection of the apiserver, and returns when the stream ends.
 func (a *API) take(w http.ResponseWriter, r *http.Request, e *Edge) {
-	ours, theirs := net.Pipe() // which has deadlines, unlike a stream
+	ours, theirs := net.Pipe() // a pipe has deadlines, unlike a stream
 	defer ours.Close()
 	select {
 	case a.door.conns <- &stream{Conn: theirs, edge: e}:
@@ -116,7 +117,7 @@ func (a *API) take(w http.ResponseWriter, r *http.Request, e *Edge) {
 	}
 }
 
-// onlyWriter hides what io.Copy would use instead of the buffer.
+// onlyWriter hides the methods that io.Copy would use instead of the buffer.
 type onlyWriter struct{ io.Writer }
 
 // stream is a connection of the apiserver.
@@ -153,5 +154,5 @@ func (d *door) Close() error {
 // Addr implements net.Listener.
 func (d *door) Addr() net.Addr { return &net.UnixAddr{Name: "synthetic"} }
 
-// Patience is how long a client of a fleet should wait for an answer at most.
+// Patience bounds the wait of a fleet's clients for an answer.
 const Patience = 10 * time.Second

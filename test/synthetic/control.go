@@ -17,15 +17,16 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Control is what an edge has of its control channel: the gRPC connection to an xds-server, its resources, of which it accepts all, and
-// the report that it makes. It must be closed.
+// Control is an edge's control channel: the gRPC connection to an xds-server, a stream that accepts all resources, and
+// a report. The caller must close it.
 type Control struct{ conn *grpc.ClientConn }
 
-// Close ends it.
+// Close closes the connection.
 func (c *Control) Close() error { return c.conn.Close() }
 
-// Follow opens the control channel of an edge and returns when its first resources have come. Dial reaches an xds-server itself, which is
-// told that the connection came through a gateway, from an address. What the edge then is told it takes until Close.
+// Follow opens the control channel of an edge and returns when the first resources of each type have arrived. dial
+// connects to an xds-server directly. The connection claims to come through a gateway, from the address from. The edge
+// accepts all later resources until Close.
 func (e *Edge) Follow(ctx context.Context, from net.Addr, dial func(context.Context) (net.Conn, error)) (*Control, error) {
 	f := e.fleet
 	conn, err := grpc.NewClient("passthrough:///"+f.options.Domain.Control(),
@@ -62,14 +63,15 @@ func (c *Control) begin(ctx context.Context, e *Edge) error {
 	if err != nil {
 		return err
 	}
-	first := make(chan error, 2) // that all is there, and later the end, which nobody reads
+	// receives nil when all types have arrived, and later the error that ends the stream, which is not read
+	first := make(chan error, 2)
 	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })()
 	go func() { first <- take(resources, first) }()
 	node := &corev3.Node{Id: model.NodeID(e.Node), Cluster: f.options.Domain.TunnelID(e.ID)}
 	for _, typeURL := range []string{resourcev3.ClusterType, resourcev3.ListenerType} {
 		request := &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"}}
 		if err := resources.Send(request); err != nil {
-			return <-first // which has the reason
+			return <-first // the stream's own error
 		}
 		node = nil
 	}
@@ -85,7 +87,8 @@ func (c *Control) begin(ctx context.Context, e *Edge) error {
 	})
 }
 
-// take accepts all that comes. It says nil when the first of each type is there, and returns why there will be no more.
+// take accepts all resources. It sends nil to first when the first resources of each type have arrived, and returns the
+// error that ends the stream.
 func take(resources discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, first chan<- error) error {
 	for got := 1; ; got++ {
 		response, err := resources.Recv()

@@ -11,8 +11,9 @@ import (
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
-// TestCostOfHandshakes shows what a tunnel, one whose TLS session is resumed, and one that is refused cost the gateway: its default
-// rate comes from that. Time of the processor, as opposed to that of the clock, says the same on a busy machine.
+// TestCostOfHandshakes measures what a tunnel, a tunnel with a resumed TLS session, and a rejected tunnel cost the
+// gateway. The gateway's default rate is derived from these figures. CPU time, unlike elapsed time, is the same on a
+// busy machine.
 func TestCostOfHandshakes(t *testing.T) {
 	const most = 1_000_000
 	edges := number(t, "COST_EDGES", 0)
@@ -27,7 +28,7 @@ func TestCostOfHandshakes(t *testing.T) {
 		}
 		before, begin := f.Stats(), time.Duration(0)
 		for i := range rounds + 1 {
-			if i == 1 { // sessions are there
+			if i == 1 { // sessions exist now
 				before, begin = f.Stats(), w.cpu(t)
 			}
 			for _, e := range f.Edges() {
@@ -56,10 +57,10 @@ func TestCostOfHandshakes(t *testing.T) {
 	}
 }
 
-// cpu is the time that the gateway's Envoy has had so far.
+// cpu returns the CPU time that the gateway's Envoy has used so far.
 func (w *world) cpu(t *testing.T) time.Duration {
 	t.Helper()
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(w.envoy.PID()) + "/schedstat") // of its main thread alone
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(w.envoy.PID()) + "/schedstat") // only of its main thread
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// maintain and backoff are maintainInterval and maxReconnectBackoff of pkg/envoy; to each Envoy adds up to half at random.
+	// maintain and backoff are maintainInterval and maxReconnectBackoff of pkg/envoy. Envoy lengthens each by up to
+	// half at random.
 	maintain = 500 * time.Millisecond
 	backoff  = time.Second
 )
@@ -24,46 +25,46 @@ const (
 // Fault is what an edge does wrong with a CONNECT.
 type Fault int
 
-// Kinds of faults.
+// The kinds of faults.
 const (
 	None        Fault = iota
-	CloseTunnel       // it closes the tunnel's TCP connection before the answer
-	ResetStream       // it resets the stream before the answer
-	RefuseTLS         // it closes the tunnel when the gateway begins TLS in it
+	CloseTunnel       // closes the tunnel's TCP connection before the answer
+	ResetStream       // resets the stream before the answer
+	RefuseTLS         // closes the tunnel when the gateway begins TLS in it
 )
 
-// Spec is one edge.
+// Spec describes one edge.
 type Spec struct {
 	Node string // node name
 	ID   string // Tunnel.spec.id
-	// Certificate is its leaf. Edges may share a key, and one that is shared costs no memory.
+	// Certificate is the edge's leaf. Edges may share a certificate, which costs no memory.
 	Certificate *tls.Certificate
-	// Fault says what goes wrong at a moment; nil: nothing. It may be called by several goroutines.
+	// Fault returns the fault at a moment; nil: no faults. It must be safe for concurrent use.
 	Fault func(Moment) Fault
 }
 
-// Moment is when something may go wrong: when the gateway begins TLS in a tunnel, or a stream.
+// Moment is a moment of a possible fault: when the gateway begins TLS in a tunnel, or a stream.
 type Moment struct {
-	Tunnel int // how many tunnels this edge had before
-	Stream int // how many streams this tunnel had before; -1: TLS begins
+	Tunnel int // number of earlier tunnels of this edge
+	Stream int // number of earlier streams in this tunnel; -1: TLS begins
 }
 
-// Edge is one of a fleet.
+// Edge is an edge of a fleet.
 type Edge struct {
 	Spec
 	fleet    *Fleet
 	sessions tls.ClientSessionCache // nil: none
 
 	mu      sync.Mutex
-	up      int // tunnels, and those that are being dialled
+	up      int // tunnels, including ones that are being dialled
 	had     int // tunnels so far
 	failed  bool
-	waiting bool // to dial again
+	waiting bool // a dial is scheduled
 	stopped bool
 	tunnels map[*tunnel]struct{}
 }
 
-// Start dials at once, and goes on until Stop.
+// Start dials at once, and keeps the tunnels open until Stop.
 func (e *Edge) Start() {
 	e.mu.Lock()
 	e.stopped = false
@@ -71,7 +72,7 @@ func (e *Edge) Start() {
 	e.maintain()
 }
 
-// Stop closes the tunnels of this edge; it dials no more until Start.
+// Stop closes the tunnels of this edge. It does not dial again until Start.
 func (e *Edge) Stop() {
 	e.mu.Lock()
 	e.stopped = true
@@ -79,7 +80,7 @@ func (e *Edge) Stop() {
 	e.Cut(func(bool) bool { return true })
 }
 
-// Cut closes the tunnels that are chosen by whether they are in use, and returns how many those were.
+// Cut closes the tunnels for which chosen returns true, given whether they are in use. It returns how many it closed.
 func (e *Edge) Cut(chosen func(used bool) bool) int {
 	e.mu.Lock()
 	var cut []*tunnel
@@ -95,7 +96,7 @@ func (e *Edge) Cut(chosen func(used bool) bool) int {
 	return len(cut)
 }
 
-// maintain dials what is missing.
+// maintain dials missing tunnels.
 func (e *Edge) maintain() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,7 +153,7 @@ func (e *Edge) dial() {
 	t.idle()
 }
 
-// open does TLS and asks for a tunnel. Below the TLS, which then is over, the socket is the tunnel.
+// open does the TLS handshake and requests a tunnel. The tunnel then uses the socket below TLS, which has ended.
 func (e *Edge) open(ctx context.Context) (*net.TCPConn, error) {
 	f := e.fleet
 	bounded, cancel := context.WithTimeout(ctx, dialTime)
@@ -208,7 +209,7 @@ func (e *Edge) ask(conn *net.TCPConn) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// patient is a connection whose reader lets others work while it waits.
+// patient is a connection whose reader releases its slot of working while it waits.
 type patient struct {
 	net.Conn
 	working chan struct{}

@@ -19,46 +19,46 @@ import (
 )
 
 const (
-	// tunnelsPerGateway, streams, streamWindow and connectionWindow are those of pkg/envoy.
+	// tunnelsPerGateway, streams, streamWindow and connectionWindow are the values of pkg/envoy.
 	tunnelsPerGateway = 2
 	streams           = 512
 	streamWindow      = 2 << 20
 	connectionWindow  = streams * streamWindow
 
-	// dialling bounds how many dial at a time. Real edges know no bound, but more than this would only wait outside of the gateway's
-	// kernel, which lets 1,024 wait to be accepted.
+	// dialling bounds how many edges dial at the same time. Real edges have no such bound, but more would only wait
+	// outside of the gateway's kernel, which queues 1,024 connections.
 	dialling = 1_200
-	// dialTime and answerTime bound an attempt, as those of Envoy do.
+	// dialTime and answerTime bound an attempt, as in Envoy.
 	dialTime, answerTime = 5 * time.Second, 15 * time.Second
 )
 
-// Options say how all edges of a fleet are.
+// Options configure all edges of a fleet.
 type Options struct {
 	Domain  model.TunnelDomain
-	Gateway string // its name: gateway-0
-	// Dial reaches the public port. The connection must be a *net.TCPConn.
+	Gateway string // the gateway's name: gateway-0
+	// Dial connects to the public port. The connection must be a *net.TCPConn.
 	Dial  func(ctx context.Context) (net.Conn, error)
 	Roots *x509.CertPool // of the installation
-	// Tunnels are how many each edge keeps; 0: as many as Envoy's edges do.
+	// Tunnels is how many tunnels each edge keeps; 0: the number of Envoy's edges.
 	Tunnels int
-	// Dialling is how many dial at a time at most; 0: any number, within reason.
+	// Dialling is how many edges may dial at the same time; 0: the default bound.
 	Dialling int
-	// Resume has edges resume TLS sessions of the gateway, as Envoy does by default.
+	// Resume makes edges resume the gateway's TLS sessions, as Envoy does by default.
 	Resume bool
-	// API answers what comes through the tunnels; it may be nil where nothing does.
+	// API answers the requests in the tunnels; it may be nil if there are none.
 	API *API
 }
 
-// Fleet are edges of one installation. It must be closed.
+// Fleet is the edges of one installation. The caller must close it.
 type Fleet struct {
 	options Options
 	outer   *tls.Config   // without a certificate
-	inner   *tls.Config   // likewise
-	server  *http2.Server //nolint:staticcheck // net/http can serve a listener, but not one connection that is there already
+	inner   *tls.Config   // without a certificate
+	server  *http2.Server //nolint:staticcheck // net/http can serve a listener, but not a single open connection
 	poll    *poller
 	slots   chan struct{}
-	// working is held by who computes for a handshake. Edges are machines of their own, and here share few cores with clients: so few
-	// compute at a time that nobody has to wait behind all of them.
+	// working holds a slot for each handshake that computes. Real edges are separate machines, but these share a few
+	// cores with the clients. The slots keep clients from waiting behind the computation of all edges.
 	working chan struct{}
 	stats   counters
 
@@ -67,21 +67,21 @@ type Fleet struct {
 
 	mu    sync.Mutex
 	edges []*Edge
-	conns map[net.Conn]struct{} // all that are open
+	conns map[net.Conn]struct{} // all open connections
 }
 
-// Stats are figures of a fleet, since its start.
+// Stats are the figures of a fleet since its start.
 type Stats struct {
-	Up      int64 // tunnels that are open
+	Up      int64 // open tunnels
 	Dials   int64 // attempts
-	Failed  int64 // of those: could not connect, or were closed before the gateway's answer
-	Refused int64 // of those: the gateway answered, but not with 200
-	Lost    int64 // tunnels that ended
-	Pings   int64 // RPINGs that were answered
-	Used    int64 // tunnels in which TLS was done
-	Resumed int64 // outer sessions of TLS that were resumed
+	Failed  int64 // attempts without a connection, or closed before the gateway's answer
+	Refused int64 // attempts with another answer than 200
+	Lost    int64 // ended tunnels
+	Pings   int64 // RPINGs answered
+	Used    int64 // tunnels with an inner TLS handshake
+	Resumed int64 // resumed outer TLS sessions
 	Streams int64 // CONNECT streams
-	Broken  int64 // inner handshakes that failed
+	Broken  int64 // failed inner handshakes
 }
 
 type counters struct {
@@ -115,7 +115,7 @@ func New(options Options) (*Fleet, error) {
 	return f, nil
 }
 
-// Add adds an edge, which dials as soon as Start is called.
+// Add adds an edge, which dials when Start is called.
 func (f *Fleet) Add(spec Spec) *Edge {
 	e := &Edge{Spec: spec, fleet: f}
 	if f.options.Resume {
@@ -127,14 +127,14 @@ func (f *Fleet) Add(spec Spec) *Edge {
 	return e
 }
 
-// Edges are all, in the order in which they were added.
+// Edges returns all edges in the order of Add.
 func (f *Fleet) Edges() []*Edge {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]*Edge{}, f.edges...)
 }
 
-// Stats are the figures so far.
+// Stats returns the figures so far.
 func (f *Fleet) Stats() Stats {
 	c := &f.stats
 	return Stats{
@@ -143,7 +143,7 @@ func (f *Fleet) Stats() Stats {
 	}
 }
 
-// WaitUp waits until so many tunnels are open at once, and returns how long it took.
+// WaitUp waits until at least the given number of tunnels are open at the same time, and returns how long that took.
 func (f *Fleet) WaitUp(ctx context.Context, tunnels int64) (time.Duration, error) {
 	begin := time.Now()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -158,7 +158,7 @@ func (f *Fleet) WaitUp(ctx context.Context, tunnels int64) (time.Duration, error
 	return time.Since(begin), nil
 }
 
-// Close ends all tunnels.
+// Close closes all tunnels.
 func (f *Fleet) Close() error {
 	f.close()
 	f.mu.Lock()
@@ -169,7 +169,7 @@ func (f *Fleet) Close() error {
 	return f.poll.close()
 }
 
-// track has Close close a connection. It says false when the fleet is closed already.
+// track registers a connection, which Close then closes. It returns false if the fleet is closed already.
 func (f *Fleet) track(conn net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +188,7 @@ func (f *Fleet) forget(conn net.Conn) {
 
 var errNotTCP = errors.New("the connection to the gateway is none of TCP")
 
-// serve speaks HTTP/2 in a tunnel until it ends.
+// serve serves HTTP/2 in a tunnel until it ends.
 func (f *Fleet) serve(conn *tls.Conn, handler http.Handler) {
 	//nolint:staticcheck // see the field
 	f.server.ServeConn(conn, &http2.ServeConnOpts{Context: f.ctx, Handler: handler})

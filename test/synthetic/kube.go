@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// nodesEach is how many Nodes each workload cluster has.
+	// nodesEach is the number of Nodes of each workload cluster.
 	nodesEach = 3
-	// watchTime ends watches whose client sets no end.
+	// watchTime ends watches without a timeout of the client.
 	watchTime = 10 * time.Minute
 )
 
-// documents are the answers of Kubernetes' API that are always the same, by path: what Cluster API asks for first.
+// documents are the constant answers of Kubernetes' API, by path: Cluster API's first requests.
 var documents = map[string]any{
 	"/":     metav1.RootPaths{Paths: []string{"/api", "/api/v1", "/apis", "/livez", "/readyz", "/version"}},
 	"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}},
@@ -31,7 +31,7 @@ var documents = map[string]any{
 	},
 }
 
-// version is that of every Node, and of lists of them: nothing ever changes.
+// version is the resource version of every Node, and of lists of Nodes. It never changes.
 const version = "1000"
 
 func nodes() []corev1.Node {
@@ -48,7 +48,7 @@ func nodes() []corev1.Node {
 	return all
 }
 
-// kubernetes answers what a controller asks for that knows Nodes alone. It says false for all else.
+// kubernetes answers the requests of a controller that reads only Nodes. It returns false for all other requests.
 func kubernetes(w http.ResponseWriter, r *http.Request) bool {
 	if document, ok := documents[r.URL.Path]; ok && !r.URL.Query().Has("watch") {
 		_ = json.NewEncoder(w).Encode(document)
@@ -67,7 +67,7 @@ func kubernetes(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// watchNodes tells of those there are, if asked to, and then of nothing until the watch ends.
+// watchNodes sends the Nodes if the request asks for initial events, and then nothing until the watch ends.
 func watchNodes(w http.ResponseWriter, r *http.Request) {
 	last := watchTime
 	if seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds")); err == nil && seconds > 0 {

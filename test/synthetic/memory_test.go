@@ -8,7 +8,8 @@ import (
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
-// TestMemory shows what Envoy clusters and idle tunnels cost a gateway, with and without statistics of each Envoy cluster.
+// TestMemory measures what Envoy clusters and idle tunnels cost a gateway, with and without statistics of each Envoy
+// cluster.
 func TestMemory(t *testing.T) {
 	edges := number(t, "MEMORY_EDGES", 0)
 	if edges == 0 {
@@ -41,7 +42,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// memory is what of the gateway's Envoy is resident, in bytes.
+// memory returns the resident memory of the gateway's Envoy in bytes.
 func (w *world) memory(t *testing.T) float64 {
 	t.Helper()
 	rss, err := proc.RSS(w.envoy.PID())

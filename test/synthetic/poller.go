@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller watches idle tunnels beside Go's own, which would need a goroutine for each.
+// poller watches idle tunnels instead of Go's own poller, which would need a goroutine for each.
 type poller struct {
-	epoll, stop int // stop is an eventfd, whose slot is 0
+	epoll, stop int // stop is an eventfd in slot 0
 
 	mu    sync.Mutex
-	slots []*tunnel // by the number that epoll knows
+	slots []*tunnel // by the number that epoll returns
 	free  []int32
 	over  bool
 }
@@ -34,7 +34,7 @@ func newPoller() (*poller, error) {
 	return p, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, stop, &unix.EpollEvent{Events: unix.EPOLLIN})
 }
 
-// run wakes tunnels until the poller is closed.
+// run notifies tunnels until the poller is closed.
 func (p *poller) run() {
 	defer func() {
 		_ = unix.Close(p.epoll)
@@ -54,13 +54,13 @@ func (p *poller) run() {
 			t := p.slots[event.Fd]
 			p.mu.Unlock()
 			if t != nil {
-				go t.wake()
+				go t.notify()
 			}
 		}
 	}
 }
 
-// watch begins to watch a tunnel. It is woken once.
+// watch starts to watch a tunnel, which is notified once.
 func (p *poller) watch(t *tunnel) error {
 	p.mu.Lock()
 	if n := len(p.free); n > 0 {
@@ -74,11 +74,11 @@ func (p *poller) watch(t *tunnel) error {
 	return p.control(unix.EPOLL_CTL_ADD, t)
 }
 
-// again watches a tunnel that was woken.
-func (p *poller) again(t *tunnel) error { return p.control(unix.EPOLL_CTL_MOD, t) }
+// rearm watches a tunnel once more after it was notified.
+func (p *poller) rearm(t *tunnel) error { return p.control(unix.EPOLL_CTL_MOD, t) }
 
-// leave forgets a tunnel; it may be called more than once.
-func (p *poller) leave(t *tunnel) {
+// remove stops watching a tunnel. It may be called more than once.
+func (p *poller) remove(t *tunnel) {
 	p.mu.Lock()
 	known := t.slot > 0 && p.slots[t.slot] == t
 	if known {
@@ -90,7 +90,8 @@ func (p *poller) leave(t *tunnel) {
 	}
 	_ = p.control(unix.EPOLL_CTL_DEL, t)
 	p.mu.Lock()
-	p.free = append(p.free, t.slot) // only now: an event of the old one must not wake a new one
+	// not earlier: an event of the old tunnel must not notify a new one in the same slot
+	p.free = append(p.free, t.slot)
 	p.mu.Unlock()
 }
 

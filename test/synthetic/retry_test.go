@@ -13,10 +13,10 @@ import (
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
-// TestWhatIsInFlightInATunnelThatEndsIsSentAgain has one good edge beside two of the same workload cluster: one closes each of its
-// tunnels at the first CONNECT in it, the other resets the first stream of each. What is in use is cut between the rounds, so that
-// each round meets tunnels of theirs.
-func TestWhatIsInFlightInATunnelThatEndsIsSentAgain(t *testing.T) {
+// TestRequestsInFlightInAnEndedTunnelAreRetried runs a good edge and two faulty ones of the same workload cluster. One
+// closes each of its tunnels at the first CONNECT, the other resets the first stream of each tunnel. Tunnels in use are
+// cut between the rounds, so that each round has new tunnels of the faulty edges.
+func TestRequestsInFlightInAnEndedTunnelAreRetried(t *testing.T) {
 	const rounds, each, tunnels = 50, 4, 8
 	w := newWorld(t, 1, nil)
 	f := w.fleet(t, func(o *synthetic.Options) { o.Tunnels = tunnels })
@@ -28,7 +28,8 @@ func TestWhatIsInFlightInATunnelThatEndsIsSentAgain(t *testing.T) {
 		case m.Stream == 0:
 			closed.Add(1)
 		}
-		// Others may have come together with the first. One that had its answer could not be sent again.
+		// Other requests may have arrived together with the first. A request that has been answered could not be sent
+		// again.
 		return synthetic.CloseTunnel
 	}
 	resets := func(m synthetic.Moment) synthetic.Fault {
@@ -76,8 +77,8 @@ func TestWhatIsInFlightInATunnelThatEndsIsSentAgain(t *testing.T) {
 	t.Log(met)
 }
 
-// noneUsed waits until the gateway has noticed that tunnels are gone. Envoy 1.40 loses a client that it accepts at the same
-// moment: see docs/decisions/0023-client-first-message.md.
+// noneUsed waits until the gateway has noticed that tunnels have ended. Envoy 1.40 loses a client that it accepts at
+// the same moment: see docs/decisions/0023-client-first-message.md.
 func (w *world) noneUsed(t *testing.T) {
 	t.Helper()
 	envoytest.Eventually(t, "tunnels that were in use are gone", func() error {

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
-// number is an environment variable, for measurements by hand.
+// number returns the value of an environment variable, for manual measurements.
 func number(t *testing.T, name string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(name)
@@ -32,10 +32,10 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// slow is a rate that any gateway can keep up with.
+// slow is a rate that any gateway can sustain.
 const slow = 100
 
-// TestStorm has many edges dial a gateway at once, beside a few that clients use all the time.
+// TestStorm lets many edges dial a gateway at the same time, while clients continuously use the tunnels of a few.
 func TestStorm(t *testing.T) {
 	edges, live, rate := number(t, "STORM_EDGES", 200), 10, number(t, "STORM_RATE", 100)
 	w := newWorld(t, live+edges, func(inst *model.Installation) { inst.Handshakes = rate })
@@ -73,7 +73,7 @@ func TestStorm(t *testing.T) {
 	}
 	stats, err := w.envoy.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=(handshakes.rate_limited|ratelimit.admission|ext_authz.admission|listener.public.downstream_cx_(total|overflow))")
 	t.Logf("%v %s", err, strings.ReplaceAll(strings.TrimSpace(stats), "\n", ", "))
-	// More than a gateway can do at all waits in the kernel instead.
+	// More than a gateway can process waits in the kernel instead.
 	late := strings.Contains(stats, "ratelimit.admission.over_limit: ") || strings.Contains(stats, "local_rate_limit.handshakes.rate_limited: ")
 	if rate <= slow && (after.Failed == before.Failed || !late) {
 		t.Errorf("no edge was told to come later: %q", stats)
@@ -83,8 +83,8 @@ func TestStorm(t *testing.T) {
 	t.Logf("after a restart all are back in %s, %d dials, %d failed", back, end.Dials-begin.Dials, end.Failed-begin.Failed)
 }
 
-// restart replaces Envoy once it has lost all tunnels. It returns the counts at that time, and how long it takes until so many
-// tunnels are open again.
+// restart replaces Envoy after it has lost all tunnels. It returns the counts at that time, and how long it takes until
+// the given number of tunnels are open again.
 func (w *world) restart(t *testing.T, f *synthetic.Fleet, tunnels int) (before synthetic.Stats, back time.Duration) {
 	t.Helper()
 	w.envoy.Kill()
@@ -99,7 +99,7 @@ func (w *world) restart(t *testing.T, f *synthetic.Fleet, tunnels int) (before s
 	return before, up(t, f, tunnels)
 }
 
-// latencies are those of requests.
+// latencies holds the latencies of requests.
 type latencies struct {
 	all    []time.Duration
 	failed int64
@@ -116,7 +116,7 @@ func (l latencies) String() string {
 	return fmt.Sprintf("%d: p50 %s, p99 %s, worst %s, %d failed", len(l.all), at(.5), at(.99), at(1), l.failed)
 }
 
-// clients makes requests, each on a new connection, for as long as a function takes.
+// clients sends requests, each on a new connection, while during runs.
 func (w *world) clients(t *testing.T, clusters int, during func()) latencies {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -155,7 +155,7 @@ func (w *world) clients(t *testing.T, clusters int, during func()) latencies {
 	return result
 }
 
-// wait lets some time pass.
+// wait waits for a duration.
 func wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	timer := time.NewTimer(d)

@@ -11,7 +11,8 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// TestEdges has 50 edges at a real gateway: as many clients as there are workload clusters reach each its own, by both routes.
+// TestEdges connects 50 edges to a real gateway. For each workload cluster, a client reaches the right one, by both
+// routes.
 func TestEdges(t *testing.T) {
 	const edges = 50
 	w := newWorld(t, edges, nil)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ping is what a gateway says on an idle tunnel, below its TLS, and wants to hear.
+// ping is what a gateway sends on an idle tunnel, below TLS, and expects as the answer.
 const ping = "RPING"
 
 // tunnel is one reverse tunnel.
@@ -25,15 +25,16 @@ type tunnel struct {
 	streams atomic.Int32
 }
 
-// idle waits for the first bytes, without a goroutine.
+// idle waits for the first bytes without a goroutine.
 func (t *tunnel) idle() {
 	if err := t.edge.fleet.poll.watch(t); err != nil {
 		t.end()
 	}
 }
 
-// wake is called when there is something to read, or the connection has ended. It returns when the tunnel is idle again or over.
-func (t *tunnel) wake() {
+// notify is called when there is data to read, or when the connection has ended. It returns when the tunnel is idle
+// again or has ended.
+func (t *tunnel) notify() {
 	f := t.edge.fleet
 	first := make([]byte, len(ping))
 	_ = t.conn.SetReadDeadline(time.Now().Add(answerTime))
@@ -48,17 +49,17 @@ func (t *tunnel) wake() {
 			t.end()
 			return
 		}
-		if err := f.poll.again(t); err != nil {
+		if err := f.poll.rearm(t); err != nil {
 			t.end()
 		}
 		return
 	}
-	f.poll.leave(t)
+	f.poll.remove(t)
 	t.use(first)
 	t.end()
 }
 
-// use does TLS as the server, and serves streams until the tunnel ends.
+// use does the TLS handshake as the server, and serves streams until the tunnel ends.
 func (t *tunnel) use(first []byte) {
 	f := t.edge.fleet
 	t.used.Store(true)
@@ -85,7 +86,7 @@ func (t *tunnel) fault(stream int) Fault {
 	return t.edge.Fault(Moment{Tunnel: t.nth, Stream: stream})
 }
 
-// stream is one request of a gateway.
+// stream serves one request of a gateway.
 func (t *tunnel) stream(w http.ResponseWriter, r *http.Request) {
 	f := t.edge.fleet
 	f.stats.streams.Add(1)
@@ -107,11 +108,11 @@ func (t *tunnel) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// end closes the tunnel, and has the edge dial another one.
+// end closes the tunnel, and makes the edge dial another one.
 func (t *tunnel) end() {
 	t.once.Do(func() {
 		e := t.edge
-		e.fleet.poll.leave(t)
+		e.fleet.poll.remove(t)
 		e.fleet.forget(t.conn)
 		_ = t.conn.Close()
 		e.mu.Lock()
@@ -123,7 +124,7 @@ func (t *tunnel) end() {
 	})
 }
 
-// replayed is a connection of which some bytes were read already.
+// replayed is a connection with some bytes that were read already.
 type replayed struct {
 	net.Conn
 	first []byte

@@ -36,7 +36,7 @@ import (
 
 const domain model.TunnelDomain = "tunnels.example.com"
 
-// world is a gateway, a real Envoy, with what it needs of an installation.
+// world is a gateway with a real Envoy, and the parts of an installation that it needs.
 type world struct {
 	inst     model.Installation
 	bind     envoy.GatewayBind
@@ -46,7 +46,7 @@ type world struct {
 	api      *synthetic.API
 	dir      string
 	envoy    *envoytest.Envoy
-	// statistics has Envoy count for each Envoy cluster, however many there are.
+	// statistics turns on Envoy's statistics of each Envoy cluster, whatever their number.
 	statistics bool
 }
 
@@ -96,7 +96,7 @@ func (w *world) leaf(t *testing.T, leaf certs.Leaf) certs.Identity {
 	return identity
 }
 
-// serve plays the gateway's agent.
+// serve simulates the gateway's agent.
 func (w *world) serve(t *testing.T) {
 	t.Helper()
 	gateway := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
@@ -142,7 +142,7 @@ func (w *world) serve(t *testing.T) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, resources)
 	(&admission.Server{
 		Control: control, Domain: domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
-		Counts:  func(model.EdgeRef) (int, int) { return 0, 0 }, // there is no table
+		Counts:  func(model.EdgeRef) (int, int) { return 0, 0 }, // there is no table of edges
 		Live:    func(netip.AddrPort, netip.AddrPort) bool { return false },
 		Tunnels: func(string) int { return model.TunnelsPerEdge(1, 1) }, Decided: func(admission.Reason, netip.Addr, model.EdgeRef) {},
 	}).Register(server)
@@ -150,7 +150,7 @@ func (w *world) serve(t *testing.T) {
 	t.Cleanup(server.Stop)
 }
 
-// admitted is a listener as a gateway's agent gives it to its Envoy.
+// admitted returns a listener as a gateway's agent passes it to Envoy.
 func admitted(t *testing.T, control *admission.Control, l *listenerv3.Listener) *listenerv3.Listener {
 	t.Helper()
 	packed, err := anypb.New(l)
@@ -169,10 +169,11 @@ func admitted(t *testing.T, control *admission.Control, l *listenerv3.Listener) 
 	return out
 }
 
-// start runs Envoy, as a new process each time. It reads nothing from files: thousands of Envoy clusters as YAML take minutes.
+// start runs Envoy as a new process. It sends the configuration over xDS: thousands of Envoy clusters as YAML would
+// take minutes to read.
 func (w *world) start(t *testing.T) {
 	t.Helper()
-	few := len(w.clusters) < 100 // else as by default: statistics of thousands take time and memory
+	few := len(w.clusters) < 100 // otherwise the default, because statistics of thousands take time and memory
 	config, err := envoy.MarshalYAML(envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: few || w.statistics}))
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +181,7 @@ func (w *world) start(t *testing.T) {
 	w.envoy = envoytest.Start(t, w.dir, config, "--component-log-level", envoy.ComponentLogLevel)
 }
 
-// fleet has an edge for each workload cluster, none of which dials yet.
+// fleet returns a fleet with an edge for each workload cluster. They do not dial yet.
 func (w *world) fleet(t *testing.T, change func(*synthetic.Options)) *synthetic.Fleet {
 	t.Helper()
 	options := synthetic.Options{
@@ -206,7 +207,7 @@ func (w *world) roots() *x509.CertPool {
 	return roots
 }
 
-// edge is one more edge of a workload cluster.
+// edge adds one more edge of a workload cluster.
 func (w *world) edge(t *testing.T, f *synthetic.Fleet, wc model.WorkloadCluster, fault func(synthetic.Moment) synthetic.Fault) *synthetic.Edge {
 	t.Helper()
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
@@ -214,7 +215,7 @@ func (w *world) edge(t *testing.T, f *synthetic.Fleet, wc model.WorkloadCluster,
 	return f.Add(synthetic.Spec{Node: edge.Node, ID: edge.ID, Certificate: &certificate, Fault: fault})
 }
 
-// up waits until so many tunnels are open, to the gateway too.
+// up waits until the given number of tunnels are open, on the gateway's side too.
 func up(t *testing.T, f *synthetic.Fleet, tunnels int) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -253,7 +254,7 @@ func (w *world) byConnect(ctx context.Context, host string) (net.Conn, error) {
 
 type connectFunc = func(ctx context.Context, host string) (net.Conn, error)
 
-// get is one request on a connection of its own.
+// get sends one request on its own connection.
 func (w *world) get(ctx context.Context, connect connectFunc, host, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, synthetic.Patience)
 	defer cancel()
@@ -264,7 +265,8 @@ func (w *world) get(ctx context.Context, connect connectFunc, host, path string)
 			if err != nil {
 				return nil, err
 			}
-			secure := tls.Client(conn, &tls.Config{ServerName: host, InsecureSkipVerify: true, VerifyConnection: w.verify}) // verified there
+			// verify checks it
+			secure := tls.Client(conn, &tls.Config{ServerName: host, InsecureSkipVerify: true, VerifyConnection: w.verify})
 			if err := secure.HandshakeContext(ctx); err != nil {
 				return nil, fmt.Errorf("doing TLS with %s: %w", host, err)
 			}
@@ -284,7 +286,7 @@ func (w *world) get(ctx context.Context, connect connectFunc, host, path string)
 	return string(body), err
 }
 
-// verify takes the one certificate that all apiservers have, which says none of their names.
+// verify accepts the one certificate that all apiservers share, which contains none of their names.
 func (w *world) verify(state tls.ConnectionState) error {
 	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: w.roots(), DNSName: "kubernetes"})
 	return err

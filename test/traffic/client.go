@@ -1,5 +1,6 @@
-// Package traffic is what clients do to workload clusters in the end-to-end proofs: requests one at a time, none of them twice, streams
-// that are followed tick by tick, and loads of both. It talks to the stand-ins of test/world and knows nothing of what is proven.
+// Package traffic simulates clients of workload clusters in the end-to-end proofs: single requests without retries,
+// streams that are checked at every tick, and loads of both. It sends requests to the stand-ins of test/world, and
+// knows nothing of what is proven.
 package traffic
 
 import (
@@ -21,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// Path is one way of a client to a workload cluster: through one of the gateways, by SNI or CONNECT.
+// Path is a client's path to a workload cluster: through one of the gateways, by SNI or CONNECT.
 type Path struct {
 	From       *netns.Namespace
 	Gateway    int
@@ -32,7 +33,7 @@ type Path struct {
 	Identity   *tls.Certificate // of the client; nil: none
 }
 
-// String says the way.
+// String describes the path.
 func (p Path) String() string {
 	route := "sni"
 	if p.Connect {
@@ -41,7 +42,7 @@ func (p Path) String() string {
 	return fmt.Sprintf("%s by %s through gateway-%d", p.Hostname, route, p.Gateway)
 }
 
-// Dial opens a connection of its own, with TLS to the apiserver. It tries once.
+// Dial opens a new connection with TLS to the apiserver. It does not retry.
 func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 	port := netns.APIServerPort
 	if p.Connect {
@@ -74,13 +75,13 @@ func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 	return conn, nil
 }
 
-// connect asks a gateway's connect listener for a tunnel.
+// connect requests a connection from a gateway's connect listener.
 func connect(conn net.Conn, hostname string) error {
 	authority := net.JoinHostPort(hostname, strconv.Itoa(netns.APIServerPort))
 	if _, err := fmt.Fprintf(conn, "CONNECT %[1]s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", authority); err != nil {
 		return err
 	}
-	// One byte at a time: what follows the answer belongs to TLS.
+	// One byte at a time, because everything after the answer belongs to TLS.
 	response, err := http.ReadResponse(bufio.NewReaderSize(oneByte{conn}, 16), &http.Request{Method: http.MethodConnect})
 	if err != nil {
 		return fmt.Errorf("reading the answer to CONNECT: %w", err)
@@ -95,13 +96,13 @@ type oneByte struct{ io.Reader }
 
 func (o oneByte) Read(p []byte) (int, error) { return o.Reader.Read(p[:1]) }
 
-// Session is a connection on which requests are made one after the other, none of them twice.
+// Session is a connection for sequential requests without retries.
 type Session struct {
 	conn   *tls.Conn
 	reader *bufio.Reader
 }
 
-// Open opens a connection of its own.
+// Open opens a new connection.
 func (p Path) Open(ctx context.Context) (*Session, error) {
 	conn, err := p.Dial(ctx)
 	if err != nil {
@@ -110,14 +111,14 @@ func (p Path) Open(ctx context.Context) (*Session, error) {
 	return &Session{conn, bufio.NewReader(conn)}, nil
 }
 
-// Close is safe for nil.
+// Close closes the connection. It is safe for nil.
 func (s *Session) Close() {
 	if s != nil {
 		_ = s.conn.Close()
 	}
 }
 
-// Get asks for a path and returns the answer, which must be 200.
+// Get requests a path and returns the body of the answer, whose status must be 200.
 func (s *Session) Get(ctx context.Context, target string) (string, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = s.conn.SetDeadline(deadline)
@@ -144,7 +145,7 @@ func (s *Session) send(target string) (*http.Response, error) {
 // RequestTimeout is how long a client waits for an answer.
 const RequestTimeout = 5 * time.Second
 
-// Get makes one request on a connection of its own.
+// Get sends one request on a new connection.
 func (p Path) Get(ctx context.Context, target string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -163,17 +164,17 @@ func (p Path) Get(ctx context.Context, target string) (string, error) {
 // Follower follows a stream of a stand-in.
 type Follower struct {
 	Path Path
-	Edge string // address of the edge that carries it
+	Edge string // address of the edge that carries the stream
 	conn *tls.Conn
-	last atomic.Int64 // when the newest tick came, in ns since 1970
+	last atomic.Int64 // when the last tick arrived, in ns since 1970
 	done chan struct{}
-	err  error // why it ended; set before done is closed
+	err  error // why the stream ended; set before done is closed
 }
 
-// silence is how long a stream may say nothing before it counts as broken: some ticks more than a busy machine loses.
+// silence is how long a stream may send nothing before it counts as broken: more ticks than a busy machine delays.
 const silence = 5 * time.Second
 
-// Follow opens a stream, and checks every tick of it until it ends or close is called.
+// Follow opens a stream, and checks every tick until the stream ends or Close is called.
 func (p Path) Follow(ctx context.Context) (*Follower, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -214,10 +215,10 @@ func (f *Follower) run(lines *bufio.Reader) {
 	}
 }
 
-// Done is closed when it has ended.
+// Done returns a channel that is closed when the stream has ended.
 func (f *Follower) Done() <-chan struct{} { return f.done }
 
-// Alive is no error while the stream goes on.
+// Alive returns nil while the stream continues.
 func (f *Follower) Alive() error {
 	select {
 	case <-f.done:
@@ -230,7 +231,7 @@ func (f *Follower) Alive() error {
 	return nil
 }
 
-// Close ends it.
+// Close closes the stream.
 func (f *Follower) Close() {
 	_ = f.conn.Close()
 	<-f.done

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// Load asks all the time, at a given rate, and follows streams. No request is made twice.
+// Load sends requests at a given rate, and follows streams. It does not retry.
 type Load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -28,7 +28,7 @@ type Load struct {
 	followers []*Follower
 }
 
-// long is a request that took longer than slowRequest.
+// long is a request that took longer than SlowRequest.
 type long struct {
 	begun time.Time
 	took  time.Duration
@@ -48,21 +48,22 @@ type failure struct {
 func (f failure) String() string { return f.at.Format("15:04:05.000 ") + f.err.Error() }
 
 const (
-	// workers share the rate; each has one connection at a time.
+	// workers share the rate. Each has one connection at a time.
 	workers = 24
-	// kept is how many requests a worker usually makes on one connection: so both new and old connections are always there.
+	// kept is how many requests a worker usually sends on one connection, so that the load always has both new and old
+	// connections.
 	kept = 25
-	// SlowRequest is far more than a request takes when nothing is wrong, on a machine that is busy.
+	// SlowRequest is far longer than a request takes on a busy machine when nothing is wrong.
 	SlowRequest = time.Second
 )
 
-// Start begins to ask along all paths in turn, with some streams on each.
+// Start starts a load on all paths in turn, with some streams on each.
 func Start(t *testing.T, perSecond int, streams int, target string, paths ...Path) *Load {
 	t.Helper()
 	return start(t, kept, perSecond, streams, target, paths)
 }
 
-// StartFresh is Start with a connection for each request, and no streams.
+// StartFresh is Start with a new connection for each request, and without streams.
 func StartFresh(t *testing.T, perSecond int, target string, paths ...Path) *Load {
 	t.Helper()
 	return start(t, 1, perSecond, 0, target, paths)
@@ -88,8 +89,8 @@ func start(t *testing.T, perConnection, perSecond, streams int, target string, p
 	return l
 }
 
-// giveTurns lets one worker after the other make a request, until ctx ends: then everybody has a turn. What is late is not
-// made up for.
+// giveTurns lets the workers send requests at the given rate until ctx ends, and then closes turns, which ends all
+// workers. It does not make up for delays.
 func giveTurns(ctx context.Context, turns chan<- struct{}, perSecond int) {
 	defer close(turns)
 	ticker := time.NewTicker(time.Second / time.Duration(perSecond))
@@ -108,8 +109,8 @@ func giveTurns(ctx context.Context, turns chan<- struct{}, perSecond int) {
 	}
 }
 
-// work makes requests until ctx ends. A connection is opened when there is a request for it. The first one is a shorter one,
-// so that not all change at once.
+// work sends requests until ctx ends. It opens a connection when there is a request for it. The first connection is
+// used for fewer requests, so that the workers do not reconnect at the same time.
 func (l *Load) work(ctx context.Context, turns <-chan struct{}, target string, p Path, i int) {
 	var s *Session
 	var err error
@@ -138,15 +139,15 @@ func (l *Load) work(ctx context.Context, turns <-chan struct{}, target string, p
 	}
 }
 
-// openIn is open with a deadline.
+// openIn is Open with a timeout.
 func (p Path) openIn(ctx context.Context) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	return p.Open(ctx)
 }
 
-// ask makes one request and counts it, with the time for its connection, if that is new. That it was cut off by the end of the
-// load doesn't count.
+// ask sends one request and counts it, including the time to open its connection if that is new. A request that the end
+// of the load interrupts is not counted.
 func (l *Load) ask(ctx context.Context, begun time.Time, s *Session, target string, p Path) error {
 	within, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -171,7 +172,7 @@ func (l *Load) fail(begun time.Time, err error) {
 	l.failures = append(l.failures, failure{begun, time.Now(), err})
 }
 
-// Stop ends it, and returns when nothing is under way any more.
+// Stop ends the load, and returns when no request is in flight.
 func (l *Load) Stop() {
 	l.cancel()
 	for _, f := range l.followers {
@@ -180,27 +181,27 @@ func (l *Load) Stop() {
 	l.done.Wait()
 }
 
-// Mark is what a load has done up to now.
+// Mark is the state of a load at some time.
 type Mark struct {
 	At             time.Time
 	Requests, Slow int
 	Failed         int
-	Longest        time.Duration // that a request took
+	Longest        time.Duration // duration of a request
 }
 
-// Count is what it has done up to now.
+// Count returns the current state.
 func (l *Load) Count() Mark {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Mark{time.Now(), l.requests, len(l.slow), len(l.failures), l.longest}
 }
 
-// RateSince is how many requests a second were made.
+// RateSince returns the requests per second since a mark.
 func (l *Load) RateSince(m Mark) float64 {
 	return float64(l.Count().Requests-m.Requests) / time.Since(m.At).Seconds()
 }
 
-// Unbroken is no error if since a mark no request failed, and no stream has broken at all.
+// Unbroken returns an error if a request has failed since a mark, or if any stream has broken.
 func (l *Load) Unbroken(since Mark) error {
 	l.mu.Lock()
 	failures := slices.Clone(l.failures[since.Failed:])
@@ -215,14 +216,16 @@ func (l *Load) Unbroken(since Mark) error {
 	return errors.Join(errs...)
 }
 
-// Usual is what a request may take at most: what is far more on any machine, or thrice of what one has taken up to now on this one.
+// Usual returns the longest acceptable duration of a request: SlowRequest, or three times the longest duration on this
+// machine so far, whichever is longer.
 func (l *Load) Usual() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(SlowRequest, 3*l.longest)
 }
 
-// BegunAfter are the requests that were begun after a time and took longer than usual, and an error if one of them failed.
+// BegunAfter returns the requests that began after a time and took longer than usual, and an error if one of them
+// failed.
 func (l *Load) BegunAfter(at time.Time, usual time.Duration) (slow []string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,7 +246,7 @@ func (l *Load) BegunAfter(at time.Time, usual time.Duration) (slow []string, err
 	return slow, err
 }
 
-// Broken is how many streams have broken.
+// Broken returns how many streams have broken.
 func (l *Load) Broken() (n int) {
 	for _, f := range l.followers {
 		if f.Alive() != nil {
@@ -253,7 +256,7 @@ func (l *Load) Broken() (n int) {
 	return n
 }
 
-// AtLeast is the condition that a load has made a number of requests.
+// AtLeast returns a condition that is nil once a load has sent the given number of requests.
 func (l *Load) AtLeast(requests int) func(context.Context) error {
 	return func(context.Context) error {
 		if n := l.Count().Requests; n < requests {

@@ -14,19 +14,20 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// Retry says how clients make a request that fails again.
+// Retry configures how clients retry.
 type Retry struct {
-	Attempts int           // of a request; 0: as many as there is time for
-	Patience time.Duration // after which a request without Attempts has failed for good
+	Attempts int           // of one request; 0: as many as Patience permits
+	Patience time.Duration // the time after which a request without Attempts has finally failed
 	Pause    time.Duration // between attempts
-	Gateway  func() int    // number of the gateway of the next connection; nil: any that the common name leads to
+	// returns the number of the gateway of the next connection; nil: any gateway in the common DNS name
+	Gateway func() int
 }
 
-// Retrying are clients that make a request that fails again, as client-go does.
+// Retrying is clients that retry failed requests, like client-go.
 type Retrying struct {
 	Retry
 	target   string
-	every    time.Duration // a client's next request, at the soonest
+	every    time.Duration // the least time between two requests of a client
 	requests atomic.Int64
 	again    atomic.Int64
 	mu       sync.Mutex
@@ -37,7 +38,8 @@ type Retrying struct {
 // retryingClients share the rate.
 const retryingClients = 8
 
-// StartRetrying begins to ask along all paths in turn, at a rate that all clients share, until the test ends. The gateway of a path doesn't count.
+// StartRetrying starts clients that send requests on all paths in turn, at a rate that they share, until the test ends.
+// It ignores the gateway of a path.
 func StartRetrying(t *testing.T, how Retry, perSecond int, target string, paths ...Path) *Retrying {
 	t.Helper()
 	r := &Retrying{Retry: how, target: target, every: retryingClients * time.Second / time.Duration(perSecond)}
@@ -50,7 +52,7 @@ func StartRetrying(t *testing.T, how Retry, perSecond int, target string, paths 
 	return r
 }
 
-// client makes one request after the other, some on each connection.
+// client sends one request after the other, several on each connection.
 func (r *Retrying) client(ctx context.Context, p Path) {
 	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
@@ -82,7 +84,7 @@ func (r *Retrying) client(ctx context.Context, p Path) {
 	}
 }
 
-// attempt makes a request on the connection that there is, or on a new one. It returns the connection if it can be used again.
+// attempt sends a request on an open connection, or on a new one. It returns the connection if it can be used again.
 func (r *Retrying) attempt(ctx context.Context, s *Session, p Path) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -102,7 +104,7 @@ func (r *Retrying) attempt(ctx context.Context, s *Session, p Path) (*Session, e
 	return s, nil
 }
 
-// anyGateway is the number of a gateway that the common name leads to.
+// anyGateway returns the number of a gateway in the common DNS name.
 func anyGateway(from *netns.Namespace) int {
 	addresses := from.Addresses(netns.GatewayName)
 	picked := addresses[rand.IntN(len(addresses))]
@@ -113,7 +115,7 @@ func anyGateway(from *netns.Namespace) int {
 	}
 }
 
-// over says whether a request has failed for good.
+// over reports whether a request has finally failed.
 func (r *Retrying) over(attempt int, begun time.Time) bool {
 	if r.Attempts > 0 {
 		return attempt == r.Attempts
@@ -131,20 +133,20 @@ func (r *Retrying) note(begun time.Time, err error) {
 	}
 }
 
-// Requests is how many have ended, well or not.
+// Requests returns how many requests have ended, successfully or not.
 func (r *Retrying) Requests() int64 { return r.requests.Load() }
 
-// Again is how many attempts have failed and were followed by another.
+// Again returns how many attempts have failed and were retried.
 func (r *Retrying) Again() int64 { return r.again.Load() }
 
-// Longest is how long the longest request took with all of its attempts.
+// Longest returns the duration of the longest request, including its retries.
 func (r *Retrying) Longest() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.longest
 }
 
-// More is the condition that some more requests have ended than now.
+// More returns a condition that is nil once the given number of further requests have ended.
 func (r *Retrying) More(requests int64) func(context.Context) error {
 	want := r.requests.Load() + requests
 	return func(context.Context) error {
@@ -155,7 +157,7 @@ func (r *Retrying) More(requests int64) func(context.Context) error {
 	}
 }
 
-// Err is an error if requests have failed for good since it was called last.
+// Err returns an error if requests have finally failed since the previous call.
 func (r *Retrying) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// Logs proves things about every process of ours by what it wrote, from its start to now. Of those that are named a test has
-// killed the Envoy in a way that looks like a crash.
+// Logs proves properties of the complete logs of all of Fairlead's processes. crashed names the agents whose Envoy a
+// test has killed in a way that looks like a crash.
 func (w *World) Logs(t *testing.T, crashed ...string) {
 	promise.That(t, "no log holds a key, a certificate or a token", func(t *testing.T) {
 		w.NoLogHolds(t, nil, "PRIVATE KEY", "BEGIN CERTIFICATE", "fl1.")
@@ -24,7 +24,8 @@ func (w *World) Logs(t *testing.T, crashed ...string) {
 	})
 }
 
-// NoLogHolds fails the test if a log holds one of the texts, which may be secret.
+// NoLogHolds fails the test if a log contains one of the texts. It does not print the texts, which may be secret. It
+// skips the logs in but.
 func (w *World) NoLogHolds(t *testing.T, but []string, texts ...string) {
 	t.Helper()
 	logs, err := filepath.Glob(w.LogFile("*"))
@@ -46,7 +47,7 @@ func (w *World) NoLogHolds(t *testing.T, but []string, texts ...string) {
 	}
 }
 
-// Restart starts a service again with something changed, and waits until it is ready.
+// Restart starts a service again with a change, and waits until it is ready.
 func (w *World) Restart(t *testing.T, s *proc.Service, ready func(context.Context) error, change func(*proc.Spec)) {
 	t.Helper()
 	s.Hold()

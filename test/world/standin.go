@@ -21,26 +21,26 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// tick is how often a stream of a stand-in says something.
+// tick is the interval of a stand-in's stream.
 const tick = 50 * time.Millisecond
 
-// StandIn plays a workload apiserver to clients that only want to know whether it is reached, by whom, and whether a
-// stream goes on. Its Cluster and its certificate are like those of a real one.
+// StandIn simulates a workload apiserver for clients that only need to know whether it is reachable, through which
+// edge, and whether a stream continues. Its Cluster and its certificate are like those of a real one.
 type StandIn struct {
 	*kube.APIServer
 	certificate tls.Certificate
 
-	Roots  *x509.CertPool
-	server atomic.Pointer[http.Server]
-	Sick   atomic.Bool // /readyz answers 500
-	Mute   atomic.Bool // it hangs: connections are accepted and never answered
-	t      *testing.T
+	Roots     *x509.CertPool
+	server    atomic.Pointer[http.Server]
+	Unhealthy atomic.Bool // /readyz answers 500
+	Hung      atomic.Bool // it hangs: connections are accepted and never answered
+	t         *testing.T
 }
 
-// Version is what a stand-in says of itself.
+// Version is the version that a stand-in reports.
 const Version = "v1.99.0-standin"
 
-// NewStandIn makes one at an address of a namespace, with further names in its certificate, and starts it.
+// NewStandIn returns a stand-in at an address of a namespace, with additional names in its certificate, and starts it.
 func NewStandIn(t *testing.T, name string, in *netns.Namespace, address netip.AddrPort, authority *pki.Authority, names ...string) *StandIn {
 	t.Helper()
 	pair, err := authority.Issue(pki.LeafSpec{
@@ -59,7 +59,7 @@ func NewStandIn(t *testing.T, name string, in *netns.Namespace, address netip.Ad
 	return s
 }
 
-// Start starts it, also after stop.
+// Start starts the stand-in, also after Stop.
 func (s *StandIn) Start() {
 	listener, err := s.Namespace.Listen(s.t.Context(), s.Endpoint.String())
 	promise.Must(s.t, err)
@@ -79,10 +79,10 @@ func (s *StandIn) Start() {
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{s.certificate}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12},
 	}
 	s.server.Store(server)
-	go func() { _ = server.ServeTLS(mutable{listener, s.t.Context(), &s.Mute}, "", "") }()
+	go func() { _ = server.ServeTLS(mutable{listener, s.t.Context(), &s.Hung}, "", "") }()
 }
 
-// Stop ends the stand-in and every connection to it, after it has answered what it was asked already.
+// Stop stops the stand-in and closes every connection, after it has answered the requests in flight.
 func (s *StandIn) Stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
 	defer cancel()
@@ -91,18 +91,18 @@ func (s *StandIn) Stop() {
 }
 
 func (s *StandIn) readyz(w http.ResponseWriter, r *http.Request) {
-	if s.Mute.Load() {
+	if s.Hung.Load() {
 		<-r.Context().Done()
 		return
 	}
-	if s.Sick.Load() {
+	if s.Unhealthy.Load() {
 		http.Error(w, "[-]etcd failed", http.StatusInternalServerError)
 		return
 	}
 	_, _ = w.Write([]byte("ok"))
 }
 
-// stream counts, one number a line, until the client goes away. The first line says to whom.
+// stream counts, one number per line, until the client disconnects. The first line is the address of the client.
 func stream(w http.ResponseWriter, r *http.Request) {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	flusher := http.NewResponseController(w)
@@ -125,7 +125,7 @@ func stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// bulk answers as many bytes as it is asked for.
+// bulk answers with as many bytes as requested.
 func bulk(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
 	if err != nil {
@@ -141,10 +141,10 @@ func bulk(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mutable is a listener whose connections, while it is mute, nobody serves.
+// mutable is a listener whose connections are not served while it is mute.
 type mutable struct {
 	net.Listener
-	ctx  context.Context // of the test: ends what nobody serves
+	ctx  context.Context // of the test; closes the connections that are not served
 	mute *atomic.Bool
 }
 
@@ -154,12 +154,12 @@ func (m mutable) Accept() (net.Conn, error) {
 		if err != nil || !m.mute.Load() {
 			return conn, err
 		}
-		// Open and never read: that is what a machine looks like that hangs.
+		// The connection stays open and is never read, like on a machine that hangs.
 		context.AfterFunc(m.ctx, func() { _ = conn.Close() })
 	}
 }
 
-// nothing swallows what a server logs about clients that go away.
+// nothing discards what a server logs about clients that disconnect.
 type nothing struct{}
 
 func (nothing) Write(p []byte) (int, error) { return len(p), nil }

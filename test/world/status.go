@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// TunnelsOf is the condition that status counts tunnels of an edge to exactly some gateways.
+// TunnelsOf returns nil if status shows tunnels of an edge to exactly the given number of gateways.
 func (m *Member) TunnelsOf(ctx context.Context, node string, gateways int) error {
 	status, err := m.EdgeStatus(ctx, node)
 	if err != nil {
@@ -32,7 +32,7 @@ func (m *Member) TunnelsOf(ctx context.Context, node string, gateways int) error
 	return nil
 }
 
-// Condition is the condition that a condition of the Tunnel has a status.
+// Condition returns a condition that is nil once a condition of the Tunnel has a status.
 func (m *Member) Condition(kind string, want string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		tunnel, err := m.Tunnel(ctx)
@@ -48,8 +48,8 @@ func (m *Member) Condition(kind string, want string) func(context.Context) error
 	}
 }
 
-// Trouble is the condition that status has an edge's last error, with some texts in it.
-func (m *Member) Trouble(node string, texts ...string) func(context.Context) error {
+// HasError returns a condition that is nil once an edge's last error in status contains some texts.
+func (m *Member) HasError(node string, texts ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		edge, err := m.EdgeStatus(ctx, node)
 		if err == nil && !containsAll(edge.LastError, texts...) {
@@ -59,8 +59,8 @@ func (m *Member) Trouble(node string, texts ...string) func(context.Context) err
 	}
 }
 
-// Untroubled is the condition that status has the edge, and a text no more in its last error.
-func (m *Member) Untroubled(node, text string) func(context.Context) error {
+// HasNoError returns a condition that is nil once status has the edge, without a text in its last error.
+func (m *Member) HasNoError(node, text string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		edge, err := m.EdgeStatus(ctx, node)
 		if err == nil && strings.Contains(edge.LastError, text) {
@@ -70,8 +70,9 @@ func (m *Member) Untroubled(node, text string) func(context.Context) error {
 	}
 }
 
-// Gated is the condition that a Cluster's TunnelReady has a status, and that what Cluster API makes of it in Available says a
-// text. Available itself also depends on Cluster API's own connection, which stand-ins don't have.
+// Gated returns a condition that is nil once a Cluster's TunnelReady has a status, and the message of Cluster API's
+// Available contains a text. The status of Available also depends on Cluster API's own connection, which stand-ins do
+// not support.
 func (m *Member) Gated(status metav1.ConditionStatus, text string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		cluster, err := m.Get(ctx)
@@ -90,7 +91,7 @@ func (m *Member) Gated(status metav1.ConditionStatus, text string) func(context.
 	}
 }
 
-// SeenFrom is the condition that a request arrives from a site.
+// SeenFrom returns nil if a request arrives from a site.
 func (m *Member) SeenFrom(ctx context.Context, site *netns.Site) error {
 	who, err := m.Path(0, false).Get(ctx, "/whoami")
 	if err == nil && !strings.HasSuffix(who, " "+site.Address.String()) {
@@ -99,7 +100,7 @@ func (m *Member) SeenFrom(ctx context.Context, site *netns.Site) error {
 	return err
 }
 
-// AnsweredBy is the condition that an apiserver answers a few requests in a row.
+// AnsweredBy returns a condition that is nil once an apiserver answers several requests in a row.
 func (m *Member) AnsweredBy(want *StandIn) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for range 5 {
@@ -115,7 +116,7 @@ func (m *Member) AnsweredBy(want *StandIn) func(context.Context) error {
 	}
 }
 
-// containsAll says whether a text holds all parts.
+// containsAll reports whether a text contains all parts.
 func containsAll(text string, parts ...string) bool {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

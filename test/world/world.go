@@ -1,5 +1,6 @@
-// Package world is an installation of Fairlead with workload clusters whose apiservers are stand-ins: what most end-to-end proofs
-// begin with. A running lab goes in; Clusters, edges, ways to them, and conditions on what is said of them come out.
+// Package world is an installation of Fairlead with workload clusters whose apiservers are stand-ins, the base of most
+// end-to-end proofs. Its input is a running lab. Its output is Clusters, edges, paths to them, and conditions on their
+// state.
 package world
 
 import (
@@ -31,16 +32,16 @@ const Domain model.TunnelDomain = "tunnels.example.test"
 // Namespace is where the Clusters are.
 const Namespace = "shops"
 
-// World is an installation, with the means to add Clusters and edges to it.
+// World is an installation to which a test can add Clusters and edges.
 type World struct {
 	*lab.Lab
-	// Before is called before anything is started; nil: nothing is.
+	// Before, if not nil, is called before anything is started.
 	Before    func(t *testing.T)
 	authority *pki.Authority // of all stand-ins
-	ports     atomic.Int32   // that stand-ins have taken
+	ports     atomic.Int32   // used by stand-ins
 }
 
-// New makes one of a lab that runs, with Domain as its tunnel domain.
+// New returns a World of a running lab, whose tunnel domain must be Domain.
 func New(t *testing.T, l *lab.Lab) *World {
 	t.Helper()
 	authority, err := pki.NewAuthority("stand-ins")
@@ -56,13 +57,14 @@ type Member struct {
 	Hostname string
 }
 
-// Member creates a Cluster and a stand-in for it in the workload network. A spec is what a user says in the Tunnel.
+// Member creates a Cluster and a stand-in for it in the workload network. spec holds the fields that a user sets in the
+// Tunnel.
 func (w *World) Member(t *testing.T, name string, spec map[string]any) *Member {
 	t.Helper()
 	return w.MemberAt(t, name, w.StandIn(t, name, w.Network.Workload, w.SNI.Endpoint.Addr()), spec)
 }
 
-// MemberAt is member with a given stand-in.
+// MemberAt is Member with a given stand-in.
 func (w *World) MemberAt(t *testing.T, name string, s *StandIn, spec map[string]any) *Member {
 	t.Helper()
 	cluster, err := w.CreateCluster(t.Context(), lab.ClusterSpec{Name: name, Namespace: Namespace, APIServer: s.APIServer, Mode: v1alpha1.KubeconfigModeSNI})
@@ -80,32 +82,32 @@ func (w *World) StandIn(t *testing.T, cluster string, in *netns.Namespace, addre
 	return NewStandIn(t, fmt.Sprintf("%s:%d", cluster, port), in, netip.AddrPortFrom(address, uint16(port)), w.authority, Hostname(cluster))
 }
 
-// Hostname is the tunnel hostname of a Cluster in the tests' Namespace.
+// Hostname returns the tunnel hostname of a Cluster in the tests' Namespace.
 func Hostname(cluster string) string {
 	name, err := Domain.Hostname(model.Key{Namespace: Namespace, Name: cluster})
 	if err != nil {
-		panic(err) // a constant of this package
+		panic(err) // the input is constant
 	}
 	return name
 }
 
-// HostnameIn is the tunnel hostname of a Cluster in another namespace.
+// HostnameIn returns the tunnel hostname of a Cluster in another namespace.
 func HostnameIn(namespace, cluster string) string {
 	name, err := Domain.Hostname(model.Key{Namespace: namespace, Name: cluster})
 	if err != nil {
-		panic(err) // constants of tests
+		panic(err) // the input is constant
 	}
 	return name
 }
 
-// Path is a way to the member.
+// Path returns a path to the member.
 func (m *Member) Path(gateway int, connect bool) traffic.Path {
 	return traffic.Path{
 		From: m.World.Network.Management, Gateway: gateway, Connect: connect, Hostname: m.Hostname, ServerName: "kubernetes", Roots: m.StandIn.Roots,
 	}
 }
 
-// Paths are all ways to the member.
+// Paths returns all paths to the member.
 func (m *Member) Paths() []traffic.Path {
 	var all []traffic.Path
 	for i := range m.World.Gateways {
@@ -114,7 +116,7 @@ func (m *Member) Paths() []traffic.Path {
 	return all
 }
 
-// Works is the condition that the member is reached through every gateway, by both routes.
+// Works returns nil if the member is reachable through every gateway, by both routes.
 func (m *Member) Works(ctx context.Context) error {
 	for _, p := range m.Paths() {
 		if _, err := p.Get(ctx, "/whoami"); err != nil {
@@ -124,8 +126,8 @@ func (m *Member) Works(ctx context.Context) error {
 	return nil
 }
 
-// Deaf is the condition that the member is reached through no gateway.
-func (m *Member) Deaf(ctx context.Context) error {
+// Unreachable returns nil if the member is not reachable through any gateway.
+func (m *Member) Unreachable(ctx context.Context) error {
 	for _, p := range m.Paths() {
 		if who, err := p.Get(ctx, "/whoami"); err == nil {
 			return fmt.Errorf("%s: %s answers", p, who)
@@ -134,7 +136,7 @@ func (m *Member) Deaf(ctx context.Context) error {
 	return nil
 }
 
-// BootstrapFile is the file for an edge of the member.
+// BootstrapFile returns the file for an edge of the member.
 func (m *Member) BootstrapFile(t *testing.T) []byte {
 	t.Helper()
 	file, err := m.Bootstrap(t.Context())
@@ -168,7 +170,7 @@ func (w *World) StartEdge(t *testing.T, spec lab.EdgeSpec, members ...*Member) *
 	return edge
 }
 
-// Steal reads the one identity of an agent. An agent that has only just started may take a moment.
+// Steal reads the only identity of an agent. It waits for an agent that has just started.
 func Steal(t *testing.T, a *lab.Agent) outsider.Stolen {
 	t.Helper()
 	var stolen outsider.Stolen
@@ -179,18 +181,18 @@ func Steal(t *testing.T, a *lab.Agent) outsider.Stolen {
 	return stolen
 }
 
-// Outsider is somebody in the workload network with a stolen identity.
+// Outsider returns an attacker in the workload network with a stolen identity.
 func (w *World) Outsider(stolen outsider.Stolen) outsider.Outsider {
 	return outsider.Outsider{From: w.Network.Workload, Domain: Domain, Roots: stolen.Roots, Certificate: &stolen.Certificate}
 }
 
-// Roots is what the installation trusts now.
+// Roots returns the current trust bundle of the installation.
 func (w *World) Roots(t *testing.T) *x509.CertPool {
 	t.Helper()
 	return Steal(t, w.Gateways[0]).Roots
 }
 
-// EdgeStatus is an edge in the status of its Tunnel.
+// EdgeStatus returns an edge from the status of its Tunnel.
 func (m *Member) EdgeStatus(ctx context.Context, node string) (v1alpha1.EdgeStatus, error) {
 	tunnel, err := m.Tunnel(ctx)
 	if err != nil {
@@ -203,7 +205,7 @@ func (m *Member) EdgeStatus(ctx context.Context, node string) (v1alpha1.EdgeStat
 	return tunnel.Status.Edges[i], nil
 }
 
-// CarriedBy is the condition that requests for the member arrive from an edge at an address, and from no other.
+// CarriedBy returns a condition that is nil once requests for the member arrive only from an edge at an address.
 func (m *Member) CarriedBy(address netip.Addr) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for range 3 {
@@ -221,12 +223,12 @@ func (m *Member) CarriedBy(address netip.Addr) func(context.Context) error {
 	}
 }
 
-// Says is the condition that a log has a line with all of the texts.
-func (w *World) Says(log string, texts ...string) func(context.Context) error {
+// LogContains returns a condition that is nil once a log has a line with all of the texts.
+func (w *World) LogContains(log string, texts ...string) func(context.Context) error {
 	return func(context.Context) error { return proc.HasLine(w.LogFile(log), texts...) }
 }
 
-// StopEdge ends an edge with its Envoy, as the loss of its machine would.
+// StopEdge kills an edge with its Envoy, like the loss of its machine.
 func StopEdge(t *testing.T, a *lab.Agent) {
 	t.Helper()
 	a.Hold()
@@ -235,7 +237,7 @@ func StopEdge(t *testing.T, a *lab.Agent) {
 	}
 }
 
-// Took is how long a condition took to hold.
+// Took waits for a condition, and returns how long that took.
 func Took(t *testing.T, limit time.Duration, condition func(context.Context) error) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -243,7 +245,7 @@ func Took(t *testing.T, limit time.Duration, condition func(context.Context) err
 	return time.Since(start)
 }
 
-// File is a path in the lab's folder.
+// File returns a path in the lab's folder.
 func (w *World) File(elements ...string) string {
 	return filepath.Join(append([]string{w.Dir}, elements...)...)
 }

@@ -1,4 +1,4 @@
-// What Fairlead is compared with, and nothing of the product: pinned, built on demand into bin/peers.
+// Programs with which Fairlead is compared, and which the product does not use: pinned, built on demand into bin/peers.
 module github.com/fairlead/fairlead/tools/bench
 
 go 1.26

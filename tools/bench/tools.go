@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package tools names programs of other modules, so that go.mod keeps them.
+// Package tools imports programs of other modules, so that go.mod keeps them.
 package tools
 
 import (

@@ -21,8 +21,8 @@ import (
 	ststypes "sigs.k8s.io/cluster-api-provider-aws/v2/pkg/cloud/services/sts"
 )
 
-// cloud is an EKS cluster that is up and needs no change. A call that is not answered here is a nil pointer: the provider
-// has come to do something else, and somebody has to look.
+// cloud is an EKS cluster that is up and needs no change. A method that is not implemented here is a nil pointer: a
+// call of it means that the provider does something new, which must be examined.
 type cloud struct {
 	endpoint string
 	ca       []byte
@@ -59,14 +59,14 @@ func (groups) DescribeSecurityGroups(context.Context, *ec2.DescribeSecurityGroup
 
 type roles struct{ iamauth.IAMAPI }
 
-// GetRole gives a role that somebody else manages, so that the provider leaves it alone.
+// GetRole returns a role that is managed elsewhere, so that the provider does not change it.
 func (roles) GetRole(_ context.Context, in *iam.GetRoleInput, _ ...func(*iam.Options)) (*iam.GetRoleOutput, error) {
 	return &iam.GetRoleOutput{Role: &iamtypes.Role{RoleName: in.RoleName, Arn: aws.String("arn:aws:iam::000000000000:role/eks")}}, nil
 }
 
 type tokens struct{ ststypes.STSClient }
 
-// PresignGetCallerIdentity gives another URL each time, as AWS does, so that each token is a new one.
+// PresignGetCallerIdentity returns another URL at each call, as AWS does, so that each token is new.
 func (tokens) PresignGetCallerIdentity(context.Context, *sts.GetCallerIdentityInput, ...func(*sts.PresignOptions)) (*signer.PresignedHTTPRequest, error) {
 	return &signer.PresignedHTTPRequest{URL: fmt.Sprintf("https://sts.example.com/?signed=%d", time.Now().UnixNano())}, nil
 }

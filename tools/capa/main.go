@@ -1,6 +1,6 @@
-// Command capa-reconcile reconciles one AWSManagedControlPlane by the code of Cluster API's own AWS provider, and ends. The code is
-// what its controller calls at each reconciliation; what AWS itself would answer is in cloud.go. So a test can have the provider
-// write its kubeconfig Secret on a real apiserver without an account at AWS.
+// Command capa-reconcile reconciles one AWSManagedControlPlane with the code of Cluster API's AWS provider, and exits.
+// It calls the code that the provider's controller calls at each reconciliation; cloud.go simulates the answers of AWS.
+// A test can therefore make the provider write its kubeconfig Secret on a real apiserver without an AWS account.
 package main
 
 import (
@@ -73,7 +73,7 @@ func connect(path string) (client.Client, error) {
 	return c, nil
 }
 
-// reconcile is the part of the provider's controller that comes after its checks of network and identity.
+// reconcile is the part of the provider's controller after its checks of network and identity.
 func reconcile(ctx context.Context, c client.Client, key client.ObjectKey, aws cloud) error {
 	var cluster clusterv1.Cluster
 	if err := c.Get(ctx, key, &cluster); err != nil {

@@ -1,6 +1,6 @@
-// Package drift_test asks Cluster API's own code what it makes of the snippet in deploy/clusterclass: clusterctl's templates,
-// the webhook of KubeadmControlPlane, and the comparison by which its controller decides to replace machines. It is a module of
-// its own, so that Cluster API's controllers stay out of the product.
+// Package drift_test checks the snippet in deploy/clusterclass with Cluster API's own code: clusterctl's templates, the
+// webhook of KubeadmControlPlane, and the comparison by which its controller decides to replace machines. It is a
+// separate module, so that the product does not depend on Cluster API's controllers.
 package drift_test
 
 import (
@@ -29,8 +29,8 @@ var variables = map[string]string{
 	"CLUSTER_NAME": "c1", "NAMESPACE": "prod", "FAIRLEAD_TUNNEL_DOMAIN": "tunnels.example.com", "FAIRLEAD_EDGE_IMAGE": "fairlead-edge:v1",
 }
 
-// snippet is deploy/clusterclass/kubeadmcontrolplane.yaml after clusterctl has filled it in, as a control plane with what every
-// one has.
+// snippet returns deploy/clusterclass/kubeadmcontrolplane.yaml after clusterctl has filled it in, as a control plane
+// with the usual fields.
 func snippet(t *testing.T) *controlplanev1.KubeadmControlPlane {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/clusterclass/kubeadmcontrolplane.yaml")
@@ -61,7 +61,7 @@ func snippet(t *testing.T) *controlplanev1.KubeadmControlPlane {
 
 func webhook() *admission.KubeadmControlPlane { return &admission.KubeadmControlPlane{} }
 
-// without is a control plane before anybody has heard of Fairlead.
+// without returns a control plane without Fairlead.
 func without(t *testing.T) *controlplanev1.KubeadmControlPlane {
 	t.Helper()
 	kcp := snippet(t)
@@ -70,7 +70,7 @@ func without(t *testing.T) *controlplanev1.KubeadmControlPlane {
 	return kcp
 }
 
-// with is the same with the snippet.
+// with returns the same control plane with the snippet.
 func with(t *testing.T) *controlplanev1.KubeadmControlPlane {
 	t.Helper()
 	kcp := snippet(t)
@@ -79,7 +79,7 @@ func with(t *testing.T) *controlplanev1.KubeadmControlPlane {
 	return kcp
 }
 
-func TestWebhookTakesIt(t *testing.T) {
+func TestTheWebhookAcceptsTheSnippet(t *testing.T) {
 	if _, err := webhook().ValidateCreate(t.Context(), snippet(t)); err != nil {
 		t.Errorf("creating: %v", err)
 	}
@@ -89,7 +89,7 @@ func TestWebhookTakesIt(t *testing.T) {
 	if _, err := webhook().ValidateUpdate(t.Context(), with(t), without(t)); err != nil {
 		t.Errorf("taking it away: %v", err)
 	}
-	// docs/machines.md says so. If this is allowed one day it has to say something else.
+	// docs/machines.md states this. If Cluster API permits it one day, the document must change.
 	empty := without(t)
 	empty.Spec.KubeadmConfigSpec.ClusterConfiguration.APIServer.CertSANs = nil
 	if _, err := webhook().ValidateUpdate(t.Context(), snippet(t), empty); err == nil || !strings.Contains(err.Error(), "cannot be modified") {
@@ -110,8 +110,8 @@ func TestWebhookTakesIt(t *testing.T) {
 	}
 }
 
-// TestMachinesAreUpToDate makes the configuration of the first machine and of one that joins, as it comes back from an
-// apiserver, and has the controller compare it.
+// TestMachinesAreUpToDate makes the configuration of the first machine and of a machine that joins, as an apiserver
+// returns it, and lets the controller compare it.
 func TestMachinesAreUpToDate(t *testing.T) {
 	for _, join := range []bool{false, true} {
 		old := snippet(t)
@@ -119,7 +119,7 @@ func TestMachinesAreUpToDate(t *testing.T) {
 		if ok, why := upToDate(t, old, config); !ok {
 			t.Errorf("join %v: the controller sees drift: %v", join, why)
 		}
-		// What CABPK writes into a KubeadmConfig when it makes the bootstrap data.
+		// CABPK sets this in a KubeadmConfig when it makes the bootstrap data.
 		config.Spec.ClusterConfiguration.ControlPlaneEndpoint = "192.0.2.1:6443"
 		if ok, why := upToDate(t, old, config); !ok {
 			t.Errorf("join %v: the controller sees drift after a bootstrap: %v", join, why)

@@ -9,7 +9,8 @@ import (
 
 const clusterAPIProviderAWS = "sigs.k8s.io/cluster-api-provider-aws/v2"
 
-// awsProvider is a program that runs the code with which the provider for EKS writes kubeconfigs, and the CRD of its control plane.
+// awsProvider is a program that runs the code with which the provider for EKS writes kubeconfigs, and the CRD of its
+// control plane.
 func awsProvider(module string) part {
 	return part{
 		name: "capa-reconcile", files: []string{"capa-reconcile", "capa-crd.yaml"}, alone: 5 * time.Minute,

@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// A source is a Go module whose programs one go build makes together: they share most of what they are compiled from.
+// A source is a Go module whose programs are made by one go build, because they share most of their packages.
 type source struct {
 	dir     string
 	ldflags func(ctx context.Context) (string, error)
 }
 
-// stripped is a source whose programs are linked without symbols, and with no version.
+// stripped returns a source whose programs are linked without symbols and without a version.
 func stripped(dir string) *source {
 	return &source{dir: dir, ldflags: func(context.Context) (string, error) { return "-s -w", nil }}
 }
 
-// A program is a package of a source, and the name of the file that it becomes.
+// A program is a package of a source, and the name of its executable file.
 type program struct{ pkg, file string }
 
-// waitDelay is how long a command that was asked to end may take before it is killed.
+// waitDelay is how long an interrupted command may take before it is killed.
 const waitDelay = 5 * time.Second
 
 // makeParts makes parts of one source, or one part without a source, and puts them into the cache.
@@ -97,7 +97,7 @@ func buildAll(ctx context.Context, from *source, programs []program, to string, 
 			return err
 		}
 		args := append([]string{"build", "-v", "-trimpath", "-ldflags", ldflags, "-o", dir + "/"}, packages(batch)...)
-		if _, err := goSay(ctx, pinned(from.dir), said, args...); err != nil {
+		if _, err := runGo(ctx, pinned(from.dir), said, args...); err != nil {
 			return err
 		}
 		for _, p := range batch {
@@ -109,7 +109,7 @@ func buildAll(ctx context.Context, from *source, programs []program, to string, 
 	return nil
 }
 
-// batches splits programs so that go build gives no two of one batch the same name.
+// batches splits programs so that go build gives different names to all programs of a batch.
 func batches(programs []program) [][]program {
 	var all [][]program
 	for _, p := range programs {
@@ -124,7 +124,8 @@ func batches(programs []program) [][]program {
 	return all
 }
 
-// executable is the name that go build gives the program of a package: the last element of its path that is no major version.
+// executable returns the name that go build gives the program of a package: the last element of its path that is not a
+// major version.
 func executable(pkg string) string {
 	elements := strings.Split(pkg, "/")
 	last := elements[len(elements)-1]
@@ -134,7 +135,7 @@ func executable(pkg string) string {
 	return last
 }
 
-// ownStep builds programs of Fairlead into bin, as `make build` does. go build makes only what has changed.
+// ownStep builds programs of Fairlead into bin, as `make build` does. go build rebuilds only what has changed.
 func ownStep(root string, packages []string) step {
 	cost := ownCost
 	there := !slices.ContainsFunc(packages, func(pkg string) bool {
@@ -151,20 +152,20 @@ func ownStep(root string, packages []string) step {
 			return err
 		}
 		args := append([]string{"build", "-v", "-ldflags=-w", "-o", filepath.Join(root, "bin") + "/"}, packages...)
-		_, err := goSay(ctx, in, said, args...)
+		_, err := runGo(ctx, in, said, args...)
 		return err
 	}}
 }
 
-// compiled counts what go build -v prints, so that a reader sees a long build advance.
+// compiled counts the packages that go build -v prints, to show the progress of a long build.
 type compiled struct {
 	tell              report
 	of                int
 	compiled, fetched int
-	other             []string // lines that are neither, such as errors
+	other             []string // other lines, such as errors
 }
 
-// keptLines is how much of what go build says an error quotes.
+// keptLines is how many lines of go build's output an error quotes.
 const keptLines = 40
 
 func (c *compiled) line(line string) {
@@ -182,8 +183,8 @@ func (c *compiled) line(line string) {
 	}
 }
 
-// goSay runs a go command, counts what it says on standard error, and returns what it printed.
-func goSay(ctx context.Context, in workdir, said *compiled, args ...string) (string, error) {
+// runGo runs a go command, counts the packages that it prints on standard error, and returns its standard output.
+func runGo(ctx context.Context, in workdir, said *compiled, args ...string) (string, error) {
 	cmd := in.command(ctx, "go", args...)
 	var stdout strings.Builder
 	cmd.Stdout = &stdout
@@ -210,25 +211,25 @@ func goSay(ctx context.Context, in workdir, said *compiled, args ...string) (str
 	return stdout.String(), nil
 }
 
-// count finds out how many packages go build compiles at most. It downloads the modules, if it must.
+// count sets the largest number of packages that go build may compile. It downloads missing modules.
 func (c *compiled) count(ctx context.Context, in workdir, packages []string) error {
-	out, err := goSay(ctx, in, c, append([]string{"list", "-deps"}, packages...)...)
+	out, err := runGo(ctx, in, c, append([]string{"list", "-deps"}, packages...)...)
 	c.of = strings.Count(out, "\n")
 	return err
 }
 
-// A workdir is where a command runs, and with which environment.
+// A workdir is the folder and the environment of a command.
 type workdir struct {
 	dir string
 	env []string
 }
 
-// pinned is a folder whose module is built as its go.mod and go.sum say.
+// pinned returns a folder whose module is built exactly as its go.mod and go.sum specify.
 func pinned(dir string) workdir {
 	return workdir{dir: dir, env: []string{"CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off"}}
 }
 
-// command is a command that is interrupted when ctx ends.
+// command returns a command that is interrupted when ctx ends.
 func (w workdir) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.WaitDelay = w.dir, waitDelay
@@ -237,7 +238,7 @@ func (w workdir) command(ctx context.Context, name string, args ...string) *exec
 	return cmd
 }
 
-// output runs a command in dir and returns what it printed, trimmed.
+// output runs a command in dir and returns its output, trimmed.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := pinned(dir).command(ctx, name, args...)
 	var stderr strings.Builder

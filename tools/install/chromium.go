@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// chromiumPart is the name of the browser that the status page is tested in. It is no part that can be kept in a cache: it comes as
-// Debian's package, with the libraries and the font that it needs.
+// chromiumPart is the browser that tests the status page. It is not kept in the cache: it is installed as Debian's
+// package, with the libraries and the font that it needs.
 const chromiumPart = "chromium"
 
 const (
@@ -19,11 +19,11 @@ const (
 	packageTime = 20 * time.Minute
 )
 
-// errNoBrowser says what to do without root, or on another system than Debian.
+// errNoBrowser reports that the browser cannot be installed without root, or on another system than Debian.
 var errNoBrowser = errors.New("the tests of the status page need a Chromium: run this as root on Debian " +
 	"(apt-get install chromium fonts-inter), or install one and name it in $CHROMIUM")
 
-// browserWish says whether a run installs the browser.
+// browserWish states whether a run installs the browser.
 type browserWish int
 
 const (
@@ -32,8 +32,8 @@ const (
 	browserRequired
 )
 
-// takeChromium says whether the browser is wanted, and returns the other names, with those of sets expanded. A set wants the
-// browser where it can be installed; a run that names the browser itself fails without it.
+// takeChromium returns whether the browser is requested, and the other names, with sets expanded. A set requests the
+// browser if it can be installed. A run that names the browser itself fails if it cannot.
 func takeChromium(names []string) (browserWish, []string) {
 	if len(names) == 0 {
 		return browserIfPossible, nil
@@ -49,13 +49,13 @@ func takeChromium(names []string) (browserWish, []string) {
 	return noBrowser, rest
 }
 
-// canInstall says whether this process may install Debian's packages.
+// canInstall reports whether this process may install Debian's packages.
 func canInstall() bool {
 	_, err := exec.LookPath("apt-get")
 	return err == nil && os.Geteuid() == 0
 }
 
-// planChromium is what there is to do for the browser: nothing, a step, or a sentence that says why it is left out.
+// planChromium returns the steps to install the browser, or a note that explains why it is skipped.
 func planChromium(wish browserWish) (steps []step, note string, err error) {
 	switch {
 	case wish == noBrowser:

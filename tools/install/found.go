@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// A check says which version of a program is the pinned one, and how the program tells its own.
+// A check identifies the pinned version of a program, and how the program prints its version.
 type check struct {
 	module, path string   // the module with go.mod, and the path of the pinned module in it
 	args         []string // with which the program prints its version
-	line         string   // a line of that, with VERSION for v1.2.3 and NUMBER for 1.2.3
+	line         string   // a line of the output, with VERSION for v1.2.3 and NUMBER for 1.2.3
 }
 
-// versionTime is how long a program may take to print its version.
+// versionTime bounds printing the version.
 const versionTime = 10 * time.Second
 
-// find looks for the files of a part on the machine. It returns their places, or nil unless all are there, in the pinned
-// version, and out of reach of other users: the demo and the tests run them as root.
+// find searches the machine for the files of a part. It returns their paths, or nil unless all exist, have the pinned
+// version, and cannot be changed by other users: the demo and the tests run them as root.
 func (p part) find(ctx context.Context, root string) (map[string]string, error) {
 	if p.check == nil {
 		return nil, nil
@@ -43,7 +43,7 @@ func (p part) find(ctx context.Context, root string) (map[string]string, error) 
 	return places, nil
 }
 
-// firstWith is the first of some files that is a program of the version.
+// firstWith returns the first of some files that is a program of the version.
 func firstWith(ctx context.Context, files []string, c *check, version string) string {
 	i := slices.IndexFunc(files, func(file string) bool { return ownedSafely(file) && c.passes(ctx, file, version) })
 	if i < 0 {
@@ -52,7 +52,7 @@ func firstWith(ctx context.Context, files []string, c *check, version string) st
 	return files[i]
 }
 
-// passes says whether a program prints the version.
+// passes reports whether a program prints the version.
 func (c *check) passes(ctx context.Context, file, version string) bool {
 	ctx, cancel := context.WithTimeout(ctx, versionTime)
 	defer cancel()
@@ -63,7 +63,7 @@ func (c *check) passes(ctx context.Context, file, version string) bool {
 	})
 }
 
-// ownedSafely says whether only root and this user can replace a file.
+// ownedSafely reports whether only root and this user can replace a file.
 func ownedSafely(file string) bool {
 	for _, path := range []string{file, filepath.Dir(file)} {
 		info, err := os.Stat(path)
@@ -78,8 +78,8 @@ func ownedSafely(file string) bool {
 	return true
 }
 
-// candidates are the files of a name on this machine: where envtest looks, where setup-envtest keeps what it downloads, and
-// in PATH. What leads into bin/ of the repository is none: it is what this program makes.
+// candidates returns the files of a name on this machine: in the folder of envtest, in the cache of setup-envtest, and
+// in PATH. It skips links into bin/ of the repository, which this program makes itself.
 func candidates(root, file string) []string {
 	folders := []string{os.Getenv("KUBEBUILDER_ASSETS"), "/usr/local/kubebuilder/bin"}
 	data := os.Getenv("XDG_DATA_HOME")
@@ -107,7 +107,7 @@ func candidates(root, file string) []string {
 	return files
 }
 
-// within says whether a path, as it is or behind its links, lies in a folder.
+// within reports whether a path, or the target of its links, is in a folder.
 func within(folder, path string) bool {
 	for _, f := range []func(string) (string, error){filepath.Abs, filepath.EvalSymlinks} {
 		base, err := f(folder)

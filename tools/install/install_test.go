@@ -27,7 +27,7 @@ var module = map[string]string{
 	"second/manager/extra.txt": "extra\n",
 }
 
-// fixture is a repository with the module in it, and its parts.
+// fixture returns a repository with the module in it, and its parts.
 func fixture(t *testing.T) (o options, all []part) {
 	t.Helper()
 	o = options{root: t.TempDir(), cache: t.TempDir(), names: []string{"everything"}}
@@ -58,7 +58,7 @@ func write(t *testing.T, file, text string, mode os.FileMode) {
 	}
 }
 
-// installs runs an installation and returns what it printed.
+// installs runs an installation and returns its output.
 func installs(t *testing.T, o options, wanted []part) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -68,8 +68,8 @@ func installs(t *testing.T, o options, wanted []part) string {
 	return out.String()
 }
 
-// says is what a program in bin prints.
-func says(t *testing.T, o options, name string) string {
+// outputOf returns the output of a program in bin.
+func outputOf(t *testing.T, o options, name string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), filepath.Join(o.root, "bin", name)).CombinedOutput()
 	if err != nil {
@@ -89,7 +89,7 @@ func TestPartsOfOneModuleAreBuiltTogetherAndKept(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"one": "shared one", "two": "shared two", "first-manager": "first", "second-manager": "second"} {
-		if got := says(t, o, name); got != want {
+		if got := outputOf(t, o, name); got != want {
 			t.Errorf("%s prints %q, want %q", name, got, want)
 		}
 	}
@@ -110,9 +110,9 @@ func TestPartsOfOneModuleAreBuiltTogetherAndKept(t *testing.T) {
 	}
 }
 
-func TestABuildTellsHowManyPackagesItHasCompiled(t *testing.T) {
+func TestABuildReportsItsProgress(t *testing.T) {
 	o, all := fixture(t)
-	// Constants that are new each time: the build cache has neither package.
+	// The constants are new in each run, so that the build cache has neither package.
 	for name, text := range map[string]string{"shared/shared.go": "Shared", "one/main.go": "One"} {
 		write(t, filepath.Join(o.root, "tools", "parts", name), module[name]+"\nconst "+text+" = `"+o.root+"`\n\nfunc init() { _ = "+text+" }\n", 0o644)
 	}
@@ -147,7 +147,7 @@ func TestAFailedBuildKeepsNothingAndQuotesTheCompiler(t *testing.T) {
 	}
 }
 
-func TestThePlanAloneMakesNothing(t *testing.T) {
+func TestADryRunMakesNothing(t *testing.T) {
 	o, all := fixture(t)
 	o.dryRun = true
 	if said := installs(t, o, all); !strings.Contains(said, "1. building one") {
@@ -168,12 +168,12 @@ func TestFairleadsOwnProgramsAreTheLastStep(t *testing.T) {
 	if !strings.Contains(said, "2. building Fairlead's 2 programs") {
 		t.Errorf("the plan does not have it as the second step:\n%s", said)
 	}
-	if got := says(t, o, "manager"); got != "first" {
+	if got := outputOf(t, o, "manager"); got != "first" {
 		t.Errorf("bin/manager prints %q", got)
 	}
 }
 
-func TestAnotherRunIsWaitedFor(t *testing.T) {
+func TestARunWaitsForAnotherRun(t *testing.T) {
 	o, all := fixture(t)
 	unlock, err := lock(t.Context(), filepath.Join(o.cache, "lock"), &bytes.Buffer{})
 	if err != nil {
@@ -200,7 +200,7 @@ func pretend(t *testing.T, dir, name, prints string, mode os.FileMode) string {
 	return file
 }
 
-func TestProgramsOnTheMachineAreUsedInThePinnedVersionOnly(t *testing.T) {
+func TestOnlyPinnedVersionsOnTheMachineAreUsed(t *testing.T) {
 	for name, c := range map[string]struct {
 		prints string
 		mode   os.FileMode
@@ -235,7 +235,7 @@ func TestProgramsOnTheMachineAreUsedInThePinnedVersionOnly(t *testing.T) {
 	}
 }
 
-func TestProgramsAreLookedForWhereOthersKeepThem(t *testing.T) {
+func TestProgramsAreFoundInCommonPlaces(t *testing.T) {
 	root, home := t.TempDir(), t.TempDir()
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_DATA_HOME", "")
@@ -255,7 +255,7 @@ func TestProgramsAreLookedForWhereOthersKeepThem(t *testing.T) {
 	}
 }
 
-func TestEverySetNamesPartsThatThereAre(t *testing.T) {
+func TestEverySetNamesExistingParts(t *testing.T) {
 	all := parts("../..")
 	for name := range sets {
 		_, rest := takeChromium([]string{name})
@@ -271,8 +271,8 @@ func TestEverySetNamesPartsThatThereAre(t *testing.T) {
 	}
 }
 
-// TestTheMakefileInstallsSetsThatThereAre: `make` would fail only when somebody runs the target.
-func TestTheMakefileInstallsSetsThatThereAre(t *testing.T) {
+// TestTheMakefileInstallsExistingSets checks every target, because `make` would fail only when the target runs.
+func TestTheMakefileInstallsExistingSets(t *testing.T) {
 	text, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func TestTheMakefileInstallsSetsThatThereAre(t *testing.T) {
 	}
 }
 
-func TestProgramsOfOneNameAreBuiltOneAfterTheOther(t *testing.T) {
+func TestProgramsWithTheSameNameAreBuiltInTurn(t *testing.T) {
 	got := batches([]program{{"a/kubeadm", "x"}, {"b/core", "y"}, {"c/kubeadm", "z"}, {"d/server/v3", "w"}})
 	want := [][]program{{{"a/kubeadm", "x"}, {"b/core", "y"}, {"d/server/v3", "w"}}, {{"c/kubeadm", "z"}}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -312,7 +312,7 @@ func TestProgramsOfOneNameAreBuiltOneAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestTheCostOfWhatIsSharedIsCountedOnce(t *testing.T) {
+func TestSharedPackagesAreCountedOnce(t *testing.T) {
 	now, next := &source{dir: "k8s"}, &source{dir: "k8s"}
 	steps := partSteps([]part{
 		{name: "large", source: now, alone: 10 * time.Minute, added: 3 * time.Minute},

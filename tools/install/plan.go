@@ -13,28 +13,28 @@ import (
 	"time"
 )
 
-// report tells the reader how far a step is.
+// report prints the progress of a step.
 type report func(detail string)
 
-// A step is one line of the plan: what it does, about how much processor time that takes, and doing it.
+// A step is one line of the plan: its title, its approximate processor time, and its function.
 type step struct {
 	title string
 	cost  time.Duration
-	own   bool // builds programs of Fairlead, which are no parts
+	own   bool // builds programs of Fairlead, which are not parts
 	run   func(ctx context.Context, tell report) error
 }
 
-// A plan says where each wanted part comes from, and what is left to do.
+// A plan states where each requested part comes from, and which steps remain.
 type plan struct {
 	title string
-	kept  []string          // parts that the cache has
-	found []string          // parts whose programs are on the machine, with their places
+	kept  []string          // parts in the cache
+	found []string          // parts whose programs are on the machine, with their paths
 	notes []string          // other lines for the reader
 	links map[string]string // from the name in bin to the file
 	steps []step
 }
 
-// newPlan looks for each part in the cache and on the machine, and groups those that have to be made.
+// newPlan searches the cache and the machine for each part, and groups the missing ones.
 func newPlan(ctx context.Context, o options, wanted []part, browser browserWish) (*plan, error) {
 	p := &plan{title: "every part", links: map[string]string{}}
 	if len(o.names) > 0 {
@@ -73,7 +73,7 @@ func newPlan(ctx context.Context, o options, wanted []part, browser browserWish)
 	return p, nil
 }
 
-// have says whether a part is in the cache or on the machine. It notes the links of every part.
+// have reports whether a part is in the cache or on the machine. It adds the links of every part.
 func (p *plan) have(ctx context.Context, o options, one part) (bool, error) {
 	for _, file := range one.files {
 		p.links[file] = filepath.Join(one.kept, file)
@@ -93,7 +93,7 @@ func (p *plan) have(ctx context.Context, o options, one part) (bool, error) {
 	return true, nil
 }
 
-// describe prints the plan: the first thing that a reader sees.
+// describe prints the plan, before anything else.
 func (p *plan) describe(out io.Writer) {
 	fmt.Fprintf(out, "install: %s: %s\n", p.title, p.duration())
 	for _, line := range []struct {
@@ -112,7 +112,7 @@ func (p *plan) describe(out io.Writer) {
 	}
 }
 
-// duration says how long all steps take on this machine.
+// duration describes how long all steps take on this machine.
 func (p *plan) duration() string {
 	var work time.Duration
 	for _, s := range p.steps {
@@ -128,10 +128,10 @@ func (p *plan) duration() string {
 	return fmt.Sprintf("%s, %s on %d idle processors, plus the time of downloads", count, about(work), runtime.NumCPU())
 }
 
-// parallel is how many processors a build keeps busy on average: its last steps, linking, use one each.
+// parallel is how many processors a build uses on average: its last steps, which link programs, use one each.
 const parallel = 8
 
-// about is a duration for the reader: how long work of so much processor time takes on this machine.
+// about describes how long work of the given processor time takes on this machine.
 func about(work time.Duration) string {
 	wall := work / time.Duration(min(runtime.NumCPU(), parallel))
 	switch {
@@ -152,10 +152,10 @@ func (p *plan) link(bin string) error {
 	return errors.Join(errs...)
 }
 
-// partSteps groups parts that one go build makes, and leaves the order as it is otherwise.
+// partSteps groups parts of one source into one step, and otherwise keeps their order.
 func partSteps(missing []part) []step {
 	var steps []step
-	built := map[string]bool{} // modules of which an earlier step has compiled most
+	built := map[string]bool{} // modules that an earlier step has mostly compiled
 	for len(missing) > 0 {
 		first := missing[0]
 		together := []part{first}
@@ -176,8 +176,8 @@ func partSteps(missing []part) []step {
 	return steps
 }
 
-// cost is the processor time of making parts together: the largest one's is that of building it alone, unless most of it is
-// compiled already; the others add what they do not share with it.
+// cost returns the processor time to make parts together. The largest part needs its full time, unless an earlier step
+// has compiled most of it. The others add only what they do not share with it.
 func cost(together []part, compiled bool) time.Duration {
 	var all, largest time.Duration
 	for _, p := range together {

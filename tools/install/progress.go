@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// tellEvery is how often a step that takes long says how far it is.
-const tellEvery = 10 * time.Second
+// reportEvery is the interval of progress reports of a long step.
+const reportEvery = 10 * time.Second
 
-// progress prints what happens: the step, how many there are, and the time since the first one began.
+// progress prints the current step, the number of steps, and the time since the start.
 type progress struct {
 	out   io.Writer
 	start time.Time
@@ -27,7 +27,7 @@ func newProgress(out io.Writer, of int) *progress {
 	return &progress{out: out, start: time.Now(), of: of}
 }
 
-// step runs a step, and prints how far it is until it has ended.
+// step runs a step, and prints its progress until it has ended.
 func (p *progress) step(ctx context.Context, s step) error {
 	p.mu.Lock()
 	p.at++
@@ -37,7 +37,7 @@ func (p *progress) step(ctx context.Context, s step) error {
 	done := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {
-		tick := time.NewTicker(tellEvery)
+		tick := time.NewTicker(reportEvery)
 		defer tick.Stop()
 		for {
 			select {
@@ -60,7 +60,7 @@ func (p *progress) step(ctx context.Context, s step) error {
 	return nil
 }
 
-// tell replaces what is known about the step that runs.
+// tell sets the progress of the running step.
 func (p *progress) tell(detail string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

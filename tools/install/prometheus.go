@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// prometheus is Prometheus and promtool without web pages, and without the ways to find targets that lead to clouds: those are most of
-// what they link. Which there are is one file, which Prometheus wants its builders to change; so it is built from a copy.
+// prometheus is Prometheus and promtool without web pages, and without the discovery plugins for clouds, which are most
+// of the code that they link. The plugins are listed in one file, which Prometheus wants its builders to change. So it
+// is built from a copy of its module.
 func prometheus(module string) part {
 	return part{
 		name: "prometheus", files: []string{"prometheus", "promtool"}, from: modFiles(module), alone: 6 * time.Minute,
@@ -30,7 +31,7 @@ func prometheus(module string) part {
 				return err
 			}
 			plugins := filepath.Join(work, "plugins", "plugins.go")
-			if err := os.Remove(plugins); err != nil { // it can't be written
+			if err := os.Remove(plugins); err != nil { // the file is read-only
 				return err
 			}
 			if err := os.WriteFile(plugins, []byte("package plugins\n"), 0o600); err != nil {

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// lab is what test/lab runs: a management cluster with Cluster API, a gateway, edges and workload apiservers.
+// lab holds the parts of test/lab: a management cluster with Cluster API, a gateway, edges and workload apiservers.
 var lab = []string{"envoy", "kube-apiserver", "etcd", "kubectl", "fake-kubelet", "capi-core"}
 
 // sets name the parts that one topic needs. The Makefile installs the set of a target before it runs it.
 var sets = map[string][]string{
 	"demo": lab,
 	"lab":  lab,
-	// apiserver is what tests with a kube-apiserver need: its types include those of Cluster API.
+	// for tests with a kube-apiserver, whose types include Cluster API's
 	"apiserver": {"kube-apiserver", "etcd", "kubectl", "capi-core", "grpcurl"},
 	"managed": {
 		"kube-apiserver", "etcd", "kubectl", "capi-core", "envoy", "fake-kubelet", "coredns", "externaldns-crd", "capa-reconcile",
 		"prometheus",
 	},
-	// machines is a lab in which Cluster API makes the workload clusters, with kubeadm.
+	// a lab where Cluster API creates the workload clusters with kubeadm
 	"machines": slices.Concat(lab, []string{
 		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane", "clusterctl",
 	}),
@@ -30,7 +30,7 @@ var sets = map[string][]string{
 	"sight":      slices.Concat(lab, []string{chromiumPart}),
 }
 
-// expand replaces the names of sets by those of their parts.
+// expand replaces the names of sets by the names of their parts.
 func expand(names []string) []string {
 	var all []string
 	for _, name := range names {
@@ -43,7 +43,7 @@ func expand(names []string) []string {
 	return all
 }
 
-// choose returns the parts of the named sets, and the named parts, in the order of all; no name stands for all of them.
+// choose returns the requested parts in the order of all, given names of sets and parts. No name stands for all parts.
 func choose(all []part, names []string) ([]part, error) {
 	if len(names) == 0 {
 		return all, nil

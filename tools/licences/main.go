@@ -1,6 +1,6 @@
-// Command licences lists the modules of which the product's programs are made, with their versions and licences. It fails if a
-// licence is unknown or not on the list of those that an Apache-2.0 program may contain. It is a module of its own, so that
-// what it needs is none of the product's dependencies.
+// Command licences lists the modules that are linked into the product's programs, with their versions and licences. It
+// fails if a licence is unknown, or not permitted in an Apache-2.0 program. It is a separate module, so that its
+// dependencies do not become the product's.
 package main
 
 import (
@@ -20,16 +20,16 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// allowed are the licences, by their SPDX identifiers, that ask for no more than a notice.
+// allowed holds the SPDX identifiers of licences that require only a notice.
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
-// leastCoverage is how much of a licence file, in percent, must be text of a licence: the rest are names and years.
+// leastCoverage is how much of a licence file, in percent, must be licence text. The rest is names and years.
 const leastCoverage = 75
 
-// licenceFile are the names of files with a licence.
+// licenceFile matches the names of licence files.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([.-].*)?$`)
 
-// module is what go list says of one.
+// module is the output of go list for one module.
 type module struct {
 	Path, Version, Dir string
 	Main               bool
@@ -66,7 +66,7 @@ func run(out io.Writer, args []string) error {
 	return write(out, goVersion, rows)
 }
 
-// list asks go for the modules of packages and of all that they import, as they are built for Linux.
+// list returns the modules of packages and of everything that they import, as they are built for Linux.
 func list(folder string, packages []string) (modules []module, goVersion string, err error) {
 	cmd := exec.Command("go", append([]string{"list", "-deps", "-json=Module,Standard"}, packages...)...)
 	cmd.Dir, cmd.Stderr = folder, os.Stderr
@@ -96,7 +96,7 @@ func list(folder string, packages []string) (modules []module, goVersion string,
 	return modules, strings.TrimSpace(string(text)), err
 }
 
-// licencesOf reads the licence files of a module. The error says why they are not sufficient.
+// licencesOf reads the licence files of a module. The error explains why they are not sufficient.
 func licencesOf(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -126,7 +126,7 @@ func licencesOf(dir string) ([]string, error) {
 	return all, errors.Join(errs...)
 }
 
-// classify names the licences in a text.
+// classify returns the licences in a text.
 func classify(text []byte) ([]string, error) {
 	coverage := licensecheck.Scan(text)
 	var found []string
@@ -148,7 +148,7 @@ func classify(text []byte) ([]string, error) {
 	return found, nil
 }
 
-// write prints the table, and returns an error if there is a problem in it.
+// write prints the table, and returns an error if a row has a problem.
 func write(out io.Writer, goVersion string, rows []row) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "MODULE\tVERSION\tLICENCE")

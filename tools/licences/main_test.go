@@ -90,7 +90,7 @@ func TestTheTableFailsWithAProblem(t *testing.T) {
 	}
 }
 
-// TestTheProduct reads the product's own modules, which must be in the module cache or to be had.
+// TestTheProduct reads the product's own modules, which must be in the module cache or downloadable.
 func TestTheProduct(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(&out, []string{"../..", "./cmd/..."}); err != nil {

@@ -1,4 +1,4 @@
-# Recipes run in bash. With FAIRLEAD_TIMES, which tools/times/run sets, each command of a recipe also appends its target, its
+# Recipes run in bash. If FAIRLEAD_TIMES is set, as by tools/times/run, each command of a recipe also appends its target, its
 # seconds and its exit status to that file.
 ifdef FAIRLEAD_TIMES
 TIMES := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))

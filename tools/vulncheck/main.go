@@ -1,6 +1,7 @@
-// Command vulncheck looks for known vulnerabilities in what the product's programs call, with govulncheck in the version of go.mod.
-// It ends with 0 if there are none, with 3 if there are some, with 4 if the database is not available, so that nothing was checked,
-// and with 1 after any other failure. GOVULNDB names another database: a URL, or a folder as file:///path.
+// Command vulncheck searches the code that the product's programs call for known vulnerabilities, with the version of
+// govulncheck in go.mod. It exits with 0 if there are none, with 3 if there are some, with 4 if the database is not
+// available and nothing was checked, and with 1 after any other failure. GOVULNDB names another database: a URL, or a
+// folder as file:///path.
 package main
 
 import (
@@ -22,7 +23,7 @@ const (
 	defaultDatabase = "https://vuln.go.dev"
 	// answerTime is how long the database may take to answer.
 	answerTime = 20 * time.Second
-	// failed, found and unavailable are exit codes. That for found vulnerabilities is govulncheck's own.
+	// failed, found and unavailable are exit codes. found is govulncheck's own code.
 	failed, found, unavailable = 1, 3, 4
 )
 
@@ -59,7 +60,7 @@ func check(database string, args []string) int {
 	return failed
 }
 
-// lastModified asks a database how new it is.
+// lastModified returns when a database was last modified.
 func lastModified(database string) (time.Time, error) {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -79,7 +80,7 @@ func lastModified(database string) (time.Time, error) {
 	return index.Modified, nil
 }
 
-// body is an answer whose request ends with it.
+// body is the body of an answer. Closing it also cancels the request.
 type body struct {
 	io.ReadCloser
 	cancel context.CancelFunc

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestWithoutADatabaseNothingIsSuccess tries databases of which nothing can be learned.
-func TestWithoutADatabaseNothingIsSuccess(t *testing.T) {
+// TestWithoutADatabaseTheCheckFails tries databases that cannot be read.
+func TestWithoutADatabaseTheCheckFails(t *testing.T) {
 	refusing := httptest.NewServer(http.NotFoundHandler())
 	defer refusing.Close()
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>sign in</html>")) }))

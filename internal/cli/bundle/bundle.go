@@ -1,5 +1,5 @@
-// Package bundle is the command support-bundle: it gathers objects, logs, metrics and what other commands print into one archive without
-// secrets. It does not know what those commands do: it gets the tree of commands and runs it.
+// Package bundle is the command support-bundle: it gathers objects, logs, metrics and the output of other commands into
+// one archive without secrets. It does not know what the other commands do: it gets the tree of commands and runs them.
 package bundle
 
 import (
@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	// maxPart bounds one file of a bundle, and maxBundle all of them, unpacked: what can be mailed when it is packed.
+	// maxPart bounds one file of a bundle, and maxBundle all of them unpacked, so that a packed bundle can be mailed.
 	maxPart, maxBundle = 16 << 20, 512 << 20
-	// partTime bounds the gathering of one part.
+	// partTime bounds gathering one part.
 	partTime = 2 * time.Minute
 )
 
-// bundleFlags are the command line of support-bundle.
+// bundleFlags are the flags of support-bundle.
 type bundleFlags struct {
 	tree func() *cobra.Command // of all commands
 	management.Flags
@@ -45,7 +45,7 @@ type bundleFlags struct {
 	overwrite bool
 }
 
-// Command gathers what other commands of the tree say, too: root makes that tree.
+// Command returns the command. root returns the tree of commands whose output is gathered.
 func Command(root func() *cobra.Command) *cobra.Command {
 	f := bundleFlags{tree: root}
 	cmd := &cobra.Command{
@@ -74,16 +74,16 @@ removed, each as "[removed]". Names of hosts, addresses and names of objects sta
 	return cmd
 }
 
-// bundle is what is written.
+// bundle is the archive that is being written.
 type bundle struct {
 	flags    *bundleFlags
 	m        *management.Client
-	root     string // the folder in it
+	root     string // the top folder
 	tar      *tar.Writer
 	now      time.Time
 	size     int64
-	has      []string // a line for each file
-	lacks    []string // what is not there, and why
+	contents []string // one line per file
+	missing  []string // what is missing, and why
 	progress output.Progress
 }
 
@@ -99,7 +99,8 @@ func (f *bundleFlags) run(cmd *cobra.Command) error {
 	}
 	mode := os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	if f.overwrite {
-		if err := os.Remove(f.file); err != nil && !errors.Is(err, fs.ErrNotExist) { // its mode may be another
+		// the old file may have another mode
+		if err := os.Remove(f.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -117,15 +118,15 @@ func (f *bundleFlags) run(cmd *cobra.Command) error {
 	if err = errors.Join(err, b.tar.Close(), packed.Close(), file.Close()); err != nil {
 		return errors.Join(fmt.Errorf("writing %s: %w", f.file, err), os.Remove(f.file))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files, without secrets", f.file, len(b.has)+1)
-	if len(b.lacks) > 0 {
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "; %d things are not in it:\n  %s", len(b.lacks), strings.Join(b.lacks, "\n  "))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files, without secrets", f.file, len(b.contents)+1)
+	if len(b.missing) > 0 {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "; %d things are not in it:\n  %s", len(b.missing), strings.Join(b.missing, "\n  "))
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
 	return err
 }
 
-// gather adds all parts. Only what can't be written is an error; what can't be had is noted.
+// gather adds all parts. It returns only errors of writing; parts that cannot be gathered are listed as missing.
 func (b *bundle) gather(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
@@ -137,7 +138,7 @@ func (b *bundle) gather(ctx context.Context) error {
 		{"configuration of Envoys", b.dumps},
 		{"Pods", b.pods},
 	} {
-		b.progress.Say("gathering: %s …", part.name)
+		b.progress.Update("gathering: %s …", part.name)
 		if err := func() error {
 			ctx, cancel := context.WithTimeout(ctx, partTime)
 			defer cancel()
@@ -152,37 +153,37 @@ func (b *bundle) gather(ctx context.Context) error {
 	return b.write("README.txt", []byte(b.readme()))
 }
 
-// lack notes that something is not in the bundle.
-func (b *bundle) lack(what string, why any) {
-	b.lacks = append(b.lacks, output.OneLine(redact.Text(fmt.Sprintf("%s: %v", what, why))))
+// addMissing records that something is missing.
+func (b *bundle) addMissing(what string, why any) {
+	b.missing = append(b.missing, output.OneLine(redact.Text(fmt.Sprintf("%s: %v", what, why))))
 }
 
-// add adds a file, and says what it is. Nothing comes into a bundle but through here: the text is without secrets then, whoever made it.
+// add adds a file and its description. All content passes through here, so all of it is redacted.
 func (b *bundle) add(name, what string, text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
 	if len(text) > maxPart {
-		b.lack(name, fmt.Sprintf("the first %d MiB of %d MiB are left out", (len(text)-maxPart)>>20+1, len(text)>>20))
+		b.addMissing(name, fmt.Sprintf("the first %d MiB of %d MiB are left out", (len(text)-maxPart)>>20+1, len(text)>>20))
 		text = text[len(text)-maxPart:]
 		if i := bytes.IndexByte(text, '\n'); i >= 0 {
 			text = text[i+1:]
 		}
 	}
 	if b.size += int64(len(text)); b.size > maxBundle {
-		b.lack(name, "the bundle is full")
+		b.addMissing(name, "the bundle is full")
 		return nil
 	}
-	b.has = append(b.has, fmt.Sprintf("%-50s %s", name, what))
+	b.contents = append(b.contents, fmt.Sprintf("%-50s %s", name, what))
 	return b.write(name, text)
 }
 
-// addText adds a text that people or programs wrote.
+// addText adds a text of any origin.
 func (b *bundle) addText(name, what, text string) error {
 	return b.add(name, what, []byte(redact.Text(text)))
 }
 
-// addData adds JSON-like data, as YAML.
+// addData adds JSON-like data as YAML.
 func (b *bundle) addData(name, what string, data any) error {
 	text, err := json.Marshal(data)
 	if err != nil {
@@ -210,14 +211,15 @@ func (b *bundle) write(name string, text []byte) error {
 
 func (b *bundle) readme() string {
 	var r strings.Builder
-	fmt.Fprintf(&r, "Support bundle of Fairlead, made at %s.\n\nRemoved from all files, and marked with %s: data of Secrets, keys, certificates, tokens and their hashes,\npasswords, credentials in URLs, kubeconfigs, values of environments and of variables of topologies, annotations\nthat are neither Fairlead's nor Cluster API's, long blobs of base64.\n\nIn it:\n  %s\n", b.now.Format(time.RFC3339), redact.Mark, strings.Join(b.has, "\n  "))
-	if len(b.lacks) > 0 {
-		fmt.Fprintf(&r, "\nNot in it:\n  %s\n", strings.Join(b.lacks, "\n  "))
+	fmt.Fprintf(&r, "Support bundle of Fairlead, made at %s.\n\nRemoved from all files, and marked with %s: data of Secrets, keys, certificates, tokens and their hashes,\npasswords, credentials in URLs, kubeconfigs, values of environments and of variables of topologies, annotations\nthat are neither Fairlead's nor Cluster API's, long blobs of base64.\n\nIn it:\n  %s\n", b.now.Format(time.RFC3339), redact.Mark, strings.Join(b.contents, "\n  "))
+	if len(b.missing) > 0 {
+		fmt.Fprintf(&r, "\nNot in it:\n  %s\n", strings.Join(b.missing, "\n  "))
 	}
 	return r.String()
 }
 
-// ask runs another command of this program with the same flags, and returns what it prints. That something is broken is no failure.
+// ask runs another command of this program with the same flags, and returns its output. Exit code 1, for something that
+// is broken, is not an error.
 func (b *bundle) ask(ctx context.Context, args ...string) (string, error) {
 	f := b.flags
 	for flag, value := range map[string]string{"kubeconfig": f.Kubeconfig, "context": f.Context} {

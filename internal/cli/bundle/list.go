@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kind is one of objects to be taken.
+// kind is a kind of objects to gather.
 type kind struct {
 	schema.GroupVersionKind
-	own      bool // in the namespace of the installation; else in those of Clusters
-	metadata bool // and nothing else
+	own      bool // in the namespace of the installation; otherwise in the namespaces of Clusters
+	metadata bool // metadata only
 	keep     func(o *unstructured.Unstructured) bool
 }
 
@@ -45,7 +45,7 @@ func kinds() []kind {
 	}
 }
 
-// secretOfCluster says whether a Secret is one that Fairlead reads or writes.
+// secretOfCluster reports whether Fairlead reads or writes a Secret.
 func secretOfCluster(o *unstructured.Unstructured) bool {
 	return slices.ContainsFunc([]string{"-kubeconfig", "-edge-bootstrap", "-boot-report", "-ca"}, func(suffix string) bool { return strings.HasSuffix(o.GetName(), suffix) }) ||
 		slices.ContainsFunc(slices.Collect(keysOf(o.GetLabels())), func(key string) bool { return strings.HasPrefix(key, "fairlead.dev/") })
@@ -71,7 +71,7 @@ func requestOfOurs(o *unstructured.Unstructured) bool {
 	return strings.HasPrefix(signer, "fairlead.dev/")
 }
 
-// itemsOf are the objects of a list of either form.
+// itemsOf returns the objects of a list in either form.
 func itemsOf(list client.ObjectList) ([]unstructured.Unstructured, error) {
 	switch list := list.(type) {
 	case *unstructured.UnstructuredList:

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// maxNodes bounds of how many Envoys the configuration is taken.
+	// maxNodes bounds the number of Envoys whose configuration is gathered.
 	maxNodes = 30
-	// maxLog bounds one log before it is redacted: the lines are the last ones.
+	// maxLog bounds one log before it is redacted. The last lines are kept.
 	maxLog = maxPart
 )
 
@@ -35,7 +35,7 @@ func (b *bundle) versions(context.Context) error {
 		v["kubernetes"], err = asker.ServerVersion()
 	}
 	if err != nil {
-		b.lack("version of the management cluster", err)
+		b.addMissing("version of the management cluster", err)
 	}
 	return b.addData("versions.yaml", "versions of this program and of the management cluster", v)
 }
@@ -49,7 +49,7 @@ func (b *bundle) objects(ctx context.Context) error {
 		name := folder + strings.ToLower(k.Kind) + "s.yaml"
 		all, err := b.list(ctx, k, namespace)
 		if err != nil {
-			b.lack(name, err)
+			b.addMissing(name, err)
 			continue
 		}
 		if len(all) == 0 {
@@ -66,7 +66,7 @@ func (b *bundle) objects(ctx context.Context) error {
 	return nil
 }
 
-// list reads objects, a piece at a time.
+// list reads objects page by page.
 func (b *bundle) list(ctx context.Context, k kind, namespace string) (all []any, err error) {
 	options := []client.ListOption{client.InNamespace(namespace), client.Limit(500)}
 	next := ""
@@ -96,7 +96,7 @@ func (b *bundle) list(ctx context.Context, k kind, namespace string) (all []any,
 	}
 }
 
-// commands adds what other commands say.
+// commands adds the output of other commands.
 func (b *bundle) commands(ctx context.Context) error {
 	scope := []string{"-A"}
 	if b.flags.Namespace != "" {
@@ -115,13 +115,13 @@ func (b *bundle) commands(ctx context.Context) error {
 	if !b.flags.noChecks {
 		all = append(all, said{"check.json", "what `fairlead check --all` finds", append([]string{"check", "--all", "-o", "json"}, scope...)})
 	} else {
-		b.lack("check.json", "--no-checks")
+		b.addMissing("check.json", "--no-checks")
 	}
 	for _, s := range all {
-		b.progress.Say("gathering: fairlead %s …", strings.Join(s.args, " "))
+		b.progress.Update("gathering: fairlead %s …", strings.Join(s.args, " "))
 		text, err := b.ask(ctx, s.args...)
 		if err != nil {
-			b.lack(s.name, err)
+			b.addMissing(s.name, err)
 			continue
 		}
 		if err := b.addPrinted(s.name, s.what, text); err != nil {
@@ -131,7 +131,7 @@ func (b *bundle) commands(ctx context.Context) error {
 	return nil
 }
 
-// addPrinted adds what a command printed: what is data is redacted as data.
+// addPrinted adds the output of a command. JSON and YAML are redacted as data.
 func (b *bundle) addPrinted(name, what, text string) error {
 	var data any
 	if !strings.HasSuffix(name, ".json") || json.Unmarshal([]byte(text), &data) != nil {
@@ -144,17 +144,17 @@ func (b *bundle) addPrinted(name, what, text string) error {
 	return b.add(name, what, append(out, '\n'))
 }
 
-// dumps adds what was sent to the Envoys, the gateways' first.
+// dumps adds the configuration that was sent to the Envoys, gateways first.
 func (b *bundle) dumps(ctx context.Context) error {
 	servers, err := b.flags.Connect(ctx, b.m)
 	if err != nil {
-		b.lack("config/", err)
+		b.addMissing("config/", err)
 		return nil
 	}
 	defer servers.Close()
 	nodes, err := servers.Nodes(ctx, "")
 	if err != nil {
-		b.lack("config/", err)
+		b.addMissing("config/", err)
 	}
 	var names []string
 	for i := range nodes {
@@ -163,14 +163,14 @@ func (b *bundle) dumps(ctx context.Context) error {
 		}
 	}
 	if len(names) > maxNodes {
-		b.lack("config/", fmt.Sprintf("%d of %d nodes are left out", len(names)-maxNodes, len(names)))
+		b.addMissing("config/", fmt.Sprintf("%d of %d nodes are left out", len(names)-maxNodes, len(names)))
 		names = names[:maxNodes]
 	}
 	for _, name := range names {
 		file := "config/" + name + ".json"
 		text, err := b.ask(ctx, "config", "dump", name, "-o", "json")
 		if err != nil {
-			b.lack(file, err)
+			b.addMissing(file, err)
 			continue
 		}
 		if err := b.addPrinted(file, "what was sent to its Envoy", text); err != nil {
@@ -180,7 +180,7 @@ func (b *bundle) dumps(ctx context.Context) error {
 	return nil
 }
 
-// pods adds logs and metrics of Fairlead's own Pods.
+// pods adds the logs and metrics of Fairlead's own Pods.
 func (b *bundle) pods(ctx context.Context) error {
 	set, err := kubernetes.NewForConfigAndClient(b.m.Config, b.m.HTTP)
 	if err != nil {
@@ -188,11 +188,11 @@ func (b *bundle) pods(ctx context.Context) error {
 	}
 	var pods corev1.PodList
 	if err := b.m.List(ctx, &pods, client.InNamespace(b.flags.Installation)); err != nil {
-		b.lack("logs/ and metrics/", err)
+		b.addMissing("logs/ and metrics/", err)
 		return nil
 	}
 	if len(pods.Items) == 0 {
-		b.lack("logs/ and metrics/", "there is no Pod in namespace "+b.flags.Installation)
+		b.addMissing("logs/ and metrics/", "there is no Pod in namespace "+b.flags.Installation)
 	}
 	for i := range pods.Items {
 		if err := b.pod(ctx, set, &pods.Items[i]); err != nil {
@@ -203,7 +203,7 @@ func (b *bundle) pods(ctx context.Context) error {
 }
 
 func (b *bundle) pod(ctx context.Context, set kubernetes.Interface, pod *corev1.Pod) error {
-	b.progress.Say("gathering: Pod %s …", pod.Name)
+	b.progress.Update("gathering: Pod %s …", pod.Name)
 	for _, c := range pod.Spec.Containers {
 		for _, port := range c.Ports {
 			if port.Name != "metrics" {
@@ -213,14 +213,14 @@ func (b *bundle) pod(ctx context.Context, set kubernetes.Interface, pod *corev1.
 			text, err := set.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").
 				Name(fmt.Sprintf("%s:%d", pod.Name, port.ContainerPort)).SubResource("proxy").Suffix("metrics").DoRaw(ctx)
 			if err != nil {
-				b.lack(file, err)
+				b.addMissing(file, err)
 			} else if err := b.addText(file, "its metrics", string(text)); err != nil {
 				return err
 			}
 		}
 	}
 	if b.flags.noLogs {
-		b.lack("logs/"+pod.Name, "--no-logs")
+		b.addMissing("logs/"+pod.Name, "--no-logs")
 		return nil
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -231,7 +231,7 @@ func (b *bundle) pod(ctx context.Context, set kubernetes.Interface, pod *corev1.
 	return nil
 }
 
-// log adds the end of a log; of one that ended before only if there is one.
+// log adds the end of a log. The log of a previous container is added only if there is one.
 func (b *bundle) log(ctx context.Context, set kubernetes.Interface, pod *corev1.Pod, container string, previous bool) error {
 	if previous && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container && s.RestartCount > 0 }) {
 		return nil
@@ -243,13 +243,13 @@ func (b *bundle) log(ctx context.Context, set kubernetes.Interface, pod *corev1.
 	lines := b.flags.logLines
 	stream, err := set.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true, TailLines: &lines}).Stream(ctx)
 	if err != nil {
-		b.lack(file, err)
+		b.addMissing(file, err)
 		return nil
 	}
 	defer stream.Close()
 	var text bytes.Buffer
 	if _, err := io.Copy(&text, io.LimitReader(stream, maxLog)); err != nil {
-		b.lack(file, fmt.Errorf("its end: %w", err))
+		b.addMissing(file, fmt.Errorf("its end: %w", err))
 	}
 	return b.addText(file, what, text.String())
 }

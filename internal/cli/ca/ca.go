@@ -1,5 +1,5 @@
-// Package ca is the command group ca: the state of the CA of an installation, and its rotation. It writes what it wants into the
-// CA's Secret, and reads there what the controller made of it.
+// Package ca is the command group ca: it shows the state of an installation's CA, and rotates it. It writes requests as
+// an annotation of the installation's ConfigMap, and reads there the state that the controller has published.
 package ca
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 )
 
-// caFlags are the command line of the ca commands.
+// caFlags are the flags of the ca commands.
 type caFlags struct {
 	management.Flags
 	installation string // namespace of the installation
@@ -30,7 +30,7 @@ type caFlags struct {
 	timeout      time.Duration
 }
 
-// Command is the command group ca.
+// Command returns the command group ca.
 func Command() *cobra.Command {
 	return command.Group("ca", "Look at the CA, and rotate it", caStatusCommand(), caRotateCommand())
 }
@@ -90,7 +90,7 @@ func caRotateCommand() *cobra.Command {
 	return cmd
 }
 
-// authority is where the CA's public state is.
+// authority reads the public state of the CA.
 type authority struct {
 	*management.Client
 	from client.Reader
@@ -121,7 +121,7 @@ func (a *authority) read(ctx context.Context) (*corev1.ConfigMap, v1alpha1.CARot
 	return &config, rotation, nil
 }
 
-// rotate asks for a rotation unless one runs, waits until it has begun, and for its end if that is wanted.
+// rotate requests a rotation unless one is running, and waits until it has begun, or with --wait until it has ended.
 func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error {
 	config, before, err := a.read(ctx)
 	if err != nil {
@@ -160,7 +160,7 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 	return err
 }
 
-// ask leaves the request for the controller.
+// ask writes the request for the controller.
 func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alpha1.CARotation) error {
 	if len(now.CAs) > 0 && now.CAs[len(now.CAs)-1].Brought {
 		return fmt.Errorf("the CA was brought: put another one into Secret %s/%s, or have its issuer renew it (cert-manager: cmctl renew), and the rotation begins by itself",
@@ -180,7 +180,7 @@ func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alp
 	return nil
 }
 
-// until looks again and again, and shows what it sees, until something is so.
+// until polls the state and shows it until so returns true.
 func (a *authority) until(ctx context.Context, so func(v1alpha1.CARotation) bool, show func(v1alpha1.CARotation)) (v1alpha1.CARotation, error) {
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
@@ -192,7 +192,7 @@ func (a *authority) until(ctx context.Context, so func(v1alpha1.CARotation) bool
 			}
 		}
 		select {
-		case <-ctx.Done(): // an apiserver that is away for a moment does not end a wait of months
+		case <-ctx.Done(): // a short outage of the apiserver does not end a wait that may take months
 			return now, errors.Join(ctx.Err(), err)
 		case <-again.C:
 		}
@@ -207,7 +207,7 @@ func serials(r v1alpha1.CARotation) string {
 	return strings.Join(all, " ")
 }
 
-// phaseLine is one line about a phase.
+// phaseLine describes a phase in one line.
 func phaseLine(r v1alpha1.CARotation) string {
 	if r.Phase == v1alpha1.CAPhaseSteady {
 		return "steady: the rotation is complete"

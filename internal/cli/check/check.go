@@ -1,4 +1,5 @@
-// Package check is the command check: flags for pkg/diagnose/check, and its reports as people and machines read them. It decides nothing.
+// Package check is the command check: its input is flags for pkg/diagnose/check, its output is the reports for people
+// and for machines. It makes no decisions.
 package check
 
 import (
@@ -24,13 +25,13 @@ import (
 )
 
 const (
-	// defaultParallel is how many Clusters are looked at at the same time: each look mostly waits.
+	// defaultParallel is how many Clusters are checked at the same time. A check mostly waits.
 	defaultParallel, maxParallel = 16, 256
-	// defaultCheckTime is longer than all hops of one Cluster may take together where some of them have no answer.
+	// defaultCheckTime exceeds the total time of the hops of a Cluster when some of them do not answer.
 	defaultCheckTime = 45 * time.Second
 )
 
-// checkFlags are the command line of check.
+// checkFlags are the flags of check.
 type checkFlags struct {
 	management.Flags
 	management.ServersFlags
@@ -41,7 +42,7 @@ type checkFlags struct {
 	via             string
 }
 
-// Command is the command check.
+// Command returns the command check.
 func Command() *cobra.Command {
 	var f checkFlags
 	cmd := &cobra.Command{
@@ -105,7 +106,7 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	case err == nil:
 		defer func() { _ = servers.Close() }()
 		checker.Servers = servers
-	case !apierrors.IsForbidden(err): // who may not look does not know that there are none
+	case !apierrors.IsForbidden(err): // without permission the command cannot know that there are none
 		checker.Servers = noServers{err}
 	}
 	if f.all {
@@ -114,7 +115,7 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	progress := output.NewProgress(cmd)
-	progress.Say("looking at %s/%s …", m.Namespace, args[0])
+	progress.Update("looking at %s/%s …", m.Namespace, args[0])
 	report := checker.Check(ctx, client.ObjectKey{Namespace: m.Namespace, Name: args[0]})
 	progress.Done()
 	if err := f.Print(cmd, output.View{Data: report, Page: func(p *output.Page) { printReport(p, &report) }}); err != nil {
@@ -126,7 +127,7 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// noServers are xds-servers of which none was found.
+// noServers replaces the xds-servers when none was found.
 type noServers struct{ err error }
 
 // Observe implements check.Servers.
@@ -137,12 +138,12 @@ func (n noServers) Observe(context.Context, string, []string) (collect.Fleet, er
 // Look implements check.Servers.
 func (n noServers) Look(context.Context, string) ([]collect.EdgeLook, error) { return nil, n.err }
 
-// marks are the signs of what hops come to.
+// marks are the symbols of results.
 var marks = map[check.Status]output.Cell{
 	check.OK: {Text: "✓", Style: output.StyleGood}, check.Warning: {Text: "!", Style: output.StyleWarning}, check.Broken: {Text: "✗", Style: output.StyleBad}, check.Unknown: {Text: "?", Style: output.StyleFaint}, check.Skipped: {Text: "-", Style: output.StyleFaint},
 }
 
-// printReport writes one line for each hop, and then the verdict.
+// printReport writes one line for each hop, and then the conclusion.
 func printReport(p *output.Page, r *check.Report) {
 	const idWidth, timeWidth = 15, 7
 	for _, h := range r.Hops {
@@ -172,7 +173,7 @@ func printReport(p *output.Page, r *check.Report) {
 	p.Field("What to do", output.Plain(verdict.Cure))
 }
 
-// untested names the hops of which nothing is known, and how that can be changed.
+// untested names the hops that were not tested, and how to test them.
 func untested(r *check.Report) string {
 	var ids []string
 	cure := ""
@@ -197,7 +198,7 @@ func shortTime(seconds float64) string {
 	return fmt.Sprintf("%.1f s", seconds)
 }
 
-// checkAll checks a fleet, so many at a time.
+// checkAll checks all Clusters, a limited number at the same time.
 func (f *checkFlags) checkAll(cmd *cobra.Command, m *management.Client, checker *check.Checker) error {
 	keys, err := f.candidates(cmd.Context(), m)
 	if err != nil {
@@ -216,7 +217,7 @@ func (f *checkFlags) checkAll(cmd *cobra.Command, m *management.Client, checker 
 			counting.Lock()
 			defer counting.Unlock()
 			done++
-			progress.Say("%d of %d looked at …", done, len(keys))
+			progress.Update("%d of %d looked at …", done, len(keys))
 			return nil
 		})
 	}
@@ -235,12 +236,12 @@ func (f *checkFlags) checkAll(cmd *cobra.Command, m *management.Client, checker 
 	return nil
 }
 
-// rank puts what is broken first, then what has a warning.
+// rank sorts broken Clusters first, then Clusters with warnings.
 func rank(s check.Status) int {
 	return map[check.Status]int{check.Broken: 0, check.Warning: 1, check.OK: 2}[s]
 }
 
-// candidates are the Clusters that have a tunnel or want one, in order.
+// candidates returns the Clusters that have or request a tunnel, in order.
 func (f *checkFlags) candidates(ctx context.Context, m *management.Client) ([]client.ObjectKey, error) {
 	options := []client.ListOption{client.InNamespace(m.Namespace)}
 	if f.everywhere {
@@ -267,7 +268,7 @@ func (f *checkFlags) candidates(ctx context.Context, m *management.Client) ([]cl
 	return slices.Compact(keys), nil
 }
 
-// fleetReport is the summary of a fleet.
+// fleetReport summarises all reports.
 func fleetReport(reports []check.Report) output.View {
 	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "STATUS", "HOP", "CAUSE", "CURE+")}
 	counts := map[check.Status]int{}

@@ -1,5 +1,5 @@
-// Package config is the command group config: what the xds-servers sent to the Envoys, what those run, and why a hostname leads where it
-// leads. It asks the xds-servers and the management cluster, and writes nothing.
+// Package config is the command group config: what the xds-servers sent to the Envoys, what the Envoys run, and why a
+// hostname leads where it leads. It queries the xds-servers and the management cluster, and writes nothing.
 package config
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 )
 
-// configFlags are those of all config commands.
+// configFlags are the flags of all config commands.
 type configFlags struct {
 	management.Flags
 	management.ServersFlags
@@ -34,15 +34,15 @@ func (f *configFlags) addTo(cmd *cobra.Command) {
 	f.ServersFlags.AddTo(cmd)
 }
 
-// Command is the command group config.
+// Command returns the command group config.
 func Command() *cobra.Command {
 	return command.Group("config", "See what was sent to the Envoys, and what they made of it", configSyncCommand(), configDumpCommand(), configWhyCommand())
 }
 
-// The short names of types.
+// typeNames maps type URLs to short names.
 var typeNames = map[string]string{resourcev3.ClusterType: "cds", resourcev3.ListenerType: "lds"}
 
-// typeOf is the inverse; empty for an unknown name.
+// typeOf returns the type URL of a short name, or an empty string for an unknown name.
 func typeOf(name string) string {
 	for typeURL, short := range typeNames {
 		if short == strings.ToLower(name) {
@@ -52,7 +52,7 @@ func typeOf(name string) string {
 	return ""
 }
 
-// asJSON is a resource as JSON with sorted keys, in which equal resources are equal.
+// asJSON returns a resource as JSON with sorted keys, so that equal resources have equal JSON.
 func asJSON(body *anypb.Any) (json.RawMessage, error) {
 	message, err := body.UnmarshalNew()
 	if err != nil {
@@ -61,7 +61,7 @@ func asJSON(body *anypb.Any) (json.RawMessage, error) {
 	return canonical(message)
 }
 
-// canonical makes JSON of a message that does not depend on protojson's spacing.
+// canonical returns JSON that does not depend on protojson's spacing.
 func canonical(message proto.Message) (json.RawMessage, error) {
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(message)
 	if err != nil {
@@ -80,8 +80,8 @@ func sortKeys(text json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(value)
 }
 
-// fromEnvoy is what Envoy prints of a resource in the same form. What this program does not know, as an Envoy of another version may have
-// it, stays as Envoy has it.
+// fromEnvoy converts Envoy's JSON of a resource to the same form. It returns the JSON unchanged if this program does
+// not know the message, for example of another Envoy version.
 func fromEnvoy(typeURL string, text json.RawMessage) (json.RawMessage, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -96,7 +96,7 @@ func fromEnvoy(typeURL string, text json.RawMessage) (json.RawMessage, error) {
 	return canonical(message)
 }
 
-// withoutTypes leaves out the @type of the outermost message.
+// withoutTypes removes the @type of the outermost message.
 func withoutTypes(text json.RawMessage) json.RawMessage {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(text, &fields) != nil || fields["@type"] == nil {
@@ -109,7 +109,7 @@ func withoutTypes(text json.RawMessage) json.RawMessage {
 	return text
 }
 
-// asLines is JSON as YAML, by lines.
+// asLines returns the lines of JSON as YAML.
 func asLines(text json.RawMessage) []string {
 	if len(text) == 0 {
 		return nil
@@ -121,10 +121,10 @@ func asLines(text json.RawMessage) []string {
 	return strings.Split(strings.TrimSuffix(string(written), "\n"), "\n")
 }
 
-// short is a version as people compare it.
+// short returns the part of a version that people compare.
 func short(version string) string { return version[:min(len(version), 12)] }
 
-// cutLine is a text cut to one line of a table.
+// cutLine shortens a text to one line of a table.
 func cutLine(text string, most int) string {
 	line, _, more := strings.Cut(strings.TrimSpace(text), "\n")
 	if runes := []rune(line); len(runes) > most {

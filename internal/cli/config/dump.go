@@ -24,18 +24,18 @@ type dumpFlags struct {
 	diff bool
 }
 
-// dumped is one resource, as it was sent and as it runs.
+// dumped is one resource as it was sent and as Envoy runs it.
 type dumped struct {
 	Type    string          `json:"type"`
 	Name    string          `json:"name"`
-	Status  string          `json:"status,omitempty"` // of what was sent
+	Status  string          `json:"status,omitempty"` // of the sent resource
 	Version string          `json:"version,omitempty"`
-	Message string          `json:"message,omitempty"` // why it is refused, or why the two differ
+	Message string          `json:"message,omitempty"` // why it was rejected, or why the two differ
 	Sent    json.RawMessage `json:"sent,omitempty"`
 	Runs    json.RawMessage `json:"runs,omitempty"`    // with --diff
 	State   string          `json:"state,omitempty"`   // in Envoy
 	Differs *bool           `json:"differs,omitempty"` // with --diff
-	Form    string          `json:"form,omitempty"`    // that the agent gave it
+	Form    string          `json:"form,omitempty"`    // chosen by the agent
 	Diff    string          `json:"diff,omitempty"`
 }
 
@@ -68,7 +68,7 @@ There are no keys in either: Envoys get them from their agents alone.`),
 				return err
 			}
 			defer servers.Close()
-			all, err := f.look(cmd.Context(), servers, args[0])
+			all, err := f.read(cmd.Context(), servers, args[0])
 			if err != nil {
 				return err
 			}
@@ -94,8 +94,8 @@ func (f *dumpFlags) wanted(typeURL, name string) bool {
 	return (f.kind == "" || typeURL == typeOf(f.kind)) && (f.name == "" || name == f.name)
 }
 
-// look asks what was sent, and, where that is asked for, what runs.
-func (f *dumpFlags) look(ctx context.Context, servers *collect.Servers, name string) ([]dumped, error) {
+// read returns the resources that were sent, and with --diff also what Envoy runs.
+func (f *dumpFlags) read(ctx context.Context, servers *collect.Servers, name string) ([]dumped, error) {
 	node, err := f.node(ctx, servers, name)
 	if err != nil {
 		return nil, err
@@ -136,10 +136,11 @@ func (f *dumpFlags) look(ctx context.Context, servers *collect.Servers, name str
 	return list, nil
 }
 
-// node is the newest stream of a node, with one resource alone where that is all that is wanted: a gateway may have 10,000 others.
+// node returns the newest stream of a node. With --name it requests only that resource: a gateway may have 10,000
+// others.
 func (f *dumpFlags) node(ctx context.Context, servers *collect.Servers, name string) (*collect.Node, error) {
 	if f.name != "" {
-		nodes, _ := servers.Resources(ctx, f.name) // who did not answer is named below
+		nodes, _ := servers.Resources(ctx, f.name) // servers that did not answer are named below
 		nodes = slices.DeleteFunc(nodes, func(n collect.Node) bool { return n.Name != name })
 		if len(nodes) > 0 {
 			return newest(nodes), nil
@@ -153,7 +154,7 @@ func newest(nodes []collect.Node) *collect.Node {
 	return &n
 }
 
-// findNode is the newest stream of a node.
+// findNode returns the newest stream of a node.
 func findNode(ctx context.Context, servers *collect.Servers, name string) (*collect.Node, error) {
 	nodes, err := servers.Nodes(ctx, name)
 	if len(nodes) > 0 {
@@ -165,7 +166,7 @@ func findNode(ctx context.Context, servers *collect.Servers, name string) (*coll
 	return nil, fmt.Errorf("%s is connected to no xds-server: `fairlead config sync` lists the gateways and edges that are", name)
 }
 
-// compare adds what runs, and how it differs.
+// compare adds what Envoy runs, and the differences.
 func (f *dumpFlags) compare(all map[[2]string]*dumped, running []collect.Running) error {
 	for i := range running {
 		r := &running[i]
@@ -179,7 +180,7 @@ func (f *dumpFlags) compare(all map[[2]string]*dumped, running []collect.Running
 			all[key] = d
 		}
 		if d.State == "active" && r.State != "active" {
-			d.State += ", " + r.State // what runs is what is active
+			d.State += ", " + r.State // only active resources run
 			continue
 		}
 		runs, err := fromEnvoy(r.TypeURL, r.Config)
@@ -195,10 +196,10 @@ func (f *dumpFlags) compare(all map[[2]string]*dumped, running []collect.Running
 	return nil
 }
 
-// judge says whether what was sent is what runs.
+// judge sets whether Envoy runs what was sent.
 func (d *dumped) judge() {
 	differs := string(d.Sent) != string(d.Runs)
-	if differs && d.Form != "" && d.Sent != nil { // by its agent's choice
+	if differs && d.Form != "" && d.Sent != nil { // the agent chose another form
 		differs = false
 		d.Message = cmp.Or(d.Message, fmt.Sprintf("its agent runs it in the form %q", d.Form))
 	}
@@ -213,7 +214,7 @@ func (d *dumped) judge() {
 	}
 	d.Diff, _ = difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
 		A: withEnds(asLines(d.Sent)), B: withEnds(asLines(d.Runs)), FromFile: "sent/" + d.Type + "/" + d.Name, ToFile: "runs/" + d.Type + "/" + d.Name, Context: 3,
-	}) // a buffer takes all
+	}) // a buffer accepts everything
 }
 
 func withEnds(lines []string) []string {
@@ -248,7 +249,7 @@ func dumpView(node string, all []dumped, diff bool) output.View {
 			}
 			p.Line(output.Styled(output.StyleWarning, kindName(d.Type)+" "+d.Name+": "+cmp.Or(d.Message, "differs")))
 			for l := range strings.SplitSeq(strings.TrimSuffix(d.Diff, "\n"), "\n") {
-				p.Line(output.Styled(diffMood(l), l))
+				p.Line(output.Styled(diffStyle(l), l))
 			}
 		}
 		if diff {
@@ -257,7 +258,7 @@ func dumpView(node string, all []dumped, diff bool) output.View {
 	}}
 }
 
-func diffMood(l string) output.Style {
+func diffStyle(l string) output.Style {
 	switch {
 	case strings.HasPrefix(l, "+++"), strings.HasPrefix(l, "---"), strings.HasPrefix(l, "@@"):
 		return output.StyleFaint
@@ -269,7 +270,7 @@ func diffMood(l string) output.Style {
 	return output.StylePlain
 }
 
-// kindName is what people call a type.
+// kindName returns the usual name of a type.
 func kindName(short string) string {
 	if short == typeNames[resourcev3.ListenerType] {
 		return "listener"

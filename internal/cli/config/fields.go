@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
-// fieldsOf are the fields of an Envoy cluster, each with the value of the model that it has.
+// fieldsOf returns the fields of an Envoy cluster that have a value of the model.
 func fieldsOf(r collect.Resource, of []origin) ([]origin, error) {
 	text, err := asJSON(r.Config)
 	if err != nil {
@@ -27,7 +27,7 @@ func fieldsOf(r collect.Resource, of []origin) ([]origin, error) {
 	return all, nil
 }
 
-// limitFields are the fields of Envoy in which limits of a Tunnel end up.
+// limitFields are the fields of Envoy that hold the limits of a Tunnel.
 var limitFields = map[string]string{"max_requests": "connections", "max_pending_requests": "pending connections"}
 
 func originOf(path, value string, of []origin) string {
@@ -49,7 +49,7 @@ func originOf(path, value string, of []origin) string {
 	return ""
 }
 
-// flatten hands on the leaves of JSON, in order.
+// flatten passes the leaves of JSON to take, in order.
 func flatten(path string, value any, take func(path, value string)) {
 	switch value := value.(type) {
 	case map[string]any:

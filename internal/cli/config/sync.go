@@ -18,16 +18,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// syncInterval is how often --watch asks.
+// syncInterval is the time between two queries of --watch.
 const syncInterval = 2 * time.Second
 
-// onTheWay is for how long what was sent may wait for an answer without a word: an Envoy answers in milliseconds.
-const onTheWay = 3 * time.Second
+// answerTime is how long a sent resource may be unanswered and still count as synced. An Envoy answers in milliseconds.
+const answerTime = 3 * time.Second
 
-// unknownSync is the state of a node that may be with a server which did not answer.
+// unknownSync is the state of a node that may be connected to a server that did not answer.
 const unknownSync = "UNKNOWN"
 
-// syncRow is how one type of one node is, or a node that is not connected.
+// syncRow is the state of one type of a node, or of a node that is not connected.
 type syncRow struct {
 	Node    string     `json:"node"`
 	Role    string     `json:"role"`
@@ -36,7 +36,7 @@ type syncRow struct {
 	Status  string     `json:"status"`
 	Synced  int        `json:"synced"`
 	Total   int        `json:"total"`
-	Since   *time.Time `json:"since,omitempty"` // of what is not synced
+	Since   *time.Time `json:"since,omitempty"` // of resources that are not synced
 	Message string     `json:"message,omitempty"`
 	Server  string     `json:"server,omitempty"`
 	Version string     `json:"version,omitempty"` // of the agent
@@ -71,7 +71,7 @@ The exit code is 1 when anything is not SYNCED.`),
 			defer servers.Close()
 			var last []syncRow
 			err = f.Show(cmd, func(ctx context.Context) (output.View, error) {
-				rows, failed, err := lookSync(ctx, servers, m, args)
+				rows, failed, err := readSync(ctx, servers, m, args)
 				last = rows
 				return syncView(rows, failed, time.Now()), err
 			}, output.Every(syncInterval))
@@ -86,17 +86,17 @@ The exit code is 1 when anything is not SYNCED.`),
 	return cmd
 }
 
-// lookSync asks all servers, and returns the errors of those that did not answer.
-func lookSync(ctx context.Context, servers *collect.Servers, m *management.Client, only []string) (rows []syncRow, failed []error, err error) {
+// readSync queries all servers. It returns the errors of servers that did not answer.
+func readSync(ctx context.Context, servers *collect.Servers, m *management.Client, only []string) (rows []syncRow, failed []error, err error) {
 	fleet, err := servers.Fleet(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes, _ := servers.Nodes(ctx, "") // who did not answer is in fleet
+	nodes, _ := servers.Nodes(ctx, "") // servers that did not answer are in fleet
 	failed = append(failed, fleet.Silent()...)
 	clusters := map[string]string{}
 	var tunnels v1alpha1.TunnelList
-	if err := m.List(ctx, &tunnels); err == nil { // whoever may not list them sees no names of Clusters
+	if err := m.List(ctx, &tunnels); err == nil { // without this permission the names of Clusters are not shown
 		for i := range tunnels.Items {
 			clusters[tunnels.Items[i].HeldID()] = tunnels.Items[i].Namespace + "/" + tunnels.Items[i].Name
 		}
@@ -111,7 +111,7 @@ func lookSync(ctx context.Context, servers *collect.Servers, m *management.Clien
 	return rows, failed, nil
 }
 
-// syncRows are all nodes, those with trouble first.
+// syncRows returns the rows of all nodes, nodes with problems first.
 func syncRows(fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters map[string]string, now time.Time) []syncRow {
 	var rows []syncRow
 	there := map[string]bool{}
@@ -155,7 +155,7 @@ func pointer(t time.Time) *time.Time {
 	return &t
 }
 
-// nodeRows are the types of one node.
+// nodeRows returns the rows of one node, one for each type.
 func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []syncRow {
 	byType := map[string]*syncRow{}
 	for i := range node.Resources {
@@ -170,7 +170,7 @@ func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []s
 		}
 		row.add(r, now)
 	}
-	if len(byType) == 0 { // an edge whose Cluster is still to come
+	if len(byType) == 0 { // an edge whose Cluster does not exist yet
 		return []syncRow{{Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Status: string(collect.Synced), Server: node.Server, Version: node.Version, Message: "there is nothing for it yet"}}
 	}
 	var rows []syncRow
@@ -180,12 +180,12 @@ func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []s
 	return rows
 }
 
-// maxListed is how many names of resources a row has.
+// maxListed is how many names of resources a row shows.
 const maxListed = 20
 
 func (row *syncRow) add(r *collect.Resource, now time.Time) {
 	row.Total++
-	if r.Status == collect.Synced || r.Status == collect.Stale && !r.Since.IsZero() && now.Sub(r.Since) < onTheWay {
+	if r.Status == collect.Synced || r.Status == collect.Stale && !r.Since.IsZero() && now.Sub(r.Since) < answerTime {
 		row.Synced++
 		return
 	}
@@ -196,7 +196,7 @@ func (row *syncRow) add(r *collect.Resource, now time.Time) {
 	if r.Status == collect.Stale {
 		message = r.Name + ": sent, not answered"
 	}
-	// One that is refused says more than one that waits, and the longest trouble most of each.
+	// A rejected resource outranks one that waits. Of equal states, the longest counts.
 	worse := syncRank(string(r.Status)) < syncRank(row.Status)
 	earlier := string(r.Status) == row.Status && !r.Since.IsZero() && (row.Since == nil || r.Since.Before(*row.Since))
 	if worse || earlier {
@@ -204,8 +204,8 @@ func (row *syncRow) add(r *collect.Resource, now time.Time) {
 	}
 }
 
-// syncMoods are how states look.
-var syncMoods = map[string]output.Style{string(collect.Synced): output.StyleGood, string(collect.Stale): output.StyleWarning, string(collect.Rejected): output.StyleBad, unknownSync: output.StyleFaint}
+// syncStyles are the styles of states.
+var syncStyles = map[string]output.Style{string(collect.Synced): output.StyleGood, string(collect.Stale): output.StyleWarning, string(collect.Rejected): output.StyleBad, unknownSync: output.StyleFaint}
 
 func syncView(rows []syncRow, failed []error, now time.Time) output.View {
 	t := &output.Table{Columns: output.Columns("NODE", "ROLE", "CLUSTER", "TYPE", "STATUS", "RESOURCES", "SINCE~", "MESSAGE", "SERVER+", "VERSION+")}
@@ -220,7 +220,7 @@ func syncView(rows []syncRow, failed []error, now time.Time) output.View {
 		if r.Since != nil {
 			since = output.Age(*r.Since, now)
 		}
-		t.Add(r.Node+" "+r.Type, r, output.Plain(r.Node), output.Plain(r.Role), output.Plain(output.OrDash(r.Cluster)), output.Plain(output.OrDash(r.Type)), output.Styled(syncMoods[r.Status], r.Status), output.Plain(resources),
+		t.Add(r.Node+" "+r.Type, r, output.Plain(r.Node), output.Plain(r.Role), output.Plain(output.OrDash(r.Cluster)), output.Plain(output.OrDash(r.Type)), output.Styled(syncStyles[r.Status], r.Status), output.Plain(resources),
 			output.Plain(since), output.Plain(output.OrDash(cutLine(r.Message, 160))), output.Plain(output.OrDash(r.Server)), output.Plain(output.OrDash(short(r.Version))))
 	}
 	v := output.View{Data: map[string]any{"nodes": rows, "errors": texts(failed)}, Table: t, Empty: "no gateway and no edge is known to the xds-servers"}

@@ -62,11 +62,11 @@ has for it, field by field; or see why nobody is served by that name. The exit c
 	return cmd
 }
 
-// origin is a value with where it comes from.
+// origin is a value and the field that it comes from.
 type origin struct {
 	Field string `json:"field"`
 	Value string `json:"value"`
-	From  string `json:"from,omitempty"` // field of an object; empty: it is the same for all
+	From  string `json:"from,omitempty"` // field of an object; empty: the same for all workload clusters
 }
 
 // gatewayWhy is what a gateway has under the hostname.
@@ -79,21 +79,21 @@ type gatewayWhy struct {
 	Tunnels int        `json:"tunnels"`
 }
 
-// whyAnswer is all that is known of a hostname.
+// whyAnswer is the result for a hostname.
 type whyAnswer struct {
 	Hostname string       `json:"hostname"`
 	Served   bool         `json:"served"` // by every gateway of the installation
 	Verdict  string       `json:"verdict"`
 	Cure     string       `json:"cure,omitempty"`
 	Cluster  string       `json:"cluster,omitempty"` // namespace/name
-	Refused  []string     `json:"refused,omitempty"` // what of the Tunnel is left out
+	Refused  []string     `json:"refused,omitempty"` // the parts of the Tunnel that are ignored
 	Model    []origin     `json:"model,omitempty"`   // of the workload cluster
 	Envoy    []origin     `json:"envoy,omitempty"`   // of the Envoy cluster
 	Gateways []gatewayWhy `json:"gateways,omitempty"`
 	Errors   []string     `json:"errors,omitempty"` // of servers that did not answer
 }
 
-// claim is an object that claims names, and what becomes of that.
+// claim is an object that claims names, and the result of its claims.
 type claim struct {
 	cluster    *clusterv1.Cluster
 	tunnel     *v1alpha1.Tunnel
@@ -125,7 +125,7 @@ func why(ctx context.Context, m *management.Client, servers *collect.Servers, ho
 	return answer, nil
 }
 
-// plainHost is a hostname without what people paste with it.
+// plainHost returns a pasted hostname in lower case without https://, path, port and trailing dot.
 func plainHost(text string) string {
 	text = strings.ToLower(strings.TrimSpace(text))
 	text = strings.TrimPrefix(text, "https://")
@@ -138,7 +138,7 @@ func plainHost(text string) string {
 	return strings.TrimSuffix(text, ".")
 }
 
-// readClaims reads all objects, and decides as the controller does.
+// readClaims reads all objects, and decides about their names like the controller.
 func readClaims(ctx context.Context, m *management.Client, domain model.TunnelDomain, now time.Time) ([]*claim, error) {
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
@@ -169,10 +169,11 @@ func readClaims(ctx context.Context, m *management.Client, domain model.TunnelDo
 	return all, nil
 }
 
-// claimed says whether somebody claims anything.
+// claimed reports whether the object claims any name.
 func (c *claim) claimed() bool { return c.candidate.Key != (model.Key{}) }
 
-// holderOf is the Tunnel that the controller has granted a name to, and that still claims it; nil: there is none.
+// holderOf returns the claim of the Tunnel to which the controller has granted a name, and which still claims it, or
+// nil.
 func holderOf(claims []*claim, hostname string) *claim {
 	for _, c := range claims {
 		if c.granted(hostname) && c.tunnel.HeldID() != "" && slices.Contains(c.tunnel.Status.Names, hostname) {
@@ -182,12 +183,13 @@ func holderOf(claims []*claim, hostname string) *claim {
 	return nil
 }
 
-// granted says whether the objects as they are give a name to this Tunnel: the controller records that, and then it is served.
+// granted reports whether the current objects give a name to this Tunnel. It is served once the controller has recorded
+// that.
 func (c *claim) granted(hostname string) bool {
 	return c.claimed() && c.resolution.Fatal == nil && slices.Contains(c.resolution.Cluster.Names(), hostname)
 }
 
-// describe says which fields make what the gateways and edges get.
+// describe names the fields that determine the resources of the gateways and edges.
 func (a *whyAnswer) describe(c *claim, domain model.TunnelDomain) {
 	w := c.resolution.Cluster
 	a.Cluster = w.Key.String()
@@ -233,7 +235,7 @@ func apiServerFrom(c *claim) string {
 	}
 }
 
-// ask asks what each gateway has under the name.
+// ask queries what each gateway has under the name.
 func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet collect.Fleet, holder *claim) error {
 	nodes, err := servers.Resources(ctx, a.Hostname)
 	if err != nil && len(nodes) == 0 && len(a.Errors) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// judge says in a sentence whether the hostname is served, and else why it is not and what to do.
+// judge describes in a sentence whether the hostname is served, or why it is not and what to do.
 func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDomain) {
 	if holder == nil {
 		a.Verdict, a.Cure = unserved(claims, a.Hostname, domain)
@@ -46,7 +46,7 @@ func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDom
 	}
 }
 
-// unserved says why nobody is served by a name, and what to do.
+// unserved explains why no workload cluster is served under a name, and what to do.
 func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verdict, cure string) {
 	for _, c := range claims {
 		if !c.claimed() {
@@ -82,7 +82,7 @@ func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verd
 		"put it into spec.extraNames of the Tunnel whose serving certificate has it, or use its tunnel hostname"
 }
 
-// idle says why a Cluster claims nothing, if the name would be its own.
+// idle explains why a Cluster does not claim the name, if the name would be its own.
 func idle(c *claim, hostname string, domain model.TunnelDomain) (verdict, cure string) {
 	if c.claimed() {
 		return "", ""
@@ -146,14 +146,14 @@ func (a *whyAnswer) view(now time.Time) output.View {
 				if g.Since != nil {
 					since = output.Age(*g.Since, now)
 				}
-				t.Add(g.Name, g, output.Plain(g.Name), output.Styled(syncMoods[g.Status], g.Status), output.Plain(output.OrDash(short(g.Version))), output.Plain(since), output.Plain(strconv.Itoa(g.Tunnels)), output.Plain(output.OrDash(cutLine(g.Message, 160))))
+				t.Add(g.Name, g, output.Plain(g.Name), output.Styled(syncStyles[g.Status], g.Status), output.Plain(output.OrDash(short(g.Version))), output.Plain(since), output.Plain(strconv.Itoa(g.Tunnels)), output.Plain(output.OrDash(cutLine(g.Message, 160))))
 			}
 			p.Table(t)
 		}
 	}}
 }
 
-// maxPath is how much of a path a table shows: its end, which says most.
+// maxPath is how much of the end of a path a table shows. The end is the most specific part.
 const maxPath = 64
 
 func shortPath(path string) string {
@@ -164,7 +164,7 @@ func shortPath(path string) string {
 	return path
 }
 
-// originTable shows values with where they come from; those of nowhere only if all are asked for.
+// originTable shows values and their fields. Values without a field are shown only if everything is true.
 func originTable(all []origin, everything bool) *output.Table {
 	t := &output.Table{Columns: output.Columns("FIELD", "VALUE", "FROM")}
 	for _, o := range all {

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// edgeFlags are the command line of the edge commands.
+// edgeFlags are the flags of the edge commands.
 type edgeFlags struct {
 	management.Flags
 	all     bool
@@ -29,7 +29,7 @@ type edgeFlags struct {
 	timeout time.Duration
 }
 
-// Command is the command group edge.
+// Command returns the command group edge.
 func Command() *cobra.Command {
 	return command.Group("edge", "Look at edges, and revoke them", edgeListCommand(), edgeRevokeCommand())
 }
@@ -69,7 +69,8 @@ func edgeListCommand() *cobra.Command {
 	return cmd
 }
 
-// listTunnels lists the Tunnels of a namespace, or of all if it is empty; with a name the one of that name, which has to be there.
+// listTunnels lists the Tunnels of a namespace, or of all namespaces if it is empty. With a name it returns the Tunnel
+// of that name, or an error if it does not exist.
 func listTunnels(ctx context.Context, from client.Reader, namespace string, name []string) ([]v1alpha1.Tunnel, error) {
 	var tunnels v1alpha1.TunnelList
 	if err := from.List(ctx, &tunnels, client.InNamespace(namespace)); err != nil {
@@ -120,7 +121,7 @@ func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 	return output.View{Data: map[string]any{"edges": all}, Table: t, Empty: "no edge is enrolled"}
 }
 
-// StateStyles are how the states of edges look.
+// StateStyles are the styles of the states of edges.
 var StateStyles = map[observed.State]output.Style{
 	observed.Connected: output.StyleGood, observed.Away: output.StyleWarning, observed.Expired: output.StyleBad,
 	observed.Revoked: output.StyleFaint, observed.Unknown: output.StyleFaint,

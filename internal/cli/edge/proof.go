@@ -11,13 +11,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
-// lastProof is for asking the gateways once more after the deadline of a revocation, for the reason.
+// lastProof bounds one more query of the gateways after the deadline of a revocation, for the reason.
 const lastProof = 10 * time.Second
 
 var errNotProven = errors.New("it is not proven at the sockets of all gateways that the edge's connections are closed")
 
-// waitProven asks the gateways until each has proven that it has no connection of an edge any more, and prints what
-// each says last.
+// waitProven queries the gateways until each has proven that it has no connection of an edge any longer, and prints the
+// last answer of each.
 func waitProven(ctx context.Context, out io.Writer, prove func(context.Context) ([]collect.GatewayProof, error)) error {
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
@@ -44,7 +44,7 @@ func waitProven(ctx context.Context, out io.Writer, prove func(context.Context) 
 	}
 }
 
-// proofLines says what each gateway answers, and whether all of them have proven it.
+// proofLines describes each gateway's answer, and reports whether all of them have proven it.
 func proofLines(proofs []collect.GatewayProof) (lines []string, proven bool) {
 	proven = len(proofs) > 0
 	for _, g := range proofs {

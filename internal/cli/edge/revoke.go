@@ -56,7 +56,7 @@ func edgeRevokeCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
 			cutErr := waitCut(ctx, cmd.OutOrStdout(), m, tunnel, args[0], begin)
-			if cutErr != nil { // the gateways say why, once
+			if cutErr != nil { // the gateways' reasons are printed once
 				ctx, cancel = context.WithTimeout(cmd.Context(), lastProof)
 				defer cancel()
 			}
@@ -79,7 +79,7 @@ func edgeRevokeCommand() *cobra.Command {
 	return cmd
 }
 
-// findTunnel returns the one Tunnel that has a node on record, or the one that was named.
+// findTunnel returns the named Tunnel, or the only Tunnel that has recorded a node.
 func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) (*v1alpha1.Tunnel, error) {
 	if f.cluster != "" {
 		var tunnel v1alpha1.Tunnel
@@ -121,7 +121,7 @@ func edgeOf(t *v1alpha1.Tunnel, node string) *observed.Edge {
 	return nil
 }
 
-// revoke adds a node to those that are revoked, however often others change the Tunnel meanwhile.
+// revoke adds a node to the revoked nodes. It retries as often as the Tunnel has been changed concurrently.
 func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node string) error {
 	for {
 		var tunnel v1alpha1.Tunnel
@@ -143,8 +143,8 @@ func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node str
 	}
 }
 
-// waitCut waits until the controller has noted that every gateway which had a tunnel of the edge has said that it has none any
-// more. A gateway that is silent has not said so, however long it is.
+// waitCut waits until the controller has recorded that every gateway which had a tunnel of the edge has reported that
+// it has none any longer. A gateway that does not report keeps the wait open, however long that takes.
 func waitCut(ctx context.Context, out io.Writer, c client.Client, tunnel *v1alpha1.Tunnel, node string, begin time.Time) error {
 	key := client.ObjectKeyFromObject(tunnel)
 	again := time.NewTicker(management.LookInterval)

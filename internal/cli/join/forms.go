@@ -12,7 +12,7 @@ import (
 	manifests "github.com/fairlead/fairlead/deploy/edge"
 )
 
-// forms write the one command of each form of an edge.
+// forms maps each form of an edge to a function that returns its command.
 var forms = map[string]func(secret *corev1.Secret, image string) (string, error){
 	"command":    plainCommand,
 	"systemd":    systemdCommand,
@@ -20,8 +20,9 @@ var forms = map[string]func(secret *corev1.Secret, image string) (string, error)
 	"deployment": deploymentCommand,
 }
 
-// The quotes around the marks keep the shell from reading what is in between, and a mark is in no file of ours. The outer mark
-// makes one command of all, so that it can be pasted as a whole and ends at the first step that fails.
+// The quotes around the marks keep the shell from expanding the text in between, and no file of ours contains a mark.
+// The outer mark makes one command of all steps, so that it can be pasted as a whole and ends at the first step that
+// fails.
 const (
 	systemdScript = `sh -eu <<'FAIRLEAD'
 for program in edge-agent envoy; do
@@ -57,7 +58,7 @@ FAIRLEAD
 `
 )
 
-// plainCommand is what the controller has written down.
+// plainCommand returns the command that the controller has stored in the Secret.
 func plainCommand(secret *corev1.Secret, _ string) (string, error) {
 	text := string(secret.Data[v1alpha1.BootstrapCommandKey])
 	if text == "" {
@@ -71,7 +72,8 @@ func systemdCommand(secret *corev1.Secret, _ string) (string, error) {
 		document("/etc/systemd/system/edge-agent.service", manifests.AgentUnit), document("/etc/systemd/system/edge-envoy.service", manifests.EnvoyUnit)), nil
 }
 
-// staticPodCommand puts the manifest beside the folder that kubelet watches first: kubelet must not read half of it.
+// staticPodCommand writes the manifest beside the folder that the kubelet watches and then moves it, because the
+// kubelet must not read half of it.
 func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
 	manifest, err := withImage(manifests.StaticPod, image)
 	return fmt.Sprintf(staticPodScript, bootstrapDocument(secret), document("/etc/fairlead/fairlead-edge.yaml", manifest)), err
@@ -101,7 +103,7 @@ func bootstrapDocument(secret *corev1.Secret) string {
 	return document("/etc/fairlead/bootstrap.yaml", string(secret.Data[v1alpha1.BootstrapFileKey]))
 }
 
-// document is a shell command that writes a file.
+// document returns a shell command that writes a file.
 func document(path, text string) string {
 	if !strings.HasSuffix(text, "\n") {
 		text += "\n"
@@ -109,10 +111,10 @@ func document(path, text string) string {
 	return "cat >" + path + " <<'EOF'\n" + text + "EOF"
 }
 
-// manifestImage is the line of our manifests that names the image.
+// manifestImage is the line of the manifests that names the image.
 const manifestImage = "image: fairlead-edge"
 
-// withImage names the image in a manifest.
+// withImage sets the image in a manifest.
 func withImage(manifest, image string) (string, error) {
 	if image == "" || strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\'' || r == '"' }) {
 		return "", fmt.Errorf("--image: %q is no reference of an image", image)

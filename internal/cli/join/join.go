@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 )
 
-// joinFlags are the command line of join.
+// joinFlags are the flags of join.
 type joinFlags struct {
 	management.Flags
 	form, image string
@@ -29,7 +29,7 @@ type joinFlags struct {
 	timeout     time.Duration
 }
 
-// Command is the command join.
+// Command returns the command join.
 func Command() *cobra.Command {
 	var f joinFlags
 	cmd := &cobra.Command{
@@ -84,7 +84,7 @@ Whose Cluster has not opted in is told so; --enable sets its label fairlead.dev/
 	return cmd
 }
 
-// optIn returns an error for a Cluster that is not there or gets no tunnel, or has it get one.
+// optIn returns an error if the Cluster does not exist or gets no tunnel. With --enable it opts the Cluster in.
 func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.ObjectKey) error {
 	var cluster clusterv1.Cluster
 	err := c.Get(ctx, key, &cluster)
@@ -109,7 +109,7 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 	return nil
 }
 
-// optedIn looks for a Tunnel: the controller may give one to each Cluster.
+// optedIn checks for a Tunnel, because the controller may be configured to give a tunnel to every Cluster.
 func (f *joinFlags) optedIn(ctx context.Context, c client.Client, cluster *clusterv1.Cluster) error {
 	key := client.ObjectKeyFromObject(cluster)
 	notYet := fmt.Errorf("the Cluster %s has not opted in: label it with %s=%s, or give --enable", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
@@ -125,12 +125,12 @@ func (f *joinFlags) optedIn(ctx context.Context, c client.Client, cluster *clust
 	return nil
 }
 
-// WaitBootstrap waits for the bootstrap Secret of a Cluster's Tunnel, or for a reason why there will be none.
+// WaitBootstrap waits for the bootstrap Secret of a Cluster's Tunnel. It returns an error if there will be none.
 func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (*corev1.Secret, error) {
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
 	for {
-		secret, wait, err := lookBootstrap(ctx, c, key)
+		secret, wait, err := readBootstrap(ctx, c, key)
 		if wait == nil {
 			return secret, err
 		}
@@ -142,11 +142,11 @@ func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (
 	}
 }
 
-// errNoTunnel is what a management cluster comes to in which nobody makes Tunnels.
+// errNoTunnel reports that no Tunnel was made in time.
 var errNoTunnel = errors.New("there is no Tunnel yet: does the controller of Fairlead run, and is the Cluster paused?")
 
-// lookBootstrap returns the Secret, why to wait for it, or why that would be in vain.
-func lookBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (secret *corev1.Secret, wait, err error) {
+// readBootstrap returns the Secret, a reason to wait for it, or an error if waiting is useless.
+func readBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (secret *corev1.Secret, wait, err error) {
 	tunnel := &v1alpha1.Tunnel{}
 	switch err := c.Get(ctx, key, tunnel); {
 	case apierrors.IsNotFound(err):

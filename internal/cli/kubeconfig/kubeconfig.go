@@ -1,4 +1,5 @@
-// Package kubeconfig is the command kubeconfig: it prints the kubeconfig of a workload cluster, or merges it into a file.
+// Package kubeconfig is the command kubeconfig: it prints the kubeconfig of a workload cluster, or merges it into a
+// file.
 package kubeconfig
 
 import (
@@ -30,7 +31,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// kubeconfigFlags are the command line of kubeconfig.
+// kubeconfigFlags are the flags of kubeconfig.
 type kubeconfigFlags struct {
 	management.Flags
 	from      string // [namespace/]name of a copy
@@ -41,7 +42,7 @@ type kubeconfigFlags struct {
 	allowExec bool
 }
 
-// Command is the command kubeconfig.
+// Command returns the command kubeconfig.
 func Command() *cobra.Command {
 	var f kubeconfigFlags
 	cmd := &cobra.Command{
@@ -105,7 +106,7 @@ func (f *kubeconfigFlags) run(cmd *cobra.Command, cluster string) error {
 	return err
 }
 
-// read returns the kubeconfig of a Cluster that leads where Fairlead has it lead.
+// read returns the kubeconfig of a Cluster, and checks that it leads where Fairlead directs it.
 func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.ObjectKey) ([]byte, error) {
 	var tunnel v1alpha1.Tunnel
 	switch err := c.Get(ctx, key, &tunnel); {
@@ -138,7 +139,7 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	return found.Data[kubeconfig.Key], nil
 }
 
-// copyOf finds the Secret of a further kubeconfig.
+// copyOf returns the key of the Secret of an additional kubeconfig.
 func copyOf(tunnel *v1alpha1.Tunnel, name string) (client.ObjectKey, error) {
 	namespace, short, ok := strings.Cut(name, "/")
 	if !ok {
@@ -161,8 +162,9 @@ func copyOf(tunnel *v1alpha1.Tunnel, name string) (client.ObjectKey, error) {
 	return client.ObjectKey{}, fmt.Errorf("--copy: the Tunnel %s/%s has no copy %s: it has %s", tunnel.Namespace, tunnel.Name, name, strings.Join(have, ", "))
 }
 
-// oneContext is the current context of a kubeconfig under another name, and nothing else of it. What can't work is an error, and
-// what is more than data is too: who may write a Secret must not run programs on this machine.
+// oneContext returns only the current context of a kubeconfig, under another name. A context that cannot work is an
+// error. So is one that is more than data, unless allowExec is set: the writer of a Secret must not run programs on
+// this machine.
 func oneContext(data []byte, name string, allowExec bool) (*clientcmdapi.Config, error) {
 	file, err := clientcmd.Load(data)
 	if err != nil {
@@ -208,7 +210,7 @@ func checkCluster(c *clientcmdapi.Cluster) error {
 	return nil
 }
 
-// checkUser looks whether a client certificate, if there is one, is good still.
+// checkUser checks that a client certificate, if there is one, is still valid.
 func checkUser(u *clientcmdapi.AuthInfo, now time.Time) error {
 	if len(u.ClientCertificateData) == 0 {
 		return nil
@@ -227,9 +229,9 @@ func checkUser(u *clientcmdapi.AuthInfo, now time.Time) error {
 	return nil
 }
 
-// merge adds a kubeconfig of one context to a file.
+// merge adds a kubeconfig with one context to a file.
 func (f *kubeconfigFlags) merge(one *clientcmdapi.Config) error {
-	path, err := filepath.EvalSymlinks(f.into) // or the link would be replaced, and not what it leads to
+	path, err := filepath.EvalSymlinks(f.into) // otherwise the link would be replaced instead of its target
 	if errors.Is(err, fs.ErrNotExist) {
 		path, err = f.into, nil
 	}
@@ -247,7 +249,8 @@ func (f *kubeconfigFlags) merge(one *clientcmdapi.Config) error {
 	case fresh:
 		all = clientcmdapi.NewConfig()
 	case err != nil:
-		return fmt.Errorf("--merge: %s is no kubeconfig, and stays as it is", f.into) // it may hold keys, which errors quote
+		// the file may hold keys, which errors of the parser quote
+		return fmt.Errorf("--merge: %s is no kubeconfig, and stays as it is", f.into)
 	}
 	if err := f.collides(all, one); err != nil {
 		return err
@@ -263,7 +266,7 @@ func (f *kubeconfigFlags) merge(one *clientcmdapi.Config) error {
 	return disk.Replace(path, text)
 }
 
-// collides is an error if the file has something of that name that leads elsewhere.
+// collides returns an error if the file has an entry of the same name that leads elsewhere.
 func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
 	if f.replace {
 		return nil
@@ -280,7 +283,7 @@ func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
 	return nil
 }
 
-// lockKubeconfig keeps kubectl, and others that use client-go, from writing the file meanwhile.
+// lockKubeconfig keeps kubectl and other users of client-go from writing the file at the same time.
 func lockKubeconfig(path string) (unlock func(), err error) {
 	lock := path + ".lock"
 	file, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)

@@ -2,7 +2,7 @@ package kubeconfig
 
 import clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-// OutsideOfUser is the field by which a user is more than data; empty: none.
+// OutsideOfUser returns the name of the field that makes a user more than data, or an empty string if there is none.
 func OutsideOfUser(user *clientcmdapi.AuthInfo) string {
 	switch {
 	case user.Exec != nil:

@@ -1,5 +1,5 @@
-// Package management is the connection of commands to a management cluster and its xds-servers: flags in, clients out. It does not
-// know what they are used for.
+// Package management connects commands to a management cluster and its xds-servers. Its input is flags, its output is
+// clients. It does not know how the clients are used.
 package management
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// Flags say which management cluster is meant, as kubectl's flags of the same names do.
+// Flags select the management cluster, like kubectl's flags of the same names.
 type Flags struct {
 	Kubeconfig, Context, Namespace string
 }
@@ -33,7 +33,7 @@ func (f *Flags) AddTo(set *pflag.FlagSet) {
 	set.StringVar(&f.Context, "context", "", "context of the kubeconfig")
 }
 
-// Loader reads the kubeconfig that the flags name.
+// Loader returns a loader of the kubeconfig that the flags name.
 func (f *Flags) Loader() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.Kubeconfig
@@ -48,10 +48,10 @@ type Client struct {
 	Config    *rest.Config
 	HTTP      *http.Client
 	scheme    *runtime.Scheme
-	Namespace string // that is meant
+	Namespace string // the selected namespace
 }
 
-// Open makes a client of the management cluster. Nothing is asked yet.
+// Open returns a client of the management cluster. It sends no request yet.
 func (f *Flags) Open() (*Client, error) {
 	loader := f.Loader()
 	config, err := loader.ClientConfig()
@@ -59,7 +59,7 @@ func (f *Flags) Open() (*Client, error) {
 		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
 	}
 	config.UserAgent = "fairlead"
-	config.QPS = -1 // the apiserver itself shares out what it has, and says so
+	config.QPS = -1 // the apiserver limits clients itself, and tells them
 	namespace, _, err := loader.Namespace()
 	if err != nil {
 		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
@@ -79,7 +79,7 @@ func (f *Flags) Open() (*Client, error) {
 	return &Client{c, config, transport, scheme, namespace}, nil
 }
 
-// Client is open for commands that need no more than a client and the namespace that is meant.
+// Client is Open for commands that need only a client and the selected namespace.
 func (f *Flags) Client() (client.WithWatch, string, error) {
 	m, err := f.Open()
 	if err != nil {
@@ -88,14 +88,14 @@ func (f *Flags) Client() (client.WithWatch, string, error) {
 	return m, m.Namespace, nil
 }
 
-// MetadataList is a list of which the apiserver sends metadata alone: what is not sent can't leak.
+// MetadataList returns a list for which the apiserver sends only metadata: what is not sent cannot leak.
 func MetadataList(of schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(of)
 	return list
 }
 
-// ExplainMissing says what it means that a management cluster doesn't know our kind.
+// ExplainMissing explains the error of a management cluster that does not have our kind.
 func ExplainMissing(err error) error {
 	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("this management cluster does not know all of Cluster and Tunnel: is Fairlead installed there, and is it the right --context? %w", err)
@@ -103,5 +103,5 @@ func ExplainMissing(err error) error {
 	return err
 }
 
-// LookInterval is how often a command that waits looks again.
+// LookInterval is the time between two polls of a command that waits.
 const LookInterval = 500 * time.Millisecond

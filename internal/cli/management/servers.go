@@ -8,10 +8,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
-// ServersFlags say how the xds-servers are asked what they know.
+// ServersFlags configure how the xds-servers are reached.
 type ServersFlags struct {
 	Installation string   // namespace of the installation
-	Addresses    []string // empty: by port-forwarding to their Pods
+	Addresses    []string // empty: port-forwarding to their Pods
 }
 
 // AddTo adds --installation and --xds-server.

@@ -12,16 +12,17 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 )
 
-// syncTime bounds how long the first list of a watch may take.
+// syncTime bounds the first list of a watch.
 const syncTime = time.Minute
 
-// watched reads objects from memory, where Kubernetes watches keep them, so that a change costs the apiserver one event.
+// watched reads objects from a cache that watches of Kubernetes keep current, so that a change costs the apiserver one
+// event.
 type watched struct {
 	client.Reader
 	changes output.Watcher
 }
 
-// Reader is where a command reads objects of some kinds from: with watch a memory of them, else the apiserver.
+// Reader returns a reader of objects of some kinds: a cache with watch, otherwise the apiserver.
 func (m *Client) Reader(ctx context.Context, watch bool, namespace string, kinds ...client.Object) (client.Reader, output.Watcher, error) {
 	if !watch {
 		return m, nil, nil
@@ -33,7 +34,8 @@ func (m *Client) Reader(ctx context.Context, watch bool, namespace string, kinds
 	return w, w.changes, nil
 }
 
-// watch begins to watch objects of some kinds in a namespace, or in all. It returns when all are there.
+// watch starts to watch objects of some kinds in a namespace, or in all namespaces if it is empty. It returns when all
+// objects are in the cache.
 func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Object) (*watched, error) {
 	options := cache.Options{HTTPClient: m.HTTP, Scheme: m.scheme, Mapper: m.RESTMapper(), ByObject: map[client.Object]cache.ByObject{}, DefaultTransform: cache.TransformStripManagedFields()}
 	if namespace != "" {
@@ -60,7 +62,7 @@ func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Ob
 	go func() { _ = c.Start(ctx) }()
 	syncing, cancel := context.WithTimeout(ctx, syncTime)
 	defer cancel()
-	if !c.WaitForCacheSync(syncing) { // of nothing yet: only what has started can be asked
+	if !c.WaitForCacheSync(syncing) { // no kind has an informer yet; a cache can be queried only after it has started
 		return nil, fmt.Errorf("watching the management cluster: %w", context.Cause(syncing))
 	}
 	for _, kind := range kinds {
@@ -80,7 +82,7 @@ func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Ob
 	}}, nil
 }
 
-// follow waits until the objects of one kind are there. The first thing that goes wrong meanwhile is told, not waited for.
+// follow waits until the objects of one kind are in the cache. It returns the first error of the watch at once.
 func follow(ctx context.Context, c cache.Cache, kind client.Object, notify func(), failed <-chan error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

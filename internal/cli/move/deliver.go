@@ -23,15 +23,15 @@ import (
 const (
 	// edgePods selects the Pods of all our manifests.
 	edgePods = "app.kubernetes.io/name=fairlead-edge"
-	// joinTime is how long an edge may take: longer than it takes itself to give up.
+	// joinTime bounds one join. It is longer than the time after which the edge itself gives up.
 	joinTime = 75 * time.Second
-	// maxSaid bounds what is printed of what an edge says.
+	// maxSaid bounds how much of an edge's output is printed.
 	maxSaid = 1000
-	// defaultStateDir is that of edge-agent.
+	// defaultStateDir is the default state folder of edge-agent.
 	defaultStateDir = "/var/lib/fairlead/edge"
 )
 
-// deliver hands the bootstrap file of the target to every edge, and prints what to run at those that it does not reach.
+// deliver passes the target's bootstrap file to every edge that it can reach, and prints what to run for the others.
 func (m *move) deliver(ctx context.Context, secret *corev1.Secret) error {
 	if err := m.deliverToPods(ctx); err != nil {
 		m.say("edges can't be reached through the Cluster's own kubeconfig: %v", err)
@@ -45,7 +45,7 @@ func (m *move) deliver(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// deliverToPods hands it to those that run in Pods of the workload cluster, and are missing in the target.
+// deliverToPods passes it to the edges that run in Pods of the workload cluster and are missing in the target.
 func (m *move) deliverToPods(ctx context.Context) error {
 	config, err := m.workload(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (m *move) deliverToPods(ctx context.Context) error {
 	}
 	for i := range pods {
 		pod := &pods[i]
-		// Anew for each: the controller replaces a token when half of its uses are used up.
+		// Read again for each edge: the controller replaces a token when half of its uses are used up.
 		secret, err := join.WaitBootstrap(ctx, m.to, m.target)
 		if err != nil {
 			return fmt.Errorf("in the target: %w", err)
@@ -76,7 +76,7 @@ func (m *move) deliverToPods(ctx context.Context) error {
 	return nil
 }
 
-// runJoin runs edge-agent join in a Pod, and returns what it says.
+// runJoin runs edge-agent join in a Pod, and returns its output.
 func runJoin(ctx context.Context, config *rest.Config, set kubernetes.Interface, pod *corev1.Pod, file []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()
@@ -111,13 +111,13 @@ func runJoin(ctx context.Context, config *rest.Config, set kubernetes.Interface,
 // bounded keeps the beginning of what is written to it, as one line.
 type bounded struct{ text bytes.Buffer }
 
-// Write implements io.Writer. It takes everything, and forgets what is too much.
+// Write implements io.Writer. It accepts everything, and discards what exceeds the bound.
 func (b *bounded) Write(p []byte) (int, error) {
 	b.text.Write(p[:min(len(p), maxSaid-b.text.Len())])
 	return len(p), nil
 }
 
-// String is what is printed of it: no control characters of a machine reach the terminal of a person.
+// String returns the printable text. No control characters of a machine reach the user's terminal.
 func (b *bounded) String() string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -127,7 +127,7 @@ func (b *bounded) String() string {
 	}, b.text.String()))
 }
 
-// agentContainer is the container that runs edge-agent run.
+// agentContainer returns the container that runs edge-agent run.
 func agentContainer(pod *corev1.Pod) corev1.Container {
 	for _, c := range pod.Spec.Containers {
 		if slices.Contains(append(slices.Clone(c.Command), c.Args...), "run") {
@@ -137,7 +137,7 @@ func agentContainer(pod *corev1.Pod) corev1.Container {
 	return pod.Spec.Containers[0]
 }
 
-// program is what the container runs; the image says it otherwise.
+// program returns the program of a container, which is edge-agent unless its command names another.
 func program(c corev1.Container) string {
 	if len(c.Command) > 0 {
 		return c.Command[0]
@@ -145,7 +145,7 @@ func program(c corev1.Container) string {
 	return "edge-agent"
 }
 
-// stateDirOf is the state folder that the agent was started with.
+// stateDirOf returns the state folder with which the agent was started.
 func stateDirOf(c corev1.Container) string {
 	all := append(slices.Clone(c.Command), c.Args...)
 	for i, arg := range all {

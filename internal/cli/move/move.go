@@ -1,5 +1,5 @@
-// Package move is the command group move: it prepares the move of a Cluster by clusterctl, so that its edges are enrolled in the target
-// before it.
+// Package move is the command group move: it prepares moving a Cluster with clusterctl, so that its edges are enrolled
+// at the target in advance.
 package move
 
 import (
@@ -24,10 +24,10 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 )
 
-// installTimeout is how long the controller of the target may take for a token and a Secret.
+// installTimeout is how long the controller of the target may take to make a token and a Secret.
 const installTimeout = time.Minute
 
-// moveFlags are the command line of move prepare.
+// moveFlags are the flags of move prepare.
 type moveFlags struct {
 	management.Flags
 	to       management.Flags
@@ -38,7 +38,7 @@ type moveFlags struct {
 	wait     bool
 }
 
-// Command is the command group move.
+// Command returns the command group move.
 func Command() *cobra.Command {
 	return command.Group("move", "Take the edges of a Cluster along when clusterctl moves it", movePrepareCommand())
 }
@@ -78,7 +78,7 @@ The target waits for the Cluster as long as --for says; after that its edges the
 	flags.StringVar(&f.to.Context, "to-kubeconfig-context", "", "context of that kubeconfig")
 	flags.StringVar(&f.to.Namespace, "to-namespace", "", "namespace of the Cluster there; by default the same")
 	flags.StringVar(&f.workload, "workload-kubeconfig", "", "kubeconfig by which the edges' Pods are reached; by default that of the Cluster, through its tunnel")
-	// Not in all: whoever may make a Pod in some namespace could have the token given to it.
+	// Not all namespaces: a user who may create a Pod in any namespace could obtain the token.
 	flags.StringArrayVar(&f.edges, "edge-namespace", []string{"fairlead-edge", metav1.NamespaceSystem}, "namespace of the workload cluster in which Pods of edges are; repeat it for several")
 	flags.DurationVar(&f.lasts, "for", 24*time.Hour, "how long the target waits for the Cluster")
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long all of it may take")
@@ -87,7 +87,7 @@ The target waits for the Cluster as long as --for says; after that its edges the
 	return cmd
 }
 
-// move is one Cluster that is to be moved.
+// move is the move of one Cluster.
 type move struct {
 	flags    moveFlags
 	out      io.Writer
@@ -119,7 +119,7 @@ func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 
 func (m *move) say(format string, args ...any) { _, _ = fmt.Fprintf(m.out, format+"\n", args...) }
 
-// run does what is left to do.
+// run runs the remaining steps.
 func (m *move) run(ctx context.Context) error {
 	source, err := m.source(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (m *move) run(ctx context.Context) error {
 	return m.waitEnrolled(ctx)
 }
 
-// source is the Tunnel that is to be moved.
+// source returns the Tunnel to move.
 func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	var tunnel v1alpha1.Tunnel
 	switch err := m.from.Get(ctx, m.key, &tunnel); {
@@ -179,12 +179,12 @@ func acceptedMessage(t *v1alpha1.Tunnel) string {
 	return "its controller has not looked at it yet"
 }
 
-// differ returns an error if both kubeconfigs are of one cluster: there the same id would be taken twice.
+// differ returns an error if both kubeconfigs lead to the same cluster, which would then use the same id twice.
 func (m *move) differ(ctx context.Context) error {
 	key := client.ObjectKey{Name: metav1.NamespaceSystem}
 	var here, there corev1.Namespace
 	if m.from.Get(ctx, key, &here) != nil || m.to.Get(ctx, key, &there) != nil {
-		return nil // who may not read it is told by what comes next
+		return nil // without this permission, the next step reports the error
 	}
 	if here.UID == there.UID {
 		return errors.New("--to-kubeconfig: it is of the management cluster in which the Cluster is already")
@@ -192,7 +192,7 @@ func (m *move) differ(ctx context.Context) error {
 	return nil
 }
 
-// prepareTarget makes the Tunnel that waits for the Cluster, or has it wait for longer.
+// prepareTarget creates the Tunnel that waits for the Cluster, or extends its wait.
 func (m *move) prepareTarget(ctx context.Context, id string) error {
 	until := time.Now().Add(m.flags.lasts).UTC().Format(time.RFC3339)
 	var have v1alpha1.Tunnel

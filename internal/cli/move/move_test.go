@@ -36,7 +36,7 @@ func TestUnmatchedEdges(t *testing.T) {
 	}
 }
 
-func TestKubeconfigsOfSecretsAreDataAlone(t *testing.T) {
+func TestKubeconfigsOfSecretsAreOnlyData(t *testing.T) {
 	for field, change := range map[string]func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo){
 		"": func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo) {},
 		"exec": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {

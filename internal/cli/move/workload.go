@@ -19,10 +19,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// maxHostname is what the kubelet leaves of the name of a Pod as the host name in it.
+// maxHostname is how much of a Pod's name the kubelet uses as its host name.
 const maxHostname = 63
 
-// workload is how the workload cluster is reached: as Cluster API's controllers do.
+// workload returns a config for the workload cluster: that of --workload-kubeconfig, or else that of the Secret which
+// Cluster API's controllers use.
 func (m *move) workload(ctx context.Context) (*rest.Config, error) {
 	if path := m.flags.workload; path != "" {
 		config, err := clientcmd.BuildConfigFromFlags("", path)
@@ -40,12 +41,12 @@ func (m *move) workload(ctx context.Context) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading kubeconfig Secret %s: %w", key.Name, err)
 	}
-	config.Timeout = 0 // exec takes as long as it takes
+	config.Timeout = 0 // exec has no time limit
 	return config, nil
 }
 
-// inlineConfig is the client of a kubeconfig that somebody else wrote: who may write a Secret must not run programs on this machine
-// by it, nor have its files read and sent to a server of theirs. So all of it has to be data.
+// inlineConfig returns a config of a kubeconfig of unknown origin. The writer of a Secret must not run programs on this
+// machine, or have its files read and sent to a server. So the kubeconfig may contain only data.
 func inlineConfig(data []byte) (*rest.Config, error) {
 	errNone := errors.New("its key value is no kubeconfig")
 	file, err := clientcmd.Load(data)
@@ -69,8 +70,8 @@ func inlineConfig(data []byte) (*rest.Config, error) {
 	return config, nil
 }
 
-// podsOf are the running Pods that are those of some edges of this Cluster. A label is no proof: there are edges of other Clusters
-// beside them where control planes are hosted, and the token is for none of them.
+// podsOf returns the running Pods that are edges of this Cluster. A label is no proof: where control planes are hosted,
+// edges of other Clusters run beside them, and must not get the token.
 func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	for _, namespace := range m.flags.edges {
@@ -102,7 +103,7 @@ func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.P
 	}), nil
 }
 
-// hostOf is the host name that the edge in a Pod reports.
+// hostOf returns the host name that the edge in a Pod reports.
 func hostOf(pod *corev1.Pod) string {
 	switch {
 	case pod.Spec.HostNetwork:

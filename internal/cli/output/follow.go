@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// gatherTime is for how long changes are gathered before they are shown: many come together.
+	// gatherTime is how long changes are collected before they are shown. Many changes come together.
 	gatherTime = 200 * time.Millisecond
-	// redrawInterval is how often a terminal is drawn without a change: ages go on.
+	// redrawInterval is how often a terminal is redrawn without a change, because ages advance.
 	redrawInterval = 5 * time.Second
 )
 
-// follow shows what look returns again and again.
+// follow shows the view that look returns, again after each change.
 func (o *Options) follow(cmd *cobra.Command, look func(context.Context) (View, error), changes Watcher) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -44,7 +44,7 @@ func (o *Options) follow(cmd *cobra.Command, look func(context.Context) (View, e
 	for {
 		v, err := look(ctx)
 		switch {
-		case ctx.Err() != nil: // the person has seen enough
+		case ctx.Err() != nil: // the user has interrupted the command
 			return nil
 		case err != nil:
 			return err
@@ -67,7 +67,7 @@ func (o *Options) follow(cmd *cobra.Command, look func(context.Context) (View, e
 	}
 }
 
-// wait waits for a time, or until ctx ends.
+// wait waits for d, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -77,7 +77,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// appender prints a view, and of those after it only the rows that are new, gone or differ.
+// appender prints a view, and of later views only the rows that are new, removed or changed.
 func (o *Options) appender(cmd *cobra.Command) func(View) error {
 	var before map[string]string
 	var lastPage string
@@ -116,7 +116,7 @@ func (o *Options) appender(cmd *cobra.Command) func(View) error {
 	}
 }
 
-// appendPage prints a view that is no table whenever it differs.
+// appendPage prints a view that is not a table whenever it differs from the last one.
 func (o *Options) appendPage(cmd *cobra.Command, v View, last *string) error {
 	same := v.Same
 	if same == nil {
@@ -133,7 +133,7 @@ func (o *Options) appendPage(cmd *cobra.Command, v View, last *string) error {
 	return o.draw(NewPage(cmd.OutOrStdout(), o.wide()), v)
 }
 
-// signature is what a row says, without what changes by time alone.
+// signature returns the content of a row without the columns that change by time alone.
 func signature(columns []column, r row) string {
 	var all []string
 	for i, c := range r.cells {
@@ -144,7 +144,7 @@ func signature(columns []column, r row) string {
 	return strings.Join(all, "\x00")
 }
 
-// redrawer draws each view in the place of the one before, as much of it as the terminal has room for.
+// redrawer draws each view in place of the previous one, cut to the size of the terminal.
 func (o *Options) redrawer(cmd *cobra.Command) func(View) error {
 	file := terminal(cmd.OutOrStdout())
 	start := "\x1b[2J"
@@ -173,7 +173,7 @@ func (o *Options) redrawer(cmd *cobra.Command) func(View) error {
 	}
 }
 
-// cut is as much of a line as a terminal has columns; escape sequences take none.
+// cut returns as much of a line as fits into the columns of a terminal. Escape sequences need no columns.
 func cut(line string, columns int) string {
 	taken, escape := 0, false
 	for i, r := range line {
@@ -191,11 +191,11 @@ func cut(line string, columns int) string {
 	return line
 }
 
-// Watcher calls changed whenever what is shown may have changed, until its context ends. It returns before that only if it can't
-// go on. changed does not block.
+// Watcher calls changed whenever the view may have changed, until its context ends. It returns earlier only with an
+// error. changed does not block.
 type Watcher func(ctx context.Context, changed func()) error
 
-// Every says at an interval that something may have changed: for what nobody can watch.
+// Every returns a Watcher that reports a change at each interval, for data that cannot be watched.
 func Every(interval time.Duration) Watcher {
 	return func(ctx context.Context, changed func()) error {
 		ticker := time.NewTicker(interval)
@@ -211,7 +211,7 @@ func Every(interval time.Duration) Watcher {
 	}
 }
 
-// Both unites watchers.
+// Both returns a Watcher that combines several.
 func Both(all ...Watcher) Watcher {
 	return func(ctx context.Context, changed func()) error {
 		ctx, cancel := context.WithCancel(ctx)

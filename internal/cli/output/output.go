@@ -1,5 +1,6 @@
-// Package output prints what commands show: tables with wide columns, pages of fields, JSON and YAML, and with --watch each of
-// them again when it changes. It knows no command and no cluster, and takes out of each text what could steer a terminal.
+// Package output prints what commands show: tables with wide columns, pages of fields, JSON and YAML, and with --watch
+// each of them again after a change. It knows no commands and no clusters. It removes everything from texts that could
+// control a terminal.
 package output
 
 import (
@@ -28,21 +29,21 @@ const (
 
 var outputForms = []string{formTable, formWide, FormJSON, formYAML}
 
-// The exit codes of every command, beside 0.
+// The exit codes of every command, besides 0.
 const (
-	exitBroken = 1 // what was looked at is broken, or the command has failed
+	exitBroken = 1 // something that was checked is broken, or the command has failed
 	exitUsage  = 2 // the command line is wrong
 )
 
-// UsageError is an error of the command line: exit code 2.
+// UsageError returns an error of the command line: exit code 2.
 func UsageError(format string, args ...any) error {
 	return &command.Error{Code: exitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// Broken ends the program with exit code 1 without a word: what was printed says it.
+// Broken returns an error that ends the program with exit code 1 and prints nothing: the output contains the reason.
 func Broken() error { return &command.Error{Code: exitBroken} }
 
-// Options is how a command prints what it has to show.
+// Options configure how a command prints.
 type Options struct {
 	Form  string
 	Watch bool
@@ -60,12 +61,12 @@ func (o *Options) AddWatchTo(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "go on: draw anew on a terminal what changes, print it elsewhere")
 }
 
-// structured says whether the output is for machines.
+// structured reports whether the output is for machines.
 func (o *Options) structured() bool { return o.Form == FormJSON || o.Form == formYAML }
 
 func (o *Options) wide() bool { return o.Form == formWide }
 
-// Validate returns a usage error for a form of -o that there is not.
+// Validate returns a usage error for an unknown form of -o.
 func (o *Options) Validate() error {
 	if !slices.Contains(outputForms, o.Form) {
 		return UsageError("--output: %q is none of %s", o.Form, strings.Join(outputForms, ", "))
@@ -73,14 +74,14 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// View is what a command shows at one moment.
+// View is the output of a command at one moment.
 type View struct {
 	Data    any         // for json and yaml
 	Summary []Line      // above the table
-	Table   *Table      // what people read, or
+	Table   *Table      // for people, or
 	Page    func(*Page) // more than a table
 	Empty   string      // instead of a table without rows
-	Same    any         // of a Page: with --watch it is printed again only when this differs; nil: Data
+	Same    any         // of a Page: --watch prints it again only if this differs; nil: Data
 }
 
 // Print prints a view once.
@@ -113,7 +114,7 @@ func (o *Options) draw(p *Page, v View) error {
 	return p.Err
 }
 
-// encode prints data for machines; of YAML each document begins with its mark, so that several can follow each other.
+// encode prints data for machines. YAML documents begin with their separator, so that several can follow each other.
 func (o *Options) encode(out io.Writer, data any) error {
 	if o.Form == formYAML {
 		text, err := yaml.Marshal(data)
@@ -128,13 +129,14 @@ func (o *Options) encode(out io.Writer, data any) error {
 	}
 	e := json.NewEncoder(out)
 	e.SetEscapeHTML(false)
-	if !o.Watch { // else one line for each, as tools read it
+	if !o.Watch { // with --watch one line for each, as tools read it
 		e.SetIndent("", "  ")
 	}
 	return e.Encode(data)
 }
 
-// Show prints what look returns, and with --watch again whenever changes says that something has changed, until the context ends.
+// Show prints the view that look returns. With --watch it prints the view again after each change that changes reports,
+// until the context ends.
 func (o *Options) Show(cmd *cobra.Command, look func(context.Context) (View, error), changes Watcher) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -149,7 +151,7 @@ func (o *Options) Show(cmd *cobra.Command, look func(context.Context) (View, err
 	return o.Print(cmd, v)
 }
 
-// terminal is the file behind a stream if that is a terminal which understands escape sequences, else nil.
+// terminal returns the file of a stream if it is a terminal that understands escape sequences, or nil.
 func terminal(stream any) *os.File {
 	file, ok := stream.(*os.File)
 	if !ok || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(file.Fd())) {
@@ -158,23 +160,23 @@ func terminal(stream any) *os.File {
 	return file
 }
 
-// colourful says whether colours may be used: on a terminal, and if nobody has said no (no-color.org).
+// colourful reports whether colours may be used: on a terminal, unless NO_COLOR is set (no-color.org).
 func colourful(stream any) bool { return terminal(stream) != nil && os.Getenv("NO_COLOR") == "" }
 
-// Progress is a line on a terminal that says what is being done, and is gone in the end.
+// Progress is a line on a terminal that describes the current step. It is removed at the end.
 type Progress struct{ to *os.File }
 
-// NewProgress returns one on the error stream. Where that is no terminal nothing is ever said.
+// NewProgress returns a Progress on the error stream. It prints nothing unless that is a terminal.
 func NewProgress(cmd *cobra.Command) Progress { return Progress{terminal(cmd.ErrOrStderr())} }
 
-// Say replaces the line.
-func (p Progress) Say(format string, args ...any) {
+// Update replaces the line.
+func (p Progress) Update(format string, args ...any) {
 	if p.to != nil {
 		_, _ = fmt.Fprint(p.to, "\r\x1b[K"+clean(fmt.Sprintf(format, args...)))
 	}
 }
 
-// Done takes the line away.
+// Done removes the line.
 func (p Progress) Done() {
 	if p.to != nil {
 		_, _ = fmt.Fprint(p.to, "\r\x1b[K")

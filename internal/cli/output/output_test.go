@@ -16,7 +16,8 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// openTerminal returns both ends of a pseudo-terminal of some size: what is written to the second can be read from the first.
+// openTerminal returns both ends of a pseudo-terminal of a given size. What is written to program can be read from
+// screen.
 func openTerminal(t *testing.T, columns, rows uint16) (screen, program *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -44,7 +45,7 @@ func openTerminal(t *testing.T, columns, rows uint16) (screen, program *os.File)
 	return screen, program
 }
 
-// shown is what a terminal has shown so far.
+// shown collects what a terminal has shown.
 type shown struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -57,14 +58,14 @@ func (s *shown) Write(b []byte) (int, error) {
 	return s.text.Write(b)
 }
 
-// String is all of it.
+// String returns all of it.
 func (s *shown) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
-// reads keeps what a terminal shows.
+// reads collects what a terminal shows.
 func reads(screen *os.File) *shown {
 	s := &shown{}
 	go func() {
@@ -116,7 +117,7 @@ func TestOutputForms(t *testing.T) {
 	}
 }
 
-func TestColoursAreForTerminals(t *testing.T) {
+func TestColoursAreOnlyForTerminals(t *testing.T) {
 	screen, program := openTerminal(t, 80, 24)
 	seen := reads(screen)
 	t.Setenv("TERM", "xterm")
@@ -148,7 +149,7 @@ func TestColoursAreForTerminals(t *testing.T) {
 	}
 }
 
-// TestWatchRedraws has a table that is larger than the terminal drawn in the same place again.
+// TestWatchRedraws checks that a table that is larger than the terminal is redrawn in place.
 func TestWatchRedraws(t *testing.T) {
 	screen, program := openTerminal(t, 20, 6)
 	seen := reads(screen)
@@ -183,7 +184,7 @@ func TestWatchRedraws(t *testing.T) {
 		})
 	}
 	shows("5 more lines")
-	counts <- 42 // without any change ages are drawn anew, and this with them
+	counts <- 42 // a redraw for the ages, without any change, shows this too
 	shows("42")
 	stop()
 	if err := <-ended; err != nil {
@@ -199,5 +200,5 @@ func TestWatchRedraws(t *testing.T) {
 	}
 }
 
-// escapes are sequences that steer a terminal.
+// escapes are sequences that control a terminal.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)

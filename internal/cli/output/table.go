@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Style is how a text looks where there are colours.
+// Style is the appearance of a text on a terminal with colours.
 type Style int
 
-// The styles. StylePlain is none.
+// The styles. StylePlain is no style.
 const (
 	StylePlain Style = iota
 	StyleGood
@@ -43,14 +43,15 @@ func Styled(s Style, text string) Cell { return Cell{text, s} }
 // Line is some texts one after the other.
 type Line []Cell
 
-// column is one of a table.
+// column is a column of a table.
 type column struct {
 	name string
 	wide bool // shown with -o wide only
-	live bool // changes by time alone, as ages do: --watch prints no row for it
+	live bool // changes by time alone, like an age: --watch prints no row for it
 }
 
-// Columns are named ones. A name with + is for -o wide, one with ~ changes by time alone.
+// Columns returns columns with the given names. A name that ends with + is shown only with -o wide, and the values of
+// one that ends with ~ change by time alone.
 func Columns(names ...string) []column {
 	var all []column
 	for _, name := range names {
@@ -59,7 +60,7 @@ func Columns(names ...string) []column {
 	return all
 }
 
-// Table is what people read. Each row has a cell for each column; its key tells it from the others.
+// Table is output for people. Each row has a cell for each column, and a unique key.
 type Table struct {
 	Columns []column
 	Rows    []row
@@ -68,15 +69,15 @@ type Table struct {
 type row struct {
 	key   string
 	cells []Cell
-	data  any // for json and yaml with --watch, where rows come one by one
+	data  any // for json and yaml with --watch, which print row by row
 }
 
-// Add adds a row. Its key tells it from other rows, and data is what -o json prints of it.
+// Add adds a row. key is unique in the table, and data is what -o json prints for the row.
 func (t *Table) Add(key string, data any, cells ...Cell) {
 	t.Rows = append(t.Rows, row{key, cells, data})
 }
 
-// Page is where a view is written. It remembers the first error, so that nobody has to look at each.
+// Page writes a view. It stores the first error, so that callers need to check only once.
 type Page struct {
 	out     io.Writer
 	Wide    bool
@@ -84,7 +85,7 @@ type Page struct {
 	Err     error
 }
 
-// NewPage returns a page that is written to out, with colours where out is a terminal that may have them.
+// NewPage returns a Page that writes to out, with colours if out is a terminal that supports them.
 func NewPage(out io.Writer, wide bool) *Page {
 	return &Page{out: out, Wide: wide, colours: colourful(out)}
 }
@@ -95,7 +96,7 @@ func (p *Page) write(s string) {
 	}
 }
 
-// paint is a text in its style, without anything that could steer a terminal: edges say of themselves what they like.
+// paint returns a text in its style, without anything that could control a terminal: edges may report any text.
 func (p *Page) paint(c Cell) string {
 	text := clean(c.Text)
 	if start, ok := sequences[c.Style]; ok && p.colours && text != "" {
@@ -104,7 +105,7 @@ func (p *Page) paint(c Cell) string {
 	return text
 }
 
-// Line writes some cells and ends the line.
+// Line writes cells and ends the line.
 func (p *Page) Line(cells ...Cell) {
 	var b strings.Builder
 	for _, c := range cells {
@@ -116,7 +117,7 @@ func (p *Page) Line(cells ...Cell) {
 // Heading begins a section.
 func (p *Page) Heading(text string) { p.Line(); p.Line(Cell{text, StyleBold}) }
 
-// Field writes a name and its value, aligned with others. Further lines of the value are below the first.
+// Field writes a name and its value, aligned with other fields. Further lines of the value are aligned below the first.
 func (p *Page) Field(name string, value Cell) {
 	const width = 16
 	for i, text := range strings.Split(value.Text, "\n") {
@@ -145,7 +146,7 @@ func (p *Page) Table(t *Table) {
 	p.rows(t, t.Rows)
 }
 
-// Rows writes some rows of a table, aligned with all of it.
+// rows writes some rows of a table, aligned with the whole table.
 func (p *Page) rows(t *Table, rows []row) {
 	shown, widths := p.layout(t)
 	for _, r := range rows {
@@ -153,7 +154,7 @@ func (p *Page) rows(t *Table, rows []row) {
 	}
 }
 
-// layout are the columns to be printed, and how wide each is.
+// layout returns the columns to print, and the width of each.
 func (p *Page) layout(t *Table) (shown, widths []int) {
 	shown, widths = p.shown(t), make([]int, len(t.Columns))
 	for _, i := range shown {
@@ -165,7 +166,7 @@ func (p *Page) layout(t *Table) (shown, widths []int) {
 	return shown, widths
 }
 
-// shown are the indices of the columns to be printed.
+// shown returns the indices of the columns to print.
 func (p *Page) shown(t *Table) (all []int) {
 	for i, c := range t.Columns {
 		if p.Wide || !c.wide {
@@ -186,10 +187,10 @@ func (p *Page) row(shown, widths []int, cells []Cell) {
 	p.write(strings.TrimRight(b.String(), " ") + "\n")
 }
 
-// width is how many columns of a terminal a text takes.
+// width returns how many columns of a terminal a text occupies.
 func width(s string) int { return utf8.RuneCountInString(clean(s)) }
 
-// clean takes out what steers a terminal: control characters, and those that turn the direction of text.
+// clean removes what controls a terminal: control characters, and characters that change the direction of text.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -202,7 +203,7 @@ func clean(s string) string {
 	}, s)
 }
 
-// Age is how long ago something was, as kubectl shows it; "-": never.
+// Age returns how long ago t is, formatted like kubectl, or "-" for the zero time.
 func Age(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -210,7 +211,7 @@ func Age(t, now time.Time) string {
 	return duration.HumanDuration(max(0, now.Sub(t)))
 }
 
-// Left is how long something lasts, and "ended" when it does no more; "-": it is not known.
+// Left returns how long it is until t, "ended ... ago" if t has passed, or "-" if t is unknown.
 func Left(t, now time.Time) string {
 	switch d := t.Sub(now); {
 	case t.IsZero():
@@ -222,11 +223,11 @@ func Left(t, now time.Time) string {
 	}
 }
 
-// OneLine is the first line of a text.
+// OneLine returns the first line of a text.
 func OneLine(s string) string {
 	first, _, _ := strings.Cut(s, "\n")
 	return first
 }
 
-// OrDash is a text, or "-" for none.
+// OrDash returns a text, or "-" if it is empty.
 func OrDash(s string) string { return cmp.Or(s, "-") }

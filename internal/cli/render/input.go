@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// maxInput bounds one file: what 100,000 Clusters take as YAML.
+	// maxInput bounds one file. It fits 100,000 Clusters as YAML.
 	maxInput = 512 << 20
-	// validateTime bounds one look of an Envoy, which takes a tenth of a second.
+	// validateTime bounds one validation by an Envoy, which takes a tenth of a second.
 	validateTime = 30 * time.Second
 )
 
-// readInputs reads files, folders, and the standard input where - stands for it.
+// readInputs reads files and folders, and standard input for "-".
 func readInputs(paths []string, stdin io.Reader) (all []source.Input, err error) {
 	for _, path := range paths {
 		if path == "-" {
@@ -52,7 +52,7 @@ func readInputs(paths []string, stdin io.Reader) (all []source.Input, err error)
 	return all, nil
 }
 
-// filesOf are the files of a folder, and of those in it, or the one file.
+// filesOf returns the files of a folder and its subfolders, or the one file.
 func filesOf(path string) (all []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -73,7 +73,7 @@ func filesOf(path string) (all []string, err error) {
 	return all, err
 }
 
-// validateAll shows each configuration to an Envoy.
+// validateAll validates each configuration with an Envoy.
 func (f renderFlags) validateAll(cmd *cobra.Command, all []rendered) error {
 	program, err := exec.LookPath(f.envoy)
 	if err != nil {
@@ -89,13 +89,13 @@ func (f renderFlags) validateAll(cmd *cobra.Command, all []rendered) error {
 	defer os.RemoveAll(dir)
 	progress, p, refused := output.NewProgress(cmd), output.NewPage(cmd.OutOrStdout(), false), 0
 	for i, r := range all {
-		progress.Say("%d of %d: %s", i+1, len(all), r.of)
+		progress.Update("%d of %d: %s", i+1, len(all), r.of)
 		said, err := validateOne(cmd.Context(), program, dir, r.text)
 		progress.Done()
 		switch {
 		case err == nil:
 			p.Line(output.Plain(r.of+": "), output.Styled(output.StyleGood, "accepted"))
-		case said == "": // it did not come to that
+		case said == "": // Envoy could not be run
 			return err
 		default:
 			refused++
@@ -108,7 +108,7 @@ func (f renderFlags) validateAll(cmd *cobra.Command, all []rendered) error {
 	return p.Err
 }
 
-// validateOne returns what an Envoy says against a configuration.
+// validateOne returns Envoy's objections to a configuration.
 func validateOne(ctx context.Context, program, dir string, text []byte) (said string, err error) {
 	file := filepath.Join(dir, "envoy.yaml")
 	if err := os.WriteFile(file, text, 0o600); err != nil {

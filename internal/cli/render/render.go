@@ -1,4 +1,5 @@
-// Package render is the command render: files with objects in, the configuration of an Envoy out. It needs no cluster.
+// Package render is the command render: its input is files with objects, its output is the configuration of an Envoy.
+// It needs no cluster.
 package render
 
 import (
@@ -16,19 +17,19 @@ import (
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
-// renderFlags are the command line of render.
+// renderFlags are the flags of render.
 type renderFlags struct {
 	files                      []string
-	gateway                    string // the name of one, or
-	edge                       string // namespace/name of the workload cluster of one; neither: all of them
+	gateway                    string // the name of a gateway, or
+	edge                       string // namespace/name of the workload cluster of an edge; neither: all of them
 	node                       string
-	gateways, localAPIServers  []string // what an edge dials by its own flags
+	gateways, localAPIServers  []string // addresses that an edge dials because of its own flags
 	public, apiserver, connect string
 	validate                   bool
 	envoy                      string
 }
 
-// Command is the command render.
+// Command returns the command render.
 func Command() *cobra.Command {
 	var f renderFlags
 	cmd := &cobra.Command{
@@ -61,7 +62,7 @@ What had to be assumed is said in comments. Mistakes are named with file, line a
 	set.StringVar(&f.connect, "connect-listen", "0.0.0.0:3128", "where the gateway listens for clients, by CONNECT")
 	set.BoolVar(&f.validate, "validate", false, "show each configuration to an Envoy, and print what it says")
 	set.StringVar(&f.envoy, "envoy", "envoy", "Envoy for --validate: a path, or a name to be found in PATH")
-	_ = cmd.MarkFlagRequired("file") // an error would say that there is no such flag
+	_ = cmd.MarkFlagRequired("file") // the only error is an unknown flag
 	cmd.MarkFlagsMutuallyExclusive("gateway", "edge")
 	return cmd
 }
@@ -106,7 +107,7 @@ func printRendered(out io.Writer, assumed []string, all []rendered) error {
 	return err
 }
 
-// render makes the configurations that are wanted.
+// render returns the requested configurations.
 func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
 	add := func(of string, bootstrap *bootstrapv3.Bootstrap, err error) error {
 		if err != nil {
@@ -141,7 +142,7 @@ func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
 	return nil, fmt.Errorf("--edge: the input has no workload cluster %q: it has %s", f.edge, listed(fleet.Clusters, func(wc model.WorkloadCluster) string { return wc.Key.String() }))
 }
 
-// listed are the first names of what there is.
+// listed returns the first names of a list.
 func listed[T any](all []T, name func(T) string) string {
 	const most = 10
 	var names []string

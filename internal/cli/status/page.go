@@ -21,8 +21,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// liveLook asks the xds-servers, for a short time.
-type liveLook struct {
+// liveReader queries the xds-servers for a short time.
+type liveReader struct {
 	flags    *statusFlags
 	m        *management.Client
 	progress output.Progress
@@ -30,27 +30,27 @@ type liveLook struct {
 	mu      sync.Mutex
 	servers *collect.Servers
 	last    *summary.Live
-	asked   time.Time
-	problem string // why there is nothing of them
+	queried time.Time
+	problem string // why there is no live data
 }
 
-// ask returns what they know of tunnels with some ids, or of all; nil if they give no answer in time. With --watch an answer is good
-// for a while.
-func (l *liveLook) ask(ctx context.Context, ids ...string) *summary.Live {
+// ask returns live data of the tunnels with some ids, or of all tunnels without ids. It returns nil if no server
+// answers in time. With --watch an answer is reused for a while.
+func (l *liveReader) ask(ctx context.Context, ids ...string) *summary.Live {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flags.offline {
 		return nil
 	}
-	if !l.asked.IsZero() && time.Since(l.asked) < liveInterval/2 {
+	if !l.queried.IsZero() && time.Since(l.queried) < liveInterval/2 {
 		return l.last
 	}
-	l.progress.Say("asking the xds-servers …")
+	l.progress.Update("asking the xds-servers …")
 	defer l.progress.Done()
 	ctx, cancel := context.WithTimeout(ctx, liveTime)
 	defer cancel()
 	fleet, err := l.fleet(ctx, ids)
-	l.asked, l.last, l.problem = time.Now(), nil, ""
+	l.queried, l.last, l.problem = time.Now(), nil, ""
 	if err != nil {
 		l.problem = output.OneLine(err.Error())
 		return nil
@@ -62,7 +62,7 @@ func (l *liveLook) ask(ctx context.Context, ids ...string) *summary.Live {
 	return l.last
 }
 
-func (l *liveLook) fleet(ctx context.Context, ids []string) (collect.Fleet, error) {
+func (l *liveReader) fleet(ctx context.Context, ids []string) (collect.Fleet, error) {
 	if l.servers == nil {
 		servers, err := l.flags.Connect(ctx, l.m)
 		if err != nil {
@@ -71,14 +71,14 @@ func (l *liveLook) fleet(ctx context.Context, ids []string) (collect.Fleet, erro
 		l.servers = servers
 	}
 	fleet, err := l.servers.Fleet(ctx, ids...)
-	if err != nil { // the Pods may be others by now
+	if err != nil { // there may be other Pods by now
 		_ = l.servers.Close()
 		l.servers = nil
 	}
 	return fleet, err
 }
 
-func (l *liveLook) close() {
+func (l *liveReader) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.servers != nil {
@@ -86,7 +86,7 @@ func (l *liveLook) close() {
 	}
 }
 
-// clientCertificateEnd is when the client certificate of a kubeconfig ends.
+// clientCertificateEnd returns when the client certificate of a kubeconfig expires.
 func clientCertificateEnd(data []byte) (time.Time, bool) {
 	config, err := clientcmd.Load(data)
 	if err != nil || config.Contexts[config.CurrentContext] == nil {
@@ -107,11 +107,11 @@ func clientCertificateEnd(data []byte) (time.Time, bool) {
 	return leaf.NotAfter, true
 }
 
-// clusterPage is all that is known about one Cluster.
+// clusterPage shows everything about one Cluster.
 func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
 	return output.View{Data: r, Same: stateOf(r), Page: func(p *output.Page) {
 		p.Field("Cluster", output.Plain(r.Namespace+"/"+r.Cluster))
-		p.Field("State", output.Styled(moods[r.Health], string(r.Health)))
+		p.Field("State", output.Styled(healthStyles[r.Health], string(r.Health)))
 		p.Field("Mode", output.Plain(output.OrDash(r.Mode)))
 		p.Field("Hostname", output.Plain(output.OrDash(r.Hostname)))
 		if len(r.Names) > 1 {
@@ -141,7 +141,7 @@ func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
 	}}
 }
 
-// stateOf is what of a row does not change by time alone, nor with each measurement.
+// stateOf returns the parts of a row that change neither by time alone nor with each measurement.
 func stateOf(r *summary.Row) any {
 	same := []any{r.Health, r.Mode, r.Names, r.Server, r.ProxyURL, r.Connected, r.LetIn, output.OrDash(observed.TunnelsByGateway(r.Gateways)), r.LastChange}
 	for _, w := range r.Warnings {
@@ -170,7 +170,7 @@ func warnings(p *output.Page, r *summary.Row, now time.Time) {
 		if !w.Since.IsZero() {
 			since = " (for " + output.Age(w.Since, now) + ")"
 		}
-		p.Line(output.Plain("  "), output.Styled(moods[w.Weight], string(w.Weight)), output.Plain(" "+w.Reason+since+": "+w.Text))
+		p.Line(output.Plain("  "), output.Styled(healthStyles[w.Weight], string(w.Weight)), output.Plain(" "+w.Reason+since+": "+w.Text))
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package status is the command status: the fleet as a table, and one Cluster as a page. What is wrong with a Cluster is decided in
-// pkg/diagnose/summary.
+// Package status is the command status: the fleet as a table, and one Cluster as a page. pkg/diagnose/summary decides
+// what is wrong with a Cluster.
 package status
 
 import (
@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	// liveTime bounds how long status waits for xds-servers: it shows what objects say without them.
+	// liveTime bounds the wait for xds-servers. Without their answers status shows the state of the objects.
 	liveTime = 3 * time.Second
-	// liveInterval is how often --watch asks them again.
+	// liveInterval is the time between two queries of --watch.
 	liveInterval = 10 * time.Second
 )
 
-// statusFlags are the command line of status.
+// statusFlags are the flags of status.
 type statusFlags struct {
 	management.Flags
 	management.ServersFlags
@@ -41,7 +41,7 @@ type statusFlags struct {
 	offline bool
 }
 
-// Command is the command status.
+// Command returns the command status.
 func Command() *cobra.Command {
 	var f statusFlags
 	cmd := &cobra.Command{
@@ -71,15 +71,15 @@ It ends with exit code 1 if a Cluster is broken.`),
 	return cmd
 }
 
-// statusLook looks at the fleet, or one Cluster of it.
-type statusLook struct {
+// reader reads the fleet or one Cluster of it.
+type reader struct {
 	flags     *statusFlags
 	from      client.Reader
 	m         *management.Client
 	namespace string // empty: all
 	name      string // empty: all
-	live      *liveLook
-	health    summary.Health // the worst that was seen last
+	live      *liveReader
+	health    summary.Health // the worst health of the last view
 }
 
 func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
@@ -93,7 +93,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	l := &statusLook{flags: f, m: m, namespace: m.Namespace, live: &liveLook{flags: f, m: m, progress: output.NewProgress(cmd)}}
+	l := &reader{flags: f, m: m, namespace: m.Namespace, live: &liveReader{flags: f, m: m, progress: output.NewProgress(cmd)}}
 	if f.all {
 		l.namespace = ""
 	}
@@ -109,7 +109,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if f.Watch && !f.offline {
 		changes = output.Both(changes, output.Every(liveInterval))
 	}
-	if err := f.Show(cmd, l.look, changes); err != nil {
+	if err := f.Show(cmd, l.read, changes); err != nil {
 		return err
 	}
 	if l.health == summary.Broken && !f.Watch {
@@ -118,7 +118,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-func (l *statusLook) look(ctx context.Context) (output.View, error) {
+func (l *reader) read(ctx context.Context) (output.View, error) {
 	in, err := l.input(ctx)
 	if err != nil {
 		return output.View{}, err
@@ -138,8 +138,8 @@ func (l *statusLook) look(ctx context.Context) (output.View, error) {
 	return clusterPage(&fleet.Rows[0], l.live.problem, now), nil
 }
 
-// input reads the objects, and asks the xds-servers meanwhile.
-func (l *statusLook) input(ctx context.Context) (in summary.Input, err error) {
+// input reads the objects, and queries the xds-servers at the same time.
+func (l *reader) input(ctx context.Context) (in summary.Input, err error) {
 	if l.name != "" {
 		return l.inputOfOne(ctx)
 	}
@@ -155,7 +155,7 @@ func (l *statusLook) input(ctx context.Context) (in summary.Input, err error) {
 }
 
 // inputOfOne reads one Cluster, its Tunnel and its kubeconfig.
-func (l *statusLook) inputOfOne(ctx context.Context) (in summary.Input, err error) {
+func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	key := types.NamespacedName{Namespace: l.namespace, Name: l.name}
 	var cluster clusterv1.Cluster
 	var tunnel v1alpha1.Tunnel
@@ -174,7 +174,8 @@ func (l *statusLook) inputOfOne(ctx context.Context) (in summary.Input, err erro
 		in.Live = l.live.ask(ctx, tunnel.HeldID())
 	}
 	var secret corev1.Secret
-	if l.m.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &secret) == nil { // who may not read it does not see its end
+	// without permission its expiry is not shown
+	if l.m.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &secret) == nil {
 		if end, ok := clientCertificateEnd(secret.Data[kubeconfig.Key]); ok {
 			in.Kubeconfigs = map[types.NamespacedName]time.Time{key: end}
 		}
@@ -182,8 +183,8 @@ func (l *statusLook) inputOfOne(ctx context.Context) (in summary.Input, err erro
 	return in, nil
 }
 
-// moods are how health looks.
-var moods = map[summary.Health]output.Style{summary.OK: output.StyleGood, summary.Warning: output.StyleWarning, summary.Broken: output.StyleBad, summary.Unknown: output.StyleFaint, summary.Waiting: output.StyleFaint}
+// healthStyles are the styles of health.
+var healthStyles = map[summary.Health]output.Style{summary.OK: output.StyleGood, summary.Warning: output.StyleWarning, summary.Broken: output.StyleBad, summary.Unknown: output.StyleFaint, summary.Waiting: output.StyleFaint}
 
 func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "STATE", "MODE", "HOSTNAME", "EDGES", "TUNNELS", "RTT~", "CHANGED~", "EXPIRES~", "AGE+~", "SERVER+", "WARNING")}
@@ -200,7 +201,7 @@ func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 		if len(r.Expiries) > 0 {
 			expires = output.Left(r.Expiries[0].NotAfter, now)
 		}
-		t.Add(r.Namespace+"/"+r.Cluster, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Styled(moods[r.Health], string(r.Health)), output.Plain(output.OrDash(r.Mode)), output.Plain(output.OrDash(r.Hostname)),
+		t.Add(r.Namespace+"/"+r.Cluster, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Styled(healthStyles[r.Health], string(r.Health)), output.Plain(output.OrDash(r.Mode)), output.Plain(output.OrDash(r.Hostname)),
 			output.Plain(fmt.Sprintf("%d/%d", r.Connected, r.LetIn)), output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))), output.Plain(roundTrip(r.RTT)), output.Plain(output.Age(r.LastChange, now)), output.Plain(expires),
 			output.Plain(output.Age(r.Created, now)), output.Plain(output.OrDash(r.Server)), output.Plain(warning))
 	}
@@ -218,7 +219,7 @@ func summaryLines(s summary.Summary, problem string) []output.Line {
 		what summary.Health
 	}{{s.Broken, summary.Broken}, {s.Unknown, summary.Unknown}, {s.Warning, summary.Warning}, {s.Waiting, summary.Waiting}, {s.OK, summary.OK}} {
 		if part.n > 0 || part.what == summary.OK {
-			first = append(first, output.Plain(" "), output.Styled(moods[part.what], fmt.Sprintf("%d %s", part.n, part.what)))
+			first = append(first, output.Plain(" "), output.Styled(healthStyles[part.what], fmt.Sprintf("%d %s", part.n, part.what)))
 		}
 	}
 	first = append(first, output.Plain(fmt.Sprintf("; %d of %d edges connected, %d tunnels", s.EdgesConnected, s.Edges, s.Tunnels)))
@@ -242,7 +243,7 @@ func roundTrip(m observed.Millis) string {
 	return fmt.Sprintf("%.0fms", float64(m))
 }
 
-// sortedConditions are in the order in which the program knows them, the sum first.
+// sortedConditions returns the conditions in the program's order, the summary first.
 func sortedConditions(r *summary.Row) []string {
 	var all []string
 	for _, c := range r.Conditions {

@@ -1,5 +1,6 @@
-// Package fleet is what benchmarks with many workload clusters stand on: an installation with real programs (test/lab), without Cluster
-// API's managers, and synthetic edges (test/synthetic) with certificates of its CA, behind each an apiserver in memory.
+// Package fleet is the base of benchmarks with many workload clusters: an installation with real programs (test/lab),
+// without Cluster API's managers, and synthetic edges (test/synthetic). The edges have certificates of the
+// installation's CA, and each has an in-memory apiserver behind it.
 package fleet
 
 import (
@@ -32,26 +33,27 @@ import (
 const Domain = model.TunnelDomain("tunnels.example.test")
 
 const (
-	// connecting is how many edges wait for a TCP connection at a time: each holds a thread of this process.
+	// connecting is how many edges open a TCP connection at the same time. Each holds a thread of this process.
 	connecting = 256
-	// look is how often Tunnels are counted.
-	look = 200 * time.Millisecond
-	// lifetime is that of certificates: longer than any benchmark.
+	// pollInterval is the time between two counts of Tunnels.
+	pollInterval = 200 * time.Millisecond
+	// lifetime of certificates is longer than any benchmark.
 	lifetime = 12 * time.Hour
 )
 
-// World is an installation with synthetic edges. It must be closed.
+// World is an installation with synthetic edges. The caller must close it.
 type World struct {
 	*lab.Lab
-	Roots *x509.CertPool // with the installation's CA alone
+	Roots *x509.CertPool // contains only the installation's CA
 	CA    *certs.CA
 	API   *synthetic.API
 	Fleet *synthetic.Fleet
 	key   *ecdsa.PrivateKey // of all leaves
 }
 
-// New starts an installation, and a fleet without edges, each of which will keep so many tunnels. Serving is the certificate of the
-// apiserver; nil: one of the installation's CA, for the name kubernetes.
+// New starts an installation and a fleet without edges. Each edge that is added later keeps the given number of
+// tunnels. serving is the certificate of the workload apiservers; if it is nil, the installation's CA issues one for
+// the name kubernetes.
 func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, err error) {
 	l, err := lab.New(ctx, lab.Options{Lean: true, TunnelDomain: string(Domain), LogLevel: "warn"})
 	if err != nil {
@@ -88,7 +90,7 @@ func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, 
 	return w, err
 }
 
-// Close ends everything.
+// Close stops everything.
 func (w *World) Close(ctx context.Context) {
 	if w.Fleet != nil {
 		_ = w.Fleet.Close()
@@ -99,7 +101,7 @@ func (w *World) Close(ctx context.Context) {
 	w.Lab.Close(context.WithoutCancel(ctx))
 }
 
-// readCA takes the key of the installation's CA, as its administrator can.
+// readCA reads the key of the installation's CA, as an administrator can.
 func (w *World) readCA(ctx context.Context) (err error) {
 	secret := &corev1.Secret{}
 	key := types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName}
@@ -115,7 +117,7 @@ func (w *World) readCA(ctx context.Context) (err error) {
 	return err
 }
 
-// Leaf issues a certificate. All have one key.
+// Leaf issues a certificate. All certificates have the same key.
 func (w *World) Leaf(leaf certs.Leaf) (*tls.Certificate, error) {
 	identity, err := w.Identity(leaf)
 	if err != nil {
@@ -125,7 +127,7 @@ func (w *World) Leaf(leaf certs.Leaf) (*tls.Certificate, error) {
 	return &certificate, nil
 }
 
-// Identity is Leaf in the form in which it can be written to files.
+// Identity is Leaf in a form that can be written to files.
 func (w *World) Identity(leaf certs.Leaf) (certs.Identity, error) {
 	leaf.NotBefore, leaf.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(lifetime)
 	chain, err := w.CA.Issue(w.key.Public(), leaf)
@@ -135,7 +137,7 @@ func (w *World) Identity(leaf certs.Leaf) (certs.Identity, error) {
 	return certs.NewIdentity(chain, w.key)
 }
 
-// Edge adds an edge of a tunnel, which doesn't dial yet.
+// Edge adds an edge of a tunnel. It does not dial yet.
 func (w *World) Edge(id string) (*synthetic.Edge, error) {
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}
 	certificate, err := w.Leaf(certs.Leaf{CommonName: edge.Node, DNSNames: Domain.DNSNames(edge), Server: true, Client: true})
@@ -145,7 +147,7 @@ func (w *World) Edge(id string) (*synthetic.Edge, error) {
 	return w.Fleet.Add(synthetic.Spec{Node: edge.Node, ID: id, Certificate: certificate}), nil
 }
 
-// Create creates objects in the management cluster. Those that are there already stay as they are.
+// Create creates objects in the management cluster. Existing objects are not changed.
 func (w *World) Create(ctx context.Context, objects ...client.Object) error {
 	for _, object := range objects {
 		if err := w.Management.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -155,16 +157,16 @@ func (w *World) Create(ctx context.Context, objects ...client.Object) error {
 	return nil
 }
 
-// CreateNamespace creates a namespace there.
+// CreateNamespace creates a namespace in the management cluster.
 func (w *World) CreateNamespace(ctx context.Context, name string) error {
 	return w.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// Tunnels waits until so many Clusters of a namespace have a Tunnel, and returns those, by name, with their ids.
+// Tunnels waits until n Clusters of a namespace have a Tunnel. It returns the ids of the Tunnels by name.
 func (w *World) Tunnels(ctx context.Context, namespace string, n int, timeout time.Duration) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for most := 0; ; {
 		count, err := w.count(ctx, namespace)
@@ -182,7 +184,8 @@ func (w *World) Tunnels(ctx context.Context, namespace string, n int, timeout ti
 	}
 }
 
-// count asks for one of the Tunnels, and how many more there are: to list thousands would be work for the apiserver that is measured.
+// count lists one Tunnel and reads the number of the remaining ones: listing thousands would load the apiserver that is
+// measured.
 func (w *World) count(ctx context.Context, namespace string) (int, error) {
 	var one metav1.PartialObjectMetadataList
 	one.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TunnelList"))

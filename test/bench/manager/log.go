@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What the manager says: when (klog's form, to the microsecond), what, and of which Cluster.
+// The manager's log lines: the time (in klog's format, to the microsecond), the event and the Cluster.
 var (
 	clusterOf  = regexp.MustCompile(` Cluster="([^"]+)"`)
 	durationOf = regexp.MustCompile(` duration="([^"]+)"`)
@@ -27,25 +27,25 @@ const (
 	klogTime      = "20060102 15:04:05.000000"
 )
 
-// probe is one that succeeded.
+// probe is a successful probe.
 type probe struct {
 	began time.Time
 	took  time.Duration
 }
 
-// follower reads a manager's log as it grows.
+// follower reads a manager's log while it grows.
 type follower struct {
 	path      string
 	file      *os.File
 	lines     *bufio.Reader
 	rest      string
-	connected map[string]time.Duration // by Cluster, how long it took
-	began     map[string]time.Time     // probes that go on
+	connected map[string]time.Duration // by Cluster, the time that connecting took
+	began     map[string]time.Time     // probes in progress
 	probes    []probe
 	failed    int
 }
 
-// read takes in what has been written since.
+// read parses the lines that were written since the last call.
 func (f *follower) read() error {
 	if f.file == nil {
 		file, err := os.Open(f.path)
@@ -61,7 +61,7 @@ func (f *follower) read() error {
 		line, err := f.lines.ReadString('\n')
 		f.rest += line
 		if errors.Is(err, io.EOF) {
-			return nil // a line may not be whole yet
+			return nil // the last line may be incomplete
 		}
 		if err != nil {
 			return fmt.Errorf("reading the manager's log: %w", err)
@@ -103,7 +103,7 @@ func (f *follower) take(line string) error {
 	return nil
 }
 
-// written is when klog wrote a line: I1231 23:59:59.123456, without a year, in local time.
+// written parses the time of a klog line: I1231 23:59:59.123456, without a year, in local time.
 func written(line string) (time.Time, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 2 || len(fields[0]) != 5 {

@@ -1,10 +1,10 @@
-// Package manager compares Cluster API's core manager with its ClusterCache over tunnels and over direct connections. The manager is the
-// real program, as are all of Fairlead's; edges and apiservers are synthetic (test/bench/fleet), and the apiservers are the same ones for
-// both: what differs is the kubeconfig alone. In go rounds in which the two take turns, out come the times to connect, those of probes,
-// and memory.
+// Package manager compares Cluster API's core manager, with its ClusterCache, over tunnels and over direct connections.
+// The manager and all programs of Fairlead are real. Edges and apiservers are synthetic (test/bench/fleet); both
+// subjects use the same apiservers, so that only the kubeconfigs differ. Its input is a number of rounds, each of which
+// measures both subjects. Its output is the times to connect, the times of probes, and memory.
 //
-// Trade-offs. The manager is started anew for each turn, for the Clusters of one namespace. Its figures come from its log, in which it
-// says how long connecting took, and when a probe began and succeeded.
+// Trade-offs: each turn starts a new manager for the Clusters of one namespace. The figures come from the manager's
+// log, which reports how long connecting took, and when a probe began and succeeded.
 package manager
 
 import (
@@ -20,22 +20,22 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// SizeEnv is how many workload clusters there are each way, instead of the usual number.
+// SizeEnv is the environment variable that overrides the number of workload clusters of each subject.
 const SizeEnv = "MANAGER_CLUSTERS"
 
 const (
 	usualSize, quickSize = 1_000, 50
-	// interval is that of ClusterCache between two probes; each round looks at three of each workload cluster.
+	// interval is ClusterCache's time between two probes. Each round measures three probes of each workload cluster.
 	interval = 10 * time.Second
 	probing  = 3 * interval
-	// patience bounds what does not depend on the size, patienceEach what does.
+	// patience bounds waits that do not depend on the size, and patienceEach, for each workload cluster, waits that do.
 	patience, patienceEach = 2 * time.Minute, 250 * time.Millisecond
 )
 
-// ways are the subjects: the namespace of their Clusters.
-var ways = []string{"direct", "fairlead"}
+// subjects are the names of the two connections that are compared, and of the namespaces of their Clusters.
+var subjects = []string{"direct", "fairlead"}
 
-// Run measures both ways in turns, in one installation.
+// Run measures both subjects in turn in one installation.
 func Run(ctx context.Context, log *record.Log, o record.Options) error {
 	size := o.Rounds(usualSize, quickSize)
 	if text := os.Getenv(SizeEnv); text != "" {
@@ -59,36 +59,36 @@ func Run(ctx context.Context, log *record.Log, o record.Options) error {
 	}
 	all := map[string]*turns{}
 	for round := range rounds {
-		for _, way := range ways {
-			one, err := w.turn(ctx, way, round)
+		for _, subject := range subjects {
+			one, err := w.turn(ctx, subject, round)
 			if err != nil {
-				return w.kept(fmt.Errorf("measuring the manager, %s: %w", way, err))
+				return w.kept(fmt.Errorf("measuring the manager, %s: %w", subject, err))
 			}
-			if all[way] == nil {
-				all[way] = &turns{}
+			if all[subject] == nil {
+				all[subject] = &turns{}
 			}
-			all[way].add(one)
-			o.Printf("round %d, %-8s %s", round, way, one)
+			all[subject].add(one)
+			o.Printf("round %d, %-8s %s", round, subject, one)
 		}
 	}
-	for _, way := range ways {
-		all[way].record(log, way, size)
+	for _, subject := range subjects {
+		all[subject].record(log, subject, size)
 	}
 	return nil
 }
 
-// kept adds to an error where the logs are.
+// kept adds the folder of the logs to an error.
 func (w *world) kept(err error) error {
 	logs, keeping := w.KeepLogs()
 	return errors.Join(fmt.Errorf("%w; logs are in %s", err, logs), keeping)
 }
 
-// turn runs a manager for the Clusters of one way, from its start until each was probed a few times.
-func (w *world) turn(ctx context.Context, way string, round int) (turn, error) {
-	name := fmt.Sprintf("manager-%s-%d", way, round)
+// turn runs a manager for the Clusters of one subject, from its start until each Cluster has been probed a few times.
+func (w *world) turn(ctx context.Context, subject string, round int) (turn, error) {
+	name := fmt.Sprintf("manager-%s-%d", subject, round)
 	begin := time.Now()
-	// The level is that of the two lines about each probe.
-	process, err := w.StartManager(ctx, name, way, "--vmodule=cluster_accessor=6")
+	// This level logs both lines of each probe.
+	process, err := w.StartManager(ctx, name, subject, "--vmodule=cluster_accessor=6")
 	if err != nil {
 		return turn{}, err
 	}

@@ -8,18 +8,18 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// turn is what one run of a manager shows.
+// turn holds the figures of one run of a manager.
 type turn struct {
 	allConnected time.Duration // from the start of the program
 	connects     []time.Duration
-	probes       []time.Duration // that began after all were connected
-	failures     int             // to connect, and of probes
-	memory       uint64          // bytes
-	cpu          time.Duration   // while it probes
+	probes       []time.Duration // that began after all Clusters were connected
+	failures     int             // of connecting and of probes
+	memory       uint64          // in bytes
+	cpu          time.Duration   // during the probes
 	connections  int
 }
 
-// take takes over what a log says; of probes only those since a time.
+// take adds the figures of a log, and of the probes since a time.
 func (t *turn) take(f *follower, since time.Time, memory uint64, cpu time.Duration) {
 	for _, d := range f.connected {
 		t.connects = append(t.connects, d)
@@ -40,7 +40,7 @@ func (t turn) String() string {
 		len(probes), record.Median(probes), record.Quantile(probes, .99), t.failures, float64(t.memory)/1e6, t.cpu, probing)
 }
 
-// turns are the figures of one way over all rounds, one sample each.
+// turns holds the figures of one subject over all rounds, one sample for each round.
 type turns struct {
 	all, connect50, connect99, probe50, probe99, failures, memory, cpu []float64
 }
@@ -55,7 +55,7 @@ func (t *turns) add(one turn) {
 	t.cpu = append(t.cpu, float64(one.cpu)/float64(time.Millisecond)/probing.Seconds())
 }
 
-func (t *turns) record(log *record.Log, way string, size int) {
+func (t *turns) record(log *record.Log, subject string, size int) {
 	for _, r := range []struct {
 		name, unit string
 		samples    []float64
@@ -69,7 +69,7 @@ func (t *turns) record(log *record.Log, way string, size int) {
 		{"memory", "MB", t.memory},
 		{"CPU", "ms/s", t.cpu},
 	} {
-		log.Add(record.Result{Name: r.name, Subject: way, Unit: r.unit, Samples: r.samples, Params: map[string]string{"clusters": strconv.Itoa(size)}})
+		log.Add(record.Result{Name: r.name, Subject: subject, Unit: r.unit, Samples: r.samples, Params: map[string]string{"clusters": strconv.Itoa(size)}})
 	}
 }
 

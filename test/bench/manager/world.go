@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// tunnels is how many each edge has, the usual number.
+	// tunnels is how many tunnels each edge has, the default.
 	tunnels = 2
-	// creating is how many Clusters are created at a time.
+	// creating is how many Clusters are created at the same time.
 	creating = 16
 )
 
-// directAddress is where the apiserver of all workload clusters is reached without a tunnel.
+// directAddress is the address of the apiserver of all workload clusters without a tunnel.
 var directAddress = netip.MustParseAddrPort("10.111.2.10:9443")
 
-// world is an installation with Clusters in two namespaces, named as the ways.
+// world is an installation with Clusters in two namespaces, which are named like the subjects.
 type world struct {
 	*fleet.World
 	size      int
@@ -63,7 +63,7 @@ func newWorld(ctx context.Context, size int) (*world, error) {
 	return &world{base, size, authority}, nil
 }
 
-// prepare makes all Clusters and edges. Those with tunnels get their kubeconfigs from Fairlead.
+// prepare creates all Clusters and edges. Clusters with tunnels get their kubeconfigs from Fairlead.
 func (w *world) prepare(ctx context.Context) error {
 	if err := w.Network.ConnectDirectly(ctx); err != nil {
 		return err
@@ -73,8 +73,8 @@ func (w *world) prepare(ctx context.Context) error {
 		return fmt.Errorf("listening for direct connections: %w", err)
 	}
 	w.API.Serve(listener)
-	for _, way := range ways {
-		if err := w.createAll(ctx, way); err != nil {
+	for _, subject := range subjects {
+		if err := w.createAll(ctx, subject); err != nil {
 			return err
 		}
 	}
@@ -98,22 +98,22 @@ func (w *world) prepare(ctx context.Context) error {
 	return w.waitKubeconfigs(up)
 }
 
-// createAll makes the Clusters of one way, ready to be connected to.
-func (w *world) createAll(ctx context.Context, way string) error {
+// createAll creates the Clusters of one subject, so that a manager can connect to them.
+func (w *world) createAll(ctx context.Context, subject string) error {
 	group, bounded := errgroup.WithContext(ctx)
 	group.SetLimit(creating)
 	for i := range w.size {
 		group.Go(func() error {
-			// Credentials of its own keep client-go from sharing connections between workload clusters.
+			// Separate credentials keep client-go from sharing connections between workload clusters.
 			admin, err := w.authority.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
 			if err != nil {
 				return err
 			}
 			spec := lab.ClusterSpec{
-				Name: fmt.Sprintf("c%05d", i), Namespace: way, Labels: map[string]string{},
-				APIServer: &kube.APIServer{Name: way, CA: w.authority, Admin: admin, Endpoint: directAddress},
+				Name: fmt.Sprintf("c%05d", i), Namespace: subject, Labels: map[string]string{},
+				APIServer: &kube.APIServer{Name: subject, CA: w.authority, Admin: admin, Endpoint: directAddress},
 			}
-			if way == "fairlead" {
+			if subject == "fairlead" {
 				spec.Labels, spec.Mode = nil, v1alpha1.KubeconfigModeSNI
 			}
 			c, err := w.CreateCluster(bounded, spec)
@@ -126,7 +126,7 @@ func (w *world) createAll(ctx context.Context, way string) error {
 	return group.Wait()
 }
 
-// waitKubeconfigs waits until all kubeconfigs of Clusters with tunnels lead to the gateway.
+// waitKubeconfigs waits until the kubeconfigs of all Clusters with tunnels lead to the gateway.
 func (w *world) waitKubeconfigs(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

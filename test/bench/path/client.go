@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// client speaks HTTP/1.1 over TLS with the apiserver through a subject. Connections are kept and used again, each by one request at
-// a time.
+// client sends HTTP/1.1 over TLS to the apiserver through a subject. It keeps connections open and reuses them, for one
+// request at a time.
 type client struct {
 	transport *http.Transport
 }
@@ -46,7 +46,7 @@ func clientTLS(p *place) (*tls.Config, error) {
 
 func (c *client) close() { c.transport.CloseIdleConnections() }
 
-// open sends a request and returns its answer's body.
+// open sends a request and returns the body of the answer.
 func (c *client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName+path, nil)
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 	return response.Body, nil
 }
 
-// get reads a whole answer.
+// get sends a request and reads the whole answer.
 func (c *client) get(ctx context.Context, path string) error {
 	body, err := c.open(ctx, path)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *client) get(ctx context.Context, path string) error {
 	return err
 }
 
-// stream downloads without an end, and counts, until the context ends.
+// stream downloads and counts bytes until the context ends.
 func (c *client) stream(ctx context.Context, bytes *atomic.Int64) error {
 	const endless = "/bytes/1000000000000"
 	buffer := make([]byte, 128<<10)
@@ -96,8 +96,8 @@ func (c *client) stream(ctx context.Context, bytes *atomic.Int64) error {
 	return nil
 }
 
-// latencies asks for something small again and again, one request after the other, and returns how long each took, in ms. The first
-// is for the connection and doesn't count.
+// latencies sends small requests, one after the other, and returns how long each took, in ms. The first request, which
+// opens the connection, is not counted.
 func (c *client) latencies(ctx context.Context, span time.Duration) ([]float64, error) {
 	if err := c.get(ctx, "/small"); err != nil {
 		return nil, err

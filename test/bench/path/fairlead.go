@@ -26,8 +26,8 @@ import (
 
 const domain model.TunnelDomain = "tunnels.example.com"
 
-// fairlead starts a gateway's and an edge's Envoy with what pkg/envoy makes for them. Their agents are played, for they
-// have no part in the way of the data: they give certificates.
+// fairlead starts the Envoys of a gateway and an edge with the configuration of pkg/envoy. Their agents are not on the
+// data path, so this process simulates them: it serves the certificates.
 func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	ca, err := certs.NewCA("bench", time.Now(), 24*time.Hour)
 	if err != nil {
@@ -55,7 +55,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	node := model.NewNodeName()
-	dial := envoy.EdgeDial{Near: 2*l.delay < envoy.NearBelow} // as an agent finds out from the round trip
+	dial := envoy.EdgeDial{Near: 2*l.delay < envoy.NearBelow} // an agent determines this from the measured round trip
 	edge := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial), envoy.EdgeClusters(inst, wc, node, dial))
 	if err := s.envoy(ctx, p, ca, "edge", edge, model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}); err != nil {
 		return err
@@ -64,7 +64,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	return nil
 }
 
-// fleet is an installation of one gateway and one workload cluster.
+// fleet returns an installation with one gateway and one workload cluster.
 func fleet(public, apiserver string) (model.Installation, model.WorkloadCluster, error) {
 	at, err1 := model.ParseEndpoint(public)
 	to, err2 := model.ParseEndpoint(apiserver)
@@ -75,7 +75,7 @@ func fleet(public, apiserver string) (model.Installation, model.WorkloadCluster,
 	return inst, wc, errors.Join(err1, err2, err3)
 }
 
-// envoy starts one with its played agent, and returns when it is live.
+// envoy starts an Envoy with its simulated agent, and returns when it is live.
 func (s *subject) envoy(ctx context.Context, p *place, ca *certs.CA, name string, bootstrap *bootstrapv3.Bootstrap, self model.Subject) error {
 	dir := filepath.Join(s.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -106,7 +106,7 @@ func (s *subject) envoy(ctx context.Context, p *place, ca *certs.CA, name string
 	}, envoyd)
 }
 
-// serveSecrets plays the agent of the Envoy in a folder.
+// serveSecrets simulates the agent of the Envoy in a folder.
 func (s *subject) serveSecrets(ca *certs.CA, dir string, self model.Subject) error {
 	key, err := certs.NewKey()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// forwarder is an Envoy that passes TCP on.
+// forwarder starts one Envoy that forwards TCP.
 func forwarder(ctx context.Context, p *place, s *subject, l link) error {
 	at, err := ports(1)
 	if err != nil {
@@ -21,7 +21,8 @@ func forwarder(ctx context.Context, p *place, s *subject, l link) error {
 	return s.forward(ctx, p, "envoy", at[0], to, "", "")
 }
 
-// pair are two Envoys that pass TCP on with mutual TLS between them: the least that two processes of Envoy's and one layer of TLS cost.
+// pair starts two Envoys that forward TCP with mutual TLS between them: the minimum cost of two Envoy processes and one
+// layer of TLS.
 func pair(ctx context.Context, p *place, s *subject, l link) error {
 	at, err := ports(2)
 	if err != nil {
@@ -49,7 +50,7 @@ func pair(ctx context.Context, p *place, s *subject, l link) error {
 	return s.forward(ctx, p, "near", at[0], between, "", client)
 }
 
-// forward starts an Envoy that listens at an address and passes on to another, each with a transport socket or none.
+// forward starts an Envoy that listens at one address and forwards to another, each with or without a transport socket.
 func (s *subject) forward(ctx context.Context, p *place, name, at, to, server, client string) error {
 	config := fmt.Sprintf(`static_resources:
   listeners:

@@ -12,10 +12,10 @@ import (
 
 var latencyUnits = map[string]string{"p50": "ms", "p99": "ms", "p99.9": "ms"}
 
-// latency is that of small requests on an open connection: while nothing else happens, and while 1 GB after the other is downloaded
-// by a second connection.
+// latency measures small requests on an open connection, first without other traffic, and then while a second
+// connection downloads 1 GB after the other.
 func latency(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	subjects, err := beginAll(ctx, p, options, link{}, ways(options))
+	subjects, err := beginAll(ctx, p, options, link{}, contenders(options))
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func latency(ctx context.Context, p *place, log *record.Log, options record.Opti
 	return nil
 }
 
-// quantiles are those of small requests for a while, by the names of latencyUnits.
+// quantiles measures small requests for a while, and returns the quantiles of latencyUnits.
 func quantiles(ctx context.Context, p *place, s *subject, span time.Duration) (map[string]float64, error) {
 	client, err := newClient(p, s)
 	if err != nil {
@@ -73,7 +73,7 @@ func quantiles(ctx context.Context, p *place, s *subject, span time.Duration) (m
 	return map[string]float64{"p50": record.Quantile(took, 0.5), "p99": record.Quantile(took, 0.99), "p99.9": record.Quantile(took, 0.999)}, nil
 }
 
-// busy downloads by some connections until it is stopped, and returns when bytes come.
+// busy downloads with several connections until it is stopped. It returns when bytes arrive.
 func busy(ctx context.Context, p *place, s *subject, streams int) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var bytes atomic.Int64
@@ -99,9 +99,10 @@ func busy(ctx context.Context, p *place, s *subject, streams int) (stop func(), 
 	return stop, nil
 }
 
-// connections are new ones, each with its TLS handshake and one small request, of eight clients at a time.
+// connections measures new connections, each with a TLS handshake and one small request, from eight clients at the same
+// time.
 func connections(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	subjects, err := beginAll(ctx, p, options, link{}, ways(options))
+	subjects, err := beginAll(ctx, p, options, link{}, contenders(options))
 	if err != nil {
 		return err
 	}
@@ -142,7 +143,7 @@ func dials(ctx context.Context, p *place, s *subject, span time.Duration) (map[s
 	return map[string]float64{"new connections": float64(done.Load()) / time.Since(begin).Seconds()}, drainErrors(errs)
 }
 
-// once dials, asks for something small and closes.
+// once dials, sends a small request and closes the connection.
 func once(ctx context.Context, s *subject, config *tls.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

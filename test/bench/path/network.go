@@ -10,13 +10,14 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// each starts all ways over one link, and measures them in turn; in a quick run those that matter most.
+// each starts all contenders over one link and measures them in turn. A quick run measures only the most important
+// ones.
 func each(ctx context.Context, p *place, log *record.Log, options record.Options, l link, rounds int, units, params map[string]string,
 	measure func(ctx context.Context, s *subject) (map[string]float64, error),
 ) error {
-	compared := ways(options)
+	compared := contenders(options)
 	if options.Quick {
-		compared = slices.DeleteFunc(compared, func(w way) bool { return slices.Contains(onlyInFull, w.name) })
+		compared = slices.DeleteFunc(compared, func(w contender) bool { return slices.Contains(onlyInFull, w.name) })
 	}
 	subjects, err := beginAll(ctx, p, options, l, compared)
 	if err != nil {
@@ -31,8 +32,8 @@ func each(ctx context.Context, p *place, log *record.Log, options record.Options
 	return nil
 }
 
-// roundTrips have delays between edge and gateway, or between client and apiserver where the connection is direct: throughput of one
-// stream, and latency of a small request.
+// roundTrips adds delays between edge and gateway, or between client and apiserver for the direct connection. It
+// measures the throughput of one stream and the latency of a small request.
 func roundTrips(ctx context.Context, p *place, log *record.Log, options record.Options) error {
 	trips := []int{1, 20, 50, 100, 200}
 	if options.Quick {
@@ -56,7 +57,8 @@ func roundTrips(ctx context.Context, p *place, log *record.Log, options record.O
 	return nil
 }
 
-// uplinks are slow ways from edge to gateway: a request on a new connection while four downloads fill it.
+// uplinks limits the bandwidth from edge to gateway, and measures a request on a new connection while four downloads
+// fill it.
 func uplinks(ctx context.Context, p *place, log *record.Log, options record.Options) error {
 	const (
 		downloads = 4
@@ -75,7 +77,7 @@ func uplinks(ctx context.Context, p *place, log *record.Log, options record.Opti
 					return nil, err
 				}
 				defer stop()
-				pause(ctx, 3*time.Second) // until every buffer is full
+				pause(ctx, 3*time.Second) // until all buffers are full
 				return fresh(ctx, p, s)
 			})
 		if err != nil {
@@ -85,7 +87,7 @@ func uplinks(ctx context.Context, p *place, log *record.Log, options record.Opti
 	return nil
 }
 
-// fresh is how long a request takes on a connection of its own.
+// fresh measures a request on a new connection.
 func fresh(ctx context.Context, p *place, s *subject) (map[string]float64, error) {
 	config, err := clientTLS(p)
 	if err != nil {
@@ -102,10 +104,10 @@ func fresh(ctx context.Context, p *place, s *subject) (map[string]float64, error
 	return map[string]float64{"fresh request": record.Median(took), "slowest fresh request": record.Quantile(took, 1)}, nil
 }
 
-// idle counts what goes between an edge and a gateway when nobody has a connection.
+// idle counts the bytes between an edge and a gateway without client connections.
 func idle(ctx context.Context, p *place, log *record.Log, options record.Options) error {
 	span := time.Duration(options.Rounds(120, 20)) * time.Second
-	subjects, err := beginAll(ctx, p, options, link{delay: time.Microsecond}, ways(options)[1:2])
+	subjects, err := beginAll(ctx, p, options, link{delay: time.Microsecond}, contenders(options)[1:2])
 	if err != nil {
 		return err
 	}

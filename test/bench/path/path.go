@@ -1,5 +1,6 @@
-// Package path measures the way of the data: real Envoys with the configuration of pkg/envoy and real certificates, against a direct
-// connection and against peers, in turn in one run. Each figure comes with its ratio to the direct connection of the same round.
+// Package path measures the data path: real Envoys with the configuration of pkg/envoy and real certificates, compared
+// with a direct connection and with peers, in turn in one run. Each figure comes with its ratio to the direct
+// connection in the same round.
 package path
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// benchmark is one of the suite, for Options.Only.
+// benchmark is one benchmark of the suite. Options.Only selects it by its name.
 type benchmark struct {
 	name string
 	run  func(ctx context.Context, p *place, log *record.Log, options record.Options) error
@@ -28,7 +29,7 @@ var benchmarks = []benchmark{
 	{"idle", idle},
 }
 
-// Run runs the benchmarks that the options name. One that fails does not keep the others from running.
+// Run runs the selected benchmarks. If one fails, the others still run.
 func Run(ctx context.Context, log *record.Log, options record.Options) error {
 	p, err := newPlace(ctx)
 	if err != nil {

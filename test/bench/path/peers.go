@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 )
 
-// peers are what others have built for the same, and proxies that need to be dialled themselves: as far as any can come. HAProxy and
-// the lone Envoy encrypt nothing, and their link is between them and the apiserver. The pair has a connection with TLS for each of a
-// client's, in which nothing is shared.
-var peers = []way{
+// peers are comparable projects, and proxies that must be able to dial the apiserver, as an upper bound. HAProxy and
+// the single Envoy do not encrypt, and their link is between them and the apiserver. The pair of Envoys opens a TLS
+// connection for each connection of a client, and shares nothing between them.
+var peers = []contender{
 	{"remotedialer", remotedialer},
 	{"konnectivity", konnectivity},
 	{"rathole", rathole},
@@ -25,10 +25,11 @@ var peers = []way{
 	{"2 envoys (TLS)", pair},
 }
 
-// onlyInFull are those that a quick run measures only where it takes no long time: an old way, and the limits that are no tunnels.
+// onlyInFull are the peers that a quick run measures only where that is fast: an old peer, and the upper bounds that
+// are not tunnels.
 var onlyInFull = []string{"ssh", "haproxy (forward)", "envoy (forward)", "2 envoys (TLS)"}
 
-// peer is a program of tools/bench.
+// peer returns the path of a program of tools/bench.
 func (p *place) peer(name string) (string, error) {
 	path := filepath.Join(p.bin, "peers", name)
 	if _, err := os.Stat(path); err != nil {
@@ -37,7 +38,7 @@ func (p *place) peer(name string) (string, error) {
 	return path, nil
 }
 
-// ports are free ones of 127.0.0.1.
+// ports returns addresses of 127.0.0.1 with free ports.
 func ports(n int) ([]string, error) {
 	var all []string
 	for range n {
@@ -52,7 +53,7 @@ func ports(n int) ([]string, error) {
 
 func (p *place) file(name string) string { return filepath.Join(p.dir, name) }
 
-// remotedialer is Rancher's: connections become messages in one WebSocket over TLS.
+// remotedialer starts Rancher's remotedialer, in which connections become messages in one WebSocket over TLS.
 func remotedialer(ctx context.Context, p *place, s *subject, l link) error {
 	program, err := p.peer("remotedialer")
 	if err != nil {
@@ -71,7 +72,8 @@ func remotedialer(ctx context.Context, p *place, s *subject, l link) error {
 	return err
 }
 
-// konnectivity is Kubernetes' own: gRPC over mutual TLS; clients ask the server by CONNECT on a Unix socket.
+// konnectivity starts Kubernetes' Konnectivity: gRPC over mutual TLS. Clients send CONNECT to the server on a Unix
+// socket.
 func konnectivity(ctx context.Context, p *place, s *subject, l link) error {
 	server, err1 := p.peer("konnectivity-server")
 	agent, err2 := p.peer("konnectivity-agent")
@@ -96,7 +98,7 @@ func port(address string) string {
 	return p
 }
 
-// connect asks a proxy on a Unix socket for a connection to an address.
+// connect requests a connection to an address from a proxy on a Unix socket.
 func connect(ctx context.Context, socket, to string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -105,7 +107,7 @@ func connect(ctx context.Context, socket, to string) (net.Conn, error) {
 	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", to, to); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	// Nothing follows the answer before the client has spoken, so nothing is lost in this reader.
+	// Nothing follows the answer before the client sends, so this reader cannot lose anything.
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("CONNECT %s: %s", to, response.Status)
@@ -116,7 +118,8 @@ func connect(ctx context.Context, socket, to string) (net.Conn, error) {
 	return conn, nil
 }
 
-// serve starts a program that listens at an address, and returns where the other side of the link finds it.
+// serve starts a program that listens at an address, and returns the address at which the other side of the link
+// reaches it.
 func (s *subject) serve(ctx context.Context, l link, at, name, program string, args ...string) (tunnel string, err error) {
 	if err := s.start(ctx, at, name, program, args...); err != nil {
 		return "", err
@@ -139,7 +142,7 @@ func (s *subject) start(ctx context.Context, at, name, program string, args ...s
 	}, by)
 }
 
-// ssh is OpenSSH with a port of the server forwarded to the client (-R): the client has a key made for it, and so has the server.
+// ssh starts OpenSSH with a forwarded port of the server (-R). The keys of client and server are made for it.
 func ssh(ctx context.Context, p *place, s *subject, l link) error {
 	sshd, err := p.peer("sshd")
 	if err != nil {
@@ -154,14 +157,14 @@ func ssh(ctx context.Context, p *place, s *subject, l link) error {
 			return fmt.Errorf("making a key: %w: %s", err, out)
 		}
 	}
-	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd insists on it
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd requires it
 		return err
 	}
 	config := fmt.Sprintf("ListenAddress %s\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPidFile none\nAllowTcpForwarding yes\nPermitRootLogin yes\nMaxStartups 100\n", at[0], s.dir, s.dir)
 	if err := os.WriteFile(filepath.Join(s.dir, "sshd_config"), []byte(config), 0o600); err != nil {
 		return err
 	}
-	// It insists on a user sshd, whom it gets in a mount namespace of its own.
+	// sshd requires a user sshd, which this script provides in its own mount namespace.
 	const asUser = `(cat /etc/passwd; echo sshd:x:65534:65534::/run/sshd:/bin/false) > "$1/passwd" && mount --bind "$1/passwd" /etc/passwd && exec "$2" -D -e -f "$1/sshd_config"`
 	tunnel, err := s.serve(ctx, l, at[0], "sshd", "unshare", "--mount", "sh", "-c", asUser, "sh", s.dir, sshd)
 	if err != nil {
@@ -173,7 +176,7 @@ func ssh(ctx context.Context, p *place, s *subject, l link) error {
 	return err
 }
 
-// haproxy passes TCP on.
+// haproxy starts an HAProxy that forwards TCP.
 func haproxy(ctx context.Context, p *place, s *subject, l link) error {
 	program, err := p.peer("haproxy")
 	if err != nil {

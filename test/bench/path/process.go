@@ -19,17 +19,17 @@ import (
 	"github.com/fairlead/fairlead/internal/spawn"
 )
 
-// patience is how long anything may take that should happen at once.
+// patience bounds what should happen at once.
 const patience = 30 * time.Second
 
-// process is a program that was started here. It ends with this one.
+// process is a program that was started here. It ends with this process.
 type process struct {
 	cmd  *exec.Cmd
 	log  string
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the process has ended
 }
 
-// start runs a program in a folder, where its output becomes NAME.log.
+// start runs a program in a folder, with its output in NAME.log.
 func start(dir, name, program string, args ...string) (*process, error) {
 	p := &process{log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	log, err := os.Create(p.log)
@@ -56,7 +56,7 @@ func (p *process) stop() {
 	<-p.done
 }
 
-// ended is an error with the end of its log once the process has ended.
+// ended returns an error with the end of the log once the process has ended.
 func (p *process) ended() error {
 	select {
 	case <-p.done:
@@ -67,7 +67,7 @@ func (p *process) ended() error {
 	}
 }
 
-// until asks again and again until there is no error, or patience ends, or one of the processes.
+// until repeats a condition until it returns nil. It fails after patience, or when one of the processes ends.
 func until(ctx context.Context, what string, condition func() error, processes ...*process) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -91,7 +91,7 @@ func until(ctx context.Context, what string, condition func() error, processes .
 	}
 }
 
-// family lists processes and all that descend from them.
+// family returns processes and all of their descendants.
 func family(of []int) []int {
 	children := map[int][]int{}
 	entries, _ := os.ReadDir("/proc")
@@ -112,7 +112,7 @@ func family(of []int) []int {
 	return all
 }
 
-// stat are the fields of /proc/PID/stat behind the name: the state is the first.
+// stat returns the fields of /proc/PID/stat after the name. The first is the state.
 func stat(pid int) []string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -122,7 +122,8 @@ func stat(pid int) []string {
 	return strings.Fields(rest)
 }
 
-// cpuSeconds is what processes and their descendants, those that have ended too, have used so far, in user and kernel mode.
+// cpuSeconds returns the CPU time that processes and their descendants have used so far, in user and kernel mode,
+// including descendants that have ended.
 func cpuSeconds(pids []int) float64 {
 	const ticks = 100 // USER_HZ of Linux
 	sum := 0.0
@@ -136,7 +137,7 @@ func cpuSeconds(pids []int) float64 {
 	return sum
 }
 
-// resident is the memory that a process has, in bytes.
+// resident returns the resident memory of a process in bytes.
 func resident(pid int) float64 {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	fields := strings.Fields(string(data))
@@ -147,7 +148,7 @@ func resident(pid int) float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// admin asks the admin interface of the Envoy in a folder.
+// admin sends a request to the admin interface of the Envoy in a folder.
 func admin(ctx context.Context, dir, method, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -167,7 +168,7 @@ func admin(ctx context.Context, dir, method, path string) (string, error) {
 	return string(body), err
 }
 
-// freePort is a port of 127.0.0.1 that nobody listens on.
+// freePort returns a port of 127.0.0.1 without a listener.
 func freePort() (uint16, error) {
 	port, err := freeport.Choose()
 	return uint16(port), err

@@ -12,7 +12,8 @@ import (
 
 var keyOfGenkey = regexp.MustCompile(`(Private|Public) Key:\s+(\S+)`)
 
-// rathole opens a TCP connection of its own for each of a client's, encrypted by the Noise protocol.
+// rathole starts rathole, which opens a separate TCP connection, encrypted by the Noise protocol, for each connection
+// of a client.
 func rathole(ctx context.Context, p *place, s *subject, l link) error {
 	program, err := p.peer("rathole")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// stalledReaders are clients that ask for much and stop reading: what small requests of others then take, and how much memory the
-// processes between client and apiserver have more.
+// stalledReaders measures clients that request much and stop reading: how long small requests of others take meanwhile,
+// and by how much the memory of the processes between client and apiserver grows.
 func stalledReaders(ctx context.Context, p *place, log *record.Log, options record.Options) error {
 	counts := []int{2, 16, 64}
 	if options.Quick {
@@ -41,10 +41,10 @@ func beside(ctx context.Context, p *place, s *subject, n int, span time.Duration
 	after := map[string]float64{"p50": patience.Seconds() * 1000, "p99": patience.Seconds() * 1000}
 	if err == nil {
 		defer stop()
-		s.settle(ctx)
+		s.waitIdle(ctx)
 		limited, cancel := context.WithTimeout(ctx, span+patience)
 		defer cancel()
-		// Where nobody gets through any more, that is the result.
+		// If no request succeeds any longer, that is the result.
 		if took, failed := quantiles(limited, p, s, span); failed == nil {
 			after = took
 		}
@@ -55,8 +55,8 @@ func beside(ctx context.Context, p *place, s *subject, n int, span time.Duration
 	}, nil
 }
 
-// settle returns when the subject has nothing more to do, because every buffer is full, or after a while.
-func (s *subject) settle(ctx context.Context) {
+// waitIdle returns when the subject is idle because every buffer is full, or after a while.
+func (s *subject) waitIdle(ctx context.Context) {
 	const (
 		span, longest = 500 * time.Millisecond, 6 * time.Second
 		little        = 0.03 // seconds of CPU in a span
@@ -71,7 +71,7 @@ func (s *subject) settle(ctx context.Context) {
 	}
 }
 
-// memory is the resident memory of a subject's processes, in bytes.
+// memory returns the resident memory of a subject's processes in bytes.
 func (s *subject) memory() float64 {
 	sum := 0.0
 	for _, pid := range family(s.pids()) {
@@ -80,7 +80,7 @@ func (s *subject) memory() float64 {
 	return sum
 }
 
-// hold opens as many answers as it is told, each on a connection of its own, and reads none of them until it is stopped.
+// hold opens n answers, each on its own connection, and reads none of them until it is stopped.
 func hold(ctx context.Context, p *place, s *subject, n int, path string) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	client, err := newClient(p, s)
@@ -100,7 +100,7 @@ func hold(ctx context.Context, p *place, s *subject, n int, path string) (stop f
 			body, err := client.open(ctx, path)
 			if err != nil {
 				errs <- err
-				cancel() // the others would only wait as long as this one
+				cancel() // the others would only wait until the same failure
 				return
 			}
 			mu.Lock()
@@ -123,8 +123,8 @@ func hold(ctx context.Context, p *place, s *subject, n int, path string) (stop f
 	return stop, nil
 }
 
-// watches are 1,000 idle ones, each on a connection of its own, through one edge: latency of a small request beside them, and the
-// memory of each.
+// watches measures 1,000 idle watches through one edge, each on its own connection: the latency of a small request
+// beside them, and the memory of each.
 func watches(ctx context.Context, p *place, log *record.Log, options record.Options) error {
 	const n = 1000
 	span := time.Duration(options.Rounds(2, 1)) * time.Second

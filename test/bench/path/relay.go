@@ -10,20 +10,21 @@ import (
 	"time"
 )
 
-// link is a network between two places: what it does to bytes, in each direction. The zero value is the loopback as it is.
+// link is a network between two places: its delay and rate in each direction. The zero value is the loopback,
+// unchanged.
 type link struct {
-	delay time.Duration // of one direction: half of a round trip
-	rate  float64       // bytes/s of all connections together; 0: no limit
+	delay time.Duration // in one direction: half of a round trip
+	rate  float64       // bytes/s of all connections together; 0: unlimited
 }
 
 const (
-	// inFlight is how much one connection may have under way in a delay: 200 MB/s for 200 ms.
+	// inFlight is how many bytes of one connection may be in transit: 200 MB/s for 200 ms, rounded up.
 	inFlight = 64 << 20
-	// routerBuffer is how much waits at a slow link for each connection, as in the router in front of it.
+	// routerBuffer is how many bytes of each connection wait in front of a slow link, as in a router.
 	routerBuffer = 64 << 10
 )
 
-// relay passes connections on over a link.
+// relay forwards connections over a link.
 type relay struct {
 	net.Listener
 	link   link
@@ -50,13 +51,13 @@ func newRelay(l link, to string) (*relay, error) {
 	return r, nil
 }
 
-// Close also ends what it has passed on.
+// Close also closes the connections that it forwards.
 func (r *relay) Close() error {
 	r.cancel()
 	return r.Listener.Close()
 }
 
-// smallBuffers has the kernel keep little, so that what a slow link has not taken waits with the sender.
+// smallBuffers makes the kernel's buffers small, so that what a slow link has not accepted waits at the sender.
 func smallBuffers(_, _ string, conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
@@ -95,13 +96,13 @@ func (r *relay) accept(ctx context.Context) {
 	}
 }
 
-// piece is some bytes and when they arrive.
+// piece is some bytes and the time of their arrival.
 type piece struct {
 	data []byte
 	at   time.Time
 }
 
-// pass copies one direction, to its end.
+// pass copies one direction until its end.
 func (r *relay) pass(to, from net.Conn, p *pacer) {
 	size := 64 << 10
 	if r.link.rate > 0 {
@@ -113,7 +114,7 @@ func (r *relay) pass(to, from net.Conn, p *pacer) {
 	go func() {
 		defer close(pieces)
 		for {
-			buffer := free.Get().([]byte) //nolint:forcetypeassert // see New
+			buffer := free.Get().([]byte) //nolint:forcetypeassert // see free
 			n, err := from.Read(buffer)
 			if n > 0 {
 				p.wait(n)
@@ -130,7 +131,7 @@ func (r *relay) pass(to, from net.Conn, p *pacer) {
 		}
 		n, err := to.Write(next.data)
 		r.passed.Add(int64(n))
-		free.Put(next.data[:cap(next.data)]) //nolint:staticcheck // 64 KB each: the header is nothing
+		free.Put(next.data[:cap(next.data)]) //nolint:staticcheck // 64 KB each: the header is negligible
 		if err != nil {
 			_ = from.Close()
 			_, _ = io.Copy(io.Discard, from)
@@ -144,14 +145,14 @@ func (r *relay) pass(to, from net.Conn, p *pacer) {
 	}
 }
 
-// pacer gives out the time of a link, in the order of those who ask.
+// pacer assigns the time of a link, in the order of the calls.
 type pacer struct {
 	rate float64
 	mu   sync.Mutex
-	free time.Time // when the link has sent all that was given out
+	free time.Time // when the link has sent everything that was assigned
 }
 
-// wait returns when n bytes have gone through the link.
+// wait returns when n bytes have passed the link.
 func (p *pacer) wait(n int) {
 	if p.rate == 0 {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// place is where all that is measured runs: a folder for each, and the apiserver that they lead to.
+// place is where all subjects run: a folder for each, and the apiserver to which they lead.
 type place struct {
 	dir    string // of the apiserver, with its certificates
 	bin    string // of our programs and of peers
@@ -59,24 +59,25 @@ func (p *place) close() error {
 	return os.RemoveAll(p.dir)
 }
 
-// subject is a way to the apiserver that runs.
+// subject is a running contender.
 type subject struct {
 	name      string
 	dial      func(ctx context.Context) (net.Conn, error)
 	processes []*process
 	relays    []*relay
 	stops     []func()
-	dir       string // its own, removed in the end
+	dir       string // of this subject, removed at the end
 }
 
-// way starts a subject. Its two sides, the one near the client and the one near the apiserver, are connected by a link.
-type way struct {
+// contender is one kind of connection to the apiserver, such as Fairlead or a direct connection. start starts a
+// subject. A link connects its two sides: the one near the client and the one near the apiserver.
+type contender struct {
 	name  string
 	start func(ctx context.Context, p *place, s *subject, l link) error
 }
 
-// begin starts a subject and returns when a request gets through.
-func (w way) begin(ctx context.Context, p *place, l link) (*subject, error) {
+// begin starts a subject and returns when a request succeeds.
+func (w contender) begin(ctx context.Context, p *place, l link) (*subject, error) {
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
 		return nil, err
@@ -124,7 +125,7 @@ func (s *subject) run(name, program string, args ...string) (*process, error) {
 	return p, err
 }
 
-// over is an address that leads to another over a link.
+// over returns an address that leads to another address over a link.
 func (s *subject) over(l link, to string) (string, error) {
 	if l == (link{}) {
 		return to, nil
@@ -137,7 +138,7 @@ func (s *subject) over(l link, to string) (string, error) {
 	return r.Addr().String(), nil
 }
 
-// reach has clients dial a TCP address.
+// reach makes clients dial a TCP address.
 func (s *subject) reach(address string) {
 	s.dial = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -159,9 +160,9 @@ func direct(_ context.Context, p *place, s *subject, l link) error {
 	return err
 }
 
-// ways are all that is compared: the direct one first, Fairlead next.
-func ways(options record.Options) []way {
-	all := []way{{"direct", direct}, {"fairlead", fairlead}}
+// contenders returns everything that is compared: first the direct connection, then Fairlead, then the selected peers.
+func contenders(options record.Options) []contender {
+	all := []contender{{"direct", direct}, {"fairlead", fairlead}}
 	for _, w := range peers {
 		if options.Against.MatchString(w.name) {
 			all = append(all, w)
@@ -170,10 +171,11 @@ func ways(options record.Options) []way {
 	return all
 }
 
-// beginAll starts some ways; those that can't be started are said and left out, but the direct one and Fairlead.
-func beginAll(ctx context.Context, p *place, options record.Options, l link, ways []way) ([]*subject, error) {
+// beginAll starts contenders. A peer that cannot be started is reported and skipped; the direct connection and Fairlead
+// must start.
+func beginAll(ctx context.Context, p *place, options record.Options, l link, contenders []contender) ([]*subject, error) {
 	var subjects []*subject
-	for i, w := range ways {
+	for i, w := range contenders {
 		s, err := w.begin(ctx, p, l)
 		switch {
 		case err == nil:

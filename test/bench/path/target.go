@@ -19,11 +19,12 @@ import (
 	"time"
 )
 
-// serverName is in the certificate of the apiserver that is played here, and is a name that gateways serve.
+// serverName is a name in the certificate of the simulated apiserver, and a name that gateways serve.
 const serverName = "c1.prod.tunnels.example.com"
 
-// Serve plays an apiserver until the context ends: Go's own HTTP and TLS servers, as in kube-apiserver, with RSA keys of 2048 bits
-// and client certificates, as kubeadm makes them. It writes its address into address in the folder that has its files.
+// Serve simulates an apiserver until the context ends. It uses Go's HTTP and TLS servers, as kube-apiserver does, with
+// RSA keys of 2048 bits and client certificates, as kubeadm makes them. It writes its address to the file address in
+// the folder with its certificates.
 func Serve(ctx context.Context, dir string) error {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "server.crt"), filepath.Join(dir, "server.key"))
 	if err != nil {
@@ -62,7 +63,7 @@ func Serve(ctx context.Context, dir string) error {
 	return nil
 }
 
-// sendBytes sends as many bytes as it is asked for, in pieces that cost no more than they must.
+// sendBytes sends as many bytes as requested, in pieces that cost as little as possible.
 func sendBytes(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
 	if err != nil {
@@ -92,7 +93,7 @@ func pool(dir string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// writeCertificates writes a CA and the pairs server and client of it, all RSA, into a folder.
+// writeCertificates writes an RSA CA and its key pairs server and client into a folder.
 func writeCertificates(dir string) error {
 	caKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

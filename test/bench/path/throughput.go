@@ -15,14 +15,15 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// measured are the samples of one subject, one a round, beside those of the direct connection.
+// measured holds the samples of one subject, one per round, and the samples of the direct connection in the same
+// rounds.
 type measured struct {
 	values, ratios []float64
 }
 
-// alternate measures each of some subjects once in every round, the direct one first, and returns the samples of all. A measurement
-// returns several figures, by name.
-// A peer that fails is said and left out from then on; the direct connection and Fairlead must not fail.
+// alternate measures each subject once in every round, the direct connection first, and returns all samples. A
+// measurement returns several figures by name. A peer that fails is reported and skipped from then on; the direct
+// connection and Fairlead must not fail.
 func alternate(ctx context.Context, options record.Options, subjects []*subject, rounds int, measure func(ctx context.Context, s *subject) (map[string]float64, error)) (map[string]map[string]*measured, error) {
 	all, broken := map[string]map[string]*measured{}, map[*subject]bool{}
 	for range rounds {
@@ -62,7 +63,8 @@ func alternate(ctx context.Context, options record.Options, subjects []*subject,
 	return all, nil
 }
 
-// keep records the samples of alternate: each figure under its name, and its ratio to the direct connection's as "NAME/direct".
+// keep records the samples of alternate: each figure under its name, and its ratio to the direct connection as
+// "NAME/direct".
 func keep(log *record.Log, options record.Options, subjects []*subject, all map[string]map[string]*measured, units map[string]string, params map[string]string) {
 	for _, s := range subjects {
 		for _, name := range slices.Sorted(maps.Keys(units)) {
@@ -82,7 +84,7 @@ func keep(log *record.Log, options record.Options, subjects []*subject, all map[
 	}
 }
 
-// setting is what a figure was measured with, in words.
+// setting describes the parameters of a figure in words.
 func setting(params map[string]string) (text string) {
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		text += params[name] + " " + name + ": "
@@ -90,9 +92,9 @@ func setting(params map[string]string) (text string) {
 	return text
 }
 
-// throughput is that of 1, 8 and 64 streams, with what a GB costs of CPU.
+// throughput measures 1, 8 and 64 streams, and the CPU time of a GB.
 func throughput(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	subjects, err := beginAll(ctx, p, options, link{}, ways(options))
+	subjects, err := beginAll(ctx, p, options, link{}, contenders(options))
 	if err != nil {
 		return err
 	}
@@ -110,9 +112,10 @@ func throughput(ctx context.Context, p *place, log *record.Log, options record.O
 	return nil
 }
 
-// download measures some streams for a while: MB/s, and CPU seconds per GB of what is between client and apiserver, and of all.
+// download measures some streams for a while: MB/s, CPU seconds per GB of everything between client and apiserver, and
+// CPU seconds per GB of everything.
 func download(ctx context.Context, p *place, s *subject, streams int, span time.Duration) (map[string]float64, error) {
-	const settle = 300 * time.Millisecond
+	const waitIdle = 300 * time.Millisecond
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var bytes atomic.Int64
@@ -136,8 +139,8 @@ func download(ctx context.Context, p *place, s *subject, streams int, span time.
 		running.Wait()
 		return nil, errors.Join(err, drainErrors(errs))
 	}
-	pause(ctx, settle)
-	everybody := []int{os.Getpid()} // the client, and what it has started: apiserver and subjects
+	pause(ctx, waitIdle)
+	everybody := []int{os.Getpid()} // the client and its descendants: the apiserver and the subjects
 	begin, from, cpu, all := time.Now(), bytes.Load(), cpuSeconds(s.pids()), cpuSeconds(everybody)
 	pause(ctx, span)
 	seconds, gb := time.Since(begin).Seconds(), float64(bytes.Load()-from)/1e9

@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// Machine is what a run was made on. Fields that could not be found out are empty.
+// Machine describes the machine and the versions of a run. Unknown fields are empty.
 type Machine struct {
 	Date     string `json:"date"` // RFC 3339
-	Load     string `json:"load"` // average of the minute before: who else was there
+	Load     string `json:"load"` // average of the minute before the run: other load
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
 	MemoryMB int    `json:"memoryMB"`
@@ -22,10 +22,11 @@ type Machine struct {
 	Envoy    string `json:"envoy"`
 	Commit   string `json:"commit"` // with "+" if the tree had changes
 
-	Stolen float64 `json:"stolen,omitempty"` // percent of the cores' time that a hypervisor gave to others during the run
+	// percent of the cores' time that a hypervisor gave to other machines during the run
+	Stolen float64 `json:"stolen,omitempty"`
 }
 
-// Facts looks at this machine and at the repository that the process was started in.
+// Facts reads the facts of this machine, and of the repository in the process's folder.
 func Facts() Machine {
 	m := Machine{Date: now(), Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: field("/proc/cpuinfo", "model name")}
 	if kb, err := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB")); err == nil {
@@ -50,7 +51,8 @@ func Facts() Machine {
 	return m
 }
 
-// coreTime is what the cores have spent since the start of the machine, in ticks, and how much of it a hypervisor gave to others; proc(5).
+// coreTime returns the time that the cores have spent since the start of the machine, in ticks, and the part of it that
+// a hypervisor gave to other machines; see proc(5).
 func coreTime() (all, stolen float64) {
 	const ofHost = 7 // user, nice, system, idle, iowait, irq, softirq, steal
 	data, err := os.ReadFile("/proc/stat")
@@ -71,7 +73,7 @@ func coreTime() (all, stolen float64) {
 	return all, stolen
 }
 
-// field is what the first line of a file that begins with a name has behind its colon.
+// field returns the value after the colon in the first line of a file that begins with a name.
 func field(path, name string) string {
 	data, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(data)) {

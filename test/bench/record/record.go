@@ -1,5 +1,5 @@
-// Package record keeps what benchmarks measure: JSON lines, one file a suite, each line a result with the run that it is of, and for
-// each run the facts of the machine that it was made on. It knows nothing of what is measured.
+// Package record stores the results of benchmarks as JSON lines, one file for each suite. Each line is a result of a
+// run, or the facts of the machine of a run. It knows nothing about what is measured.
 package record
 
 import (
@@ -18,20 +18,21 @@ import (
 	"time"
 )
 
-// Result is one measured figure. Suite, Name, Subject and Params together are its key: of two with one key the later counts.
+// Result is one measured figure. Suite, Name, Subject and Params together are its key. A later result replaces an
+// earlier one with the same key.
 type Result struct {
 	Suite   string            `json:"suite"`            // set by Log.Add
 	Name    string            `json:"name"`             // what was measured: "throughput"
-	Subject string            `json:"subject"`          // on whom: "fairlead", "direct", the name of a peer
-	Params  map[string]string `json:"params,omitempty"` // under which conditions: "streams": "8"
+	Subject string            `json:"subject"`          // what was measured: "fairlead", "direct", the name of a peer
+	Params  map[string]string `json:"params,omitempty"` // the conditions: "streams": "8"
 	Unit    string            `json:"unit"`             // of Value and Samples: "MB/s"
 	Value   float64           `json:"value"`            // the median of Samples, if there are any and it is zero
 	Samples []float64         `json:"samples,omitempty"`
-	Text    string            `json:"text,omitempty"` // said beside the value
+	Text    string            `json:"text,omitempty"` // shown beside the value
 	Run     string            `json:"run"`            // set by Log.Add: when the run began
 }
 
-// Key says what was measured, on whom, under which conditions.
+// Key identifies what was measured, of which subject, and under which conditions.
 func (r Result) Key() string {
 	parts := []string{r.Suite, r.Name, r.Subject}
 	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
@@ -40,23 +41,23 @@ func (r Result) Key() string {
 	return strings.Join(parts, "|")
 }
 
-// line is one of a file: the facts of a run, or a result.
+// line is one line of a file: the facts of a run, or a result.
 type line struct {
 	Machine *Machine `json:"machine,omitempty"`
 	Result
 }
 
-// Log adds results to the file of one suite. It is for one goroutine.
+// Log adds results to the file of one suite. It is not safe for concurrent use.
 type Log struct {
 	suite, run string
 	machine    Machine
-	all, taken float64 // time of the cores at the beginning
+	all, taken float64 // of the cores at the beginning
 	file       *os.File
 	failed     error
 }
 
-// New opens the file of a suite in a folder, which it makes, and begins a run in it. Results of former runs stay until the new
-// run has one with the same key.
+// New opens the file of a suite in a folder, which it creates if necessary, and begins a run. Results of earlier runs
+// are kept until the new run has a result with the same key.
 func New(dir, suite string) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -72,7 +73,7 @@ func New(dir, suite string) (*Log, error) {
 	if log.file, err = os.Create(path); err != nil {
 		return nil, err
 	}
-	// What is kept is written again, without what a later result has replaced.
+	// Results that are kept are written again, without those that a later result has replaced.
 	runs := map[string]bool{}
 	for _, r := range kept.Results {
 		if !runs[r.Run] {
@@ -86,7 +87,7 @@ func New(dir, suite string) (*Log, error) {
 	return log, log.failed
 }
 
-// Add writes a result. Its error, if any, is returned by Close.
+// Add writes a result. Close returns its error, if any.
 func (l *Log) Add(r Result) {
 	r.Suite, r.Run = l.suite, l.run
 	if r.Value == 0 && len(r.Samples) > 0 {
@@ -103,12 +104,12 @@ func (l *Log) write(entry line) {
 	l.failed = cmp.Or(l.failed, err)
 }
 
-// facts writes what is known of the machine; of two lines about a run the later counts.
+// facts writes the facts of the machine. Of two lines about one run, the later counts.
 func (l *Log) facts() {
 	l.write(line{Machine: &l.machine, Result: Result{Suite: l.suite, Run: l.run}})
 }
 
-// Close returns the first error of all that were written.
+// Close returns the first error of all writes.
 func (l *Log) Close() error {
 	if all, taken := coreTime(); all > l.all {
 		l.machine.Stolen = math.Round(1000*(taken-l.taken)/(all-l.all)) / 10
@@ -120,7 +121,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// File is what the file of a suite says: the last result of each key, in the order of their keys' first appearance.
+// File is the content of a suite's file: the last result of each key, in the order in which the keys first appear.
 type File struct {
 	Machines map[string]Machine // by run
 	Results  []Result
@@ -157,5 +158,5 @@ func Load(path string) (File, error) {
 	return file, scanner.Err()
 }
 
-// now is when a run begins, in UTC, to the second.
+// now returns the time at which a run begins, in UTC, to the second.
 func now() string { return time.Now().UTC().Format(time.RFC3339) }

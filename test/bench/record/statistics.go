@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Median is the one of samples; NaN of none.
+// Median returns the median of samples, or NaN if there are none.
 func Median(samples []float64) float64 { return Quantile(samples, 0.5) }
 
-// Quantile is the value that a part q of the samples, between 0 and 1, doesn't exceed, interpolated between neighbours; NaN of
-// none.
+// Quantile returns the value that a part q of the samples, between 0 and 1, does not exceed, interpolated between
+// neighbours. It returns NaN if there are no samples.
 func Quantile(samples []float64, q float64) float64 {
 	if len(samples) == 0 {
 		return math.NaN()
@@ -21,7 +21,7 @@ func Quantile(samples []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
-// Spread is the lower and the upper quartile of samples: where the middle half of them is.
+// Spread returns the lower and the upper quartile of samples.
 func Spread(samples []float64) (low, high float64) {
 	return Quantile(samples, 0.25), Quantile(samples, 0.75)
 }

@@ -16,7 +16,7 @@ const (
 	left, right, top, bottom = 70, 170, 34, 50
 )
 
-// colours differ also for those who don't see all of them (Okabe and Ito's).
+// colours can also be distinguished by colour-blind readers (the palette of Okabe and Ito).
 var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933"}
 
 func (t table) svg() []byte {
@@ -46,7 +46,7 @@ func (t table) svg() []byte {
 
 func colour(i int) string { return colours[i%len(colours)] }
 
-// bars are groups, one a row of the table.
+// bars draws groups of bars, one for each row of the table.
 func (t table) bars(out *bytes.Buffer, y scale) {
 	group := float64(width-right-left) / float64(len(t.rows))
 	bar := group * 0.8 / float64(len(t.columns))
@@ -64,7 +64,7 @@ func (t table) bars(out *bytes.Buffer, y scale) {
 	}
 }
 
-// lines go along the rows, whose first parameter is a number.
+// lines draws lines along the rows. The first parameter of each row is a number.
 func (t table) lines(out *bytes.Buffer, y scale) {
 	var at []float64
 	for _, row := range t.rows {
@@ -88,7 +88,7 @@ func (t table) lines(out *bytes.Buffer, y scale) {
 	}
 }
 
-// scale leads from values to pixels.
+// scale maps values to pixels.
 type scale struct {
 	low, high   float64
 	logarithmic bool
@@ -123,7 +123,7 @@ func (s scale) pixel(v float64) float64 {
 	return s.from + part*(s.to-s.from)
 }
 
-// ticks are round values: of a linear scale about five, of a logarithmic one the powers of ten.
+// ticks returns round values: about five of a linear scale, the powers of ten of a logarithmic one.
 func (s scale) ticks() []float64 {
 	var ticks []float64
 	if s.logarithmic {

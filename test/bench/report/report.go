@@ -75,7 +75,7 @@ type writer struct {
 	files   map[string]record.File
 }
 
-// fill is what belongs behind a marker.
+// fill returns the text after a marker.
 func (w *writer) fill(marker string) (string, error) {
 	s, err := parse(marker)
 	if err != nil {
@@ -127,7 +127,7 @@ func (w *writer) load(suite string) (record.File, error) {
 	return file, nil
 }
 
-// facts lists the machines of the runs that results are of, one line each that is different.
+// facts lists the machines of the results' runs, without duplicates.
 func facts(file record.File) string {
 	var out strings.Builder
 	said := map[string]bool{}
@@ -146,7 +146,7 @@ func facts(file record.File) string {
 	return out.String()
 }
 
-// stolen says what a hypervisor has given of the cores' time to others, if it is known and something.
+// stolen describes the part of the cores' time that a hypervisor gave to other machines, unless it is unknown or zero.
 func stolen(m record.Machine) string {
 	if m.Stolen == 0 {
 		return ""

@@ -89,7 +89,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-func TestAMarkerThatIsWrong(t *testing.T) {
+func TestAnInvalidMarkerIsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.md")
 	text := "<!-- bench suite=path name=x rows=y color=red -->\nkept\n<!-- /bench -->\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

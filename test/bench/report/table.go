@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// settings are those of a marker.
+// settings are the settings of a marker.
 type settings struct {
 	suite       string
 	names, rows []string
@@ -60,12 +60,12 @@ func parse(marker string) (settings, error) {
 	return s, nil
 }
 
-// spaces are written as _ in a marker.
+// spaces replaces each _, which stands for a space in a marker.
 func spaces(value string) string { return strings.ReplaceAll(value, "_", " ") }
 
 func (s settings) title() string { return s.suite + ": " + strings.Join(s.names, ", ") }
 
-// file is the name of the plot, without its ending.
+// file returns the name of the plot without its extension.
 func (s settings) file() string {
 	name := s.suite + "-" + strings.Join(s.names, "-")
 	for _, r := range s.rows {
@@ -92,8 +92,8 @@ func mapKeys(m map[string][]string) func(func(string) bool) {
 	}
 }
 
-// table has its results by row and column. Rows and columns are sorted by number where they are numbers; subjects stay in the order
-// in which they were measured.
+// table holds results by row and column. Rows and columns that are numbers are sorted by number; subjects stay in the
+// order in which they were measured.
 type table struct {
 	settings
 	unit    string
@@ -159,7 +159,7 @@ func byNumber(a, b string) int {
 	return cmp.Compare(x, y)
 }
 
-// leading is the first of several parameters.
+// leading returns the first of several parameters.
 func leading(row string) string {
 	first, _, _ := strings.Cut(row, ", ")
 	return first
@@ -236,7 +236,7 @@ func (t table) cell(row, column string) string {
 	return fmt.Sprintf("%s (%s–%s)", figure(r.Value), figure(low), figure(high))
 }
 
-// figure has three significant digits.
+// figure formats a value with three significant digits.
 func figure(v float64) string {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return strconv.FormatFloat(v, 'g', 3, 64)

@@ -16,18 +16,18 @@ import (
 const (
 	// clientsEach is how many connections Cluster API has to a workload cluster: two caches and a probe.
 	clientsEach = 3
-	// probeInterval is that of ClusterCache.
+	// probeInterval is ClusterCache's time between two probes.
 	probeInterval = 10 * time.Second
-	// clientTime is for how long clients are looked at: two probes of each.
+	// clientTime is how long clients are observed: two probes of each.
 	clientTime = 2 * probeInterval
-	// dialling is how many clients dial at a time, attempts how often each does.
+	// dialling is how many clients dial at the same time, and attempts how often each tries.
 	dialling, attempts = 32, 10
-	// shown is how many failures are shown.
+	// shown is how many failures are printed.
 	shown = 20
 )
 
-// clients has three connections to each of so many workload clusters, two of which are silent, as watches are, and a request on the
-// third as often as Cluster API probes.
+// clients opens three connections to each of the given number of workload clusters. Two of them are silent, like
+// watches. The third has a request as often as Cluster API probes.
 func (w *world) clients(ctx context.Context, r *results, clusters int) error {
 	if clusters == 0 {
 		r.out.Printf("%6d  no room for clients: a process may not have so many sockets open", r.size)
@@ -62,7 +62,7 @@ func (w *world) clients(ctx context.Context, r *results, clusters int) error {
 	}
 	each := (after - before) / float64(clusters)
 	r.of("gateway", "memory of a tunnel in use with three clients", "KB", each*1e3)
-	if clusters < r.size { // the others have none, for want of sockets
+	if clusters < r.size { // the others have no clients, because the process has too few sockets
 		r.of("gateway", "memory if all had three clients", "MB", before+each*float64(r.size))
 	}
 	var took []time.Duration
@@ -74,7 +74,7 @@ func (w *world) clients(ctx context.Context, r *results, clusters int) error {
 	return err
 }
 
-// watchAll opens the connections, with a watch on each. A connection that fails is tried again, as Cluster API would.
+// watchAll opens the connections, with a watch on each. It retries connections that fail, as Cluster API does.
 func (w *world) watchAll(ctx context.Context, r *results, clusters int) (conns []*tls.Conn, failed int, err error) {
 	var mu sync.Mutex
 	group, bounded := errgroup.WithContext(ctx)
@@ -121,7 +121,7 @@ func (w *world) watch(ctx context.Context, host string) (*tls.Conn, error) {
 	return conn, nil
 }
 
-// probeAll probes each workload cluster once in a probeInterval, evenly spread, for clientTime.
+// probeAll probes each workload cluster once in each probeInterval, evenly spread, for clientTime.
 func (w *world) probeAll(ctx context.Context, clusters int) []time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, clientTime)
 	defer cancel()

@@ -15,14 +15,15 @@ import (
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
-// following is how many edges open their control channel at a time.
+// following is how many edges open their control channel at the same time.
 const following = 64
 
 // xdsServer is where the lab's xds-server listens.
 var xdsServer = net.JoinHostPort("10.111.1.10", strconv.Itoa(xdsPort))
 
-// control has as many edges as there are sockets for open their control channel, with their resources and their report, which the
-// xds-server keeps something for. They come to the xds-server itself: through the gateway each would be two sockets of its Envoy.
+// control opens the control channels of as many edges as the sockets allow, with their resources and reports, because
+// the xds-server stores some state for each. The edges connect to the xds-server directly: through the gateway each
+// would take two sockets of its Envoy.
 func (w *world) control(ctx context.Context, r *results, sockets int) error {
 	edges := w.Fleet.Edges()
 	edges = edges[:min(len(edges), sockets)]
@@ -72,14 +73,14 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 	}
 	each := (after - before) / float64(len(open))
 	r.of("xds-server", "memory of a control channel", "KB", each*1e3)
-	if len(open) < r.size { // the others have none, for want of sockets
+	if len(open) < r.size { // the others have no control channel, because the process has too few sockets
 		r.of("xds-server", "memory if all had a control channel", "MB", before+each*float64(r.size))
 	}
 	seconds := r.out.Rounds(20, 10)
 	return w.usage(ctx, r, "a second with control channels", seconds, nil, func() error { return retry.Sleep(ctx, time.Duration(seconds)*time.Second) })
 }
 
-// source is the address that the i-th edge seems to come from. Each has its own: an xds-server bounds what one may do.
+// source returns a separate source address for the i-th edge, because an xds-server limits each address.
 func source(i int) net.Addr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 40_000))
 }

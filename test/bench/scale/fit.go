@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// growth are figures by what they are of and size.
+// growth holds values by figure and size.
 type growth map[figure]map[int]float64
 
-// figure is what is measured, and of whom.
+// figure is what is measured, and of which subject.
 type figure struct{ name, subject string }
 
 func (f figure) compare(other figure) int {
@@ -25,18 +25,18 @@ func (g growth) note(of figure, size int, value float64) {
 	g[of][size] = value
 }
 
-// fit is how a figure grows.
+// fit describes how a figure grows.
 type fit struct {
 	figure
-	times float64 // from the smallest size to the largest
-	order string  // O(1), O(log N) or O(N), with the line that fits best
+	times float64 // the value at the largest size divided by that at the smallest
+	order string  // O(1), O(log N) or O(N), whichever fits best
 }
 
-// constant is how much a figure may differ between any two sizes, as a part of its mean, and still count as one that does not grow:
-// times of a machine that is busy with thousands of edges differ as much.
+// constant is how much a figure may differ between any two sizes, as a part of its mean, and still count as constant.
+// Measured times on a machine that is busy with thousands of edges vary that much.
 const constant = 0.35
 
-// fits are those of figures with at least two sizes.
+// fits returns the fits of figures with at least two sizes.
 func (g growth) fits() []fit {
 	var all []fit
 	for _, of := range slices.SortedFunc(maps.Keys(g), figure.compare) {
@@ -53,7 +53,7 @@ func (g growth) fits() []fit {
 	return all
 }
 
-// order says which of three lines fits: none that grows, or the one of N or of log N that the figures are nearer to.
+// order returns the best fit: constant, or linear in N or in log N, whichever is nearer to the figures.
 func order(n, log, y []float64) string {
 	mean := 0.0
 	for _, v := range y {
@@ -69,10 +69,10 @@ func order(n, log, y []float64) string {
 	return fmt.Sprintf("O(N): %.3g + %.3g × N", byN.base, byN.slope)
 }
 
-// line is y = base + slope × x, and the sum of the squares of what it is off.
+// line is y = base + slope × x. off is the sum of the squared deviations.
 type line struct{ base, slope, off float64 }
 
-// leastSquares is the line nearest to points, of which it takes at least two.
+// leastSquares returns the line with the least squared deviations from at least two points.
 func leastSquares(x, y []float64) (l line) {
 	mx, my, xy, xx := 0.0, 0.0, 0.0, 0.0
 	for i := range x {
@@ -90,7 +90,7 @@ func leastSquares(x, y []float64) (l line) {
 	return l
 }
 
-// percentile is the smallest of which so large a part is not larger.
+// percentile returns the smallest sample that at least the given part of the samples does not exceed.
 func percentile[T cmp.Ordered](samples []T, part float64) T {
 	sorted := slices.Sorted(slices.Values(samples))
 	return sorted[min(len(sorted)-1, int(math.Ceil(part*float64(len(sorted))))-1)]

@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 )
 
-// measure is everything about one size, within a time that grows with it. Changes is how many samples of a change.
+// measure measures everything about one size, within a time that grows with the size. changes is the number of samples
+// of a change.
 func measure(ctx context.Context, r *results, n, changes int) error {
 	ctx, cancel := context.WithTimeout(ctx, sizePatience+time.Duration(n)*clusterPatience)
 	defer cancel()
@@ -59,7 +60,7 @@ func measure(ctx context.Context, r *results, n, changes int) error {
 	return failed
 }
 
-// fill creates all Clusters, and has their edges come.
+// fill creates all Clusters and connects their edges.
 func (w *world) fill(ctx context.Context, r *results, n int) error {
 	before, err := w.writes(ctx)
 	if err != nil {
@@ -121,8 +122,8 @@ func (w *world) allUp(ctx context.Context, tunnels int) error {
 	return nil
 }
 
-// firstBytes creates further Clusters, one after the other, and measures the time to the first answer through their tunnels. An edge
-// dials as soon as the Tunnel is there.
+// firstBytes creates additional Clusters, one after the other, and measures the time to the first answer through their
+// tunnels. An edge dials as soon as its Tunnel exists.
 func (w *world) firstBytes(ctx context.Context, r *results, n, rounds int) error {
 	var all, made []time.Duration
 	for i := range rounds {
@@ -157,8 +158,8 @@ func (w *world) firstBytes(ctx context.Context, r *results, n, rounds int) error
 	return nil
 }
 
-// change gives a Tunnel a further name, one after the other, and measures when that leads through the gateway, and the time that each component
-// takes beyond what it takes anyway.
+// change gives Tunnels an additional name, one after the other. It measures how long it takes until the gateway serves
+// the name, and the CPU time of each component in excess of its idle CPU time.
 func (w *world) change(ctx context.Context, r *results, n, rounds int) error {
 	atRest, err := w.rest(ctx, r)
 	if err != nil {
@@ -179,8 +180,8 @@ func (w *world) change(ctx context.Context, r *results, n, rounds int) error {
 	return errors.Join(err, w.changeBack(ctx, min(n, rounds)))
 }
 
-// changeBack takes the further names of the first Tunnels away again, and waits for the tunnels that they have used: a synthetic edge has no tunnels
-// to spare for them.
+// changeBack removes the additional names, and waits for the tunnels that they have used: a synthetic edge has no spare
+// tunnels.
 func (w *world) changeBack(ctx context.Context, tunnels int) error {
 	up := w.Fleet.Stats().Up
 	for i := range tunnels {
@@ -196,7 +197,7 @@ func (w *world) changeBack(ctx context.Context, tunnels int) error {
 	return w.allUp(ctx, int(up))
 }
 
-// backTime is how long an Envoy cluster that is gone may keep its tunnel.
+// backTime is how long a removed Envoy cluster may keep its tunnel.
 const backTime = 5 * time.Second
 
 func (w *world) changeOne(ctx context.Context, i int, extra string) (time.Duration, error) {
@@ -209,7 +210,7 @@ func (w *world) changeOne(ctx context.Context, i int, extra string) (time.Durati
 	return w.answers(ctx, extra)
 }
 
-// quickly asks again and again, every few milliseconds.
+// quickly repeats a check every few milliseconds until it returns true or an error.
 func quickly(ctx context.Context, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// request is what the management cluster's apiserver counts by: verb, resource and subresource.
+// request is the key by which the management cluster's apiserver counts requests.
 type request struct{ verb, resource, subresource string }
 
 var (
@@ -28,7 +28,7 @@ var (
 	label   = regexp.MustCompile(`(\w+)="([^"]*)"`)
 )
 
-// writes are the requests to the apiserver so far that write something, but for leases.
+// writes returns the number of write requests to the apiserver so far, without leases.
 func (w *world) writes(ctx context.Context) (map[request]float64, error) {
 	httpClient, err := rest.HTTPClientFor(w.Management.Config)
 	if err != nil {
@@ -67,9 +67,9 @@ func (w *world) writes(ctx context.Context) (map[request]float64, error) {
 	return all, nil
 }
 
-// quiet waits until hardly anything is written any more: the controller has done its work for n workload clusters.
+// quiet waits until there are hardly any writes: the controller has finished its work for n workload clusters.
 func (w *world) quiet(ctx context.Context, n int) error {
-	const perSecond = 15 // what is looked at again, and of edges when they were seen last: 7.5 in a second at most
+	const perSecond = 15 // periodic checks, and updates of when edges were last seen, which are at most 7.5 per second
 	last := math.Inf(1)
 	return proc.Wait(ctx, patience+time.Duration(n)*allPatience, func(ctx context.Context) error {
 		if err := retry.Sleep(ctx, time.Second); err != nil {
@@ -91,7 +91,7 @@ func (w *world) quiet(ctx context.Context, n int) error {
 	})
 }
 
-// written adds how many requests wrote something since, for each of so many Clusters, and shows of what kind they were.
+// written records the number of writes since before, for each of n Clusters, and prints them by kind.
 func (w *world) written(ctx context.Context, r *results, before map[request]float64, n int) error {
 	after, err := w.writes(ctx)
 	if err != nil {

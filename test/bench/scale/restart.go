@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// restarts kills each component, and measures until it does its work again. The changes are of the last workload clusters: where an edge has
-// one tunnel, the clients of the first ones have taken it.
+// restarts kills each component, and measures how long it takes until it works again. It changes the last workload
+// clusters, because the clients of the first ones occupy the tunnels where an edge has only one.
 func (w *world) restarts(ctx context.Context, r *results, n int) error {
 	for i, service := range []struct {
 		name string
@@ -51,10 +51,11 @@ func (w *world) restarts(ctx context.Context, r *results, n int) error {
 	return nil
 }
 
-// spareCluster is beyond those of firstBytes.
+// spareCluster has a higher number than the Clusters of firstBytes.
 const spareCluster = 10_000
 
-// storm kills the gateway's Envoy: all edges come back at once. Clients use those that are back already.
+// storm kills the gateway's Envoy, so that all edges reconnect at once. Clients use the edges that have reconnected
+// already.
 func (w *world) storm(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
 	first, err := hostname(0)
@@ -91,13 +92,13 @@ func (w *world) storm(ctx context.Context, r *results) error {
 	return w.memory(r, "after a restart")
 }
 
-// latency are those of requests.
+// latency holds the latencies of requests.
 type latency struct {
 	ok     []time.Duration
 	failed int
 }
 
-// probe makes a request every 20 ms, each on a new connection, until stop is called. Then the result may be read.
+// probe sends a request every 20 ms, each on a new connection, until stop is called. The result may be read after that.
 func (w *world) probe(ctx context.Context, host string) (stop func(), _ *latency) {
 	ctx, cancel := context.WithCancel(ctx)
 	var (
@@ -127,7 +128,8 @@ func (w *world) probe(ctx context.Context, host string) (stop func(), _ *latency
 	}, &result
 }
 
-// cold ends the gateway's agent and Envoy, takes all that they keep on disk, and measures until the gateway is ready, and has all tunnels.
+// cold stops the gateway's agent and Envoy and deletes their files. It measures how long it takes until the gateway is
+// ready, and until it has all tunnels.
 func (w *world) cold(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
 	begin, err := w.restartGateway(ctx, func(g *lab.Agent) error {
@@ -148,7 +150,7 @@ func (w *world) cold(ctx context.Context, r *results) error {
 	return nil
 }
 
-// statistics has the gateway count for each Envoy cluster.
+// statistics turns on the gateway's statistics of each Envoy cluster.
 func (w *world) statistics(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
 	begin, err := w.restartGateway(ctx, func(g *lab.Agent) error {
@@ -165,8 +167,8 @@ func (w *world) statistics(ctx context.Context, r *results) error {
 	return w.memory(r, "with idle tunnels and statistics")
 }
 
-// restartGateway ends the gateway's agent and Envoy as kill -9 does, has something done, and returns when it is ready again, with when
-// it began.
+// restartGateway kills the gateway's agent and Envoy with SIGKILL, calls meanwhile, and returns when the gateway is
+// ready again. begin is when it was started again.
 func (w *world) restartGateway(ctx context.Context, meanwhile func(*lab.Agent) error) (begin time.Time, err error) {
 	g := w.Gateways[0]
 	g.Hold()

@@ -1,8 +1,10 @@
-// Package scale measures how Fairlead grows with the number of workload clusters. Everything is real, a kube-apiserver, the controller,
-// the xds-server, a gateway-agent with its Envoy, each a process of its own, but the edges: they are synthetic (test/synthetic), with an
-// apiserver in memory behind each. In goes how many, out come figures of each component at each size, and how they grow.
+// Package scale measures how Fairlead grows with the number of workload clusters. A kube-apiserver, the controller, the
+// xds-server, and a gateway-agent with its Envoy are real and run in separate processes. Only the edges are synthetic
+// (test/synthetic), each with an in-memory apiserver behind it. Its input is numbers of workload clusters. Its output
+// is figures of each component at each size, and how they grow.
 //
-// What one process may have open bounds the sizes: each tunnel is a socket of the gateway's Envoy and one of this process.
+// The number of files that one process may open bounds the sizes: each tunnel is a socket of the gateway's Envoy and
+// one of this process.
 package scale
 
 import (
@@ -18,10 +20,10 @@ import (
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
-// SizesEnv names the sizes to measure, instead of the usual ones: 100,1000.
+// SizesEnv is the environment variable that overrides the sizes, for example 100,1000.
 const SizesEnv = "SCALE_SIZES"
 
-// sizes are how many workload clusters.
+// sizes returns the numbers of workload clusters.
 func sizes(o record.Options) ([]int, error) {
 	text := os.Getenv(SizesEnv)
 	switch {
@@ -41,7 +43,8 @@ func sizes(o record.Options) ([]int, error) {
 	return all, nil
 }
 
-// Run measures each size in an installation of its own, and then how the figures grow. A size that fails doesn't keep it from the others.
+// Run measures each size in a separate installation, and then how the figures grow. If one size fails, the others are
+// still measured.
 func Run(ctx context.Context, log *record.Log, o record.Options) error {
 	all, err := sizes(o)
 	if err != nil {
@@ -63,7 +66,7 @@ func Run(ctx context.Context, log *record.Log, o record.Options) error {
 	return failed
 }
 
-// results are of one size.
+// results are the results of one size.
 type results struct {
 	log    *record.Log
 	out    record.Options
@@ -71,12 +74,12 @@ type results struct {
 	growth growth
 }
 
-// add adds a figure of the installation as a whole.
+// add adds a figure of the whole installation.
 func (r *results) add(name, unit string, value float64, samples ...float64) {
 	r.of("fairlead", name, unit, value, samples...)
 }
 
-// of adds a figure of one of its components.
+// of adds a figure of one component.
 func (r *results) of(subject, name, unit string, value float64, samples ...float64) {
 	r.log.Add(record.Result{
 		Name: name, Subject: subject, Unit: unit, Value: value, Samples: samples, Params: map[string]string{"clusters": strconv.Itoa(r.size)},
@@ -85,7 +88,7 @@ func (r *results) of(subject, name, unit string, value float64, samples ...float
 	r.growth.note(figure{name, subject}, r.size, value)
 }
 
-// times adds the median and the 99th percentile of what took so long.
+// times adds the median and the 99th percentile of durations.
 func (r *results) times(name string, all []time.Duration) {
 	if len(all) == 0 {
 		return
@@ -98,7 +101,7 @@ func (r *results) times(name string, all []time.Duration) {
 	r.add(name+" p99", "ms", percentile(samples, .99))
 }
 
-// tunnels is how many each edge keeps, as far as the sockets that a process may have open go.
+// tunnels returns how many tunnels each edge keeps, limited by the number of sockets of a process.
 func tunnels(n int) int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil && uint64(2*n+1_000) > limit.Cur {
@@ -107,7 +110,7 @@ func tunnels(n int) int {
 	return 2
 }
 
-// connections is for how many workload clusters there is room for three clients each.
+// connections returns the number of workload clusters for which the sockets suffice, with three clients each.
 func connections(n, perEdge int) int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {

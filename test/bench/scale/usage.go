@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// component is a process that is looked at.
+// component is a process that is measured.
 type component struct {
 	name string
 	pid  func() (int, error)
@@ -49,7 +49,7 @@ func (w *world) memory(r *results, when string) error {
 	return nil
 }
 
-// memoryOf is the resident memory of a component in MB.
+// memoryOf returns the resident memory of a component in MB.
 func (w *world) memoryOf(name string) (float64, error) {
 	for _, c := range w.components() {
 		if c.name != name {
@@ -65,7 +65,7 @@ func (w *world) memoryOf(name string) (float64, error) {
 	return 0, fmt.Errorf("measuring %s: there is none", name)
 }
 
-// spent is how much time each component has taken up to now.
+// spent returns the CPU time that each component has used so far.
 func (w *world) spent() (map[string]time.Duration, error) {
 	all := map[string]time.Duration{}
 	for _, c := range w.components() {
@@ -80,14 +80,15 @@ func (w *world) spent() (map[string]time.Duration, error) {
 	return all, nil
 }
 
-// rest is what part of a processor each component takes while nothing is asked of it.
+// rest returns the part of a processor that each component uses while it has nothing to do.
 func (w *world) rest(ctx context.Context, r *results) (map[string]float64, error) {
 	before, err := w.spent()
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	if err := retry.Sleep(ctx, time.Duration(r.out.Rounds(20, 5))*time.Second); err != nil { // some pings of each tunnel
+	// several pings of each tunnel
+	if err := retry.Sleep(ctx, time.Duration(r.out.Rounds(20, 5))*time.Second); err != nil {
 		return nil, err
 	}
 	took := time.Since(began)
@@ -103,8 +104,8 @@ func (w *world) rest(ctx context.Context, r *results) (map[string]float64, error
 	return share, nil
 }
 
-// usage is how much time each component takes, without what it takes at rest, and how many bytes the gateway gets from the xds-server, while
-// something is done so many times.
+// usage runs do, which repeats an operation the given number of times. It adds the CPU time of each component in excess
+// of its idle use, and the bytes that the gateway receives from the xds-server.
 func (w *world) usage(ctx context.Context, r *results, what string, times int, rest map[string]float64, do func() error) error {
 	before, err := w.spent()
 	if err != nil {
@@ -137,7 +138,7 @@ func (w *world) usage(ctx context.Context, r *results, what string, times int, r
 
 var bytesReceived = regexp.MustCompile(`bytes_received:([0-9]+)`)
 
-// received is how much the gateway-agent has got from xds-servers on the connections that are open.
+// received returns how many bytes the gateway-agent has received from xds-servers on the open connections.
 func (w *world) received(ctx context.Context) (int, error) {
 	out, err := w.Network.Gateways[0].Command(ctx, "ss", "-tinH", "state", "established", "dst", fmt.Sprintf(":%d", xdsPort)).Output()
 	if err != nil {
@@ -154,10 +155,10 @@ func (w *world) received(ctx context.Context) (int, error) {
 	return sum, nil
 }
 
-// told are the statistics of a gateway's Envoy that say why connections fail.
-var told = regexp.MustCompile(`(?m)^(listener\..*(pre_cx_timeout|no_filter_chain_match|overflow|ssl.*error|connection_error)|tcp\.apiserver\..*|.*handshakes.*|.*reverse_tunnel.*|cluster\..*(connect_fail|connect_timeout|attempts_exceeded|overflow)): [1-9].*$`)
+// failureStats matches the statistics of a gateway's Envoy that explain why connections fail.
+var failureStats = regexp.MustCompile(`(?m)^(listener\..*(pre_cx_timeout|no_filter_chain_match|overflow|ssl.*error|connection_error)|tcp\.apiserver\..*|.*handshakes.*|.*reverse_tunnel.*|cluster\..*(connect_fail|connect_timeout|attempts_exceeded|overflow)): [1-9].*$`)
 
-// explain shows why connections may have failed.
+// explain prints why connections may have failed.
 func (w *world) explain(r *results) {
 	socket := filepath.Join(w.Gateways[0].StateDir, "admin.sock")
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -170,7 +171,7 @@ func (w *world) explain(r *results) {
 	}
 	defer response.Body.Close()
 	body, _ := io.ReadAll(response.Body)
-	for _, line := range told.FindAll(body, 60) {
+	for _, line := range failureStats.FindAll(body, 60) {
 		r.out.Printf("%6d  %s", r.size, line)
 	}
 }

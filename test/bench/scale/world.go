@@ -27,13 +27,13 @@ const (
 	domain    = fleet.Domain
 	namespace = "fleet"
 	xdsPort   = 18000
-	// creating is how many Clusters are created at a time.
+	// creating is how many Clusters are created at the same time.
 	creating = 32
-	// patience bounds every wait but those for all of thousands.
+	// patience bounds every wait that does not depend on the size.
 	patience = time.Minute
-	// allPatience bounds those, for each workload cluster.
+	// allPatience bounds the others, for each workload cluster.
 	allPatience = 120 * time.Millisecond
-	// sizePatience and clusterPatience, for each of them, bound all about one size: 35 minutes for 10,000.
+	// sizePatience, and clusterPatience for each workload cluster, bound one size: 35 minutes for 10,000.
 	sizePatience, clusterPatience = 5 * time.Minute, 180 * time.Millisecond
 )
 
@@ -52,7 +52,7 @@ func newWorld(ctx context.Context, perEdge int) (*world, error) {
 	return &world{base}, nil
 }
 
-// name is that of the i-th Cluster.
+// name returns the name of the i-th Cluster.
 func name(i int) string { return fmt.Sprintf("c%05d", i) }
 
 func hostname(i int) (string, error) {
@@ -71,7 +71,7 @@ func (w *world) create(ctx context.Context, i int) error {
 	return w.Create(ctx, cluster)
 }
 
-// createAll creates many, and returns the tunnels that the controller has made for them, by name.
+// createAll creates n Clusters, and returns the ids of the tunnels that the controller has made for them, by name.
 func (w *world) createAll(ctx context.Context, n int) (map[string]string, error) {
 	group, bounded := errgroup.WithContext(ctx)
 	group.SetLimit(creating)
@@ -84,7 +84,7 @@ func (w *world) createAll(ctx context.Context, n int) (map[string]string, error)
 	return w.Tunnels(ctx, namespace, n, patience+time.Duration(n)*allPatience)
 }
 
-// connect does TLS with a workload cluster by the SNI route, from the management network.
+// connect opens a TLS connection to a workload cluster by the SNI route, from the management network.
 func (w *world) connect(ctx context.Context, host string) (*tls.Conn, error) {
 	address := net.JoinHostPort(netns.InsideAddress(0).String(), strconv.Itoa(netns.APIServerPort))
 	conn, err := w.Network.Management.DialContext(ctx, "tcp", address)
@@ -92,7 +92,7 @@ func (w *world) connect(ctx context.Context, host string) (*tls.Conn, error) {
 		return nil, err
 	}
 	secure := tls.Client(conn, &tls.Config{
-		ServerName: host, InsecureSkipVerify: true, // verified here: all apiservers have one certificate
+		ServerName: host, InsecureSkipVerify: true, // verified below: all apiservers have the same certificate
 		VerifyConnection: func(state tls.ConnectionState) error {
 			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: w.Roots, DNSName: "kubernetes"})
 			return err
@@ -105,7 +105,7 @@ func (w *world) connect(ctx context.Context, host string) (*tls.Conn, error) {
 	return secure, nil
 }
 
-// get makes one request on a new connection.
+// get sends one request on a new connection.
 func (w *world) get(ctx context.Context, host string) error {
 	ctx, cancel := context.WithTimeout(ctx, synthetic.Patience)
 	defer cancel()
@@ -117,7 +117,7 @@ func (w *world) get(ctx context.Context, host string) error {
 	return ask(ctx, conn, host, "/version")
 }
 
-// ask makes one request on a connection, which is over then.
+// ask sends one request on a connection and closes it.
 func ask(ctx context.Context, conn net.Conn, host, path string) error {
 	transport := &http.Transport{DisableKeepAlives: true, DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+path, http.NoBody)

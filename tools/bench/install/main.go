@@ -1,8 +1,9 @@
-// Command install puts what Fairlead is compared with into bin/peers: rancher/remotedialer and konnectivity built from their Go
-// modules, rathole by cargo, HAProxy and OpenSSH's server from the machine or, unpacked and not installed, from Debian's packages. What
-// can't be had here is said and left out: benchmarks then leave it out too.
+// Command install puts the programs with which Fairlead is compared into bin/peers. It builds rancher/remotedialer and
+// konnectivity from their Go modules, and rathole with cargo. It takes HAProxy and OpenSSH's server from the machine,
+// or unpacks them from Debian's packages without installing them. It reports programs that are not available, and
+// benchmarks skip them.
 //
-// wstunnel is missing: cargo found no crate of that name, and nothing else that is pinned and built here has it.
+// wstunnel is missing: cargo found no crate of that name, and no other source can be pinned and built here.
 //
 //	cd tools/bench && go run ./install
 package main
@@ -15,7 +16,7 @@ import (
 	"strings"
 )
 
-// peer is one program, and how it is made if it isn't there.
+// peer is one program, and how to make it if it is missing.
 type peer struct {
 	name string
 	make func(to string) error
@@ -54,7 +55,7 @@ func goBuild(what string) func(string) error {
 	return func(to string) error { return run("", "go", "build", "-trimpath", "-o", to, what) }
 }
 
-// rathole is built with its dependencies as pinned here, in the folder of the same name.
+// rathole builds rathole with the dependencies that are pinned in the folder of the same name.
 func rathole(to string) error {
 	target := to + ".build"
 	if err := run("rathole", "cargo", "build", "--release", "--locked", "--target-dir", target); err != nil {
@@ -66,7 +67,7 @@ func rathole(to string) error {
 	return os.RemoveAll(target)
 }
 
-// debian links a program of the machine, or unpacks it from Debian's packages and starts it with the libraries in them.
+// debian links a program of the machine, or unpacks it from Debian's packages together with its libraries.
 func debian(program string, packages ...string) func(string) error {
 	return func(to string) error {
 		if _, err := os.Stat(program); err == nil {

@@ -1,5 +1,5 @@
-// Command remotedialer is rancher/remotedialer as a pair of programs for benchmarks: the server takes TCP connections and dials one
-// address through the client's session; the client opens the session, over TLS.
+// Command remotedialer is rancher/remotedialer as a pair of programs for benchmarks. The server accepts TCP connections
+// and dials one address through the client's session. The client opens the session over TLS.
 //
 //	remotedialer server CERT KEY LISTEN-TUNNEL LISTEN-CLIENTS TARGET
 //	remotedialer client CA TUNNEL-ADDRESS

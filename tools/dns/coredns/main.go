@@ -1,4 +1,5 @@
-// Command coredns is CoreDNS with the plugins that deploy/dns needs, and one that plays a cluster's own names: for tests.
+// Command coredns is CoreDNS for tests, with the plugins that deploy/dns needs and one that simulates a cluster's own
+// names.
 package main
 
 import (
@@ -13,7 +14,7 @@ import (
 )
 
 func main() {
-	// The order in which a question passes through them is that of CoreDNS's own plugin.cfg.
+	// The order of the plugins is that of CoreDNS's plugin.cfg.
 	dnsserver.Directives = []string{"bind", "errors", "rewrite", "cache", "hosts", "forward"}
 	coremain.Run()
 }

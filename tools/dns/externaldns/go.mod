@@ -2,5 +2,5 @@ module github.com/fairlead/fairlead/tools/dns/externaldns
 
 go 1.26.0
 
-// Its CRD alone is used.
+// Only its CRD is used.
 require sigs.k8s.io/external-dns v0.21.0

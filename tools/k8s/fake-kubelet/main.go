@@ -1,9 +1,10 @@
-// Command fake-kubelet answers the endpoints of a kubelet to which a kube-apiserver proxies exec, port-forward and logs,
-// so that tests can send upgraded connections through a real apiserver without a container runtime.
+// Command fake-kubelet serves the kubelet endpoints to which a kube-apiserver proxies exec, port-forward and logs, so
+// that tests can send upgraded connections through a real apiserver without a container runtime.
 //
 //	fake-kubelet -address 10.0.0.2:10250 -cert FILE -key FILE
 //
-// exec runs the command on this machine, port-forward dials 127.0.0.1. It checks nobody's identity: tests only.
+// exec runs the command on this machine, port-forward dials 127.0.0.1. It does not authenticate clients and is only for
+// tests.
 package main
 
 import (
@@ -29,7 +30,7 @@ func main() {
 	log.Fatal(server.ListenAndServeTLS(*cert, *key))
 }
 
-// host plays the container runtime: this machine is the only container.
+// host simulates the container runtime: this machine is the only container.
 type host struct{}
 
 func (host) Command(ctx context.Context, _, _, _ string, argv []string) (*exec.Cmd, error) {

@@ -1,5 +1,5 @@
-// Package kubeletserver answers the endpoints of a kubelet to which a kube-apiserver proxies exec, port-forward and logs.
-// What a container is, its Runtime knows. It checks nobody's identity: that is left to the TLS settings of its server.
+// Package kubeletserver serves the kubelet endpoints to which a kube-apiserver proxies exec, port-forward and logs. Its
+// Runtime defines what a container is. It does not authenticate clients; the TLS settings of its server may.
 package kubeletserver
 
 import (
@@ -21,9 +21,9 @@ const (
 	createTimeout = 30 * time.Second
 )
 
-// A Runtime knows the containers.
+// A Runtime provides access to the containers.
 type Runtime interface {
-	// Command makes a command that runs inside of a container, without starting it.
+	// Command returns a command that runs inside of a container, without starting it.
 	Command(ctx context.Context, namespace, pod, container string, argv []string) (*exec.Cmd, error)
 	// Logs writes what a container has printed so far.
 	Logs(w io.Writer, namespace, pod, container string) error
@@ -72,7 +72,7 @@ type executor struct {
 	namespace  string
 }
 
-// ExecInContainer runs one command to its end. It gives it no terminal, also where one is asked for.
+// ExecInContainer runs one command to its end. It never provides a terminal, even if the request asks for one.
 func (e executor) ExecInContainer(ctx context.Context, pod, _, container string, argv []string, in io.Reader,
 	out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	cmd, err := e.containers.Command(ctx, e.namespace, pod, container, argv)
@@ -80,7 +80,7 @@ func (e executor) ExecInContainer(ctx context.Context, pod, _, container string,
 		return err
 	}
 	if in != nil {
-		// A pipe of our own: with cmd.Stdin, Wait would block until the client closes its side.
+		// Not cmd.Stdin: Wait would then block until the client closes its side.
 		pipe, err := cmd.StdinPipe()
 		if err != nil {
 			return err

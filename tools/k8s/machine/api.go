@@ -21,8 +21,8 @@ import (
 
 const clusterCA = "/etc/kubernetes/pki/ca.crt"
 
-// serveAPI is the kubelet's server, for apiservers that proxy exec, logs and port-forward to it. Who has no client certificate
-// of the cluster's CA is not let in.
+// serveAPI serves the kubelet's API, to which apiservers proxy exec, logs and port-forward. It requires a client
+// certificate of the cluster's CA.
 func (k *kubelet) serveAPI(ctx context.Context) {
 	certificate, err := selfSigned(k.config.Hostname, net.ParseIP(k.config.Address))
 	if err != nil {
@@ -62,7 +62,7 @@ func (k *kubelet) findContainer(namespace, podName, name string) (*container, er
 	return nil, fmt.Errorf("pod %s/%s does not run on %s", namespace, podName, k.config.Hostname)
 }
 
-// Command makes a command that runs in a container: with its mounts, its user and its environment.
+// Command returns a command that runs in a container: with its mounts, its user and its environment.
 func (k *kubelet) Command(ctx context.Context, namespace, pod, name string, argv []string) (*exec.Cmd, error) {
 	c, err := k.findContainer(namespace, pod, name)
 	if err != nil {

@@ -27,12 +27,13 @@ const (
 	kubeletConf   = "/etc/kubernetes/kubelet.conf"
 	bootstrapConf = "/etc/kubernetes/bootstrap-kubelet.conf"
 	pkiDir        = kubeletDir + "/pki"
-	// What kubeadm join gives it is five minutes: one request that nobody signs leaves time for another.
+	// kubeadm join gives the kubelet five minutes. After a request that is not signed in this time there is time for
+	// another one.
 	signingLimit = time.Minute
 )
 
-// bootstrap gets a client certificate for the Node, if kubeadm has left a token for that and there is none yet, and writes kubelet.conf,
-// for which kubeadm join waits.
+// bootstrap obtains a client certificate for the Node if there is none yet and kubeadm has left a token for it. It then
+// writes kubelet.conf, for which kubeadm join waits.
 func (k *kubelet) bootstrap(ctx context.Context) error {
 	if exists(kubeletConf) || !exists(bootstrapConf) {
 		return nil
@@ -71,7 +72,7 @@ func (k *kubelet) bootstrap(ctx context.Context) error {
 	return replaceFile(kubeletConf, data, 0o600)
 }
 
-// requestCertificate returns the Node's certificate and key, signed by the cluster.
+// requestCertificate returns the Node's certificate, signed by the cluster, and its key.
 func (k *kubelet) requestCertificate(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

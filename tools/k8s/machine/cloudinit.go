@@ -20,8 +20,8 @@ const (
 	cloudOutput = "/var/log/cloud-init-output.log"
 )
 
-// cloudInit does what cloud-init does with user data at a boot of an instance. At a later boot than the first that is only bootcmd.
-// A stage that has errors does not keep the next one from running.
+// cloudInit processes user data like cloud-init at a boot of an instance. After the first boot it runs only bootcmd. If
+// a stage has errors, the next stage still runs.
 func cloudInit(ctx context.Context, c config) error {
 	data, err := os.ReadFile(userDataFile)
 	if err != nil {
@@ -58,12 +58,12 @@ func cloudInit(ctx context.Context, c config) error {
 		return failed("scripts_user", errors.New("Runparts: 1 failures (runcmd) in 1 attempted commands"))
 	})
 	if ctx.Err() != nil {
-		return ctx.Err() // switched off: the next boot begins anew
+		return ctx.Err() // switched off: the next boot starts again
 	}
 	return status.finish()
 }
 
-// prepareInstance makes the folders of cloud-init.
+// prepareInstance creates the folders of cloud-init.
 func prepareInstance(instance string, userData []byte) error {
 	for _, dir := range []string{cloudDir + "/data", instance + "/scripts", "/run/cloud-init"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -88,7 +88,7 @@ func link(to, path string) error {
 	return nil
 }
 
-// runScript runs commands as one shell script whose output goes to cloud-init's log of outputs.
+// runScript runs commands as one shell script. Its output goes to cloud-init's output log.
 func runScript(ctx context.Context, path string, commands []any) error {
 	if len(commands) == 0 {
 		return nil
@@ -108,7 +108,7 @@ func runScript(ctx context.Context, path string, commands []any) error {
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env = []string{"PATH=" + systemPath, "LANG=C.UTF-8"}
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = out, out // a file: what stays in the background does not hold the script up
+	cmd.Stdout, cmd.Stderr = out, out // a file, so that background processes do not keep the script from ending
 	return cmd.Run()
 }
 
@@ -153,7 +153,7 @@ func (f writeFile) write() error {
 	return chown(f.Path, f.Owner)
 }
 
-// chown sets an owner of the form user, user:group or :group, by names of the machine.
+// chown sets an owner of the form user, user:group or :group, with names of the machine.
 func chown(path, owner string) error {
 	if owner == "" {
 		return nil
@@ -177,8 +177,8 @@ func chown(path, owner string) error {
 	return os.Chown(path, uid, gid)
 }
 
-// tellCloud writes a line to the outputs, as cloud-init does at the beginning of each stage and at the end.
-func tellCloud(text string) {
+// logOutput writes a line to the output log, as cloud-init does at the beginning of each stage and at the end.
+func logOutput(text string) {
 	out, err := os.OpenFile(cloudOutput, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
 		return
@@ -187,7 +187,7 @@ func tellCloud(text string) {
 	_, _ = fmt.Fprintf(out, "Cloud-init v. 25.1 %s at %s. Up %s seconds.\n", text, time.Now().UTC().Format(time.RFC1123Z), uptime())
 }
 
-// logCloud writes a line of cloud-init's own log.
+// logCloud writes a line to cloud-init's own log.
 func logCloud(level, text string) {
 	f, err := os.OpenFile(cloudLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// cloudStatus is /var/lib/cloud/data/status.json, with the fields of cloud-init 23.4 and later.
+// cloudStatus is the content of /var/lib/cloud/data/status.json, with the fields of cloud-init 23.4 and later.
 type cloudStatus struct {
 	datasource string
 	stages     map[string]*stageStatus
@@ -24,7 +24,7 @@ type stageStatus struct {
 	Start             *float64            `json:"start"`
 }
 
-// A moduleError is how a module of cloud-init has failed.
+// A moduleError is the error of a module of cloud-init.
 type moduleError struct {
 	module string
 	err    error
@@ -32,7 +32,7 @@ type moduleError struct {
 
 func (e *moduleError) Error() string { return fmt.Sprintf("module %s: %v", e.module, e.err) }
 
-// failed says which module an error is from, if it is one.
+// failed adds the name of the module to an error, if it is not nil.
 func failed(module string, err error) error {
 	if err == nil {
 		return nil
@@ -48,13 +48,13 @@ func newCloudStatus() *cloudStatus {
 	return s
 }
 
-// stage runs one stage and keeps how it went.
+// stage runs one stage and records its result.
 func (s *cloudStatus) stage(name string, do func() error) {
 	stage := s.stages[name]
 	stage.Start = seconds()
 	s.current = &name
 	s.write()
-	tellCloud("running '" + strings.Replace(name, "modules-", "modules:", 1) + "'")
+	logOutput("running '" + strings.Replace(name, "modules-", "modules:", 1) + "'")
 	err := do()
 	for _, e := range flatten(err) {
 		var m *moduleError
@@ -71,25 +71,25 @@ func (s *cloudStatus) stage(name string, do func() error) {
 	s.write()
 }
 
-// flatten takes joined errors apart, unless they belong to one module.
+// flatten splits joined errors, except joined errors of one module.
 func flatten(err error) []error {
 	if err == nil {
 		return nil
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only what is joined at the top
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only errors that are joined at the top level
 		return joined.Unwrap()
 	}
 	return []error{err}
 }
 
-// finish writes the result, and says that the boot is over.
+// finish writes the result, and marks the boot as finished.
 func (s *cloudStatus) finish() error {
 	found := []string{}
 	for _, name := range []string{"init-local", "init", "modules-config", "modules-final"} {
 		found = append(found, s.stages[name].Errors...)
 	}
 	result := map[string]any{"v1": map[string]any{"datasource": s.datasource, "errors": found}}
-	tellCloud("finished")
+	logOutput("finished")
 	done := fmt.Sprintf("%s - %s - machine\n", uptime(), time.Now().UTC().Format(time.RFC1123Z))
 	err := errors.Join(writeJSON(cloudDir+"/data/result.json", result),
 		os.WriteFile(cloudDir+"/instance/boot-finished", []byte(done), 0o644))
@@ -99,7 +99,7 @@ func (s *cloudStatus) finish() error {
 	return err
 }
 
-// write replaces status.json. An error here would be seen by whoever waits for the file.
+// write replaces status.json. An error is only logged: programs that wait for the file then notice that it is missing.
 func (s *cloudStatus) write() {
 	v1 := map[string]any{"datasource": s.datasource, "stage": s.current}
 	for name, stage := range s.stages {
@@ -118,7 +118,7 @@ func writeJSON(path string, value any) error {
 	return replaceFile(path, append(data, '\n'), 0o644)
 }
 
-// replaceFile writes a file under another name first, for those who read it meanwhile.
+// replaceFile writes a file under a temporary name and renames it, so that readers never see half of it.
 func replaceFile(path string, data []byte, mode os.FileMode) error {
 	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 	if err := os.WriteFile(temporary, data, mode); err != nil {

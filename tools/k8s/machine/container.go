@@ -19,14 +19,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A container is a process with process ids and mounts of its own, that starts again when it ends.
+// A container is a process with its own process ids and mounts, which is restarted when it exits.
 type container struct {
 	pod  *pod
 	spec *corev1.Container
 
 	mu       sync.Mutex
 	id       string
-	process  *os.Process // nil while none runs
+	process  *os.Process // nil while no process runs
 	ready    bool
 	restarts int32
 	now      corev1.ContainerState
@@ -38,7 +38,7 @@ func newContainer(p *pod, spec *corev1.Container) *container {
 	return &container{pod: p, spec: spec, now: waiting}
 }
 
-// keep runs the container, and again after its end if the policy says so, until ctx ends.
+// keep runs the container until ctx ends, and restarts it according to the policy.
 func (c *container) keep(ctx context.Context, policy corev1.RestartPolicy) {
 	wait := firstBackoff
 	for ctx.Err() == nil {
@@ -69,7 +69,8 @@ func (c *container) keep(ctx context.Context, policy corev1.RestartPolicy) {
 	}
 }
 
-// once runs the container to its end. When ctx ends, the container gets SIGTERM, and SIGKILL after the grace period.
+// once runs the container until it exits. When ctx ends, the container gets SIGTERM, and SIGKILL after the grace
+// period.
 func (c *container) once(ctx context.Context) (code int, err error) {
 	start, err := c.plan()
 	if err != nil {
@@ -111,14 +112,14 @@ func (c *container) once(ctx context.Context) (code int, err error) {
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// startContainer starts this program in namespaces of the container's own; there it mounts the volumes and becomes the
-// container's program. Process 1 of a namespace takes all others with it.
+// startContainer starts this program in the container's own namespaces, where it mounts the volumes and then executes
+// the container's program. When process 1 of a namespace exits, the kernel kills all others.
 func startContainer(start containerStart, log *criLog) (*exec.Cmd, error) {
 	data, err := json.Marshal(start)
 	if err != nil {
 		return nil, err
 	}
-	// Through a pipe: environments have no place on a command line.
+	// Through a pipe, because environments must not be visible on a command line.
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func (c *container) setEnded(state *os.ProcessState) {
 	c.pod.notify()
 }
 
-// wait says why the container does not run.
+// wait records why the container does not run.
 func (c *container) wait(reason, message string) {
 	c.mu.Lock()
 	if c.now.Terminated != nil {
@@ -212,7 +213,7 @@ func (c *container) succeeded() bool {
 	return c.now.Terminated != nil && c.now.Terminated.ExitCode == 0
 }
 
-// pid is 0 while none runs.
+// pid returns the process id, or 0 while no process runs.
 func (c *container) pid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

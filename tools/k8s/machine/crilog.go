@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// criLog is the log file of a container in the format that container runtimes write and kubelet reads:
-// time, stream, F for a whole line or P for a part of one, text.
+// criLog is the log file of a container in the format that container runtimes write and the kubelet reads: time,
+// stream, F for a complete line or P for a part of one, text.
 type criLog struct {
 	mu      sync.Mutex
 	file    *os.File
@@ -31,14 +31,14 @@ func openLog(path string) (*criLog, error) {
 	return &criLog{file: file}, nil
 }
 
-// stream is a writer for what comes from stdout or stderr.
+// stream returns a writer for stdout or stderr.
 func (l *criLog) stream(name string) io.Writer {
 	s := &criStream{log: l, name: name}
 	l.streams = append(l.streams, s)
 	return s
 }
 
-// Close writes what is left of lines without an end.
+// Close writes the remaining lines without an end.
 func (l *criLog) Close() {
 	for _, s := range l.streams {
 		if len(s.rest) > 0 {
@@ -54,7 +54,7 @@ type criStream struct {
 	rest []byte
 }
 
-// longLine is where a line is cut, so that one without an end does not stay in memory.
+// longLine is the length at which a line is split, so that a line without an end does not fill the memory.
 const longLine = 16 << 10
 
 func (s *criStream) Write(data []byte) (int, error) {
@@ -80,7 +80,7 @@ func (s *criStream) line(tag string, text []byte) {
 	_, _ = fmt.Fprintf(s.log.file, "%s %s %s %s\n", time.Now().UTC().Format(time.RFC3339Nano), s.name, tag, text)
 }
 
-// printLog writes a log without what the format adds.
+// printLog writes the text of a log without the fields that the format adds.
 func printLog(w io.Writer, path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownFolders are the top-level folders that a machine has for itself. The others are the host's: programs and libraries.
+// ownFolders are the top-level folders that a machine does not share with the host. The others contain the host's
+// programs and libraries.
 var ownFolders = map[string]os.FileMode{
 	"etc": 0o755, "var": 0o755, "run": 0o755, "tmp": 0o777 | os.ModeSticky, "root": 0o700, "home": 0o755,
 }
 
-// prepareDisk makes the machine's folders: /etc as the host has it, once; /run empty, at each boot.
+// prepareDisk creates the machine's folders: /etc as a copy of the host's, once; /run empty, at each boot.
 func prepareDisk(c config, userData []byte) error {
 	disk := c.disk()
 	if err := os.RemoveAll(filepath.Join(disk, "run")); err != nil {
@@ -50,7 +51,7 @@ func prepareDisk(c config, userData []byte) error {
 	)
 }
 
-// firstBoot fills /etc and /var like an image that is new to this machine.
+// firstBoot fills /etc and /var like an image at its first boot.
 func firstBoot(c config) error {
 	disk := c.disk()
 	etc := filepath.Join(disk, "etc")
@@ -79,7 +80,7 @@ func firstBoot(c config) error {
 		os.Symlink("/run", filepath.Join(disk, "var/run")))
 }
 
-// enterDisk makes disk the root of this process's mount namespace, which nobody else is in.
+// enterDisk makes disk the root of this process's mount namespace, which no other process shares.
 func enterDisk(disk string, c config) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("taking mounts private: %w", err)
@@ -99,7 +100,7 @@ func enterDisk(disk string, c config) error {
 	if err := mountProc(filepath.Join(disk, "proc")); err != nil {
 		return err
 	}
-	// pivot_root with the same folder twice puts the old root on top of the new one, where it is let go at once.
+	// pivot_root with the same folder twice mounts the old root on top of the new one, where it is unmounted at once.
 	if err := unix.Chdir(disk); err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func enterDisk(disk string, c config) error {
 	return unix.Chdir("/")
 }
 
-// bindHost shows the host's folders that are not the machine's own.
+// bindHost mounts the host's folders that the machine shares.
 func bindHost(disk string) error {
 	entries, err := os.ReadDir("/")
 	if err != nil {
@@ -144,8 +145,8 @@ func bindHost(disk string) error {
 	return nil
 }
 
-// bindEtc keeps what is mounted over single files of /etc, as `ip netns exec` does with hosts and resolv.conf: whoever runs the
-// network changes them while the machine runs.
+// bindEtc keeps the mounts over single files of /etc, such as hosts and resolv.conf of `ip netns exec`: the network's
+// owner changes these files while the machine runs.
 func bindEtc(disk string) error {
 	points, err := mountPoints()
 	if err != nil {
@@ -160,7 +161,7 @@ func bindEtc(disk string) error {
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return err
 		}
-		// A link of the image, to a file that is written while a system runs, leads nowhere here.
+		// A link of the image to a file that is written at run time is dangling here.
 		if info, err := os.Lstat(to); err == nil && info.Mode()&os.ModeSymlink != 0 {
 			if err := os.Remove(to); err != nil {
 				return err
@@ -173,7 +174,7 @@ func bindEtc(disk string) error {
 	return nil
 }
 
-// mountPoints is where anything is mounted for this process.
+// mountPoints returns all mount points of this process.
 func mountPoints() ([]string, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -235,7 +236,7 @@ func bind(from, to string, flags uintptr) error {
 	return nil
 }
 
-// touch makes an empty file unless there is one.
+// touch creates an empty file unless the file exists.
 func touch(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err != nil {

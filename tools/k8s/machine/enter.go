@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runEnter runs a command with the mounts, the process ids and the user of a container, and ends as it does: enter PID PROGRAM ARG...
+// runEnter runs a command with the mounts, the process ids and the user of a container, and exits with its code: enter
+// PID PROGRAM ARG...
 func runEnter(args []string) error {
 	if len(args) < 2 {
 		return errors.New("only for the program itself")
@@ -38,7 +39,7 @@ func runEnter(args []string) error {
 	if user.Uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user.Uid, Gid: user.Gid}}
 	}
-	// No parent-death signal: Go's check for a parent that is dead already is wrong across process namespaces.
+	// No parent-death signal: Go's check whether the parent has died already fails across process namespaces.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	if err := cmd.Start(); err != nil {
@@ -68,7 +69,7 @@ func enterNamespaces(pid int) error {
 		return err
 	}
 	defer pids.Close()
-	// Only a thread that shares its root and working directory with no other may change its mounts.
+	// Only a thread that shares its root and working directory with no other thread may change its mounts.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// runIdle stands in for kube-scheduler: it schedules nothing and answers health checks, for which kubeadm waits.
+// runIdle replaces kube-scheduler: it schedules nothing and answers the health checks for which kubeadm waits.
 func runIdle([]string) error {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/livez", "/readyz", "/healthz"} {
@@ -31,7 +31,7 @@ func runIdle([]string) error {
 	return server.ListenAndServeTLS("", "")
 }
 
-// selfSigned makes a serving certificate, as kubelet and kube-scheduler do when they are given none.
+// selfSigned returns a serving certificate, like the one that kubelet and kube-scheduler make by default.
 func selfSigned(name string, address net.IP) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // systemPath is the PATH of services, as systemd sets it.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// runInit is process 1 of the machine: it moves to the machine's disk, starts what else there is to do as a process of its own
-// and takes in orphans. Its end ends every process of the machine.
+// runInit is process 1 of the machine. It changes to the machine's disk, starts all other work in a separate process
+// and reaps orphans. When it exits, the kernel kills every process of the machine.
 func runInit(args []string) error {
 	if len(args) != 1 || os.Getpid() != 1 {
 		return errors.New("only for the program itself")
@@ -59,7 +59,7 @@ func runInit(args []string) error {
 	}
 }
 
-// runBoot is cloud-init and the kubelet, until the machine is told to stop.
+// runBoot runs cloud-init and the kubelet until the machine is stopped.
 func runBoot([]string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -70,7 +70,7 @@ func runBoot([]string) error {
 	slog.Info("machine boots", "hostname", c.Hostname, "address", c.Address)
 	var services sync.WaitGroup
 	services.Go(func() { newKubelet(c).run(ctx) })
-	go func() { // not waited for: what it runs ends with the machine
+	go func() { // not waited for: its processes end with the machine
 		if err := cloudInit(ctx, c); err != nil {
 			slog.Error("cloud-init has errors", "error", err)
 			return

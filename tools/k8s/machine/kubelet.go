@@ -28,10 +28,10 @@ const (
 	scanInterval  = 500 * time.Millisecond
 )
 
-// A kubelet runs the Pods of the manifest folder and reports about them and its Node.
+// A kubelet runs the Pods of the manifest folder and reports their state and that of its Node.
 type kubelet struct {
 	config  config
-	changed chan struct{} // a Pod's state is another one; holds at most one signal
+	changed chan struct{} // a Pod's state has changed; holds at most one signal
 
 	mu   sync.Mutex
 	pods map[string]*pod // by file name
@@ -42,8 +42,8 @@ func newKubelet(c config) *kubelet {
 	return &kubelet{config: c, changed: make(chan struct{}, 1), pods: map[string]*pod{}, bad: map[string]string{}}
 }
 
-// run waits for kubeadm's configuration, as the service does that ends and begins again until there is one; then it runs
-// until ctx ends and all containers have.
+// run waits for kubeadm's configuration, like the service that restarts until there is one. It then runs until ctx has
+// ended and all containers have exited.
 func (k *kubelet) run(ctx context.Context) {
 	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
@@ -69,7 +69,7 @@ func (k *kubelet) run(ctx context.Context) {
 	}
 }
 
-// serveHealth answers kubeadm.
+// serveHealth answers kubeadm's health checks.
 func (k *kubelet) serveHealth(ctx context.Context) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
@@ -80,7 +80,7 @@ func (k *kubelet) serveHealth(ctx context.Context) {
 	}
 }
 
-// scan makes the running Pods those of the manifest folder.
+// scan makes the running Pods match the manifest folder.
 func (k *kubelet) scan(ctx context.Context) {
 	found := k.readManifests()
 	k.mu.Lock()
@@ -102,7 +102,7 @@ func (k *kubelet) scan(ctx context.Context) {
 		}
 	}
 	for file, p := range found {
-		if k.pods[file] != nil { // runs, or has to end first
+		if k.pods[file] != nil { // it runs, or must end first
 			continue
 		}
 		slog.Info("pod starts", "pod", p.name())
@@ -112,7 +112,7 @@ func (k *kubelet) scan(ctx context.Context) {
 	}
 }
 
-// readManifests reads all manifests. About a bad one it says so once.
+// readManifests reads all manifests. It logs a bad manifest once.
 func (k *kubelet) readManifests() map[string]*pod {
 	entries, err := os.ReadDir(manifestDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -126,7 +126,7 @@ func (k *kubelet) readManifests() map[string]*pod {
 		}
 		data, err := os.ReadFile(filepath.Join(manifestDir, file))
 		if err != nil {
-			continue // gone since
+			continue // removed in the meantime
 		}
 		p, err := k.newPod(data)
 		if err != nil {
@@ -134,7 +134,7 @@ func (k *kubelet) readManifests() map[string]*pod {
 				slog.Error("manifest is no Pod that can run here", "file", file, "error", err)
 			}
 			k.bad[file] = err.Error()
-			// It may be half written; what runs stays as it is.
+			// The file may be incomplete. A running Pod stays as it is.
 			if old := k.get(file); old != nil {
 				found[file] = old
 			}
@@ -152,7 +152,7 @@ func (k *kubelet) get(file string) *pod {
 	return k.pods[file]
 }
 
-// newPod reads a manifest; name, hash and node are filled in as kubelet does for static Pods.
+// newPod parses a manifest. It sets name, hash and node like the kubelet does for static Pods.
 func (k *kubelet) newPod(manifest []byte) (*pod, error) {
 	spec := &corev1.Pod{}
 	if err := yaml.UnmarshalStrict(manifest, spec); err != nil {
@@ -174,7 +174,7 @@ func (k *kubelet) newPod(manifest []byte) (*pod, error) {
 	return newPod(spec, hash, k.config, k.signal), nil
 }
 
-// signal tells the reporter that there is news.
+// signal notifies the reporter of a change.
 func (k *kubelet) signal() {
 	select {
 	case k.changed <- struct{}{}:
@@ -182,7 +182,7 @@ func (k *kubelet) signal() {
 	}
 }
 
-// list is the Pods that are wanted, in order of their names.
+// list returns the Pods of the manifests, sorted by name.
 func (k *kubelet) list() []*pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,7 +196,7 @@ func (k *kubelet) list() []*pod {
 	return all
 }
 
-// stopAll waits until all containers have ended, after ctx has.
+// stopAll waits, after ctx has ended, until all containers have exited.
 func (k *kubelet) stopAll() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

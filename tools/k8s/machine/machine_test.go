@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TestMachines has real kubeadm make a cluster of three control-plane machines and a worker.
+// TestMachines makes a cluster of three control-plane machines and a worker with the real kubeadm.
 func TestMachines(t *testing.T) {
 	s := newSite(t)
 	first := s.newHost("cp1", "10.77.0.1")
@@ -66,7 +66,8 @@ func checkExec(t *testing.T, h *host) {
 	}
 }
 
-// checkForward reaches etcd's metrics, which listen on the other machine's 127.0.0.1 only: it has two other members.
+// checkForward reaches etcd's metrics, which listen only on the other machine's 127.0.0.1. They must show two other
+// members.
 func checkForward(t *testing.T, h *host, pod string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", h.site.prefix+h.name, filepath.Join(h.site.bin, "kubectl"), "--kubeconfig",
@@ -87,7 +88,7 @@ func checkForward(t *testing.T, h *host, pod string) {
 	})
 }
 
-// checkRestart ends a container and waits for the next one.
+// checkRestart kills a container and waits for the next one.
 func checkRestart(t *testing.T, h *host) {
 	t.Helper()
 	if out, err := h.kubectl(t.Context(), "exec", "-n", "kube-system", "kube-controller-manager-"+h.name, "--", "pkill", "-f", "^kube-controller-manager "); err != nil {
@@ -127,7 +128,7 @@ spec:
 	if err := os.WriteFile(path, []byte(manifest), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// Waits for its volume.
+	// The Pod waits for its volume.
 	if err := os.MkdirAll(h.file("/var/lib/talker"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ spec:
 	})
 }
 
-// checkStatus reads what cloud-init says of a runcmd that has failed.
+// checkStatus reads cloud-init's status after a runcmd that has failed.
 func checkStatus(t *testing.T, h *host) {
 	t.Helper()
 	var status struct {
@@ -175,10 +176,10 @@ func checkStatus(t *testing.T, h *host) {
 	}
 }
 
-// checkPowerLoss kills the program and waits for the end of all others.
+// checkPowerLoss kills the program and waits until all others have exited.
 func checkPowerLoss(t *testing.T, h *host) {
 	t.Helper()
-	// ip has become the program.
+	// ip has executed the program in its place.
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +194,7 @@ func checkPowerLoss(t *testing.T, h *host) {
 	})
 }
 
-// TestBoots has a machine fail, boot again and lose its power.
+// TestBoots lets a machine fail, boot again and lose its power.
 func TestBoots(t *testing.T) {
 	s := newSite(t)
 	h := s.newHost("lone", "10.77.0.9")

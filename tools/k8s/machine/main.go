@@ -1,12 +1,12 @@
-// Command machine plays a machine of a cloud for tests: what Cluster API's bootstrap provider sends as cloud-init user data
-// runs here with the real kubeadm. The program is started inside of a network namespace, as root, and has a file system
-// view, a host name and process ids of its own. It plays cloud-init, systemctl, the kubelet and the container runtime;
-// containers of static Pods are processes. docs/development.md says what it leaves out.
+// Command machine simulates a cloud machine for tests: it runs the cloud-init user data of Cluster API's bootstrap
+// provider with the real kubeadm. It is started inside of a network namespace, as root, and has its own file system
+// view, host name and process ids. It replaces cloud-init, systemctl, the kubelet and the container runtime; containers
+// of static Pods are processes. docs/development.md lists what it leaves out.
 //
 //	ip netns exec NS machine run --dir DIR --hostname NAME --address IP --user-data FILE [--meta-data KEY=VALUE]...
 //	    [--provider-id ID] [--kubelet-version V] [--program NAME[:TAG]=PATH]...
 //
-// It runs until SIGTERM or SIGINT; then nothing of the machine is left but its files in DIR/disk.
+// It runs until SIGTERM or SIGINT. After that only the machine's files in DIR/disk remain.
 package main
 
 import (
@@ -18,7 +18,8 @@ import (
 )
 
 func init() {
-	// The parent-death signal of a child follows the thread that started it, and namespaces are a thread's: main keeps its own.
+	// The parent-death signal of a child depends on the thread that started it, and namespaces belong to a thread. So
+	// main keeps its thread.
 	runtime.LockOSThread()
 }
 
@@ -27,8 +28,9 @@ func main() {
 	os.Exit(run(os.Args))
 }
 
-// run chooses the role. All but run and idle are only for the program itself: the first process of the machine, its services,
-// the start of a container, a command inside of one. As systemctl it is called by that name.
+// run selects the role. Only run and idle are for users. The program starts the other roles itself: the first process
+// of the machine, its services, the start of a container, a command inside of one. Called as systemctl it replaces that
+// program.
 func run(args []string) int {
 	if filepath.Base(args[0]) == "systemctl" {
 		return systemctl(args[1:], os.Stdout, os.Stderr)
@@ -51,7 +53,7 @@ func run(args []string) int {
 	return 0
 }
 
-// An exitCode ends the program without a word: somebody has said it already.
+// An exitCode ends the program without output, because the reason has been printed already.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }

@@ -21,8 +21,8 @@ const (
 	sourceAnnotation = "kubernetes.io/config.source"
 )
 
-// mirror makes the mirror Pods those of the manifests, with the state of their processes. Pods of others that are bound to
-// the Node stay as they are: this machine runs none.
+// mirror makes the mirror Pods match the manifests and the state of their processes. It does not change other Pods that
+// are bound to the Node: this machine runs none.
 func (r *reporter) mirror(ctx context.Context) error {
 	list, err := r.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", r.node.Name).String(),
@@ -94,7 +94,7 @@ func (r *reporter) createMirror(ctx context.Context, p *pod) error {
 	return r.updatePod(ctx, created, p)
 }
 
-// updatePod reports the state of a Pod if it is another one than was reported.
+// updatePod reports the state of a Pod if it has changed since the last report.
 func (r *reporter) updatePod(ctx context.Context, found *corev1.Pod, p *pod) error {
 	changed := found.DeepCopy()
 	p.report(&changed.Status)
@@ -107,7 +107,7 @@ func (r *reporter) updatePod(ctx context.Context, found *corev1.Pod, p *pod) err
 	return nil
 }
 
-// report fills in what is known of the Pod.
+// report fills in the state of the Pod.
 func (p *pod) report(s *corev1.PodStatus) {
 	p.mu.Lock()
 	s.Phase, s.Message = p.phase, p.problem
@@ -150,7 +150,7 @@ func setPodCondition(s *corev1.PodStatus, kind corev1.PodConditionType, is bool)
 	}
 }
 
-// machineID is the same at each boot.
+// machineID returns the same id at each boot.
 func machineID(c config) string {
 	sum := sha256.Sum256([]byte(c.Dir + "/" + c.Hostname))
 	return hex.EncodeToString(sum[:16])

@@ -17,11 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// leaseSeconds is kubelet's.
+// leaseSeconds is the kubelet's value.
 const leaseSeconds = int32(40)
 
-// register makes the Node, or takes the one that is there. It is done once: a Node that somebody deletes does not come back, as with
-// a kubelet.
+// register creates the Node, or takes the existing one. It runs once: a Node that a user deletes does not come back, as
+// with a real kubelet.
 func (r *reporter) register(ctx context.Context) (*corev1.Node, error) {
 	wanted, err := r.kubelet.wantedNode()
 	if err != nil {
@@ -47,7 +47,7 @@ func (r *reporter) register(ctx context.Context) (*corev1.Node, error) {
 	return nodes.Update(ctx, changed, metav1.UpdateOptions{})
 }
 
-// wantedNode is the Node as it registers.
+// wantedNode returns the Node to register.
 func (k *kubelet) wantedNode() (*corev1.Node, error) {
 	flags, err := kubeletFlags()
 	if err != nil {
@@ -81,14 +81,14 @@ func (k *kubelet) wantedNode() (*corev1.Node, error) {
 	return node, nil
 }
 
-// parseTaint reads key=value:effect.
+// parseTaint parses key=value:effect.
 func parseTaint(text string) (corev1.Taint, bool) {
 	left, effect, ok := strings.Cut(text, ":")
 	key, value, _ := strings.Cut(left, "=")
 	return corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}, ok
 }
 
-// setStatus fills in what kubelet reports of its Node.
+// setStatus fills in the Node status that the kubelet reports.
 func (k *kubelet) setStatus(node *corev1.Node) {
 	s := &node.Status
 	s.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: k.config.Address}}
@@ -129,7 +129,7 @@ func setNodeCondition(s *corev1.NodeStatus, c corev1.NodeCondition) {
 	s.Conditions[at] = c
 }
 
-// updateNode says that the Node is ready.
+// updateNode reports the Node as ready.
 func (r *reporter) updateNode(ctx context.Context) error {
 	nodes := r.client.CoreV1().Nodes()
 	node, err := nodes.Get(ctx, r.node.Name, metav1.GetOptions{})
@@ -137,7 +137,7 @@ func (r *reporter) updateNode(ctx context.Context) error {
 		return fmt.Errorf("reading the Node: %w", err)
 	}
 	r.kubelet.setStatus(node)
-	// The status alone, as kubelet does: controllers change taints at the same time.
+	// Only the status, like the kubelet: controllers change taints at the same time.
 	patch, err := json.Marshal(map[string]any{"status": node.Status})
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (r *reporter) updateNode(ctx context.Context) error {
 	return nil
 }
 
-// renewLease says that the Node is alive.
+// renewLease renews the Node's lease.
 func (r *reporter) renewLease(ctx context.Context) error {
 	leases := r.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	name, seconds, now := r.node.Name, leaseSeconds, metav1.NowMicro()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 )
 
-// plan is how the container starts: which program, with what arguments, environment, volumes and user.
+// plan returns how the container starts: its program, arguments, environment, volumes and user.
 func (c *container) plan() (containerStart, error) {
 	start := containerStart{Dir: "/", Groups: []int{}}
 	if c.spec.WorkingDir != "" {
@@ -46,8 +46,9 @@ func (c *container) plan() (containerStart, error) {
 	return start, err
 }
 
-// program finds a container's program: that of the machine which has its name, wherever the image would have it; of several
-// that which is for the image's tag; else one by its path. For kube-scheduler, without which kubeadm does not end, there is a stand-in.
+// program returns the path of a container's program: the machine's program of that name, whatever its path in the
+// image; if there are several, the one for the image's tag; else the given path. kube-scheduler, without which kubeadm
+// does not finish, is replaced by the idle role.
 func (c *container) program(command string) (string, error) {
 	name := path.Base(command)
 	for _, own := range []string{name + ":" + imageTag(c.spec.Image), name} {
@@ -79,21 +80,22 @@ func lookPath(command string) (string, error) {
 	return "", fmt.Errorf("%s: %w", command, exec.ErrNotFound)
 }
 
-// imageName is the last part of an image's name, without tag and digest.
+// imageName returns the last part of an image's name, without tag and digest.
 func imageName(image string) string {
 	name, _, _ := strings.Cut(path.Base(image), "@")
 	name, _, _ = strings.Cut(name, ":")
 	return name
 }
 
-// imageTag is empty for an image without a tag.
+// imageTag returns the tag of an image, or an empty string.
 func imageTag(image string) string {
 	name, _, _ := strings.Cut(path.Base(image), "@")
 	_, tag, _ := strings.Cut(name, ":")
 	return tag
 }
 
-// environment is the container's, as far as a static Pod can have one: no ConfigMaps, no Secrets.
+// environment returns the container's environment. It supports only what a static Pod can have: no ConfigMaps and no
+// Secrets.
 func (c *container) environment() (map[string]string, error) {
 	env := map[string]string{"PATH": systemPath, "HOSTNAME": c.pod.config.Hostname}
 	if len(c.spec.EnvFrom) > 0 {
@@ -152,7 +154,7 @@ func (c *container) setUser(start *containerStart) {
 	}
 }
 
-// prepareVolumes makes the folders behind the Pod's volumes.
+// prepareVolumes creates the folders of the Pod's volumes.
 func (p *pod) prepareVolumes() error {
 	for i := range p.spec.Spec.Volumes {
 		v := &p.spec.Spec.Volumes[i]
@@ -163,7 +165,7 @@ func (p *pod) prepareVolumes() error {
 		if v.HostPath != nil {
 			err = hostPath(v.HostPath)
 		} else {
-			// Open for the container's user, as kubelet's are.
+			// Writable for the container's user, as with the kubelet.
 			err = errors.Join(os.MkdirAll(from, 0o777), os.Chmod(from, 0o777))
 		}
 		if err != nil {
@@ -173,7 +175,7 @@ func (p *pod) prepareVolumes() error {
 	return nil
 }
 
-// volume is where a volume is on the machine.
+// volume returns the path of a volume on the machine.
 func (p *pod) volume(v *corev1.Volume) (string, error) {
 	switch {
 	case v.HostPath != nil:
@@ -184,7 +186,7 @@ func (p *pod) volume(v *corev1.Volume) (string, error) {
 	return "", errors.New("this machine knows only hostPath and emptyDir")
 }
 
-// hostPath checks a path, or makes what its type allows to make.
+// hostPath checks a path, or creates it if its type permits that.
 func hostPath(v *corev1.HostPathVolumeSource) error {
 	kind := corev1.HostPathUnset
 	if v.Type != nil {

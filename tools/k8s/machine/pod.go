@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// Shorter than kubelet's 10 s and 5 min: a test waits for the second try.
+	// Shorter than the kubelet's 10 s and 5 min, because tests wait for the second attempt.
 	firstBackoff = time.Second
 	lastBackoff  = 20 * time.Second
 	defaultGrace = 30 * time.Second
-	// When the machine is switched off, nobody waits for a kube-apiserver whose clients don't leave.
+	// Bounds the wait for a kube-apiserver whose clients stay connected when the machine is switched off.
 	offGrace = 5 * time.Second
 )
 
-// A pod is a static Pod: its containers are processes of the machine.
+// A pod is a static Pod. Its containers are processes of the machine.
 type pod struct {
 	spec    *corev1.Pod
 	hash    string
@@ -30,7 +30,7 @@ type pod struct {
 	started time.Time
 
 	cancel context.CancelFunc
-	ended  chan struct{} // all containers have
+	ended  chan struct{} // closed when all containers have exited
 
 	mu         sync.Mutex
 	isStopping bool
@@ -52,7 +52,7 @@ func newPod(spec *corev1.Pod, hash string, c config, notify func()) *pod {
 
 func (p *pod) name() string { return p.spec.Namespace + "/" + p.spec.Name }
 
-// logs is where the logs of its containers are.
+// logs returns the folder of its containers' logs.
 func (p *pod) logs() string {
 	return filepath.Join("/var/log/pods", p.spec.Namespace+"_"+p.spec.Name+"_"+p.hash)
 }
@@ -110,7 +110,7 @@ func isSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// mountVolumes tries until all volumes are there.
+// mountVolumes retries until all volumes exist.
 func (p *pod) mountVolumes(ctx context.Context) bool {
 	wait := firstBackoff
 	for {
@@ -127,7 +127,7 @@ func (p *pod) mountVolumes(ctx context.Context) bool {
 	}
 }
 
-// pause waits unless ctx ends first.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -155,7 +155,7 @@ func (p *pod) setPhase(phase corev1.PodPhase) {
 	p.notify()
 }
 
-// stop asks all containers to end, makes them after the grace period, and returns when they have.
+// stop stops all containers, kills them after the grace period, and returns when they have exited.
 func (p *pod) stop() {
 	p.mu.Lock()
 	p.isStopping = true
@@ -179,7 +179,7 @@ func (p *pod) stopped() bool {
 	}
 }
 
-// find is a container by its name; without a name the only one, or the first.
+// find returns a container by its name; without a name the only one, or the first.
 func (p *pod) find(name string) (*container, error) {
 	all := slices.Concat(p.main, p.init)
 	for _, c := range all {

@@ -13,15 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// probe keeps the container's readiness up to date. A container without a readiness probe is ready while it runs; liveness
-// and startup probes are left out: what ends starts again.
+// probe keeps the container's readiness current. A container without a readiness probe is ready while it runs. Liveness
+// and startup probes are not supported; a container that exits is restarted anyway.
 func (c *container) probe(ctx context.Context) {
 	p := c.spec.ReadinessProbe
 	if p == nil {
 		return
 	}
 	timeout := time.Duration(max(p.TimeoutSeconds, 1)) * time.Second
-	// Each second, whatever the period is: tests wait for it.
+	// Each second, whatever the configured period: tests wait for it.
 	for pause(ctx, time.Second) {
 		probing, cancel := context.WithTimeout(ctx, timeout)
 		ok := c.check(probing, &p.ProbeHandler)
@@ -48,10 +48,10 @@ func (c *container) check(ctx context.Context, h *corev1.ProbeHandler) bool {
 	return true
 }
 
-// prober does not check certificates, as kubelet doesn't, and keeps no connections.
+// prober does not verify certificates, like the kubelet, and keeps no connections.
 var prober = &http.Client{
 	Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a health check of a process beside it
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a health check of a process on the same machine
 		DisableKeepAlives: true,
 	},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -78,7 +78,7 @@ func (c *container) checkHTTP(ctx context.Context, get *corev1.HTTPGetAction) bo
 	return response.StatusCode >= 200 && response.StatusCode < 400
 }
 
-// target is the address that a probe goes to; the port may be the name of one of the container's.
+// target returns the address that a probe connects to. The port may be the name of a container port.
 func (c *container) target(host string, port intstr.IntOrString) string {
 	if host == "" {
 		host = c.pod.config.Address

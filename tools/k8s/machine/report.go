@@ -20,16 +20,16 @@ const (
 	retryPause  = time.Second
 )
 
-// A reporter tells the cluster about the Node and its Pods.
+// A reporter reports the Node and its Pods to the cluster.
 type reporter struct {
 	kubelet    *kubelet
 	client     kubernetes.Interface
-	kubeconfig string // what client was made from
+	kubeconfig string // from which client was made
 	node       *corev1.Node
 	lastBeat   time.Time
 }
 
-// report tells the cluster about the Node and its Pods, from the time when there is a kubelet.conf until ctx ends.
+// report reports the Node and its Pods to the cluster, from the time when kubelet.conf exists until ctx ends.
 func (k *kubelet) report(ctx context.Context) {
 	r := &reporter{kubelet: k}
 	last := ""
@@ -56,14 +56,14 @@ func (k *kubelet) report(ctx context.Context) {
 		case <-timer.C:
 		}
 		timer.Stop()
-		// What has happened at the same time is one report.
+		// Changes at the same time are reported together.
 		if !pause(ctx, 200*time.Millisecond) {
 			return
 		}
 	}
 }
 
-// once does what is due.
+// once makes the reports that are due.
 func (r *reporter) once(ctx context.Context) error {
 	if err := r.kubelet.bootstrap(ctx); err != nil {
 		return err
@@ -92,7 +92,8 @@ func (r *reporter) once(ctx context.Context) error {
 	return errors.Join(append(errs, r.mirror(ctx))...)
 }
 
-// connect makes a client, and a new one when kubeadm has written kubelet.conf anew. There is none as long as there is no such file.
+// connect makes a client, and a new one when kubeadm has written another kubelet.conf. The client is nil while there is
+// no such file.
 func (r *reporter) connect() error {
 	data, err := os.ReadFile(kubeletConf)
 	if errors.Is(err, os.ErrNotExist) {
@@ -117,7 +118,7 @@ func (r *reporter) connect() error {
 	return nil
 }
 
-// kubeletFlags is what kubeadm would have the kubelet's command line be, from the Node's registration.
+// kubeletFlags returns the flags that kubeadm passes to the kubelet, from the Node's registration.
 func kubeletFlags() (map[string]string, error) {
 	data, err := os.ReadFile(kubeletDir + "/kubeadm-flags.env")
 	if errors.Is(err, os.ErrNotExist) {

@@ -17,18 +17,18 @@ import (
 	"k8s.io/component-base/version"
 )
 
-// A config is what a machine is started with. Its first process reads it again from disk/run/machine.
+// A config is the configuration of a machine. Its first process reads it again from disk/run/machine.
 type config struct {
 	Dir        string
 	Hostname   string
 	Address    string
 	ProviderID string
-	Kubelet    string // version that the kubelet says it has
+	Kubelet    string // version that the kubelet reports
 	MetaData   map[string]string
-	Programs   map[string]string // name, or name:tag, to path; as the host sees it
+	Programs   map[string]string // name, or name:tag, to path on the host
 }
 
-// Where a machine finds what this program gave it.
+// Where a machine finds the files of this program.
 const (
 	ownDir       = "/run/machine"
 	configFile   = ownDir + "/config.json"
@@ -36,13 +36,13 @@ const (
 	programDir   = "/usr/local/bin"
 )
 
-// runMachine starts the machine's first process in namespaces of its own and waits for its end.
+// runMachine starts the machine's first process in its own namespaces and waits until it exits.
 func runMachine(args []string) error {
 	c, userData, err := parseConfig(args)
 	if err != nil {
 		return err
 	}
-	// Better now than in a log inside of the machine.
+	// Report errors now, and not in a log inside of the machine.
 	if _, err := parseUserData(userData, c.MetaData); err != nil {
 		return fmt.Errorf("reading the user data: %w", err)
 	}
@@ -56,7 +56,7 @@ func runMachine(args []string) error {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
-		Setpgid:    true, // a Ctrl-C is for this process to pass on
+		Setpgid:    true, // this process handles Ctrl-C itself
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := cmd.Start(); err != nil {
@@ -78,7 +78,7 @@ func runMachine(args []string) error {
 	}
 }
 
-// pairs is a flag of the form KEY=VALUE that may be given more than once.
+// pairs is a flag of the form KEY=VALUE that may be repeated.
 type pairs map[string]string
 
 func (p pairs) String() string { return "" }

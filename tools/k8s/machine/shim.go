@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A containerStart is what a container's first process needs to know.
+// A containerStart is the input of a container's first process.
 type containerStart struct {
 	Program string
 	Argv    []string
@@ -25,13 +25,13 @@ type containerStart struct {
 	Groups  []int
 }
 
-// A mount shows From, of the machine, at At in the container.
+// A mount mounts From, on the machine, at At in the container.
 type mount struct {
 	From, At string
 	ReadOnly bool
 }
 
-// runContainer is the first process of a container until it becomes the container's program.
+// runContainer is the first process of a container until it executes the container's program.
 func runContainer([]string) error {
 	var start containerStart
 	in := os.NewFile(3, "start")
@@ -81,8 +81,8 @@ func (m mount) do() error {
 	return nil
 }
 
-// makePoint makes the file or folder to mount on: on the machine's disk, as a container has no image of its own. Not in a folder that
-// is the host's.
+// makePoint creates the file or folder to mount on, on the machine's disk, because containers have no image. It creates
+// nothing in the host's folders.
 func (m mount) makePoint() error {
 	info, err := os.Stat(m.From)
 	if err != nil {
@@ -107,7 +107,7 @@ func (m mount) makePoint() error {
 	return touch(m.At)
 }
 
-// isHosts says whether a path would be made in one of the host's folders.
+// isHosts reports whether a path is in one of the host's folders.
 func isHosts(path string) (bool, error) {
 	top, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if _, own := ownFolders[top]; own || strings.HasPrefix(path, programDir+"/") {
@@ -117,7 +117,8 @@ func isHosts(path string) (bool, error) {
 	return slices.Contains(points, "/"+top), err
 }
 
-// dropUser becomes the user that the container runs as; with another user than root go all capabilities.
+// dropUser changes to the container's user. Changing to a user other than root also drops all
+// capabilities.
 func (s containerStart) dropUser() error {
 	if s.GID != nil || s.UID != nil {
 		if err := syscall.Setgroups(s.Groups); err != nil {

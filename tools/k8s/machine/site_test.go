@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// site is a network of machines, with a network namespace each, on one bridge.
+// site is a network of machines on one bridge, each with its own network namespace.
 type site struct {
 	t      *testing.T
 	bin    string // the real parts, and this program
@@ -22,7 +22,7 @@ type site struct {
 	pki    string
 }
 
-// newSite skips without root and the real parts.
+// newSite skips the test without root or without the real parts.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	bin, err := filepath.Abs("../../../bin")
@@ -57,7 +57,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// must runs a command that has to be successful and returns its output.
+// must runs a command that has to succeed and returns its output.
 func (s *site) must(name string, args ...string) string {
 	s.t.Helper()
 	out, err := exec.CommandContext(s.t.Context(), name, args...).CombinedOutput()
@@ -133,13 +133,13 @@ func (h *host) boot(userData string) {
 	go func() { h.ended <- h.cmd.Wait(); _ = log.Close() }()
 	t.Cleanup(func() {
 		if t.Failed() {
-			h.tell()
+			h.printLogs()
 		}
 		h.off()
 	})
 }
 
-// off switches the machine off and waits for its end.
+// off switches the machine off and waits until it has stopped.
 func (h *host) off() {
 	if h.cmd == nil {
 		return
@@ -161,8 +161,8 @@ func (h *host) off() {
 	}
 }
 
-// tell shows the logs.
-func (h *host) tell() {
+// printLogs prints the logs.
+func (h *host) printLogs() {
 	for _, path := range []string{filepath.Join(h.site.dir, h.name+".log"), h.file("/var/log/cloud-init-output.log")} {
 		data, _ := os.ReadFile(path)
 		h.site.t.Logf("%s:\n%s", path, data[max(0, len(data)-6000):])
@@ -171,7 +171,7 @@ func (h *host) tell() {
 
 func (h *host) file(path string) string { return filepath.Join(h.dir, "disk", path) }
 
-// kubectl runs in the machine's network, as its admin.
+// kubectl runs kubectl in the machine's network, with its admin kubeconfig.
 func (h *host) kubectl(ctx context.Context, args ...string) (string, error) {
 	all := append([]string{
 		"netns", "exec", h.site.prefix + h.name, filepath.Join(h.site.bin, "kubectl"), "--kubeconfig",
@@ -181,7 +181,7 @@ func (h *host) kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// eventually waits until check has no error any more.
+// eventually waits until check returns nil.
 func eventually(t *testing.T, what string, limit time.Duration, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -203,7 +203,7 @@ func eventually(t *testing.T, what string, limit time.Duration, check func(conte
 
 const bootToken = "abcdef.0123456789abcdef"
 
-// files is a write_files section with what a control plane gets from Cluster API's bootstrap provider.
+// files returns a write_files section with the files that Cluster API's bootstrap provider gives to a control plane.
 func (s *site) files(names ...string) string {
 	s.t.Helper()
 	text := "write_files:\n"
@@ -263,12 +263,12 @@ nodeRegistration:
 `
 }
 
-// booted waits for the end of cloud-init and checks that it was a good one.
+// booted waits until cloud-init has finished and checks that it has succeeded.
 func (h *host) booted(limit time.Duration) {
 	h.site.t.Helper()
 	eventually(h.site.t, h.name+" has booted", limit, func(context.Context) error {
 		_, err := os.Stat(h.file("/var/lib/cloud/instance/boot-finished"))
-		if err != nil { // the link is absolute, for the machine
+		if err != nil { // the link is absolute on the machine
 			_, err = os.Stat(h.file("/var/lib/cloud/instances/" + h.name + "/boot-finished"))
 		}
 		return err

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// builtIn are services that are part of this program: they run as long as the machine does.
+// builtIn are services that are part of this program. They run as long as the machine.
 var builtIn = []string{"kubelet", "containerd", "crio", "systemd-resolved", "cloud-init", "cloud-final"}
 
-// systemctl answers kubeadm and user data about services of the machine.
+// systemctl answers commands of kubeadm and of user data about services of the machine.
 func systemctl(args []string, out, errOut io.Writer) int {
 	var words []string
 	for _, arg := range args {
@@ -32,7 +32,7 @@ func systemctl(args []string, out, errOut io.Writer) int {
 	}
 	switch verb {
 	case "daemon-reload", "start", "stop", "restart", "reload", "enable", "disable", "mask", "unmask":
-		// What these would do to a kubelet, this one does by itself.
+		// This kubelet does by itself what these commands would do.
 	case "is-active":
 		fmt.Fprintln(out, "active")
 	case "is-enabled":

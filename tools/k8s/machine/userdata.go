@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// userData is the part of a cloud-config that this program acts on.
+// userData is the part of a cloud-config that this program supports.
 type userData struct {
 	BootCmd    []any       `json:"bootcmd"`
 	WriteFiles []writeFile `json:"write_files"`
@@ -31,11 +31,11 @@ type writeFile struct {
 	Append      bool   `json:"append"`
 }
 
-// ignored are sections that Cluster API's bootstrap provider can write and that make no sense on this machine: its disks, clock and
-// users are those of the host.
+// ignored are sections that Cluster API's bootstrap provider can write and that this machine ignores: its disks, clock
+// and users are the host's.
 var ignored = []string{"ntp", "users", "disk_setup", "fs_setup", "mounts"}
 
-// parseUserData reads a cloud-config, which may be a Jinja template over the metadata.
+// parseUserData parses a cloud-config, which may be a Jinja template over the metadata.
 func parseUserData(data []byte, metaData map[string]string) (userData, error) {
 	var u userData
 	text := string(data)
@@ -83,8 +83,8 @@ var (
 	metaKey    = regexp.MustCompile(`^(?:ds\.meta_data|v1)(?:\.(\w+)|\[['"](\w+)['"]\])$`)
 )
 
-// render replaces the expressions of a Jinja template that name metadata. One that isn't there becomes what cloud-init puts in
-// its place; all else that Jinja can do is refused.
+// render replaces the expressions of a Jinja template that name metadata. A missing value is replaced by the same text
+// as in cloud-init. Every other Jinja construct is an error.
 func render(text string, metaData map[string]string) (string, error) {
 	if at := strings.Index(text, "{%"); at >= 0 {
 		return "", errors.New("this machine knows no Jinja statements ({% ... %}), only {{ ds.meta_data.KEY }}")
@@ -98,7 +98,7 @@ func render(text string, metaData map[string]string) (string, error) {
 			return found
 		}
 		name := key[1] + key[2]
-		// cloud-init's standard names for what a data source calls as it likes.
+		// cloud-init's standard names for values whose names depend on the data source.
 		if strings.HasPrefix(inside, "v1") && name == "local_hostname" {
 			name = "local_hostname"
 		}
@@ -110,7 +110,7 @@ func render(text string, metaData map[string]string) (string, error) {
 	return text, errors.Join(errs...)
 }
 
-// decode is the content in clear.
+// decode returns the decoded content.
 func (f writeFile) decode() ([]byte, error) {
 	data := []byte(f.Content)
 	switch strings.ToLower(f.Encoding) {
@@ -138,8 +138,8 @@ func gunzip(data []byte) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// script makes one shell script of commands, as cloud-init does: a string is a line of it, a list is quoted. It goes on
-// after a command that fails, and its end is that of the last one.
+// script makes one shell script of commands, like cloud-init: a string is a line of the script, a list is quoted. The
+// script continues after a command that fails, and exits with the code of the last one.
 func script(commands []any) (string, error) {
 	text := "#!/bin/sh\n"
 	for _, command := range commands {

@@ -60,7 +60,7 @@ users:
 	}
 }
 
-func TestParseUserDataRefuses(t *testing.T) {
+func TestParseUserDataRejects(t *testing.T) {
 	for name, test := range map[string]struct{ in, want string }{
 		"an unknown section":        {"#cloud-config\npower_state: {}\n", `section "power_state"`},
 		"an unknown field":          {"#cloud-config\nwrite_files: [{path: /a, sauce: b}]\n", "sauce"},
@@ -80,7 +80,7 @@ func TestParseUserDataRefuses(t *testing.T) {
 	}
 }
 
-// A file that has Jinja's brackets is a template only where the first line says so.
+// A file with Jinja's brackets is a template only if its first line declares that.
 func TestNoTemplate(t *testing.T) {
 	u, err := parseUserData([]byte("#cloud-config\nruncmd: ['echo {{ .Name }}']\n"), metaData)
 	if err != nil || u.RunCmd[0] != "echo {{ .Name }}" {
@@ -105,7 +105,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// A runcmd script goes on after a command that fails; its end is that of the last one.
+// A runcmd script continues after a command that fails, and exits with the code of the last one.
 func TestScriptGoesOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "runcmd")
 	text, err := script([]any{"false", "echo still here"})

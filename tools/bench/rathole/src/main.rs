@@ -1,4 +1,4 @@
-//! rathole's own main, without its log: it ends with the process that started it.
+//! rathole's own main, without its log. It exits with the process that started it.
 
 use clap::Parser;
 
