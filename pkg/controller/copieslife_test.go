@@ -142,12 +142,12 @@ func TestCopiesOwnTheirPartOfTheStatus(t *testing.T) {
 	var owned struct {
 		Status map[string]map[string]any `json:"f:status"`
 	}
-	if err := json.Unmarshal(tunnel.ManagedFields[i].FieldsV1.Raw, &owned); err != nil {
+	if err := json.Unmarshal(tunnel.ManagedFields[i].FieldsV1.GetRawBytes(), &owned); err != nil {
 		t.Fatal(err)
 	}
 	if len(owned.Status) != 2 || len(owned.Status["f:kubeconfig"]) != 1 ||
 		owned.Status["f:kubeconfig"]["f:copies"] == nil ||
 		len(owned.Status["f:conditions"]) != 1 || owned.Status["f:conditions"][`k:{"type":"CopiesReady"}`] == nil {
-		t.Errorf("owned is %s", tunnel.ManagedFields[i].FieldsV1.Raw)
+		t.Errorf("owned is %s", tunnel.ManagedFields[i].FieldsV1.GetRawString())
 	}
 }

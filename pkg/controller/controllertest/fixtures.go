@@ -289,6 +289,7 @@ func HasFinalizer(o client.Object) bool {
 	return slices.Contains(o.GetFinalizers(), v1alpha1.TunnelFinalizer)
 }
 
+// What EdgeRequest asks for.
 const (
 	TestID    = "abcdefghij0123456789"
 	TestNode  = "edge-abcdefgh"
@@ -369,6 +370,7 @@ func TraceTo(t *testing.T, c *tracetest.Collector) (stop func()) {
 	return stop
 }
 
+// The tunnel hostname of the Cluster prod/c1, and ways that its kubeconfig may lead with the settings of Config.
 const (
 	Hostname   = "c1.prod.tunnels.example.com"
 	DirectURL  = "https://c1.prod.tunnels.example.com:6443"

@@ -27,8 +27,9 @@ type Group struct {
 // Action is what a reconciliation does.
 type Action int
 
+// What a Cluster and its Tunnel may ask for.
 const (
-	leave  Action = iota // write nothing
+	Leave  Action = iota // write nothing
 	Serve                // make or keep the Tunnel, its Secrets and its status
 	Remove               // restore the kubeconfig, then remove the Tunnel and what belongs to it
 	End                  // remove a Tunnel whose Cluster is gone: there is no kubeconfig to restore
@@ -43,11 +44,11 @@ func Decide(o Group, allClusters bool) Action {
 	case o.Cluster == nil && o.Tunnel != nil && !o.Tunnel.DeletionTimestamp.IsZero():
 		return End // it would wait for ever for a Cluster that does not exist
 	case o.Cluster == nil || Paused(o):
-		return leave
+		return Leave
 	case !o.Cluster.DeletionTimestamp.IsZero():
 		// Cluster API still needs the apiserver. Nothing is begun, and nothing ends before the Cluster is gone.
 		if owner == nil {
-			return leave
+			return Leave
 		}
 		return Serve
 	case !o.TunnelDeleting() && OptedIn(o.Cluster, allClusters):
@@ -56,7 +57,7 @@ func Decide(o Group, allClusters bool) Action {
 		}
 		return Serve
 	case o.Tunnel != nil && owner == nil && !o.TunnelDeleting():
-		return leave // a user's Tunnel that was never taken over
+		return Leave // a user's Tunnel that was never taken over
 	}
 	return Remove
 }

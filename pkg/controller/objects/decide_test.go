@@ -39,7 +39,7 @@ func TestDecide(t *testing.T) {
 			change: func(o *Group) { o.Tunnel.OwnerReferences = nil }, want: Serve,
 		},
 		"the Tunnel is a user's and not wanted": {
-			change: func(o *Group) { o.Tunnel.OwnerReferences, o.Cluster.Labels = nil, nil }, want: leave,
+			change: func(o *Group) { o.Tunnel.OwnerReferences, o.Cluster.Labels = nil, nil }, want: Leave,
 		},
 		"the Tunnel is controlled by another kind": {
 			change: func(o *Group) { o.Tunnel.OwnerReferences[0].Kind = "App" }, want: Refuse,
@@ -60,7 +60,7 @@ func TestDecide(t *testing.T) {
 			change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Cluster.Labels = &now, nil }, want: Serve,
 		},
 		"the Cluster is being deleted and has no Tunnel": {
-			change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Tunnel = &now, nil }, want: leave,
+			change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Tunnel = &now, nil }, want: Leave,
 		},
 		"the Cluster is gone":                     {change: func(o *Group) { o.Cluster = nil }, want: End},
 		"the Cluster is another of the same name": {change: func(o *Group) { o.Cluster.UID = "2" }, want: End},
@@ -68,29 +68,29 @@ func TestDecide(t *testing.T) {
 			change: func(o *Group) { o.Cluster.UID = "2"; o.Cluster.Spec.Paused = ptr.To(true) }, want: End,
 		},
 		"there is only a user's Tunnel": {
-			change: func(o *Group) { o.Cluster, o.Tunnel.OwnerReferences = nil, nil }, want: leave,
+			change: func(o *Group) { o.Cluster, o.Tunnel.OwnerReferences = nil, nil }, want: Leave,
 		},
 		"there is only a user's Tunnel, being deleted": {
 			change: func(o *Group) { o.Cluster, o.Tunnel.OwnerReferences, o.Tunnel.DeletionTimestamp = nil, nil, &now },
 			want:   End,
 		},
 		"there is nothing": {
-			change: func(o *Group) { o.Cluster, o.Tunnel = nil, nil }, want: leave,
+			change: func(o *Group) { o.Cluster, o.Tunnel = nil, nil }, want: Leave,
 		},
 		"the Cluster is paused": {
-			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true) }, want: leave,
+			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true) }, want: Leave,
 		},
 		"the Cluster is paused by annotation": {
-			change: func(o *Group) { o.Cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave,
+			change: func(o *Group) { o.Cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: Leave,
 		},
 		"the Tunnel is paused": {
-			change: func(o *Group) { o.Tunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: leave,
+			change: func(o *Group) { o.Tunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }, want: Leave,
 		},
 		"the Cluster is paused and opts out": {
-			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Cluster.Labels = nil }, want: leave,
+			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Cluster.Labels = nil }, want: Leave,
 		},
 		"the Cluster is paused and its Tunnel deleted": {
-			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Tunnel.DeletionTimestamp = &now }, want: leave,
+			change: func(o *Group) { o.Cluster.Spec.Paused = ptr.To(true); o.Tunnel.DeletionTimestamp = &now }, want: Leave,
 		},
 	}
 	for name, tc := range tests {

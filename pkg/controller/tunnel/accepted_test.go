@@ -23,7 +23,10 @@ func TestEventsAreForTransitionsOnly(t *testing.T) {
 		condition metav1.Condition
 		want      string // type of the event, or empty
 	}{
-		{good, corev1.EventTypeNormal}, {good, ""}, {bad, corev1.EventTypeWarning}, {worse, ""},
+		{good, corev1.EventTypeNormal},
+		{good, ""},
+		{bad, corev1.EventTypeWarning},
+		{worse, ""},
 		{good, corev1.EventTypeNormal},
 	}
 	for i, step := range steps {

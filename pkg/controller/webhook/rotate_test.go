@@ -91,7 +91,7 @@ func TestTheWebhooksCertificateIsRotated(t *testing.T) {
 
 	owner := slices.IndexFunc(controllertest.Read(t, m, own).ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
 		return e.Manager == fieldOwner && e.Operation == metav1.ManagedFieldsOperationApply &&
-			!strings.Contains(string(e.FieldsV1.Raw), "f:url") && strings.Contains(string(e.FieldsV1.Raw), "f:caBundle")
+			!strings.Contains(e.FieldsV1.GetRawString(), "f:url") && strings.Contains(e.FieldsV1.GetRawString(), "f:caBundle")
 	})
 	if owner < 0 {
 		t.Error("the keeper owns something else than the bundles")

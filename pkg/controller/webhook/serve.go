@@ -37,6 +37,7 @@ import (
 )
 
 const (
+	// Path is that of the URL at which apiservers call the webhook.
 	Path = "/kubeconfigs"
 	// webhookLook is how often the certificate is looked at when nothing changes: clocks are set, machines sleep.
 	webhookLook = time.Hour
