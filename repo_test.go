@@ -91,6 +91,7 @@ var arrows = map[string][]string{
 	"pkg/probe":               {"pkg/model"},
 	"pkg/report":              {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1", "pkg/tunnels"},
 	"pkg/report/v1":           nil,
+	"pkg/rollout":             {"pkg/model"},
 	"pkg/source":              {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/decision", "pkg/enrol", "pkg/model"},
 	"pkg/tunnels":             {"internal/disk", "internal/retry", "pkg/model"},
 	"pkg/watchdog":            nil,
