@@ -200,11 +200,11 @@ func (n node) resources(typeURL string) map[string]types.Resource {
 	n.edge.mu.Lock()
 	named, dial := n.edge.named, n.edge.dial
 	n.edge.mu.Unlock()
-	inst, cluster, ok := n.server.servedTo(n.subject.ID)
+	rendering, cluster, ok := n.server.servedTo(n.subject)
 	if !ok || !named {
 		return nil
 	}
-	return n.server.edgeResources(inst, cluster, n.subject.Node, dial)[typeURL]
+	return n.server.edgeResources(rendering, cluster, n.subject.Node, dial)[typeURL]
 }
 
 // published are the resources of a feed with some names, in order, as one stream has them.
@@ -216,8 +216,8 @@ func (f *feed) published(by *reader, wanted func(string) bool, marks *marks) []p
 	}
 	all := make([]published, 0, 16)
 	bodies := map[string]*discoveryv3.Resource{} // which never change
-	for name, r := range f.resources {
-		if wanted(name) {
+	for name := range f.resources {
+		if r := f.of(by, name); wanted(name) {
 			all = append(all, published{name: name, version: r.GetVersion(), behind: by.known[name] != r.GetVersion()})
 			bodies[name] = r
 		}
