@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 	"internal/cli/bundle":     {"internal/cli/management", "internal/cli/output", "internal/command", "internal/redact", "internal/version"},
 	"internal/cli/ca":         {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command"},
 	"internal/cli/check":      {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect"},
-	"internal/cli/config":     {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/decision", "pkg/diagnose/collect", "pkg/model"},
+	"internal/cli/config":     {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/decision", "pkg/diagnose/collect", "pkg/model", "pkg/rollout"},
 	"internal/cli/edge":       {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect", "pkg/model"},
 	"internal/cli/join":       {"api/v1alpha1", "deploy/edge", "internal/cli/management", "internal/cli/output"},
 	"internal/cli/kubeconfig": {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/disk", "pkg/kubeconfig"},

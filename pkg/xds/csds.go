@@ -134,7 +134,9 @@ func (s *Server) nodes() []node {
 func (n node) describe() *corev3.Node {
 	version, since := n.progress[0].sight.who()
 	text := func(s string) *structpb.Value { return structpb.NewStringValue(s) }
-	fields := map[string]*structpb.Value{inspectv1.MetadataRole: text(string(n.subject.Role))}
+	fields := map[string]*structpb.Value{
+		inspectv1.MetadataRole: text(string(n.subject.Role)), inspectv1.MetadataProfile: text(n.server.profileOf(n.subject)),
+	}
 	if n.subject.ID != "" {
 		fields[inspectv1.MetadataTunnelID] = text(n.subject.ID)
 	}

@@ -95,6 +95,13 @@ func (p *profiles) of(node model.Subject) rendering {
 // differs reports whether a node is served another profile than the current one.
 func (p *profiles) differs(node model.Subject) bool { return p.of(node).profile != p.current.profile }
 
+// profileOf is the short name of the profile that a node is served.
+func (s *Server) profileOf(node model.Subject) string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.profiles.of(node).profile.ID()
+}
+
 // SetRollout replaces the record of rollouts; nil: there is none, and all nodes get what this server is configured for. Gateways
 // are sent what changes for them at once, edges as after a change of the gateways.
 func (s *Server) SetRollout(record *rollout.Record) {
