@@ -14,6 +14,13 @@ const (
 	EventEdgeCut = "EdgeCut"
 	// EventCAProblem: the CA that was brought can't be used. It is an event of the Secret or ConfigMap with it; the message names the key.
 	EventCAProblem = "CAProblem"
+	// EventRolloutStarted: a change of what all gateways and edges run reaches the first of them, or then all. This and the next two are
+	// events of the ConfigMap fairlead-rollout.
+	EventRolloutStarted = "RolloutStarted"
+	// EventRolloutStopped: a change was taken back; the message names the node and the cause.
+	EventRolloutStopped = "RolloutStopped"
+	// EventRolloutEnded: all nodes run one profile again, the new one or the one of before.
+	EventRolloutEnded = "RolloutEnded"
 	// EventBootReportUnmatched: somebody reports, with the token of a Cluster, how a machine boots that is none of its Machines. It is
 	// an event of the Cluster.
 	EventBootReportUnmatched = "BootReportUnmatched"

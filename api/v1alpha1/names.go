@@ -86,6 +86,8 @@ const (
 	CASecretName = "fairlead-ca"
 	// InstallationConfigMapName is the ConfigMap with what is public about an installation.
 	InstallationConfigMapName = "fairlead-installation"
+	// RolloutConfigMapName is the ConfigMap with the record of rollouts: which profile all nodes run, and which comes next.
+	RolloutConfigMapName = "fairlead-rollout"
 	// TrustBundleKey of that ConfigMap holds the PEM certificates of the CAs to accept.
 	TrustBundleKey = "ca.crt"
 	// GatewayTokenHashKey of that ConfigMap holds the hash of the gateway token, as enrol.HashToken writes it.

@@ -140,7 +140,7 @@ func (p parts) setupLive(mgr ctrl.Manager, ended *endedTunnels) error {
 	if err := mgr.Add(leading{view.Run}); err != nil {
 		return fmt.Errorf("adding view of xds-servers: %w", err)
 	}
-	return errors.Join(p.liveStatus(view, ended).setup(mgr, changed), p.setupBoots(mgr, view))
+	return errors.Join(p.liveStatus(view, ended).setup(mgr, changed), p.setupBoots(mgr, view), p.setupRollout(mgr, view))
 }
 
 func (r *tunnels) setup(mgr ctrl.Manager) error {

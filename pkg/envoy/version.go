@@ -42,19 +42,35 @@ func (v Version) has(since Version) bool { return v.Compare(since) >= 0 }
 // versionOf reads the version that an agent says, as far as this build renders for it. None, or one that is malformed or too
 // old, is Oldest; one of a newer agent is Current.
 func versionOf(fields map[string]*structpb.Value) Version {
-	v := Oldest
-	if match := versionPattern.FindStringSubmatch(fields[versionField].GetStringValue()); match != nil {
+	v, _ := RenderedFor(fields[versionField].GetStringValue())
+	return v
+}
+
+// RenderedFor is the version nearest to a text that this build renders for, and false where that is another one. A text that
+// is no version stands for Oldest.
+func RenderedFor(text string) (v Version, exact bool) {
+	said := Oldest
+	match := versionPattern.FindStringSubmatch(text)
+	if match != nil {
 		major, errMajor := strconv.ParseUint(match[1], 10, 16)
 		minor, errMinor := strconv.ParseUint(match[2], 10, 16)
 		if errMajor == nil && errMinor == nil {
-			v = Version{uint16(major), uint16(minor)}
+			said = Version{uint16(major), uint16(minor)}
+		} else {
+			match = nil
 		}
 	}
-	switch {
-	case v.Compare(Oldest) < 0:
-		return Oldest
-	case v.Compare(Current) > 0:
-		return Current
+	v = said
+	if v.Compare(Oldest) < 0 {
+		v = Oldest
+	}
+	return v.AtMost(Current), match != nil && v.AtMost(Current) == said
+}
+
+// AtMost is the older one of two versions.
+func (v Version) AtMost(other Version) Version {
+	if v.Compare(other) > 0 {
+		return other
 	}
 	return v
 }

@@ -21,7 +21,9 @@ type Installation struct {
 	Public   Endpoint  // where edges reach the gateways' public port
 	Control  Endpoint  // where gateways reach the xds-server, to which they pass the control channel
 	Gateways []Gateway // the replicas, which come and go by scaling; every edge keeps tunnels to each of them
-	Workers  int       // worker threads of each gateway's Envoy; 0: one
+	// ReplicaAddress is where edges reach one replica, from which Gateway.Public was made; empty: none has its own address.
+	ReplicaAddress ReplicaAddress
+	Workers        int // worker threads of each gateway's Envoy; 0: one
 	// Handshakes are how many tunnels each gateway lets be opened in a second; 0: a default.
 	Handshakes int
 	// AccessLog is of which connections gateways and edges write a line when they have ended; empty: of none.

@@ -48,7 +48,8 @@ type Hub struct {
 	ofTunnel map[string]int // how many of edges, by tunnel id
 	boots    *boots
 	watchers map[*watcher]bool
-	looks    singleflight.Group // what agents are asked by several at the same time
+	profiles *reportv1.ProfileState // nil: its server has announced none
+	looks    singleflight.Group     // what agents are asked by several at the same time
 }
 
 // pair is an edge and its tunnel.
@@ -222,9 +223,9 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > maxTunnels {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", maxTunnels)
 	}
-	g.ready, g.hang = r.GetReady(), text(r.GetHang(), maxText)
-	if said := text(r.GetIncomplete(), maxText); said != g.incomplete {
-		g.incomplete = said
+	before := [...]any{g.ready, g.hang, g.incomplete}
+	g.ready, g.hang, g.incomplete = r.GetReady(), text(r.GetHang(), maxText), text(r.GetIncomplete(), maxText)
+	if before != [...]any{g.ready, g.hang, g.incomplete} {
 		h.changed(changeKey{kind: kindGateway, gateway: name})
 	}
 	for key := range g.apply(r) {

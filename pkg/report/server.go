@@ -19,6 +19,7 @@ type server struct {
 	offset     time.Duration
 
 	gateways map[string]*gatewayWord
+	profiles *reportv1.ProfileState // nil: it announced none in this stream
 	edges    map[pair]*edgeWord
 }
 
@@ -29,6 +30,8 @@ type gatewayWord struct {
 	generation int
 	counts     map[string]map[string]said // by id and node
 	incomplete bool                       // it may have tunnels that it does not report
+	ready      bool                       // it takes clients
+	hang       string                     // the parts of its Envoy that do not answer
 }
 
 // count is what a gateway has of one edge.
@@ -57,7 +60,7 @@ func newServer() *server {
 
 // begin begins a stream: the server's clock says one time, ours the other.
 func (s *server) begin(theirs, ours time.Time) {
-	s.streaming, s.synced = true, false
+	s.streaming, s.synced, s.profiles = true, false, nil
 	s.generation++
 	s.offset = ours.Sub(theirs)
 }
