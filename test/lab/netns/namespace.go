@@ -70,6 +70,7 @@ func RemoveNamespace(ctx context.Context, name string) {
 	_ = os.RemoveAll(filepath.Join(etcDir, name))
 }
 
+// NamespacePIDs returns the processes in a namespace; nil: none, or there is no such namespace.
 func NamespacePIDs(ctx context.Context, name string) []int {
 	out, err := exec.CommandContext(ctx, "ip", "netns", "pids", name).Output()
 	if err != nil {
@@ -109,7 +110,7 @@ func (n *Namespace) Addresses(name string) []netip.Addr {
 }
 
 // writeHosts writes the file in place: it is mounted into processes, so a new one would not be seen. One write makes it
-// shorter or longer at once, so that nobody reads an empty one.
+// shorter or longer at once, so that no process reads an empty one.
 func (n *Namespace) writeHosts() error {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(n.hosts)) {
@@ -201,7 +202,8 @@ func (n *Namespace) resolve(address string) ([]string, error) {
 		found = append(found, net.JoinHostPort(one.String(), port))
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("resolving %s in %s: %w", host, n.Name, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true})
+		return nil, fmt.Errorf("resolving %s in %s: %w", host, n.Name,
+			&net.DNSError{Err: "no such host", Name: host, IsNotFound: true})
 	}
 	return found, nil
 }
@@ -212,6 +214,7 @@ func (n *Namespace) Command(ctx context.Context, program string, args ...string)
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
 }
 
+// IP runs iproute2 inside of the namespace.
 func (n *Namespace) IP(ctx context.Context, args ...string) error {
 	return ip(ctx, append([]string{"-netns", n.Name}, args...)...)
 }
