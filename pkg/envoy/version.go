@@ -22,7 +22,10 @@ var (
 
 // Versions since which agents take something in their resources. What Oldest has takes no version any more. The Envoy
 // clusters of gateways have no versions: all gateways share them, so they are rendered for Oldest.
-var connectionLogged = Version{0, 1} // access logs: the number of the connection
+var (
+	connectionLogged      = Version{0, 1} // access logs: the number of the connection
+	redialledAtNewAddress = Version{0, 1} // edges: tunnels are dialled anew when the address of a gateway changes
+)
 
 const versionField = "version"
 
