@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -111,7 +113,7 @@ func (r *rollouts) sync(ctx context.Context) (s synced, err error) {
 // until runs config sync until a condition holds, and calls seen with each answer.
 func (r *rollouts) until(t *testing.T, what string, seen func(synced), done func(synced) bool) (last synced) {
 	t.Helper()
-	err := lab.Wait(t.Context(), backIn, func(ctx context.Context) (err error) {
+	err := proc.Wait(t.Context(), backIn, func(ctx context.Context) (err error) {
 		if last, err = r.sync(ctx); err != nil {
 			return err
 		}
@@ -128,11 +130,11 @@ func (r *rollouts) until(t *testing.T, what string, seen func(synced), done func
 }
 
 // configure restarts a program with a flag, one replica after the other.
-func (r *rollouts) configure(t *testing.T, services []*lab.Service, ready func(context.Context) error, flag string) {
+func (r *rollouts) configure(t *testing.T, services []*proc.Service, ready func(context.Context) error, flag string) {
 	t.Helper()
 	name, _, _ := strings.Cut(flag, "=")
 	for _, s := range services {
-		r.Restart(t, s, ready, func(spec *lab.Spec) {
+		r.Restart(t, s, ready, func(spec *proc.Spec) {
 			spec.Args = append(slices.DeleteFunc(slices.Clone(spec.Args), func(arg string) bool { return strings.HasPrefix(arg, name+"=") }), flag)
 		})
 	}
@@ -215,7 +217,7 @@ func (r *rollouts) stops(t *testing.T, before string) {
 // atOnce goes back to the address of before, and changes the access log.
 func (r *rollouts) atOnce(t *testing.T, before string) {
 	that(t, "with --rollout=immediate a change reaches all nodes at once, also after one that has stopped", func(t *testing.T) {
-		r.configure(t, r.XDSServers, r.XDSServerReady, "--public-address="+fmt.Sprintf("%s:%d", lab.PublicName, lab.PublicPort))
+		r.configure(t, r.XDSServers, r.XDSServerReady, "--public-address="+fmt.Sprintf("%s:%d", netns.PublicName, netns.PublicPort))
 		r.until(t, "the rollout has ended", nil, func(s synced) bool { return s.Rollout.Phase == "none" && s.Rollout.Current == before })
 		r.configure(t, r.Controllers, r.ControllerReady, "--rollout=immediate")
 		r.configure(t, r.XDSServers, r.XDSServerReady, "--access-log=failed")
