@@ -20,7 +20,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/freeport"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/pki"
 )
 
 const kubeconfig = `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"x","context":{"cluster":"c"}}],"current-context":"x"}`
@@ -135,11 +135,11 @@ func discover(t *testing.T, pool *x509.CertPool, port string, shows []tls.Certif
 // writeCertificate writes a new certificate of a new CA, and returns that, with the certificate of a client.
 func writeCertificate(t *testing.T, dir string) (*x509.CertPool, []tls.Certificate) {
 	t.Helper()
-	authority, err := lab.NewAuthority("test")
+	authority, err := pki.NewAuthority("test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := authority.Issue(lab.LeafSpec{CommonName: "test", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := authority.Issue(pki.LeafSpec{CommonName: "test", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func writeCertificate(t *testing.T, dir string) (*x509.CertPool, []tls.Certifica
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(authority.CertPEM)
-	of, err := authority.Issue(lab.LeafSpec{CommonName: "capi", Usage: x509.ExtKeyUsageClientAuth})
+	of, err := authority.Issue(pki.LeafSpec{CommonName: "capi", Usage: x509.ExtKeyUsageClientAuth})
 	if err != nil {
 		t.Fatal(err)
 	}

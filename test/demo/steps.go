@@ -15,6 +15,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 const (
@@ -104,7 +106,7 @@ func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 	s.step("What can dial what?")
 	workload, management := l.SNI.Endpoint.String(), l.Management.Endpoint.String()
 	dials := []struct {
-		from    *lab.Namespace
+		from    *netns.Namespace
 		who     string
 		address string
 		what    string
@@ -112,9 +114,9 @@ func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 	}{
 		{n.Management, "management network", workload, "the workload apiserver", false},
 		{n.Workload, "workload network", management, "the management apiserver", false},
-		{n.Workload, "workload network", address(lab.PublicName, lab.APIServerPort), "the gateway's port for clients", false},
-		{n.Workload, "workload network", address(lab.PublicName, lab.ConnectPort), "the gateway's proxy port", false},
-		{n.Workload, "workload network", address(lab.PublicName, lab.PublicPort), "the gateway's public port", true},
+		{n.Workload, "workload network", address(netns.PublicName, netns.APIServerPort), "the gateway's port for clients", false},
+		{n.Workload, "workload network", address(netns.PublicName, netns.ConnectPort), "the gateway's proxy port", false},
+		{n.Workload, "workload network", address(netns.PublicName, netns.PublicPort), "the gateway's public port", true},
 	}
 	for _, d := range dials {
 		err := dial(ctx, d.from, d.address)
@@ -130,7 +132,7 @@ func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 	return nil
 }
 
-func dial(ctx context.Context, from *lab.Namespace, address string) error {
+func dial(ctx context.Context, from *netns.Namespace, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	conn, err := from.DialContext(ctx, "tcp", address)
@@ -179,7 +181,7 @@ func bringUp(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster) er
 		return err
 	}
 	s.show(cluster.Name+": the kubeconfig Secret that Cluster API reads now says", interesting(kubeconfig))
-	if err := lab.Wait(ctx, patience, cluster.Reach); err != nil {
+	if err := proc.Wait(ctx, patience, cluster.Reach); err != nil {
 		return fmt.Errorf("waiting for the tunnel of %s: %w", cluster.Name, err)
 	}
 	s.result(true, "%s: the tunnel is up: the workload apiserver answers in the management network", cluster.Name)
@@ -187,7 +189,7 @@ func bringUp(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster) er
 		return err
 	}
 	s.step("%s: the providers report the machines as provisioned, so Cluster API connects.", cluster.Name)
-	if err := lab.Wait(ctx, patience, cluster.RemoteConnectionProbe); err != nil {
+	if err := proc.Wait(ctx, patience, cluster.RemoteConnectionProbe); err != nil {
 		return fmt.Errorf("waiting for Cluster API to reach %s: %w", cluster.Name, err)
 	}
 	s.result(true, "%s: Cluster API's condition RemoteConnectionProbe is True, %.1f s after the Cluster was created", cluster.Name, time.Since(cluster.Created).Seconds())
@@ -282,7 +284,7 @@ func waitOK(ctx context.Context, l *lab.Lab, s *story) error {
 		}
 		return nil
 	}
-	if err := lab.Wait(ctx, patience, healthy); err != nil {
+	if err := proc.Wait(ctx, patience, healthy); err != nil {
 		return err
 	}
 	s.result(true, "fairlead status: both Clusters are ok")

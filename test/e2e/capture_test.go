@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // capture looks at every byte of TCP on an interface for given texts, also where they cross the border of two packets.
@@ -33,7 +33,7 @@ type flow struct {
 }
 
 // startCapture begins to look at an interface of a namespace.
-func startCapture(t *testing.T, in *lab.Namespace, device string, texts ...string) *capture {
+func startCapture(t *testing.T, in *netns.Namespace, device string, texts ...string) *capture {
 	t.Helper()
 	c := &capture{texts: texts, stop: make(chan struct{}), bytes: map[string]int{}, found: map[string]int{}, tails: map[flow]string{}}
 	must(t, in.Do(func() (err error) {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -47,9 +49,9 @@ func (w *world) download(t *testing.T) {
 // startFiles starts the file server and a Cluster and an edge for it, and waits until it is reached.
 func (w *world) startFiles(t *testing.T) *files {
 	t.Helper()
-	authority, err := lab.NewAuthority("files")
+	authority, err := pki.NewAuthority("files")
 	must(t, err)
-	pair, err := authority.Issue(lab.LeafSpec{CommonName: "files", Names: []string{hostname("files")}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := authority.Issue(pki.LeafSpec{CommonName: "files", Names: []string{hostname("files")}, Usage: x509.ExtKeyUsageServerAuth})
 	must(t, err)
 	certificate, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
 	must(t, err)
@@ -105,10 +107,10 @@ func (f *files) client(route, proto string) *http.Client {
 		transport.TLSClientConfig.NextProtos, transport.ForceAttemptHTTP2 = nil, true
 	}
 	if route == "connect" {
-		transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: hostPort(lab.GatewayName, lab.ConnectPort)})
+		transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: hostPort(netns.GatewayName, netns.ConnectPort)})
 	} else {
 		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return management.DialContext(ctx, network, hostPort(lab.GatewayName, lab.APIServerPort))
+			return management.DialContext(ctx, network, hostPort(netns.GatewayName, netns.APIServerPort))
 		}
 	}
 	return &http.Client{Transport: transport, Timeout: patience}
@@ -119,7 +121,7 @@ func (f *files) do(ctx context.Context, route, proto, path string, body io.Reade
 	if body != nil {
 		method = http.MethodPost
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "https://"+hostPort(hostname("files"), lab.APIServerPort)+path, body)
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+hostPort(hostname("files"), netns.APIServerPort)+path, body)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -51,7 +52,7 @@ func (w *world) failure(t *testing.T) {
 }
 
 // killed is kill -9 of a service.
-func killed(s *lab.Service) func() error {
+func killed(s *proc.Service) func() error {
 	return func() error {
 		s.Kill()
 		return nil
@@ -103,7 +104,7 @@ func (w *world) watchesSurvive(t *testing.T) {
 		must(t, err)
 		watches[m] = next
 	}
-	for _, service := range []*lab.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateways[0].Service, w.XDSServers[0], w.Controller} {
+	for _, service := range []*proc.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateways[0].Service, w.XDSServers[0], w.Controller} {
 		service.Kill()
 	}
 	for m, next := range watches {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -22,7 +23,7 @@ var falseGatewayAddress = netip.MustParseAddrPort("127.0.0.2:443")
 
 // falseGateway stands between an edge and the gateway. It passes the control channel on, and plays the gateway itself.
 type falseGateway struct {
-	in          *lab.Namespace
+	in          *netns.Namespace
 	certificate atomic.Pointer[tls.Certificate] // that it shows
 	accepted    atomic.Int32                    // edges that went on to ask for a tunnel
 	refused     atomic.Int32                    // edges that did not
@@ -44,7 +45,7 @@ func (w *world) falseGateway(t *testing.T) {
 	bootstrap, err := cluster.Bootstrap(t.Context())
 	must(t, err)
 	_, err = w.RunEdge(lab.EdgeSpec{
-		Name: "edge-misled", Bootstraps: [][]byte{bootstrap}, Hosts: map[string]netip.Addr{lab.PublicName: falseGatewayAddress.Addr()},
+		Name: "edge-misled", Bootstraps: [][]byte{bootstrap}, Hosts: map[string]netip.Addr{netns.PublicName: falseGatewayAddress.Addr()},
 	})
 	must(t, err)
 
@@ -124,7 +125,7 @@ func (f *falseGateway) play(ctx context.Context, conn net.Conn) {
 
 // passOn copies bytes between an edge and the real gateway.
 func (f *falseGateway) passOn(ctx context.Context, edge net.Conn) {
-	gateway, err := f.in.DialContext(ctx, "tcp", hostPort(lab.PublicName, lab.PublicPort))
+	gateway, err := f.in.DialContext(ctx, "tcp", hostPort(netns.PublicName, netns.PublicPort))
 	if err != nil {
 		return
 	}

@@ -11,7 +11,9 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -39,9 +41,9 @@ func (w *world) forgedEnvoy(t *testing.T) {
 }
 
 // startForged starts the Envoy beside berlin's own, in the same folder, so that it has the agent's socket.
-func (w *world) startForged(t *testing.T, node, id string, apiServer *lab.APIServer) *lab.Process {
+func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APIServer) *proc.Process {
 	t.Helper()
-	public := model.Endpoint{Host: lab.PublicName, Port: lab.PublicPort}
+	public := model.Endpoint{Host: netns.PublicName, Port: netns.PublicPort}
 	installation := model.Installation{Domain: domain, Public: public, Gateways: []model.Gateway{{Name: "gateway-0"}}}
 	victim := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: apiServer.Endpoint.Addr().String(), Port: apiServer.Endpoint.Port()}}
 	bootstrap := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
@@ -55,13 +57,13 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *lab.APISer
 	data = []byte(strings.NewReplacer(claimed, own, trusted, trust).Replace(string(data)))
 	file := filepath.Join(t.TempDir(), "forged.json")
 	must(t, os.WriteFile(file, data, 0o600))
-	forged, err := lab.Start(lab.Spec{
+	forged, err := proc.Start(proc.Spec{
 		Name: "forged-envoy", Namespace: w.Network.Workload, Program: w.EnvoyPath(), Dir: w.berlin.edge.StateDir, Log: w.LogFile("forged-envoy"),
 		Args: []string{"-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info"},
 	})
 	must(t, err)
 	must(t, forged.WaitReady(t.Context(), patience, func(context.Context) error {
-		return lab.HasText(w.LogFile("forged-envoy"), "all dependencies initialized")
+		return proc.HasText(w.LogFile("forged-envoy"), "all dependencies initialized")
 	}))
 	return forged
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -25,14 +26,14 @@ func (w *world) kubeconfigs(t *testing.T) {
 		want clientcmdapi.Cluster
 	}{
 		"mode sni without DNS: the gateway's name, and the tunnel hostname as tls-server-name": {w.berlin, clientcmdapi.Cluster{
-			Server: "https://" + hostPort(lab.GatewayName, lab.APIServerPort), TLSServerName: hostname("berlin"),
+			Server: "https://" + hostPort(netns.GatewayName, netns.APIServerPort), TLSServerName: hostname("berlin"),
 		}},
 		"mode sni with DNS: the tunnel hostname": {w.paris, clientcmdapi.Cluster{
-			Server: "https://" + hostPort(hostname("paris"), lab.APIServerPort),
+			Server: "https://" + hostPort(hostname("paris"), netns.APIServerPort),
 		}},
 		"mode connect: the tunnel hostname by proxy-url, and a name that the certificate has": {w.tokyo, clientcmdapi.Cluster{
 			Server: "https://" + hostPort(hostname("tokyo"), 6443), TLSServerName: "kubernetes",
-			ProxyURL: "http://" + hostPort(lab.GatewayName, lab.ConnectPort),
+			ProxyURL: "http://" + hostPort(netns.GatewayName, netns.ConnectPort),
 		}},
 	} {
 		promise.That(t, name, func(t *testing.T) { checkKubeconfig(t, tc.of, tc.want) })

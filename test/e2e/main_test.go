@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -66,7 +67,7 @@ func whyNot() string {
 	if os.Geteuid() != 0 {
 		return "making network namespaces needs root"
 	}
-	if _, err := lab.FindParts(); err != nil {
+	if _, err := workspace.FindParts(); err != nil {
 		return err.Error()
 	}
 	return ""

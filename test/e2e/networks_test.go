@@ -7,25 +7,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
 // networks proves that the lab's walls stand: without them nothing else here would prove anything.
 func (w *world) networks(t *testing.T) {
 	for name, tc := range map[string]struct {
-		from    *lab.Namespace
+		from    *netns.Namespace
 		address string
 		reached bool
 	}{
 		"the management network can't dial the workload apiserver":             {w.Network.Management, w.SNI.Endpoint.String(), false},
 		"the workload network can't dial the management apiserver":             {w.Network.Workload, w.Management.Endpoint.String(), false},
-		"the workload network can dial the gateway's public port":              {w.Network.Workload, hostPort(lab.PublicName, lab.PublicPort), true},
-		"the workload network can't dial the gateway's apiserver port":         {w.Network.Workload, hostPort(lab.PublicName, lab.APIServerPort), false},
-		"the workload network can't dial the gateway's connect port":           {w.Network.Workload, hostPort(lab.PublicName, lab.ConnectPort), false},
-		"the management network can dial the gateway's apiserver port":         {w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), true},
-		"the management network can dial the gateway's connect port":           {w.Network.Management, hostPort(lab.GatewayName, lab.ConnectPort), true},
-		"the gateway's public port is not open towards the management network": {w.Network.Management, hostPort(lab.GatewayName, lab.PublicPort), false},
+		"the workload network can dial the gateway's public port":              {w.Network.Workload, hostPort(netns.PublicName, netns.PublicPort), true},
+		"the workload network can't dial the gateway's apiserver port":         {w.Network.Workload, hostPort(netns.PublicName, netns.APIServerPort), false},
+		"the workload network can't dial the gateway's connect port":           {w.Network.Workload, hostPort(netns.PublicName, netns.ConnectPort), false},
+		"the management network can dial the gateway's apiserver port":         {w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), true},
+		"the management network can dial the gateway's connect port":           {w.Network.Management, hostPort(netns.GatewayName, netns.ConnectPort), true},
+		"the gateway's public port is not open towards the management network": {w.Network.Management, hostPort(netns.GatewayName, netns.PublicPort), false},
 	} {
 		promise.That(t, name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -105,7 +106,7 @@ func (w *world) bootstrapSecret(t *testing.T) {
 		t.Errorf("its owners are %+v, want the Tunnel", secret.OwnerReferences)
 	}
 	token := string(secret.Data[v1alpha1.BootstrapTokenKey])
-	public := hostPort(lab.PublicName, lab.PublicPort)
+	public := hostPort(netns.PublicName, netns.PublicPort)
 	for key, parts := range map[string][]string{
 		v1alpha1.BootstrapFileKey:    {token, public, string(domain), "BEGIN CERTIFICATE"},
 		v1alpha1.BootstrapCommandKey: {token, public, string(domain), "BEGIN CERTIFICATE", "edge-agent run"},

@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -44,7 +45,7 @@ func (w *world) early(t *testing.T) *member {
 	t.Helper()
 	m := &member{Cluster: w.bareCluster(t, lab.ClusterSpec{Name: "early"})}
 	must(t, m.SetProvisioned(t.Context()))
-	eventually(t, func(context.Context) error { return lab.HasText(w.LogFile("capi-core"), `"Connect failed"`) })
+	eventually(t, func(context.Context) error { return proc.HasText(w.LogFile("capi-core"), `"Connect failed"`) })
 	bootstrap, err := m.Bootstrap(t.Context())
 	must(t, err)
 	m.edge, err = w.StartEdge("edge-early", bootstrap)
@@ -104,7 +105,7 @@ func (p *probes) waitForVerdict(ctx context.Context, m *member, broken time.Time
 	if err := p.stayed(ctx, m); err != nil {
 		return err
 	}
-	err := lab.Wait(ctx, probeGrace+patience, func(context.Context) error {
+	err := proc.Wait(ctx, probeGrace+patience, func(context.Context) error {
 		if left := probeGrace - time.Since(broken); left > 0 {
 			return fmt.Errorf("%s left", left)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -28,7 +29,7 @@ func (w *world) namesOfNoTunnel(t *testing.T) []string {
 func (w *world) routesToNoTunnel(t *testing.T) {
 	for _, name := range w.namesOfNoTunnel(t) {
 		promise.That(t, "an SNI of "+shortName(name)+" leads nowhere", func(t *testing.T) {
-			if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), name); err == nil {
+			if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), name); err == nil {
 				t.Error("somebody answered the TLS handshake")
 			}
 		})
@@ -41,7 +42,7 @@ func (w *world) routesToNoTunnel(t *testing.T) {
 		})
 	}
 	promise.That(t, "a client that sends no SNI gets nowhere", func(t *testing.T) {
-		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), ""); err == nil {
+		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), ""); err == nil {
 			t.Error("somebody answered the TLS handshake")
 		}
 	})
@@ -54,11 +55,11 @@ func (w *world) routesToTunnels(t *testing.T) {
 	_, err := down.WaitKubeconfig(t.Context())
 	must(t, err)
 	promise.That(t, "the SNI of a tunnel that is up leads to its apiserver", func(t *testing.T) {
-		must(t, w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), hostname("berlin")))
+		must(t, w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname("berlin")))
 	})
 	promise.That(t, "the SNI of a tunnel that is down is reset, within two seconds", func(t *testing.T) {
 		start := time.Now()
-		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(lab.GatewayName, lab.APIServerPort), hostname("down")); err == nil {
+		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname("down")); err == nil {
 			t.Error("somebody answered the TLS handshake")
 		}
 		if took := time.Since(start); took > 2*time.Second {
@@ -84,7 +85,7 @@ func (w *world) routesToTunnels(t *testing.T) {
 }
 
 // helloAt begins TLS with an SNI, and returns no error if anybody answers with a certificate, whichever it is.
-func (w *world) helloAt(ctx context.Context, from *lab.Namespace, address, name string) error {
+func (w *world) helloAt(ctx context.Context, from *netns.Namespace, address, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	conn, err := from.DialContext(ctx, "tcp", address)
@@ -105,7 +106,7 @@ func (w *world) helloAt(ctx context.Context, from *lab.Namespace, address, name 
 
 // connectTo sends a CONNECT for a name to the gateway, and returns the status of the answer.
 func (w *world) connectTo(ctx context.Context, name string) (int, error) {
-	conn, err := w.Network.Management.DialContext(ctx, "tcp", hostPort(lab.GatewayName, lab.ConnectPort))
+	conn, err := w.Network.Management.DialContext(ctx, "tcp", hostPort(netns.GatewayName, netns.ConnectPort))
 	if err != nil {
 		return 0, err
 	}
@@ -131,7 +132,7 @@ func shortName(name string) string {
 
 // publicPort proves that the port which faces the internet gives no access to any apiserver.
 func (w *world) publicPort(t *testing.T) {
-	public := hostPort(lab.PublicName, lab.PublicPort)
+	public := hostPort(netns.PublicName, netns.PublicPort)
 	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes", "localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {
 		promise.That(t, "on the public port an SNI of \""+shortName(name)+"\" leads nowhere", func(t *testing.T) {
 			if err := w.helloAt(t.Context(), w.Network.Workload, public, name); err == nil {

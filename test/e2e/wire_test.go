@@ -6,7 +6,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -57,7 +57,7 @@ func (w *world) wire(t *testing.T) {
 
 // sayPreface sends an HTTP/2 preface in the clear to the gateway's connect listener.
 func (w *world) sayPreface(ctx context.Context) error {
-	conn, err := w.Network.Management.DialContext(ctx, "tcp", hostPort(lab.GatewayName, lab.ConnectPort))
+	conn, err := w.Network.Management.DialContext(ctx, "tcp", hostPort(netns.GatewayName, netns.ConnectPort))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -68,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	group, ctx := errgroup.WithContext(t.Context())
 	for name, plan := range map[string]struct {
 		into      **member
-		apiServer *lab.APIServer
+		apiServer *kube.APIServer
 		spec      map[string]any
 	}{
 		"berlin": {&w.berlin, w.SNI, map[string]any{"extraNames": []any{berlinExtraName}}},
@@ -86,7 +88,7 @@ func newWorld(t *testing.T) *world {
 
 // join creates a Cluster, brings up an edge for it and waits until its kubeconfig works. A spec is what a user says in
 // the Tunnel.
-func (w *world) join(ctx context.Context, name string, apiServer *lab.APIServer, spec map[string]any) (*member, error) {
+func (w *world) join(ctx context.Context, name string, apiServer *kube.APIServer, spec map[string]any) (*member, error) {
 	cluster, err := w.CreateCluster(ctx, lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer, Mode: v1alpha1.KubeconfigModeSNI})
 	if err != nil {
 		return nil, err
@@ -107,8 +109,8 @@ func (w *world) join(ctx context.Context, name string, apiServer *lab.APIServer,
 	if m.kubeconfig, err = cluster.WaitKubeconfig(ctx); err != nil {
 		return nil, err
 	}
-	if err := lab.Wait(ctx, patience, m.works); err != nil {
-		return nil, fmt.Errorf("waiting for the tunnel of %s: %w\n%s", name, err, lab.Tail(w.LogFile("edge-"+name), 20))
+	if err := proc.Wait(ctx, patience, m.works); err != nil {
+		return nil, fmt.Errorf("waiting for the tunnel of %s: %w\n%s", name, err, proc.Tail(w.LogFile("edge-"+name), 20))
 	}
 	promise.Measured("tunnel_s", time.Since(cluster.Created).Seconds())
 	return m, nil

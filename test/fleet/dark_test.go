@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
@@ -114,7 +115,7 @@ func (w *darkness) refused(t *testing.T) {
 		kubeconfig, err := c.Kubeconfig(t.Context())
 		must(t, err)
 		longest := time.Duration(0)
-		must(t, lab.Wait(t.Context(), 3*promise.Patience, func(context.Context) error { // the gateway is younger than a minute, perhaps
+		must(t, proc.Wait(t.Context(), 3*promise.Patience, func(context.Context) error { // the gateway is younger than a minute, perhaps
 			for range 5 { // one that is held may be let go early, by chance
 				if took := w.probe(t, kubeconfig); took > darkPatience {
 					return fmt.Errorf("by %s an attempt took %v", mode, took)
@@ -174,7 +175,7 @@ func (w *darkness) comesBack(t *testing.T) {
 	}
 	w.edge.Resume()
 	began := time.Now()
-	must(t, lab.Wait(t.Context(), time.Minute, w.member.Works))
+	must(t, proc.Wait(t.Context(), time.Minute, w.member.Works))
 	measured("dark_back_s", time.Since(began).Seconds())
 }
 
@@ -185,7 +186,7 @@ func (w *darkness) connected(t *testing.T) {
 	must(t, err)
 	defer manager.Kill()
 	for _, c := range w.live {
-		must(t, lab.Wait(t.Context(), 2*time.Minute, c.RemoteConnectionProbe))
+		must(t, proc.Wait(t.Context(), 2*time.Minute, c.RemoteConnectionProbe))
 	}
 	busy, samples, most := 0, 0, 0
 	lost := 0
@@ -201,7 +202,7 @@ func (w *darkness) connected(t *testing.T) {
 				}
 			}
 		}
-		_ = lab.Wait(t.Context(), time.Second/4, func(context.Context) error { return fmt.Errorf("it is not time yet") })
+		_ = proc.Wait(t.Context(), time.Second/4, func(context.Context) error { return fmt.Errorf("it is not time yet") })
 	}
 	part := float64(busy) / float64(samples) / darkWorkers
 	t.Logf("%d dark and %d live workload clusters, %d workers: %.2f busy on average of %d samples, at most %d", darkClusters, liveClusters, darkWorkers, part*darkWorkers, samples, most)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -152,7 +154,7 @@ func (w *tenants) bandwidth(t *testing.T) {
 }
 
 // blackHole takes the network of an edge away. Clients that are connected stay, and others come all the time.
-func (w *tenants) blackHole(t *testing.T, site *lab.Site) {
+func (w *tenants) blackHole(t *testing.T, site *netns.Site) {
 	for i := range more {
 		f, err := w.lost.Path(0, i%2 == 0).Follow(t.Context())
 		must(t, err)
@@ -169,7 +171,7 @@ func (w *tenants) blackHole(t *testing.T, site *lab.Site) {
 			for ctx.Err() == nil {
 				_, _ = w.lost.Path(0, i%2 == 0).Get(ctx, "/whoami")
 				came.Add(1)
-				_ = lab.Wait(ctx, retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
+				_ = proc.Wait(ctx, retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
 			}
 		})
 	}
@@ -189,7 +191,7 @@ func (w *tenants) gatewayMemory(t *testing.T) uint64 {
 	t.Helper()
 	pid, err := w.Gateways[0].EnvoyPID()
 	must(t, err)
-	bytes, err := lab.RSS(pid)
+	bytes, err := proc.RSS(pid)
 	must(t, err)
 	return bytes
 }

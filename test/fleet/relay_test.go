@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -43,13 +44,13 @@ func TestRelay(t *testing.T) {
 
 // edgeAt is an edge whom a load balancer leads to one gateway alone.
 func (r *relays) edgeAt(name string, gateway int) lab.EdgeSpec {
-	return lab.EdgeSpec{Name: name, Hosts: map[string]netip.Addr{lab.PublicName: lab.PublicAddress(gateway)}}
+	return lab.EdgeSpec{Name: name, Hosts: map[string]netip.Addr{netns.PublicName: netns.PublicAddress(gateway)}}
 }
 
 // compare measures clients of gateway-1 whose requests go through a tunnel that is direct, or relayed.
 func (r *relays) compare(t *testing.T) {
 	eventually(t, func(context.Context) error {
-		found, err := holds(r.Gateways[1].StateDir, lab.PublicAddress(0).String()+":")
+		found, err := holds(r.Gateways[1].StateDir, netns.PublicAddress(0).String()+":")
 		if err == nil && !found {
 			err = fmt.Errorf("gateway-1 has no tunnel through gateway-0")
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -225,7 +226,7 @@ func (r *replicas) uninvited(t *testing.T) {
 		for _, name := range []string{"xds-server", "gateway-2"} {
 			log, err := os.ReadFile(r.LogFile(name))
 			if err == nil && !strings.Contains(string(log), "gateway-2 is none of the installation's gateways") {
-				err = fmt.Errorf("the log of %s does not say why:\n%s", name, lab.Tail(r.LogFile(name), 5))
+				err = fmt.Errorf("the log of %s does not say why:\n%s", name, proc.Tail(r.LogFile(name), 5))
 			}
 			if err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -118,7 +119,7 @@ func (s *servers) unchanged(t *testing.T) {
 
 // without kills a server and returns how long it took, from then on, until a new Cluster's edge has its certificate, both gateways
 // route to it, and its status says so. The server is back afterwards.
-func (s *servers) without(t *testing.T, server *lab.Service) time.Duration {
+func (s *servers) without(t *testing.T, server *proc.Service) time.Duration {
 	t.Helper()
 	s.joined++
 	name := fmt.Sprintf("joins-%d", s.joined)
@@ -142,9 +143,9 @@ func (s *servers) without(t *testing.T, server *lab.Service) time.Duration {
 }
 
 // leader is the controller that leads, by its log: it was the last to say so.
-func (s *servers) leader(t *testing.T) *lab.Service {
+func (s *servers) leader(t *testing.T) *proc.Service {
 	t.Helper()
-	var leader *lab.Service
+	var leader *proc.Service
 	eventually(t, func(context.Context) error {
 		var latest time.Time
 		leader = nil
@@ -153,7 +154,7 @@ func (s *servers) leader(t *testing.T) *lab.Service {
 			if i > 0 {
 				name = fmt.Sprintf("controller-%d", i)
 			}
-			lines, err := lab.Lines(s.LogFile(name), "acquired lease")
+			lines, err := proc.Lines(s.LogFile(name), "acquired lease")
 			if err != nil || len(lines) == 0 {
 				continue
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
@@ -80,7 +81,7 @@ func (w *threads) alone(t *testing.T) {
 			break
 		}
 		w.destroy(t)
-		_ = lab.Wait(t.Context(), 3*time.Second, func(context.Context) error { return w.missing() })
+		_ = proc.Wait(t.Context(), 3*time.Second, func(context.Context) error { return w.missing() })
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -100,7 +101,7 @@ func (w *threads) alone(t *testing.T) {
 // tooFew has the edge keep fewer tunnels than there are workers.
 func (w *threads) tooFew(t *testing.T) {
 	change := func(workers int) {
-		w.Restart(t, w.XDSServers[0], w.XDSServerReady, func(s *lab.Spec) {
+		w.Restart(t, w.XDSServers[0], w.XDSServerReady, func(s *proc.Spec) {
 			for i, arg := range s.Args {
 				if strings.HasPrefix(arg, "--gateway-workers=") {
 					s.Args[i] = fmt.Sprintf("--gateway-workers=%d", workers)
@@ -155,8 +156,8 @@ func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Durati
 	ask := w.ask(ctx, t)
 	for ctx.Err() == nil {
 		tunnels += w.destroy(t)
-		_ = lab.Wait(ctx, 2*longestWait, func(context.Context) error { return w.missing() })
-		_ = lab.Wait(ctx, time.Second+rand.N(time.Second), func(context.Context) error { return fmt.Errorf("it is not time yet") })
+		_ = proc.Wait(ctx, 2*longestWait, func(context.Context) error { return w.missing() })
+		_ = proc.Wait(ctx, time.Second+rand.N(time.Second), func(context.Context) error { return fmt.Errorf("it is not time yet") })
 	}
 	longest, asked = ask()
 	return longest, asked, tunnels
@@ -177,7 +178,7 @@ func (w *threads) ask(ctx context.Context, t *testing.T) (wait func() (longest t
 				var failed []string
 				for err := attempt(path); err != nil && time.Since(began) < promise.Patience; err = attempt(path) {
 					failed = append(failed, fmt.Sprintf("at %s: %v", time.Now().Format("05.000"), err))
-					_ = lab.Wait(context.Background(), retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
+					_ = proc.Wait(context.Background(), retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
 				}
 				took := time.Since(began)
 				if took > longestWait {
@@ -245,7 +246,7 @@ func (w *threads) destroy(t *testing.T) (n int) {
 			break
 		}
 	}
-	must(t, lab.Wait(t.Context(), promise.Patience, func(context.Context) error {
+	must(t, proc.Wait(t.Context(), promise.Patience, func(context.Context) error {
 		live, err := w.live()
 		for _, peer := range gone {
 			if _, still := live[peer]; err == nil && still {

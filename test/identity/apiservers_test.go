@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -42,7 +42,7 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 		measured("apiserver_mute_left_s", world.Took(t, patience, p.api.AnsweredBy(second)).Seconds())
 		l := traffic.StartFresh(t, 40, "/whoami", p.api.Paths()...)
 		defer l.Stop()
-		must(t, lab.Wait(t.Context(), patience, l.AtLeast(200)))
+		must(t, proc.Wait(t.Context(), patience, l.AtLeast(200)))
 		must(t, l.Unbroken(traffic.Mark{}))
 		first.Stop()
 	})
@@ -53,13 +53,13 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 func (o *outage) oneDies(t *testing.T, m *world.Member, next *world.StandIn, key string, kill func()) (lost int) {
 	l := traffic.StartFresh(t, 40, "/whoami", m.Paths()...)
 	defer l.Stop()
-	must(t, lab.Wait(t.Context(), patience, l.AtLeast(80)))
+	must(t, proc.Wait(t.Context(), patience, l.AtLeast(80)))
 	before, usual := l.Count(), l.Usual()
 	kill()
 	died := time.Now()
-	must(t, lab.Wait(t.Context(), patience, m.AnsweredBy(next)))
+	must(t, proc.Wait(t.Context(), patience, m.AnsweredBy(next)))
 	measured("apiserver_"+key+"_left_s", time.Since(died).Seconds())
-	must(t, lab.Wait(t.Context(), patience, l.AtLeast(before.Requests+200)))
+	must(t, proc.Wait(t.Context(), patience, l.AtLeast(before.Requests+200)))
 	l.Stop()
 	after := l.Count()
 	lost = after.Failed - before.Failed
@@ -94,6 +94,6 @@ func (o *outage) change(t *testing.T, p *prepared) {
 		}
 		must(t, o.Gateways[0].KillEnvoy())
 		eventually(t, o.oslo.Works)
-		must(t, lab.Wait(t.Context(), patience, p.fades.Deaf))
+		must(t, proc.Wait(t.Context(), patience, p.fades.Deaf))
 	})
 }

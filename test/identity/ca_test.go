@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -103,7 +104,7 @@ func (r *rotations) rotatesItself(t *testing.T) {
 	must(t, err)
 	since := r.load.Count()
 	that(t, "a CA is replaced by itself before it ends, under load, with no failed request and no broken stream", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), caLife, func(ctx context.Context) error {
+		must(t, proc.Wait(t.Context(), caLife, func(ctx context.Context) error {
 			now, err := rotation(ctx, r.World)
 			if err == nil && now.Phase == v1alpha1.CAPhaseSteady {
 				err = fmt.Errorf("no rotation has begun, the next one is to at %s", now.Next)
@@ -121,7 +122,7 @@ func (r *rotations) rotatesItself(t *testing.T) {
 func (r *rotations) onlyNew(t *testing.T, before v1alpha1.CARotation) {
 	t.Helper()
 	var now v1alpha1.CARotation
-	must(t, lab.Wait(t.Context(), 3*patience, func(ctx context.Context) (err error) {
+	must(t, proc.Wait(t.Context(), 3*patience, func(ctx context.Context) (err error) {
 		if now, err = rotation(ctx, r.World); err == nil && (now.Phase != v1alpha1.CAPhaseSteady || len(now.CAs) != 1 || now.CAs[0].Serial == before.CAs[0].Serial) {
 			err = fmt.Errorf("the rotation is %+v", now)
 		}

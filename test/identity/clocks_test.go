@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/clock"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -22,7 +24,7 @@ import (
 const wrong = 10 * time.Minute
 
 // builtClocks builds the programs with wrong clocks once, beside what else runs.
-var builtClocks = sync.OnceValues(func() (*lab.Clocks, error) { return lab.NewClocks(context.Background()) })
+var builtClocks = sync.OnceValues(func() (*clock.Clocks, error) { return clock.NewClocks(context.Background()) })
 
 // shortLife makes certificates end 16 seconds after a clock that is wrong says so.
 const shortLife = wrong + 16*time.Second
@@ -50,7 +52,7 @@ func (d *doors) clocks(t *testing.T) {
 		d.wrongGateways(t, clocks, all)
 	})
 	usual := d.Controller.Process().Spec
-	d.Restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) {
+	d.Restart(t, d.Controller, d.ControllerReady, func(s *proc.Spec) {
 		// Tokens too must live for longer than clocks are wrong.
 		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime="+shortLife.String(), "--token-lifetime=1h")
 	})
@@ -65,33 +67,33 @@ func (d *doors) clocks(t *testing.T) {
 			d.wrongManagement(t, clocks, "joins-"+name, by, all)
 		})
 	}
-	d.Restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = usual })
+	d.Restart(t, d.Controller, d.ControllerReady, func(s *proc.Spec) { *s = usual })
 }
 
 // wrongEdge starts an edge with a wrong clock.
-func (d *doors) wrongEdge(t *testing.T, clocks *lab.Clocks, m *world.Member, by time.Duration) *lab.Agent {
+func (d *doors) wrongEdge(t *testing.T, clocks *clock.Clocks, m *world.Member, by time.Duration) *lab.Agent {
 	t.Helper()
 	return d.StartEdge(t, lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)}, m)
 }
 
 // wrongGateways makes one gateway's clock 10 minutes ahead and the other's 10 minutes late, for a while.
-func (d *doors) wrongGateways(t *testing.T, clocks *lab.Clocks, works func(context.Context) error) {
-	var usual []lab.Spec
-	restart := func(change func(i int, s *lab.Spec)) {
+func (d *doors) wrongGateways(t *testing.T, clocks *clock.Clocks, works func(context.Context) error) {
+	var usual []proc.Spec
+	restart := func(change func(i int, s *proc.Spec)) {
 		for i, gateway := range d.Gateways {
 			gateway.Hold()
 			must(t, gateway.KillEnvoy())
-			gateway.Change(func(s *lab.Spec) { change(i, s) })
+			gateway.Change(func(s *proc.Spec) { change(i, s) })
 			gateway.Resume()
 		}
 	}
 	offs := []time.Duration{wrong, -wrong}
-	restart(func(i int, s *lab.Spec) {
+	restart(func(i int, s *proc.Spec) {
 		usual = append(usual, *s)
 		wrongClock(clocks, "gateway-agent", offs[i])(s)
 	})
 	defer func() {
-		restart(func(i int, s *lab.Spec) { *s = usual[i] })
+		restart(func(i int, s *proc.Spec) { *s = usual[i] })
 		eventually(t, works)
 	}()
 	measured("clock_gateways_s", world.Took(t, patience, works).Seconds())
@@ -101,16 +103,16 @@ func (d *doors) wrongGateways(t *testing.T, clocks *lab.Clocks, works func(conte
 }
 
 // wrongClock changes a service into one with another clock.
-func wrongClock(clocks *lab.Clocks, program string, by time.Duration) func(*lab.Spec) {
-	return func(s *lab.Spec) { s.Program, s.Env = clocks.Program(program), clocks.Env(by) }
+func wrongClock(clocks *clock.Clocks, program string, by time.Duration) func(*proc.Spec) {
+	return func(s *proc.Spec) { s.Program, s.Env = clocks.Program(program), clocks.Env(by) }
 }
 
 // wrongManagement lets a new edge join while the clocks of controller and xds-server are wrong. What they were is restored.
-func (d *doors) wrongManagement(t *testing.T, clocks *lab.Clocks, name string, by time.Duration, others func(context.Context) error) {
+func (d *doors) wrongManagement(t *testing.T, clocks *clock.Clocks, name string, by time.Duration, others func(context.Context) error) {
 	controller, xds := d.Controller.Process().Spec, d.XDSServers[0].Process().Spec
 	defer func() {
-		d.Restart(t, d.Controller, d.ControllerReady, func(s *lab.Spec) { *s = controller })
-		d.Restart(t, d.XDSServers[0], d.XDSServerReady, func(s *lab.Spec) { *s = xds })
+		d.Restart(t, d.Controller, d.ControllerReady, func(s *proc.Spec) { *s = controller })
+		d.Restart(t, d.XDSServers[0], d.XDSServerReady, func(s *proc.Spec) { *s = xds })
 	}()
 	d.Restart(t, d.Controller, d.ControllerReady, wrongClock(clocks, "controller", by))
 	d.Restart(t, d.XDSServers[0], d.XDSServerReady, wrongClock(clocks, "xds-server", by))
@@ -123,7 +125,7 @@ func (d *doors) wrongManagement(t *testing.T, clocks *lab.Clocks, name string, b
 // renewals is the condition that a log tells of at least some new certificates.
 func renewals(log string, least int) func(context.Context) error {
 	return func(context.Context) error {
-		lines, err := lab.Lines(log, `msg="new certificate"`)
+		lines, err := proc.Lines(log, `msg="new certificate"`)
 		if err == nil && len(lines) < least {
 			err = fmt.Errorf("%s tells of %d certificates, want %d", filepath.Base(log), len(lines), least)
 		}
@@ -139,7 +141,7 @@ var (
 // checkClocks fails the test if the clocks of an agent and its Envoy are not wrong as they should be: then nothing was proven.
 func checkClocks(t *testing.T, log string, agent *lab.Agent, by time.Duration) {
 	t.Helper()
-	lines, err := lab.Lines(log, "time=", "level=")
+	lines, err := proc.Lines(log, "time=", "level=")
 	must(t, err)
 	said, err := time.Parse(time.RFC3339, logTime.FindStringSubmatch(lines[len(lines)-1])[1])
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
@@ -130,10 +131,10 @@ func (d *doors) twoNetworks(t *testing.T) {
 	eventually(t, func(ctx context.Context) error { return p.SeenFrom(ctx, p.outSite) })
 	eventually(t, func(ctx context.Context) error { return p.SeenFrom(ctx, p.staySite) })
 	l := traffic.StartFresh(t, 50, "/whoami", p.Paths()...)
-	must(t, lab.Wait(t.Context(), patience, l.AtLeast(100)))
+	must(t, proc.Wait(t.Context(), patience, l.AtLeast(100)))
 	world.StopEdge(t, p.out)
 	died, after := time.Now(), l.Count()
-	must(t, lab.Wait(t.Context(), patience, l.AtLeast(after.Requests+200)))
+	must(t, proc.Wait(t.Context(), patience, l.AtLeast(after.Requests+200)))
 	l.Stop()
 	_, err := l.BegunAfter(died, traffic.SlowRequest)
 	must(t, err)

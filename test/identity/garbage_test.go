@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
@@ -170,8 +171,8 @@ func (d *doors) oversize(t *testing.T, who outsider.Outsider) {
 }
 
 // noise sends what is no TLS, and TLS for names that nobody has.
-func (d *doors) noise(t *testing.T, site *lab.Site) {
-	address := public(lab.PublicAddress(0))
+func (d *doors) noise(t *testing.T, site *netns.Site) {
+	address := public(netns.PublicAddress(0))
 	for i := range 14 {
 		conn, err := site.DialContext(t.Context(), "tcp", address)
 		must(t, err)
@@ -196,7 +197,7 @@ func (d *doors) noise(t *testing.T, site *lab.Site) {
 }
 
 // silence opens connections that say nothing, to the gateway and, with half a handshake, to the control channel.
-func (d *doors) silence(t *testing.T, site *lab.Site, m *world.Member) {
+func (d *doors) silence(t *testing.T, site *netns.Site, m *world.Member) {
 	var open []net.Conn
 	defer func() {
 		for _, conn := range open {
@@ -204,7 +205,7 @@ func (d *doors) silence(t *testing.T, site *lab.Site, m *world.Member) {
 		}
 	}()
 	for i := range 1000 {
-		conn, err := site.DialContext(t.Context(), "tcp", public(lab.PublicAddress(0)))
+		conn, err := site.DialContext(t.Context(), "tcp", public(netns.PublicAddress(0)))
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}

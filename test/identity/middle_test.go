@@ -11,19 +11,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/traffic"
 )
 
 // relay passes connections on to another address of its network.
 type relay struct {
 	to    string
-	in    *lab.Namespace
+	in    *netns.Namespace
 	count atomic.Int64
 }
 
 // newRelay starts a relay, which ends with the test.
-func newRelay(t *testing.T, in *lab.Namespace, at netip.AddrPort, to string) *relay {
+func newRelay(t *testing.T, in *netns.Namespace, at netip.AddrPort, to string) *relay {
 	t.Helper()
 	r := &relay{to: to, in: in}
 	listen(t, in, at, r.pass)
@@ -31,7 +32,7 @@ func newRelay(t *testing.T, in *lab.Namespace, at netip.AddrPort, to string) *re
 }
 
 // listen serves connections until the test ends.
-func listen(t *testing.T, in *lab.Namespace, at netip.AddrPort, serve func(context.Context, net.Conn)) {
+func listen(t *testing.T, in *netns.Namespace, at netip.AddrPort, serve func(context.Context, net.Conn)) {
 	t.Helper()
 	listener, err := in.Listen(t.Context(), at.String())
 	must(t, err)
@@ -84,12 +85,12 @@ const (
 type inspector struct {
 	relay
 	mode  atomic.Int32
-	proxy *lab.Authority
+	proxy *pki.Authority
 }
 
-func newInspector(t *testing.T, in *lab.Namespace, at netip.AddrPort, to string) *inspector {
+func newInspector(t *testing.T, in *netns.Namespace, at netip.AddrPort, to string) *inspector {
 	t.Helper()
-	authority, err := lab.NewAuthority("Corporate Inspection CA")
+	authority, err := pki.NewAuthority("Corporate Inspection CA")
 	must(t, err)
 	i := &inspector{relay: relay{to: to, in: in}, proxy: authority}
 	listen(t, in, at, i.serve)
@@ -117,7 +118,7 @@ func (i *inspector) serve(ctx context.Context, conn net.Conn) {
 // inspect is what such a box does: a certificate for any name at once, and TLS of its own to the far side.
 func (i *inspector) inspect(ctx context.Context, conn net.Conn) {
 	near := tls.Server(conn, &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		pair, err := i.proxy.Issue(lab.LeafSpec{CommonName: hello.ServerName, Names: []string{hello.ServerName}, Usage: x509.ExtKeyUsageServerAuth})
+		pair, err := i.proxy.Issue(pki.LeafSpec{CommonName: hello.ServerName, Names: []string{hello.ServerName}, Usage: x509.ExtKeyUsageServerAuth})
 		if err != nil {
 			return nil, err
 		}

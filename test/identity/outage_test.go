@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -112,7 +113,7 @@ const forgiven = time.Minute
 // calm proves that a crash is not told for ever: point 7. Much else was proven meanwhile.
 func (o *outage) calm(t *testing.T) {
 	that(t, "an Envoy that has crashed and runs well again is no trouble any more", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), forgiven+patience, o.bergen.Untroubled(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")))
+		must(t, proc.Wait(t.Context(), forgiven+patience, o.bergen.Untroubled(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")))
 	})
 }
 
@@ -160,14 +161,14 @@ func (o *outage) gate(t *testing.T) {
 // away keeps every xds-server and the controller down while a function runs, and until outageTime is over.
 func (o *outage) away(t *testing.T, during func()) {
 	t.Helper()
-	services := append([]*lab.Service{o.Controller}, o.XDSServers...)
+	services := append([]*proc.Service{o.Controller}, o.XDSServers...)
 	for _, s := range services {
 		s.Hold()
 	}
 	start := time.Now()
 	controlPlaneGone.reach()
 	during()
-	must(t, lab.Wait(t.Context(), outageTime+patience, func(context.Context) error {
+	must(t, proc.Wait(t.Context(), outageTime+patience, func(context.Context) error {
 		if left := outageTime - time.Since(start); left > 0 {
 			return fmt.Errorf("%s left", left)
 		}

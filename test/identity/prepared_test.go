@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -26,9 +28,9 @@ type prepared struct {
 	cached, corrupt, crash, drain, api, fades *world.Member
 	cachedEdge, corruptEdge, crashEdge        *lab.Agent
 	drainEdges                                [2]*lab.Agent
-	drainSites                                [2]*lab.Site
+	drainSites                                [2]*netns.Site
 	apiEdge                                   *lab.Agent
-	apiSite                                   *lab.Site // of the first of its apiservers
+	apiSite                                   *netns.Site // of the first of its apiservers
 	standIns                                  []*world.StandIn
 	fadeEdge                                  *lab.Agent
 	crashNode                                 string
@@ -53,7 +55,7 @@ func (o *outage) prepare(t *testing.T) *prepared {
 	p.prepareAPIServers(t, o)
 	p.all = append(p.all, &joined{agent: o.edge, of: o.oslo, node: world.Steal(t, o.edge).Subject.Node})
 	for _, m := range []*world.Member{p.cached, p.corrupt, p.crash, p.fades, p.drain, p.api} {
-		must(t, lab.Wait(t.Context(), 2*patience, m.Works))
+		must(t, proc.Wait(t.Context(), 2*patience, m.Works))
 	}
 	return p
 }
@@ -115,7 +117,7 @@ func tunnelSockets(a *lab.Agent) (int, error) {
 	for line := range strings.Lines(string(table)) {
 		// Fields: number, local, remote, state (01: established), …, inode as the tenth.
 		f := strings.Fields(line)
-		if len(f) > 9 && f[3] == "01" && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", lab.PublicPort)) && inodes[f[9]] {
+		if len(f) > 9 && f[3] == "01" && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", netns.PublicPort)) && inodes[f[9]] {
 			n++
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -31,24 +33,24 @@ const (
 var forwardProxy string
 
 // startProxy starts it on a proxy machine, and returns the file that names what it has connected.
-func (d *doors) startProxy(t *testing.T, on *lab.Namespace) string {
+func (d *doors) startProxy(t *testing.T, on *netns.Namespace) string {
 	t.Helper()
 	dir := t.TempDir()
 	sum := sha1.Sum([]byte(proxyPassword)) // htpasswd's {SHA}, the only form that Envoy reads
 	config := strings.NewReplacer(
-		"@ADDRESS@", lab.ProxyAddress().String(), "@PORT@", fmt.Sprint(proxyPort), "@LOG@", filepath.Join(dir, "connected"),
+		"@ADDRESS@", netns.ProxyAddress().String(), "@PORT@", fmt.Sprint(proxyPort), "@LOG@", filepath.Join(dir, "connected"),
 		"@USERS@", proxyUser+":{SHA}"+base64.StdEncoding.EncodeToString(sum[:]),
 	).Replace(forwardProxy)
 	file := filepath.Join(dir, "proxy.yaml")
 	must(t, os.WriteFile(file, []byte(config), 0o600))
-	proxy, err := lab.Start(lab.Spec{
+	proxy, err := proc.Start(proc.Spec{
 		Name: "forward-proxy", Namespace: on, Program: d.EnvoyPath(), Log: d.LogFile("forward-proxy"),
 		Args: []string{"-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "--file-flush-interval-msec", "200"},
 	})
 	must(t, err)
 	t.Cleanup(proxy.Kill)
 	must(t, proxy.WaitReady(t.Context(), patience, func(ctx context.Context) error {
-		conn, err := on.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.ProxyAddress(), proxyPort).String())
+		conn, err := on.DialContext(ctx, "tcp", netip.AddrPortFrom(netns.ProxyAddress(), proxyPort).String())
 		if err == nil {
 			_ = conn.Close()
 		}
@@ -68,13 +70,13 @@ func (d *doors) behindProxy(t *testing.T) {
 	that(t, "the site reaches the gateways by nothing but the proxy", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		if conn, err := site.DialContext(ctx, "tcp", public(lab.PublicAddress(0))); err == nil {
+		if conn, err := site.DialContext(ctx, "tcp", public(netns.PublicAddress(0))); err == nil {
 			_ = conn.Close()
 			t.Error("the public port is reached directly: what follows would prove nothing")
 		}
 	})
 	d.StartEdge(t, lab.EdgeSpec{Name: "edge-secluded", Site: site.Namespace, Flags: []string{
-		"--proxy=http://" + net.JoinHostPort(lab.ProxyAddress().String(), fmt.Sprint(proxyPort)), "--proxy-credentials-file=" + credentials,
+		"--proxy=http://" + net.JoinHostPort(netns.ProxyAddress().String(), fmt.Sprint(proxyPort)), "--proxy-credentials-file=" + credentials,
 	}}, m)
 	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {
 		eventually(t, d.Says("edge-secluded", "does not take the user and password"))
@@ -92,10 +94,10 @@ func (d *doors) behindProxy(t *testing.T) {
 		must(t, stream.Alive())
 	})
 	that(t, "the proxy has connected to the gateways' public name and to nothing else", func(t *testing.T) {
-		lines, err := lab.Lines(connected)
+		lines, err := proc.Lines(connected)
 		must(t, err)
 		for _, line := range lines {
-			if !strings.Contains(line, net.JoinHostPort(lab.PublicName, fmt.Sprint(lab.PublicPort))) {
+			if !strings.Contains(line, net.JoinHostPort(netns.PublicName, fmt.Sprint(netns.PublicPort))) {
 				t.Errorf("it was asked for %q", line)
 			}
 		}
@@ -109,7 +111,7 @@ func (d *doors) behindProxy(t *testing.T) {
 func noSecretIn(t *testing.T, w *world.World, log, secret string) error {
 	t.Helper()
 	for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(proxyUser + ":" + secret))} {
-		if lab.HasText(w.LogFile(log), form) == nil {
+		if proc.HasText(w.LogFile(log), form) == nil {
 			return fmt.Errorf("the log of %s holds the password", log)
 		}
 	}
@@ -122,7 +124,7 @@ func startLoadFor(t *testing.T, duration time.Duration, m *world.Member) error {
 	l := traffic.Start(t, 50, 0, "/whoami", m.Paths()...)
 	defer l.Stop()
 	until := time.Now().Add(duration)
-	must(t, lab.Wait(t.Context(), 2*duration, func(context.Context) error {
+	must(t, proc.Wait(t.Context(), 2*duration, func(context.Context) error {
 		if left := time.Until(until); left > 0 {
 			return fmt.Errorf("%s left", left)
 		}

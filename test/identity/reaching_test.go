@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -33,7 +35,7 @@ func (d *doors) reaching(t *testing.T) {
 // remote is a Cluster whose edge stands in a site of its own.
 type remote struct {
 	*world.Member
-	site *lab.Site
+	site *netns.Site
 }
 
 func (d *doors) remote(t *testing.T, name string) *remote {
@@ -51,7 +53,7 @@ func (r *remote) join(t *testing.T, flags ...string) *lab.Agent {
 
 // public is the gateways' public port at an address.
 func public(address netip.Addr) string {
-	return netip.AddrPortFrom(address, lab.PublicPort).String()
+	return netip.AddrPortFrom(address, netns.PublicPort).String()
 }
 
 // deadAfter is longer than it takes to find out that a tunnel is dead.
@@ -77,12 +79,12 @@ func (d *doors) severalAddresses(t *testing.T) {
 	r := d.remote(t, "addresses")
 	dead, err := r.site.Nowhere(t.Context())
 	must(t, err)
-	r.join(t, "--gateway="+public(dead), "--gateway="+public(lab.PublicAddress(0)), "--gateway="+public(lab.PublicAddress(1)))
+	r.join(t, "--gateway="+public(dead), "--gateway="+public(netns.PublicAddress(0)), "--gateway="+public(netns.PublicAddress(1)))
 	that(t, "of several gateway addresses one may swallow everything", func(t *testing.T) {
 		measured("one_dead_address_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
 	that(t, "when the address in use dies too the next one takes over", func(t *testing.T) {
-		must(t, r.site.Lose(t.Context(), lab.PublicAddress(0)))
+		must(t, r.site.Lose(t.Context(), netns.PublicAddress(0)))
 		measured("address_dies_s", recovered(t, r.Member, deadAfter).Seconds())
 	})
 }
@@ -96,12 +98,12 @@ func (d *doors) changingDNS(t *testing.T) {
 		eventually(t, d.Says("edge-dns", "knows no address of this name"))
 	})
 	that(t, "as soon as DNS knows the gateway the edge comes up", func(t *testing.T) {
-		dns.Set(lab.PublicName, lab.PublicAddress(0))
+		dns.Set(netns.PublicName, netns.PublicAddress(0))
 		measured("dns_appears_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
 	that(t, "a gateway that moves to another address is found there", func(t *testing.T) {
-		dns.Set(lab.PublicName, lab.PublicAddress(1))
-		must(t, r.site.Lose(t.Context(), lab.PublicAddress(0)))
+		dns.Set(netns.PublicName, netns.PublicAddress(1))
+		must(t, r.site.Lose(t.Context(), netns.PublicAddress(0)))
 		measured("dns_moves_s", recovered(t, r.Member, deadAfter).Seconds())
 	})
 }
@@ -110,10 +112,10 @@ func (d *doors) dualStack(t *testing.T) {
 	r := d.remote(t, "dual")
 	v6 := netip.MustParseAddr("fd00:111::1")
 	must(t, r.site.AddAddress(t.Context(), v6))
-	relay := newRelay(t, r.site.Namespace, netip.AddrPortFrom(v6, lab.PublicPort), public(lab.PublicAddress(0)))
+	relay := newRelay(t, r.site.Namespace, netip.AddrPortFrom(v6, netns.PublicPort), public(netns.PublicAddress(0)))
 	dead, err := r.site.Nowhere(t.Context())
 	must(t, err)
-	must(t, r.site.SetHost(lab.PublicName, dead, v6))
+	must(t, r.site.SetHost(netns.PublicName, dead, v6))
 	r.join(t)
 	that(t, "a name with an IPv4 address that is dead and an IPv6 address leads to the gateway", func(t *testing.T) {
 		measured("dual_stack_s", world.Took(t, 2*patience, r.Works).Seconds())
@@ -127,8 +129,8 @@ func (d *doors) inTheWay(t *testing.T) {
 	r := d.remote(t, "middle")
 	trap := netip.MustParseAddr("10.111.9.9")
 	must(t, r.site.AddAddress(t.Context(), trap))
-	must(t, r.site.SetHost(lab.PublicName, trap))
-	box := newInspector(t, r.site.Namespace, netip.AddrPortFrom(trap, lab.PublicPort), public(lab.PublicAddress(0)))
+	must(t, r.site.SetHost(netns.PublicName, trap))
+	box := newInspector(t, r.site.Namespace, netip.AddrPortFrom(trap, netns.PublicPort), public(netns.PublicAddress(0)))
 	r.join(t)
 	that(t, "an edge behind a box that inspects TLS says so, and whose certificate it saw", func(t *testing.T) {
 		eventually(t, d.Says("edge-middle", "inspect", "Corporate Inspection CA"))
@@ -151,18 +153,18 @@ func (d *doors) blackHole(t *testing.T) {
 	r := d.remote(t, "hole")
 	dead, err := r.site.Nowhere(t.Context())
 	must(t, err)
-	must(t, r.site.SetHost(lab.PublicName, dead))
+	must(t, r.site.SetHost(netns.PublicName, dead))
 	r.join(t)
 	that(t, "an edge in a network that swallows everything says so", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), 2*patience, d.Says("edge-hole", "nobody answers")))
+		must(t, proc.Wait(t.Context(), 2*patience, d.Says("edge-hole", "nobody answers")))
 	})
-	must(t, r.site.SetHost(lab.PublicName, lab.PublicAddress(0), lab.PublicAddress(1)))
-	must(t, lab.Wait(t.Context(), 2*patience, r.Works))
+	must(t, r.site.SetHost(netns.PublicName, netns.PublicAddress(0), netns.PublicAddress(1)))
+	must(t, proc.Wait(t.Context(), 2*patience, r.Works))
 	that(t, "after its cable was out for a while an edge is back within seconds", func(t *testing.T) {
 		must(t, r.site.Unplug(t.Context()))
 		eventually(t, r.Deaf)
 		start := time.Now()
-		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
+		must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
 			if time.Since(start) < 10*time.Second {
 				return fmt.Errorf("out for %s", time.Since(start))
 			}

@@ -19,6 +19,8 @@ import (
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
@@ -31,7 +33,7 @@ const cutWithin = 10 * time.Second
 type pair struct {
 	*world.Member
 	out, stay         *lab.Agent
-	outSite, staySite *lab.Site
+	outSite, staySite *netns.Site
 	outBootstrap      []byte
 }
 
@@ -52,7 +54,7 @@ func (d *doors) pair(t *testing.T, name string) *pair {
 
 // streamsThrough opens streams until there is one through an edge and each gateway, and returns those. The others are
 // closed.
-func streamsThrough(t *testing.T, m *world.Member, site *lab.Site) []*traffic.Follower {
+func streamsThrough(t *testing.T, m *world.Member, site *netns.Site) []*traffic.Follower {
 	t.Helper()
 	var found []*traffic.Follower
 	for gateway := range m.World.Gateways {
@@ -146,7 +148,7 @@ func cut(t *testing.T, start time.Time, streams []*traffic.Follower) {
 func (d *doors) noHandshake(t *testing.T, stolen outsider.Stolen) {
 	t.Helper()
 	claim := outsider.Claim{Node: stolen.Subject.NodeID(), ID: domain.TunnelID(stolen.Subject.ID)}
-	must(t, lab.Wait(t.Context(), cutWithin, func(ctx context.Context) error {
+	must(t, proc.Wait(t.Context(), cutWithin, func(ctx context.Context) error {
 		for _, gateway := range []string{"gateway-0", "gateway-1"} {
 			if code, err := d.Outsider(stolen).Handshake(ctx, gateway, claim); err == nil && code == http.StatusOK {
 				return fmt.Errorf("%s gives it a tunnel", gateway)
@@ -188,7 +190,7 @@ func (d *doors) noWayBack(t *testing.T, p *pair) {
 		}
 		p.out.Resume()
 		seen := func(ctx context.Context) error { return p.SeenFrom(ctx, p.outSite) }
-		if err := lab.Wait(t.Context(), 4*time.Second, seen); err == nil {
+		if err := proc.Wait(t.Context(), 4*time.Second, seen); err == nil {
 			t.Fatalf("it carries traffic again, with its state forgotten: %v", forget)
 		}
 		eventually(t, p.Works)
@@ -232,7 +234,7 @@ func (d *doors) ends(t *testing.T) {
 		moveAway(t, moved)
 		eventually(t, moved.Deaf)
 		start := time.Now()
-		must(t, lab.Wait(t.Context(), 2*cutWithin, func(context.Context) error {
+		must(t, proc.Wait(t.Context(), 2*cutWithin, func(context.Context) error {
 			for _, f := range alive {
 				if err := f.Alive(); err != nil {
 					t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
@@ -80,10 +81,10 @@ func (r *rotations) bringUp(t *testing.T) {
 		r.edges = append(r.edges, r.StartEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-turn-%d", i)}, r.members...))
 	}
 	for _, m := range r.members {
-		must(t, lab.Wait(t.Context(), 2*patience, m.Works))
+		must(t, proc.Wait(t.Context(), 2*patience, m.Works))
 	}
 	for _, e := range r.edges {
-		must(t, lab.Wait(t.Context(), 2*patience, e.Ready))
+		must(t, proc.Wait(t.Context(), 2*patience, e.Ready))
 	}
 }
 
@@ -123,7 +124,7 @@ func (r *rotations) programs() []string {
 func (r *rotations) newCertificates() (map[string][]string, int, error) {
 	lines, n := map[string][]string{}, 0
 	for _, name := range r.programs() {
-		found, err := lab.Lines(r.LogFile(name), `msg="new certificate"`)
+		found, err := proc.Lines(r.LogFile(name), `msg="new certificate"`)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -136,7 +137,7 @@ func (r *rotations) newCertificates() (map[string][]string, int, error) {
 // rotateLeaves waits until there were enough rotations since the load began, and counts what they have cost.
 func (r *rotations) rotateLeaves(t *testing.T) {
 	that(t, "a thousand certificates were replaced under load, with no failed request and no broken stream", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
+		must(t, proc.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
 			if err := r.load.Unbroken(r.from); err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +215,7 @@ func (r *rotations) asleep(t *testing.T) {
 		before, err := outsider.StealAll(domain, edge.StateDir)
 		must(t, err)
 		world.StopEdge(t, edge)
-		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
+		must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
 			for _, stolen := range before {
 				if left := time.Until(stolen.Leaf.NotAfter); left > -leafLife {
 					return fmt.Errorf("%s is good for %s", stolen.Subject.Node, left)
@@ -255,7 +256,7 @@ func (r *rotations) night(t *testing.T) {
 			must(t, g.KillEnvoy())
 		}
 		start := time.Now()
-		must(t, lab.Wait(t.Context(), 10*leafLife, func(context.Context) error {
+		must(t, proc.Wait(t.Context(), 10*leafLife, func(context.Context) error {
 			if down := time.Since(start); down < 3*leafLife {
 				return fmt.Errorf("down for %s", down)
 			}
@@ -263,7 +264,7 @@ func (r *rotations) night(t *testing.T) {
 		}))
 		measured("night_s", time.Since(start).Seconds())
 		must(t, r.Management.Process.Thaw())
-		for _, s := range []*lab.Service{r.Controller, r.XDSServers[0], r.Gateways[0].Service, r.Gateways[1].Service} {
+		for _, s := range []*proc.Service{r.Controller, r.XDSServers[0], r.Gateways[0].Service, r.Gateways[1].Service} {
 			s.Resume()
 		}
 		measured("morning_s", world.Took(t, 3*patience, func(ctx context.Context) error {

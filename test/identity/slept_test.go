@@ -11,6 +11,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -103,17 +105,17 @@ func (d *doors) disk(t *testing.T) {
 	world.StopEdge(t, edge)
 }
 
-func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *lab.Disk) {
+func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *workspace.Disk) {
 	that(t, "an edge whose disk is read-only says what to do", func(t *testing.T) {
 		world.StopEdge(t, edge)
-		must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, true) }))
+		must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, true) }))
 		edge.Resume()
 		eventually(t, d.Says("edge-odessa", "read-only", "--runtime-dir"))
 	})
 	that(t, "with another folder for its sockets an edge runs on a read-only disk", func(t *testing.T) {
 		edge.Hold()
 		runtime := d.File("edge-odessa", "run")
-		edge.Change(func(s *lab.Spec) { s.Args = append(s.Args, "--runtime-dir="+runtime) })
+		edge.Change(func(s *proc.Spec) { s.Args = append(s.Args, "--runtime-dir="+runtime) })
 		edge.Resume()
 		measured("start_on_read_only_disk_s", world.Took(t, patience, m.Works).Seconds())
 		if err := os.WriteFile(filepath.Join(small.Path, "probe"), nil, 0o600); err == nil {
@@ -121,13 +123,13 @@ func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *
 		}
 		edge.Hold()
 		must(t, killIn(runtime, d.EnvoyPath()))
-		must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, false) }))
+		must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, false) }))
 	})
 }
 
 // killIn ends the Envoy that runs in a folder.
 func killIn(dir, envoy string) error {
-	pid, err := lab.FindProcess(envoy, dir)
+	pid, err := proc.FindProcess(envoy, dir)
 	if err != nil {
 		return err
 	}

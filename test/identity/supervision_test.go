@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -48,7 +49,7 @@ func (o *outage) startFragile(t *testing.T) {
 func (o *outage) badConfiguration(t *testing.T) {
 	m, edge := o.fragile, o.fragileEdge
 	node := world.Steal(t, edge).Subject.Node
-	must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
+	must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
 		if ran := time.Since(o.fragileSince); ran < provenAfter {
 			return fmt.Errorf("its Envoy has run for %s", ran)
 		}
@@ -95,7 +96,7 @@ func (o *outage) steadyFor(m *world.Member, duration time.Duration) func(context
 func (o *outage) startsAlone(t *testing.T, p *prepared) {
 	that(t, "an edge that starts without a control plane comes up with its last configuration, tunnels and all", func(t *testing.T) {
 		world.StopEdge(t, p.cachedEdge)
-		must(t, lab.Wait(t.Context(), patience, p.cached.Deaf))
+		must(t, proc.Wait(t.Context(), patience, p.cached.Deaf))
 		p.cachedEdge.Resume()
 		measured("start_without_control_plane_s", world.Took(t, patience, p.cached.Works).Seconds())
 		eventually(t, p.cachedEdge.Ready)
@@ -117,7 +118,7 @@ func (o *outage) startsAlone(t *testing.T, p *prepared) {
 		eventually(t, o.Says("edge-corrupt", "aside"))
 		pid := p.corruptEdge.Process().PID()
 		start := time.Now()
-		must(t, lab.Wait(t.Context(), patience, func(context.Context) error {
+		must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
 			if time.Since(start) < 5*time.Second {
 				return errors.New("too early to tell")
 			}
@@ -207,12 +208,12 @@ func (o *outage) drains(t *testing.T, p *prepared) {
 		return nil
 	})
 	l := traffic.StartFresh(t, 30, "/whoami", p.drain.Paths()...)
-	must(t, lab.Wait(t.Context(), patience, l.AtLeast(30)))
+	must(t, proc.Wait(t.Context(), patience, l.AtLeast(30)))
 	ended := make(chan error, 1)
 	go func() { ended <- p.drainEdges[0].Terminate(patience) }()
 	eventually(t, p.drain.CarriedBy(p.drainSites[1].Address))
 	asked := l.Count()
-	must(t, lab.Wait(t.Context(), patience, l.AtLeast(asked.Requests+90)))
+	must(t, proc.Wait(t.Context(), patience, l.AtLeast(asked.Requests+90)))
 	must(t, running.Alive())
 	select {
 	case err := <-ended:
@@ -232,5 +233,5 @@ func (o *outage) drains(t *testing.T, p *prepared) {
 	}
 	l.Stop()
 	p.drainEdges[0].Resume()
-	must(t, lab.Wait(t.Context(), patience, func(ctx context.Context) error { return p.drain.SeenFrom(ctx, p.drainSites[0]) }))
+	must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return p.drain.SeenFrom(ctx, p.drainSites[0]) }))
 }

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/pkg/capi/inject"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/infra"
 )
 
 const (
@@ -65,7 +65,7 @@ func (m *member) upgradesInPlace(t *testing.T) {
 }
 
 // controlPlaneMachine is the only machine of the control plane.
-func (m *member) controlPlaneMachine(t *testing.T) *lab.CloudMachine {
+func (m *member) controlPlaneMachine(t *testing.T) *infra.Machine {
 	t.Helper()
 	machines, err := m.machines(t.Context())
 	must(t, err)
@@ -80,7 +80,7 @@ func (m *member) controlPlaneMachine(t *testing.T) *lab.CloudMachine {
 
 // kubeadmUpgrade runs the newer kubeadm on a machine. It checks that a Job can run if there is a Node to run it; machines here run none,
 // so all Nodes are cordoned meanwhile. Nor is there a container runtime to ask for its version, or to pull images.
-func (m *member) kubeadmUpgrade(t *testing.T, machine *lab.CloudMachine, version string) {
+func (m *member) kubeadmUpgrade(t *testing.T, machine *infra.Machine, version string) {
 	t.Helper()
 	m.kubectlNodes(t, "cordon")
 	ctx, cancel := context.WithTimeout(t.Context(), changed)
@@ -105,7 +105,7 @@ func (m *member) kubectlNodes(t *testing.T, verb string) {
 }
 
 // edgeOn is all that is known of the edge on a machine: its files, its Pod and its enrolment. One that is not ready is an error.
-func (m *member) edgeOn(ctx context.Context, machine *lab.CloudMachine) (string, error) {
+func (m *member) edgeOn(ctx context.Context, machine *infra.Machine) (string, error) {
 	var text strings.Builder
 	for _, path := range []string{inject.ManifestPath, inject.BootstrapPath} {
 		data, err := os.ReadFile(machine.File(path))

@@ -12,7 +12,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -24,7 +24,7 @@ var (
 )
 
 var proof = promise.Proof{Name: "verify kubeconfigs", Parallel: 8, Missing: func() error {
-	parts, err := lab.FindParts()
+	parts, err := workspace.FindParts()
 	if err == nil {
 		err = parts.FindMachineParts()
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // TestSwitchOver proves how Cluster API comes to use the tunnel of a workload cluster that it reached directly before.
@@ -29,7 +31,7 @@ func TestSwitchOver(t *testing.T) {
 	must(t, cluster.SetProvisioned(t.Context()))
 	m := &member{Cluster: cluster, lab: l, mode: v1alpha1.KubeconfigModeConnect}
 	direct := l.Connect.Endpoint
-	tunnel := netip.AddrPortFrom(lab.InsideAddress(0), lab.ConnectPort)
+	tunnel := netip.AddrPortFrom(netns.InsideAddress(0), netns.ConnectPort)
 
 	that(t, "Cluster API reaches the workload cluster directly before it opts in", func(t *testing.T) {
 		within(t, time.Minute, "", m.RemoteConnectionProbe)
@@ -63,7 +65,7 @@ func TestSwitchOver(t *testing.T) {
 }
 
 // connectedTo is the condition that a process has a connection to one address and none to another.
-func connectedTo(p *lab.Process, wanted, other netip.AddrPort) func(context.Context) error {
+func connectedTo(p *proc.Process, wanted, other netip.AddrPort) func(context.Context) error {
 	return func(context.Context) error {
 		remotes, err := p.Remotes()
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // TestClusterAPI proves that Cluster API makes, keeps, repairs, moves and removes workload clusters that it can't dial.
@@ -70,7 +71,7 @@ func lives(t *testing.T, name string, members []*member, run func(*member, *test
 const initialised = 8 * time.Minute
 
 // dial tries to open a connection in a network.
-func dial(ctx context.Context, in *lab.Namespace, address string) error {
+func dial(ctx context.Context, in *netns.Namespace, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	conn, err := in.DialContext(ctx, "tcp", address)

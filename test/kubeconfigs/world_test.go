@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/capi/inject"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 const (
@@ -239,7 +240,7 @@ func within(t *testing.T, limit time.Duration, figure string, condition func(con
 	begin := time.Now()
 	var next time.Time
 	last := errors.New("not looked at yet")
-	err := lab.Wait(t.Context(), limit, func(ctx context.Context) error {
+	err := proc.Wait(t.Context(), limit, func(ctx context.Context) error {
 		if time.Now().Before(next) {
 			return last
 		}

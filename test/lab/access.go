@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Kubeconfig is the kubeconfig that Cluster API's controllers read.
@@ -35,7 +37,7 @@ func (c *Cluster) Kubeconfig(ctx context.Context) ([]byte, error) {
 
 // WaitKubeconfig waits until the kubeconfig leads through the tunnel, and returns it.
 func (c *Cluster) WaitKubeconfig(ctx context.Context) ([]byte, error) {
-	err := Wait(ctx, startTimeout, func(ctx context.Context) error {
+	err := proc.Wait(ctx, proc.StartTimeout, func(ctx context.Context) error {
 		tunnel, err := c.Tunnel(ctx)
 		if err != nil {
 			return err
@@ -168,6 +170,6 @@ func jsonOf(value any) []byte {
 // ManagementKubeconfig writes the administrator's kubeconfig of the management cluster, and returns the file.
 func (l *Lab) ManagementKubeconfig() (string, error) {
 	file := l.File("management.kubeconfig")
-	kubeconfig, err := l.Management.adminKubeconfig("management")
-	return file, writeKubeconfig(file, kubeconfig, err)
+	kubeconfig, err := l.Management.AdminKubeconfig("management")
+	return file, kube.WriteKubeconfig(file, kubeconfig, err)
 }

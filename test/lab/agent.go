@@ -8,22 +8,25 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Agent is an edge-agent or a gateway-agent, with the Envoy that it runs.
 type Agent struct {
-	*Service
+	*proc.Service
 	StateDir string
 	Ready    func(context.Context) error // the condition that the agent calls itself ready
 	Health   string                      // address of its health endpoint, in its namespace
-	Envoy    *Service                    // where Envoy is not the agent's child; else nil
+	Envoy    *proc.Service               // where Envoy is not the agent's child; else nil
 	envoy    string
 }
 
 type agentSpec struct {
 	name      string
 	program   string // path
-	namespace *Namespace
+	namespace *netns.Namespace
 	dir       string
 	health    string
 	args      []string
@@ -38,7 +41,7 @@ func (l *Lab) startAgent(ctx context.Context, spec agentSpec) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return agent, agent.WaitReady(ctx, startTimeout, agent.Ready)
+	return agent, agent.WaitReady(ctx, proc.StartTimeout, agent.Ready)
 }
 
 func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
@@ -53,7 +56,7 @@ func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
 		return nil, err
 	}
 	command := slices.Concat(spec.wrapper, []string{spec.program}, args)
-	service, err := l.supervise(Spec{Name: spec.name, Namespace: spec.namespace, Program: command[0], Args: command[1:], Env: spec.env})
+	service, err := l.supervise(proc.Spec{Name: spec.name, Namespace: spec.namespace, Program: command[0], Args: command[1:], Env: spec.env})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +64,7 @@ func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
 }
 
 // EnvoyPID is the process id of the agent's Envoy.
-func (a *Agent) EnvoyPID() (int, error) { return FindProcess(a.envoy, a.StateDir) }
+func (a *Agent) EnvoyPID() (int, error) { return proc.FindProcess(a.envoy, a.StateDir) }
 
 // KillEnvoy ends the agent's Envoy as kill -9 does.
 func (a *Agent) KillEnvoy() error {
@@ -99,9 +102,9 @@ func (l *Lab) nextHealthAddress() string {
 }
 
 // supervise starts a service of ours, which ends with the lab.
-func (l *Lab) supervise(spec Spec) (*Service, error) {
+func (l *Lab) supervise(spec proc.Spec) (*proc.Service, error) {
 	spec.Log = l.LogFile(spec.Name)
-	service, err := supervise(spec)
+	service, err := proc.Supervise(spec)
 	if err != nil {
 		return nil, err
 	}

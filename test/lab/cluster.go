@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab/kube"
 )
 
 // ClusterSpec says what a Cluster is to be.
@@ -22,14 +23,14 @@ type ClusterSpec struct {
 	Name      string
 	Namespace string                  // made if it isn't there
 	Labels    map[string]string       // those that opt in by default
-	APIServer *APIServer              // of the workload cluster
+	APIServer *kube.APIServer         // of the workload cluster
 	Mode      v1alpha1.KubeconfigMode // what a user says in the Tunnel from the start; empty: nothing
 }
 
 // Cluster is a Cluster object, with the means to play its providers.
 type Cluster struct {
 	types.NamespacedName
-	APIServer *APIServer
+	APIServer *kube.APIServer
 	Created   time.Time
 	mode      v1alpha1.KubeconfigMode
 	lab       *Lab
@@ -111,7 +112,7 @@ func (c *Cluster) createSecrets(ctx context.Context, owner *unstructured.Unstruc
 
 // ProviderSecret is the kubeconfig Secret as the control-plane provider writes it, without its owner.
 func (c *Cluster) ProviderSecret() (*corev1.Secret, error) {
-	kubeconfig, err := c.APIServer.adminKubeconfig(c.Name)
+	kubeconfig, err := c.APIServer.AdminKubeconfig(c.Name)
 	if err != nil {
 		return nil, err
 	}

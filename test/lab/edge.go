@@ -11,6 +11,8 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // EdgeSpec says what an edge is to be. Only Name is needed, and names of edges must differ.
@@ -19,7 +21,7 @@ type EdgeSpec struct {
 	// Bootstraps are the bootstrap files, one for each workload cluster.
 	Bootstraps [][]byte
 	// Site is where it stands; the workload network by default.
-	Site *Namespace
+	Site *netns.Namespace
 	// Flags and Env are added to those of the agent.
 	Flags, Env []string
 	// Program is a build of edge-agent, Envoy a program that it runs as Envoy; by default those of the lab.
@@ -125,8 +127,8 @@ shift 3
 cd "$state"
 exec "$envoy" "$@"`
 
-func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*Service, error) {
-	return l.supervise(Spec{
+func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*proc.Service, error) {
+	return l.supervise(proc.Spec{
 		Name: name + "-envoy", Namespace: spec.namespace, Program: "sh",
 		Args: append([]string{"-c", envoyContainer, "sh", spec.dir, spec.program, l.EnvoyPath()}, envoyproc.ExternalArguments()...),
 	})

@@ -18,6 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Namespace and users of the installation: those of deploy/kubernetes.
@@ -55,11 +59,11 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 			return err
 		}
 	}
-	l.XDSServers, l.Gateways = make([]*Service, l.options.XDSServers), make([]*Agent, l.options.Gateways)
-	l.Controllers = make([]*Service, l.options.Controllers)
+	l.XDSServers, l.Gateways = make([]*proc.Service, l.options.XDSServers), make([]*Agent, l.options.Gateways)
+	l.Controllers = make([]*proc.Service, l.options.Controllers)
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range l.XDSServers {
-		address, err := l.Network.addXDSServer(ctx, i)
+		address, err := l.Network.AddXDSServer(ctx, i)
 		if err != nil {
 			return err
 		}
@@ -88,7 +92,7 @@ func installAll(ctx context.Context, l *Lab) error {
 
 // installFairlead applies what of deploy/kubernetes doesn't run: types, permissions, policies and the webhook.
 func (l *Lab) installFairlead(ctx context.Context) error {
-	objects, err := readObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes"))
+	objects, err := kube.ReadObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes"))
 	if err != nil {
 		return err
 	}
@@ -102,12 +106,12 @@ func (l *Lab) installFairlead(ctx context.Context) error {
 	}
 	for _, kinds := range order {
 		selected := slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) })
-		if err := l.Management.createAll(ctx, selected); err != nil {
+		if err := l.Management.CreateAll(ctx, selected); err != nil {
 			return fmt.Errorf("installing Fairlead: %w", err)
 		}
 	}
 	crds := slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() != "CustomResourceDefinition" })
-	return l.Management.waitEstablished(ctx, crds)
+	return l.Management.WaitEstablished(ctx, crds)
 }
 
 // pointWebhooks points webhook configurations at an address, as there are no Services. Who serves there fills in the CA.
@@ -136,15 +140,15 @@ func pointWebhooks(objects []*unstructured.Unstructured, address string) error {
 func (l *Lab) startController(ctx context.Context, i int) (err error) {
 	name, health, metrics, webhooks := "controller", controllerHealth, "127.0.0.1:8082", webhookListen
 	if i > 0 {
-		name, health, metrics, webhooks = "controller-"+strconv.Itoa(i), host("127.0.0.1", controllersHealth+i), "0", "0"
+		name, health, metrics, webhooks = "controller-"+strconv.Itoa(i), netns.HostPort("127.0.0.1", controllersHealth+i), "0", "0"
 	}
 	l.Controllers[i], err = l.startManaged(ctx, managed{
 		name: name, program: "controller", account: controllerAccount, health: health,
 		args: append([]string{
 			"--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s", "--metrics-listen=" + metrics,
-			"--public-address=" + host(l.Network.publicName, PublicPort), "--apiserver-address=" + host(GatewayName, APIServerPort),
-			"--connect-address=" + host(GatewayName, ConnectPort), "--tunnel-dns=auto", "--xds-server-user=" + user(xdsServerAccount),
-			"--xds-server=" + host(xdsServerName, xdsPort), "--webhook-listen=" + webhooks,
+			"--public-address=" + netns.HostPort(l.Network.PublicName, netns.PublicPort), "--apiserver-address=" + netns.HostPort(netns.GatewayName, netns.APIServerPort),
+			"--connect-address=" + netns.HostPort(netns.GatewayName, netns.ConnectPort), "--tunnel-dns=auto", "--xds-server-user=" + user(xdsServerAccount),
+			"--xds-server=" + netns.HostPort(netns.XdsServerName, netns.XdsPort), "--webhook-listen=" + webhooks,
 		}, l.options.ControllerFlags...),
 	})
 	return err
@@ -153,8 +157,8 @@ func (l *Lab) startController(ctx context.Context, i int) (err error) {
 func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (err error) {
 	name := xdsServer(i)
 	args := []string{
-		"--listen=" + netip.AddrPortFrom(address, xdsPort).String(), "--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace,
-		"--public-address=" + host(l.Network.publicName, PublicPort), "--control-address=" + host(xdsServerName, xdsPort),
+		"--listen=" + netip.AddrPortFrom(address, netns.XdsPort).String(), "--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace,
+		"--public-address=" + netns.HostPort(l.Network.PublicName, netns.PublicPort), "--control-address=" + netns.HostPort(netns.XdsServerName, netns.XdsPort),
 		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.File(name),
 		"--gateway-statefulset=" + gatewaySet, "--gateway-workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		"--inspect-listen=" + InspectAddress(i),
@@ -167,7 +171,7 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 		args = append(args, "--page-listen="+PageAddress(i))
 	}
 	if l.options.ReplicaAddresses {
-		args = append(args, "--replica-address="+host(replicaName("{i}", l.Network.publicName), PublicPort))
+		args = append(args, "--replica-address="+netns.HostPort(netns.ReplicaName("{i}", l.Network.PublicName), netns.PublicPort))
 	}
 	l.XDSServers[i], err = l.startManaged(ctx, managed{name: name, program: "xds-server", account: xdsServerAccount, health: xdsServerHealth(i), args: args})
 	return err
@@ -181,7 +185,7 @@ func xdsServer(i int) string {
 	return "xds-server-" + strconv.Itoa(i)
 }
 
-func xdsServerHealth(i int) string { return host("127.0.0.1", 8083+i) }
+func xdsServerHealth(i int) string { return netns.HostPort("127.0.0.1", 8083+i) }
 
 // managed is a program that works on the management cluster with a ServiceAccount's permissions.
 type managed struct {
@@ -190,12 +194,12 @@ type managed struct {
 }
 
 // startManaged starts a program, and waits until it says that it is ready.
-func (l *Lab) startManaged(ctx context.Context, m managed) (*Service, error) {
+func (l *Lab) startManaged(ctx context.Context, m managed) (*proc.Service, error) {
 	if err := os.MkdirAll(l.File(m.name), 0o700); err != nil {
 		return nil, fmt.Errorf("making a folder for %s: %w", m.name, err)
 	}
 	kubeconfig, err := l.AccountKubeconfig(ctx, m.account)
-	if err := writeKubeconfig(l.File(m.name, "kubeconfig"), kubeconfig, err); err != nil {
+	if err := kube.WriteKubeconfig(l.File(m.name, "kubeconfig"), kubeconfig, err); err != nil {
 		return nil, err
 	}
 	program := l.Parts.OwnPath(m.program)
@@ -203,11 +207,11 @@ func (l *Lab) startManaged(ctx context.Context, m managed) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	service, err := l.supervise(Spec{Name: m.name, Namespace: l.Network.Management, Program: program, Args: args})
+	service, err := l.supervise(proc.Spec{Name: m.name, Namespace: l.Network.Management, Program: program, Args: args})
 	if err != nil {
 		return nil, err
 	}
-	return service, service.WaitReady(ctx, startTimeout, ready(l.Network.Management, m.health))
+	return service, service.WaitReady(ctx, proc.StartTimeout, ready(l.Network.Management, m.health))
 }
 
 // AccountKubeconfig is a kubeconfig of the management cluster with the permissions of a ServiceAccount of the installation.
@@ -216,11 +220,11 @@ func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	return Kubeconfig("management", l.Management.URL(), l.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: token})
+	return kube.Kubeconfig("management", l.Management.URL(), l.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: token})
 }
 
 // accountToken asks for a token of a ServiceAccount of the installation.
-func accountToken(ctx context.Context, a *APIServer, account string, spec authenticationv1.TokenRequestSpec) (string, error) {
+func accountToken(ctx context.Context, a *kube.APIServer, account string, spec authenticationv1.TokenRequestSpec) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: spec}
 	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: InstallationNamespace, Name: account}}
 	if err := a.Client.SubResource("token").Create(ctx, serviceAccount, request); err != nil {
@@ -232,7 +236,7 @@ func accountToken(ctx context.Context, a *APIServer, account string, spec authen
 // waitSecret waits until a Secret has a key.
 func (l *Lab) waitSecret(ctx context.Context, name types.NamespacedName, key string) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
-	err := Wait(ctx, startTimeout, func(ctx context.Context) error {
+	err := proc.Wait(ctx, proc.StartTimeout, func(ctx context.Context) error {
 		if err := l.Management.Client.Get(ctx, name, secret); err != nil {
 			return err
 		}
@@ -248,9 +252,9 @@ func (l *Lab) waitSecret(ctx context.Context, name types.NamespacedName, key str
 }
 
 // ready is the condition that a program of ours calls itself ready.
-func ready(namespace *Namespace, health string) func(context.Context) error {
+func ready(namespace *netns.Namespace, health string) func(context.Context) error {
 	probe := &http.Client{Transport: &http.Transport{DialContext: namespace.DialContext, DisableKeepAlives: true}}
-	return httpOK(probe, "http://"+health+"/readyz")
+	return proc.Answers200(probe, "http://"+health+"/readyz")
 }
 
 // logLevel is a flag of all programs of ours.

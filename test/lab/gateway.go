@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // startGateway starts a gateway as soon as the controller has made its credentials, and waits until it is ready.
@@ -28,7 +29,7 @@ func (l *Lab) startGateway(ctx context.Context, i int) error {
 
 // gatewaySpec writes what a gateway starts with.
 func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
-	name := gatewayReplica(i)
+	name := netns.GatewayReplica(i)
 	dir := l.File(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", name, err)
@@ -53,11 +54,11 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	return agentSpec{
 		name: name, program: l.Parts.OwnPath("gateway-agent"), namespace: l.Network.Gateways[i], dir: filepath.Join(dir, "state"), health: health,
 		args: []string{
-			"--name=" + name, "--xds-server=" + host(xdsServerName, xdsPort), "--tunnel-domain=" + l.Domain,
+			"--name=" + name, "--xds-server=" + netns.HostPort(netns.XdsServerName, netns.XdsPort), "--tunnel-domain=" + l.Domain,
 			"--ca-file=" + filepath.Join(dir, "ca.crt"), credential,
-			"--public-listen=" + netip.AddrPortFrom(l.Network.publicAddress(i), PublicPort).String(),
-			"--apiserver-listen=" + netip.AddrPortFrom(InsideAddress(i), APIServerPort).String(),
-			"--connect-listen=" + netip.AddrPortFrom(InsideAddress(i), ConnectPort).String(),
+			"--public-listen=" + netip.AddrPortFrom(l.Network.PublicAddress(i), netns.PublicPort).String(),
+			"--apiserver-listen=" + netip.AddrPortFrom(netns.InsideAddress(i), netns.APIServerPort).String(),
+			"--connect-listen=" + netip.AddrPortFrom(netns.InsideAddress(i), netns.ConnectPort).String(),
 			"--workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		},
 	}, nil

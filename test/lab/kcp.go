@@ -48,7 +48,7 @@ func (c *Cluster) Inside(ctx context.Context) (client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig of %s: %w", c, err)
 	}
-	endpoint, err := c.lab.Cloud.endpoint(ctx, c.NamespacedName)
+	endpoint, err := c.lab.Cloud.Endpoint(ctx, c.NamespacedName)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Pod is a Pod in every workload cluster of StartKubelet, in the namespace default, in which commands can be run.
@@ -26,15 +31,15 @@ const (
 // it and a Pod on it: commands in the Pod run on this machine.
 func (l *Lab) StartKubelet(ctx context.Context) error {
 	dir := l.File("kubelet")
-	pair, err := l.SNI.CA.Issue(LeafSpec{CommonName: "system:node:" + node, Names: []string{workloadAddress.String()}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := l.SNI.CA.Issue(pki.LeafSpec{CommonName: "system:node:" + node, Names: []string{netns.WorkloadAddress.String()}, Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(os.MkdirAll(dir, 0o700), pair.write(dir, "kubelet")); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), pair.Write(dir, "kubelet")); err != nil {
 		return fmt.Errorf("writing the kubelet's certificate: %w", err)
 	}
-	address := netip.AddrPortFrom(workloadAddress, kubeletPort).String()
-	kubelet, err := Start(Spec{
+	address := netip.AddrPortFrom(netns.WorkloadAddress, kubeletPort).String()
+	kubelet, err := proc.Start(proc.Spec{
 		Name: "kubelet", Namespace: l.Network.Workload, Program: l.Parts.RealPath("fake-kubelet"), Log: l.LogFile("kubelet"),
 		Args: []string{"-address=" + address, "-cert=" + dir + "/kubelet.crt", "-key=" + dir + "/kubelet.key"},
 	})
@@ -42,12 +47,12 @@ func (l *Lab) StartKubelet(ctx context.Context) error {
 		return err
 	}
 	l.OnClose(func(context.Context) { kubelet.Kill() })
-	for _, apiServer := range []*APIServer{l.SNI, l.Connect} {
+	for _, apiServer := range []*kube.APIServer{l.SNI, l.Connect} {
 		if err := createPod(ctx, apiServer); err != nil {
 			return fmt.Errorf("creating a Pod in %s: %w", apiServer.Name, err)
 		}
 	}
-	return kubelet.WaitReady(ctx, startTimeout, func(ctx context.Context) error {
+	return kubelet.WaitReady(ctx, proc.StartTimeout, func(ctx context.Context) error {
 		conn, err := l.Network.Workload.DialContext(ctx, "tcp", address)
 		if err != nil {
 			return err
@@ -58,7 +63,7 @@ func (l *Lab) StartKubelet(ctx context.Context) error {
 }
 
 // createPod makes a Node and a running Pod on it. The Node has no host name, which the apiserver would look up in DNS.
-func createPod(ctx context.Context, a *APIServer) error {
+func createPod(ctx context.Context, a *kube.APIServer) error {
 	worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "default"}}
 	pod := &corev1.Pod{
@@ -70,7 +75,7 @@ func createPod(ctx context.Context, a *APIServer) error {
 			return err
 		}
 	}
-	worker.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: workloadAddress.String()}}
+	worker.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: netns.WorkloadAddress.String()}}
 	worker.Status.DaemonEndpoints.KubeletEndpoint.Port = kubeletPort
 	pod.Status.Phase = corev1.PodRunning
 	return errors.Join(a.Client.Status().Update(ctx, worker), a.Client.Status().Update(ctx, pod))

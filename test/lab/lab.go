@@ -1,7 +1,7 @@
-// Package lab builds a whole installation on one machine for tests and the demo: network namespaces, real apiservers,
-// Cluster API's core manager, Fairlead's programs. Programs and options go in; a running installation, and clients that
-// stand in its networks, come out. It needs root, and leaves nothing behind. Labs don't see each other. It knows no test
-// framework.
+// Package lab builds a whole installation on one machine for tests and the demo. Options go in; a running installation,
+// and clients in its networks, come out. It composes the packages below it (networks, processes, Kubernetes, Cluster
+// API, machines) with the programs of Fairlead. It needs root, and leaves nothing behind. Labs are separate from each
+// other. It does not know any test framework.
 package lab
 
 import (
@@ -11,6 +11,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/test/lab/capi"
+	"github.com/fairlead/fairlead/test/lab/infra"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
+	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
 // Options say what a lab is to be. The zero value is a usable lab.
@@ -44,9 +52,11 @@ type Options struct {
 	AccessLog string
 	// LogLevel is that of our own programs; debug by default.
 	LogLevel string
-	// Install installs what of deploy/kubernetes doesn't run, the StatefulSet of the gateways included; nil: the lab does it.
+	// Install installs what of deploy/kubernetes doesn't run, the StatefulSet of the gateways included; nil: the lab does
+	// it.
 	Install func(context.Context, *Lab) error
-	// Collector adds those of Kubernetes' own controllers that remove what is deleted; a lab with machines has them anyway.
+	// Collector adds those of Kubernetes' own controllers that remove what is deleted; a lab with machines has them
+	// anyway.
 	Collector bool
 	// Programs is the folder of our own programs; by default that of BinEnv.
 	Programs string
@@ -68,28 +78,28 @@ func (o Options) certificatesEnd() time.Time {
 // Lab is an installation. Its fields are set by New and Start, and change
 // afterwards only where gateways are added or removed.
 type Lab struct {
-	Network    *Network
-	Management *APIServer
-	SNI        *APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines
-	Connect    *APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab and with machines
+	Network    *netns.Network
+	Management *kube.APIServer
+	SNI        *kube.APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines
+	Connect    *kube.APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab and with machines
 
-	Controller  *Service // the first of Controllers
-	Controllers []*Service
-	XDSServers  []*Service
+	Controller  *proc.Service // the first of Controllers
+	Controllers []*proc.Service
+	XDSServers  []*proc.Service
 	Gateways    []*Agent
-	CAPI        *Process // nil in a lean lab
-	Cloud       *Cloud   // where machines run; nil without Options.Machines
+	CAPI        *proc.Process // nil in a lean lab
+	Cloud       *infra.Cloud  // where machines run; nil without Options.Machines
 
-	*Workspace
+	*workspace.Workspace
 	Domain  string
 	options Options
 
-	etcd      *Process   // of the management cluster
-	collector *Process   // nil in a lab without one
-	webhooks  *Authority // of Cluster API's managers
+	etcd      *proc.Process  // of the management cluster
+	collector *proc.Process  // nil in a lab without one
+	webhooks  *pki.Authority // of Cluster API's managers
 
 	mu          sync.Mutex
-	services    []*Service          // of ours
+	services    []*proc.Service     // of ours
 	edges       []*Agent            // that RunEdge has started
 	healthPorts int                 // how many were given out
 	arguments   map[string][]string // of our programs, by the names of their processes: also those that a program doesn't know
@@ -103,7 +113,7 @@ func New(ctx context.Context, options Options) (*Lab, error) {
 
 // build is New. Besides an installation it shares the workload network and the machines of that one.
 func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
-	workspace, err := NewWorkspace(ctx, options.Programs, options.Machines)
+	workspace, err := workspace.New(ctx, options.Programs, options.Machines)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +145,7 @@ func (l *Lab) startManagement(ctx context.Context) error {
 		return err
 	}
 	if l.options.Machines {
-		startInfrastructure(l.Workspace, l.Cloud, l.Management)
+		infra.StartProvider(l.Workspace, l.Cloud, l.Management)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	crds := make(chan struct{})
@@ -146,31 +156,31 @@ func (l *Lab) startManagement(ctx context.Context) error {
 
 // startManagementCluster starts a management cluster without anything in it.
 func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
-	if l.etcd, err = startEtcd(ctx, l.Workspace, l.Network.Management); err != nil {
+	if l.etcd, err = kube.StartEtcd(ctx, l.Workspace, l.Network.Management); err != nil {
 		return err
 	}
-	l.Management, err = startAPIServer(ctx, l.Workspace, apiServerSpec{
-		name: "management", namespace: l.Network.Management, address: managementAddress, port: 6443, etcd: l.etcd, prefix: "/management",
-		notAfter: l.options.certificatesEnd(),
+	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+		Name: "management", Namespace: l.Network.Management, Address: netns.ManagementAddress, Port: 6443, Etcd: l.etcd, Prefix: "/management",
+		NotAfter: l.options.certificatesEnd(),
 	})
 	if err != nil || !l.options.Machines && !l.options.Collector {
 		return err
 	}
-	l.collector, err = startCollector(ctx, l.Workspace, l.Management)
+	l.collector, err = kube.StartCollector(ctx, l.Workspace, l.Management)
 	return err
 }
 
 // startWorkload starts the workload apiservers.
 func (l *Lab) startWorkload(ctx context.Context) error {
-	etcd, err := startEtcd(ctx, l.Workspace, l.Network.Workload)
+	etcd, err := kube.StartEtcd(ctx, l.Workspace, l.Network.Workload)
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		l.SNI, err = startAPIServer(ctx, l.Workspace, apiServerSpec{
-			name: "workload-sni", namespace: l.Network.Workload, address: workloadAddress, port: 6443, etcd: etcd, prefix: "/sni", names: l.options.ServingNames,
-			notAfter: l.options.certificatesEnd(),
+		l.SNI, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+			Name: "workload-sni", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 6443, Etcd: etcd, Prefix: "/sni", Names: l.options.ServingNames,
+			NotAfter: l.options.certificatesEnd(),
 		})
 		return err
 	})
@@ -178,9 +188,9 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 		return group.Wait()
 	}
 	group.Go(func() (err error) {
-		l.Connect, err = startAPIServer(ctx, l.Workspace, apiServerSpec{
-			name: "workload-connect", namespace: l.Network.Workload, address: workloadAddress, port: 7443, etcd: etcd, prefix: "/connect",
-			notAfter: l.options.certificatesEnd(),
+		l.Connect, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+			Name: "workload-connect", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 7443, Etcd: etcd, Prefix: "/connect",
+			NotAfter: l.options.certificatesEnd(),
 		})
 		return err
 	})
@@ -192,18 +202,18 @@ func (l *Lab) Close(ctx context.Context) {
 	l.stopServices()
 	l.RunClosers(ctx)
 	if l.Network != nil {
-		l.Network.close(ctx)
+		l.Network.Close(ctx)
 	}
 	_ = os.RemoveAll(l.Dir)
 }
 
 // AddSite makes a site on the workload network: see Network.AddSite.
-func (l *Lab) AddSite(ctx context.Context, name string) (*Site, error) {
+func (l *Lab) AddSite(ctx context.Context, name string) (*netns.Site, error) {
 	return l.Network.AddSite(ctx, name)
 }
 
 // AddSecludedSite makes a site behind a proxy: see Network.AddSecludedSite.
-func (l *Lab) AddSecludedSite(ctx context.Context, name string) (*Site, error) {
+func (l *Lab) AddSecludedSite(ctx context.Context, name string) (*netns.Site, error) {
 	return l.Network.AddSecludedSite(ctx, name)
 }
 
@@ -219,7 +229,7 @@ func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) (err err
 
 // StartManager starts Cluster API's core manager for the Clusters of one namespace of a lean lab: see
 // Provider.StartManager.
-func (l *Lab) StartManager(ctx context.Context, name, namespace string, flags ...string) (*Process, error) {
+func (l *Lab) StartManager(ctx context.Context, name, namespace string, flags ...string) (*proc.Process, error) {
 	p, err := l.clusterAPI()
 	if err != nil {
 		return nil, err
@@ -228,15 +238,15 @@ func (l *Lab) StartManager(ctx context.Context, name, namespace string, flags ..
 }
 
 // clusterAPI is what Cluster API's managers of this lab run with.
-func (l *Lab) clusterAPI() (*Provider, error) {
+func (l *Lab) clusterAPI() (*capi.Provider, error) {
 	if l.webhooks == nil {
-		authority, err := NewAuthority("capi-webhook")
+		authority, err := pki.NewAuthority("capi-webhook")
 		if err != nil {
 			return nil, err
 		}
 		l.webhooks = authority
 	}
-	return &Provider{
+	return &capi.Provider{
 		Workspace: l.Workspace, Management: l.Management, Webhooks: l.webhooks, Machines: l.options.Machines, Lean: l.options.Lean,
 	}, nil
 }

@@ -8,6 +8,10 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // LoseManagement takes the management cluster away as the loss of its machines does: etcd and apiserver with their disks, Cluster API, and of
@@ -26,7 +30,7 @@ func (l *Lab) LoseManagement() error {
 		}
 	}
 	group.Wait()
-	for _, process := range []*Process{l.CAPI, l.collector, l.Management.Process, l.etcd} {
+	for _, process := range []*proc.Process{l.CAPI, l.collector, l.Management.Process, l.etcd} {
 		if process != nil {
 			process.Kill()
 		}
@@ -60,7 +64,7 @@ func (l *Lab) RestoreEtcd(ctx context.Context, folder string) error {
 }
 
 func (l *Lab) etcdFolder() string {
-	return l.File(etcdName(l.Network.Management))
+	return l.File(kube.EtcdName(l.Network.Management))
 }
 
 // Pods are the processes of one of our Deployments, with the means to play their kubelet.
@@ -68,7 +72,7 @@ type Pods struct {
 	lab      *Lab
 	program  string
 	account  string
-	services []*Service
+	services []*proc.Service
 	health   func(int) string
 }
 
@@ -78,7 +82,7 @@ func (l *Lab) ControllerPods() *Pods {
 		if i == 0 {
 			return controllerHealth
 		}
-		return host("127.0.0.1", controllersHealth+i)
+		return netns.HostPort("127.0.0.1", controllersHealth+i)
 	}
 	return &Pods{lab: l, program: "controller", account: controllerAccount, services: l.Controllers, health: health}
 }
@@ -103,12 +107,12 @@ func (p *Pods) Start(ctx context.Context, i int) error {
 		return fmt.Errorf("making a disk for %s: %w", s.Process().Name, err)
 	}
 	kubeconfig, err := p.lab.AccountKubeconfig(ctx, p.account)
-	if err := writeKubeconfig(filepath.Join(dir, "kubeconfig"), kubeconfig, err); err != nil {
+	if err := kube.WriteKubeconfig(filepath.Join(dir, "kubeconfig"), kubeconfig, err); err != nil {
 		return err
 	}
 	if err := p.lab.Become(ctx, s, p.lab.Parts.OwnPath(p.program)); err != nil {
 		return err
 	}
 	s.Resume()
-	return s.WaitReady(ctx, startTimeout, ready(p.lab.Network.Management, p.health(i)))
+	return s.WaitReady(ctx, proc.StartTimeout, ready(p.lab.Network.Management, p.health(i)))
 }

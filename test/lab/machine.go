@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // machineScript gives a command an /etc and a /var/lib of its own, in the folder $0, and our programs in its path.
@@ -20,7 +22,7 @@ func (l *Lab) RunOnMachine(name string, command []byte) error {
 	if err := errors.Join(os.MkdirAll(dir+"/etc", 0o755), os.MkdirAll(dir+"/lib", 0o755), os.WriteFile(dir+"/command", command, 0o600)); err != nil {
 		return fmt.Errorf("making machine %s: %w", name, err)
 	}
-	_, err := l.supervise(Spec{
+	_, err := l.supervise(proc.Spec{
 		Name: name, Namespace: l.Network.Workload, Program: "unshare",
 		Args: []string{"--mount", "sh", "-c", machineScript, dir, l.Parts.Fairlead, l.Parts.Real},
 	})

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Memory is the resident memory of one process.
@@ -29,7 +31,7 @@ func (l *Lab) Memory() ([]Memory, error) {
 	}
 	var all []Memory
 	for _, name := range slices.SortedFunc(maps.Keys(pids), strings.Compare) {
-		bytes, err := RSS(pids[name])
+		bytes, err := proc.RSS(pids[name])
 		if err != nil {
 			return nil, fmt.Errorf("measuring %s: %w", name, err)
 		}

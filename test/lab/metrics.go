@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // controllerMetrics is where the first controller serves figures, in any case.
@@ -11,8 +13,8 @@ const controllerMetrics = "127.0.0.1:8082"
 
 // Target is a program that serves figures.
 type Target struct {
-	Job, Name string     // the program, and which one it is
-	Namespace *Namespace // in which its address is
+	Job, Name string           // the program, and which one it is
+	Namespace *netns.Namespace // in which its address is
 	Address   string
 }
 
@@ -43,7 +45,7 @@ func (l *Lab) metricsFlag(address string) []string {
 	return []string{"--metrics-listen=" + address}
 }
 
-func xdsServerMetrics(i int) string { return host("127.0.0.1", 9480+i) }
+func xdsServerMetrics(i int) string { return netns.HostPort("127.0.0.1", 9480+i) }
 
 // metricsBeside is the address for figures of whoever has this one for its health: agents share network namespaces.
 func metricsBeside(health string) string {

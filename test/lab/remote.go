@@ -2,16 +2,20 @@ package lab
 
 import (
 	"context"
+
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and
 // waits until it is ready.
-func (l *Lab) StartSiteAPIServer(ctx context.Context, site *Site, name string, names ...string) (*SiteAPIServer, error) {
-	return startSiteAPIServer(ctx, l.Workspace, site, l.options.certificatesEnd(), name, names...)
+func (l *Lab) StartSiteAPIServer(ctx context.Context, site *netns.Site, name string, names ...string) (*kube.SiteAPIServer, error) {
+	return kube.StartSiteAPIServer(ctx, l.Workspace, site, l.options.certificatesEnd(), name, names...)
 }
 
 // Up starts an apiserver again whose process was killed, and doesn't wait for it.
-func (l *Lab) Up(ctx context.Context, a *APIServer) error {
+func (l *Lab) Up(ctx context.Context, a *kube.APIServer) error {
 	process, err := l.Restart(a.Process)
 	if err != nil {
 		return err
@@ -28,16 +32,16 @@ func (l *Lab) Root() string { return l.Parts.Root }
 
 // LoseGateway makes a gateway's address swallow every packet of the management network, until back is called.
 func (l *Lab) LoseGateway(ctx context.Context, i int) (back func(context.Context) error, err error) {
-	address := InsideAddress(i).String()
+	address := netns.InsideAddress(i).String()
 	back = func(ctx context.Context) error {
-		return l.Network.Management.ip(ctx, "neighbour", "delete", address, "dev", "mgmt")
+		return l.Network.Management.IP(ctx, "neighbour", "delete", address, "dev", "mgmt")
 	}
-	return back, l.Network.Management.ip(ctx, "neighbour", "replace", address, "lladdr", "02:00:00:00:00:fe", "dev", "mgmt", "nud", "permanent")
+	return back, l.Network.Management.IP(ctx, "neighbour", "replace", address, "lladdr", "02:00:00:00:00:fe", "dev", "mgmt", "nud", "permanent")
 }
 
 // Restart starts a process again that has ended.
-func (l *Lab) Restart(p *Process) (*Process, error) {
-	next, err := Start(p.Spec)
+func (l *Lab) Restart(p *proc.Process) (*proc.Process, error) {
+	next, err := proc.Start(p.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +50,7 @@ func (l *Lab) Restart(p *Process) (*Process, error) {
 }
 
 // InspectAddress is where an xds-server of the lab serves inspection, in the management network.
-func InspectAddress(i int) string { return host("127.0.0.1", 9460+i) }
+func InspectAddress(i int) string { return netns.HostPort("127.0.0.1", 9460+i) }
 
 // PageAddress is where an xds-server of a lab with pages serves the status page, in the management network.
-func PageAddress(i int) string { return host("127.0.0.1", 9440+i) }
+func PageAddress(i int) string { return netns.HostPort("127.0.0.1", 9440+i) }

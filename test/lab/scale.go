@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // gatewaySet is the name of the StatefulSet of the gateways. The lab plays its controller, and that of its Services.
@@ -22,7 +25,7 @@ const gatewaySet = "gateway"
 
 // gatewayManifest is the StatefulSet of the gateways as deploy/kubernetes has it.
 func (l *Lab) gatewayManifest() (*appsv1.StatefulSet, error) {
-	objects, err := readObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes", "gateway.yaml"))
+	objects, err := kube.ReadObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes", "gateway.yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +48,7 @@ func (l *Lab) createGatewaySet(ctx context.Context) error {
 	}
 	for i, port := range set.Spec.Template.Spec.Containers[0].Ports {
 		if port.Name == "public" {
-			set.Spec.Template.Spec.Containers[0].Ports[i].ContainerPort = PublicPort
+			set.Spec.Template.Spec.Containers[0].Ports[i].ContainerPort = netns.PublicPort
 		}
 	}
 	set.Spec.Replicas = ptr.To(int32(l.options.Gateways))
@@ -91,7 +94,7 @@ func (l *Lab) AddGateway(ctx context.Context) error {
 	if err := l.AskForGateways(ctx, i+1); err != nil {
 		return err
 	}
-	if err := l.Network.addGateway(ctx, i); err != nil {
+	if err := l.Network.AddGateway(ctx, i); err != nil {
 		return err
 	}
 	l.Gateways = append(l.Gateways, nil)
@@ -101,14 +104,14 @@ func (l *Lab) AddGateway(ctx context.Context) error {
 	if err := l.startGateway(ctx, i); err != nil {
 		return err
 	}
-	return l.Network.nameGateway(i)
+	return l.Network.NameGateway(i)
 }
 
 // StartUninvitedGateway starts one more gateway that the StatefulSet does not ask for, with the same credential as the others, and doesn't
 // wait for it: RemoveGateway ends it.
 func (l *Lab) StartUninvitedGateway(ctx context.Context) error {
 	i := len(l.Gateways)
-	if err := l.Network.addGateway(ctx, i); err != nil {
+	if err := l.Network.AddGateway(ctx, i); err != nil {
 		return err
 	}
 	spec, err := l.gatewaySpec(ctx, i)
@@ -131,7 +134,7 @@ func (l *Lab) RemoveGateway(ctx context.Context, patience time.Duration) error {
 		return err
 	}
 	l.Gateways = l.Gateways[:last]
-	l.Network.removeGateway(ctx)
+	l.Network.RemoveGateway(ctx)
 	return l.countGateways(ctx, last)
 }
 
@@ -144,23 +147,23 @@ func (l *Lab) ReplaceGateway(ctx context.Context, i int, patience time.Duration)
 	if err := l.startGateway(ctx, i); err != nil {
 		return err
 	}
-	return l.Network.nameGateway(i)
+	return l.Network.NameGateway(i)
 }
 
 // endGateway does with a gateway what happens to a Pod that is deleted.
 func (l *Lab) endGateway(ctx context.Context, i int, patience time.Duration) error {
-	if err := l.Network.unnameGateway(i); err != nil {
+	if err := l.Network.UnnameGateway(i); err != nil {
 		return err
 	}
 	if err := l.Gateways[i].Terminate(patience); err != nil {
 		return err
 	}
 	l.Gateways[i].Stop()
-	if err := os.RemoveAll(l.File(gatewayReplica(i))); err != nil { // as the volume of a Pod
+	if err := os.RemoveAll(l.File(netns.GatewayReplica(i))); err != nil { // as the volume of a Pod
 		return fmt.Errorf("removing the folder of a gateway: %w", err)
 	}
 	pod := &corev1.Pod{}
-	pod.Namespace, pod.Name = InstallationNamespace, gatewayReplica(i)
+	pod.Namespace, pod.Name = InstallationNamespace, netns.GatewayReplica(i)
 	if err := l.Management.Client.Delete(ctx, pod); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting the Pod of a gateway: %w", err)
 	}

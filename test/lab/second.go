@@ -6,6 +6,10 @@ import (
 	"net"
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fairlead/fairlead/test/lab/infra"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // SecondPublicName is the name of the second installation's gateways in the workload network.
@@ -22,17 +26,17 @@ func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 		return nil, fmt.Errorf("making a second installation: %w", err)
 	}
 	if l.Cloud != nil {
-		return second, l.Cloud.addName(SecondPublicName, second.Network.publicAddresses()...)
+		return second, l.Cloud.AddName(SecondPublicName, second.Network.PublicAddresses()...)
 	}
 	return second, nil
 }
 
 // network makes the lab's network, which may share the workload network of another lab.
-func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*Network, error) {
+func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*netns.Network, error) {
 	if beside == nil {
-		network, err := newNetwork(ctx, name, l.options.Gateways)
+		network, err := netns.NewNetwork(ctx, name, l.options.Gateways)
 		if err == nil && l.options.Machines {
-			l.Cloud = newCloud(l.Workspace, network)
+			l.Cloud = infra.NewCloud(l.Workspace, network)
 		}
 		return network, err
 	}
@@ -46,17 +50,17 @@ const forwardPort = 16443
 // SecondKubeconfig makes the management cluster of a second installation reachable from that of the first, as an
 // administrator's machine reaches both, and writes a kubeconfig for it there. It works until the lab is closed.
 func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error) {
-	address := host("127.0.0.1", forwardPort)
+	address := netns.HostPort("127.0.0.1", forwardPort)
 	listener, err := l.Network.Management.Listen(ctx, address)
 	if err != nil {
 		return "", fmt.Errorf("forwarding to the second installation: %w", err)
 	}
 	l.OnClose(func(context.Context) { _ = listener.Close() })
-	go forwardAll(listener, func() (net.Conn, error) {
+	go netns.ForwardAll(listener, func() (net.Conn, error) {
 		return second.Network.Management.DialContext(context.Background(), "tcp", second.Management.Endpoint.String())
 	})
-	kubeconfig, err := Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
+	kubeconfig, err := kube.Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
 		clientcmdapi.AuthInfo{ClientCertificateData: second.Management.Admin.CertPEM, ClientKeyData: second.Management.Admin.KeyPEM})
 	file := l.File("second.kubeconfig")
-	return file, writeKubeconfig(file, kubeconfig, err)
+	return file, kube.WriteKubeconfig(file, kubeconfig, err)
 }

@@ -3,6 +3,9 @@ package lab
 import (
 	"context"
 	"path/filepath"
+
+	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
 // UsePrograms has everything of ours that is started from now on come from another folder, such as that of another version.
@@ -17,19 +20,19 @@ func (l *Lab) known(ctx context.Context, name, program string, args []string) ([
 	if ours {
 		return args, nil // of this version, whose flags they are
 	}
-	return KnownArguments(ctx, program, args)
+	return workspace.KnownArguments(ctx, program, args)
 }
 
 // Become has the service of an agent or a Pod run another build of its program, from its next start on.
-func (l *Lab) Become(ctx context.Context, s *Service, program string) error {
+func (l *Lab) Become(ctx context.Context, s *proc.Service, program string) error {
 	name := s.Process().Name
 	l.mu.Lock()
 	args := l.arguments[name]
 	l.mu.Unlock()
-	known, err := KnownArguments(ctx, program, args)
+	known, err := workspace.KnownArguments(ctx, program, args)
 	if err != nil {
 		return err
 	}
-	s.Change(func(spec *Spec) { spec.Program, spec.Args = program, known })
+	s.Change(func(spec *proc.Spec) { spec.Program, spec.Args = program, known })
 	return nil
 }

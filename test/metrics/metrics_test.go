@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead/fairlead/deploy/monitoring"
 	listed "github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -42,7 +43,7 @@ func TestMetrics(t *testing.T) {
 		queries, err := monitoring.Queries()
 		must(t, err)
 		for _, q := range queries {
-			if err := lab.Wait(t.Context(), time.Minute, w.answers(q.Expr)); err != nil {
+			if err := proc.Wait(t.Context(), time.Minute, w.answers(q.Expr)); err != nil {
 				t.Errorf("%s: %v", q.Panel, err)
 			}
 		}
@@ -212,7 +213,7 @@ func (w *watcher) quiet(t *testing.T) {
 				t.Errorf("%s is %s, %s: %s", r.Name, r.Health, r.State, r.LastError)
 			}
 			if r.Type == "recording" {
-				if err := lab.Wait(t.Context(), time.Minute, w.answers(r.Name)); err != nil {
+				if err := proc.Wait(t.Context(), time.Minute, w.answers(r.Name)); err != nil {
 					t.Error(err)
 				}
 			}

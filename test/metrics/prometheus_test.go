@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -45,7 +46,7 @@ func watch(t *testing.T, s *world.World, edges ...*lab.Agent) *watcher {
 	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), w.config(t, jobs, proxy, []string{filepath.Join(s.Root(), "deploy", "monitoring", "rules.yaml")}), 0o600))
 	at := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
 	w.url = "http://" + at
-	process, err := lab.Start(lab.Spec{
+	process, err := proc.Start(proc.Spec{
 		Name: "prometheus", Program: filepath.Join(s.Root(), "bin", "prometheus"), Log: s.LogFile("prometheus"), Dir: dir,
 		Args: []string{"--config.file=prometheus.yml", "--storage.tsdb.path=data", "--web.listen-address=" + at, "--log.level=warn"},
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -113,9 +114,9 @@ func (o *operations) hasCA(name string) func(context.Context) error {
 // oneSays is the condition that one of the replicas of a program says something in its log.
 func (o *operations) oneSays(program, text string) func(context.Context) error {
 	return func(context.Context) error {
-		err := lab.HasText(o.LogFile(program), text)
+		err := proc.HasText(o.LogFile(program), text)
 		if err != nil {
-			err = lab.HasText(o.LogFile(program+"-1"), text)
+			err = proc.HasText(o.LogFile(program+"-1"), text)
 		}
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // install is what the document on installing says, with a kustomization of the reader's own, taken from there.
@@ -82,7 +83,7 @@ func (o *operations) kustomize(v version, tags map[string]string) error {
 		"patch":  `[{"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": "https://127.0.0.1:9447/kubeconfigs"}}]`,
 	}, map[string]any{
 		"target": map[string]any{"kind": "StatefulSet"},
-		"patch":  fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/ports/0/containerPort", "value": %d}]`, lab.PublicPort),
+		"patch":  fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/ports/0/containerPort", "value": %d}]`, netns.PublicPort),
 	})
 	data, err := yaml.Marshal(kustomization)
 	if err != nil {

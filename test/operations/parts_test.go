@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/promise"
 	"github.com/fairlead/fairlead/test/traffic"
@@ -67,7 +68,7 @@ func (o *operations) loseGateway(t *testing.T, i int) {
 // reachedAgain is no error if all workload clusters are reached within a few attempts, as clients make them.
 func (o *operations) reachedAgain(t *testing.T) error {
 	t.Helper()
-	return lab.Wait(t.Context(), promise.Patience, o.reached)
+	return proc.Wait(t.Context(), promise.Patience, o.reached)
 }
 
 // serversLost loses controllers and xds-servers.
@@ -80,7 +81,7 @@ func (o *operations) serversLost(t *testing.T) {
 			}
 		})
 		since := m.Count()
-		must(t, lab.Wait(t.Context(), away+promise.Patience, m.AtLeast(since.Requests+int(away.Seconds())*loadRate/2)))
+		must(t, proc.Wait(t.Context(), away+promise.Patience, m.AtLeast(since.Requests+int(away.Seconds())*loadRate/2)))
 		must(t, m.Unbroken(since))
 	})
 	that(t, "an edge whose Envoy starts anew meanwhile serves with what is on its disk", func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
 // versionsFile names the versions from which is upgraded.
@@ -60,7 +60,7 @@ func newest() version {
 	if err != nil {
 		panic(err) // the working directory is gone
 	}
-	programs, err := filepath.Abs(cmp.Or(os.Getenv(lab.BinEnv), filepath.Join(root, "bin")))
+	programs, err := filepath.Abs(cmp.Or(os.Getenv(workspace.BinEnv), filepath.Join(root, "bin")))
 	if err != nil {
 		panic(err)
 	}
@@ -103,7 +103,7 @@ func (o *operations) byTag(versions ...version) func(context.Context, *corev1.Po
 			if v.tag != tag {
 				continue
 			}
-			known, err := lab.KnownArguments(ctx, v.program(name), container.Args)
+			known, err := workspace.KnownArguments(ctx, v.program(name), container.Args)
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -69,7 +71,7 @@ func newOperations(t *testing.T, v version) *operations {
 	return o
 }
 
-func (o *operations) cluster(t *testing.T, name string, api *lab.APIServer) *lab.Cluster {
+func (o *operations) cluster(t *testing.T, name string, api *kube.APIServer) *lab.Cluster {
 	t.Helper()
 	c, err := o.CreateCluster(t.Context(), lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: api})
 	must(t, err)
@@ -94,7 +96,7 @@ func (o *operations) enrol(t *testing.T, c *lab.Cluster) *edge {
 func (o *operations) within(t *testing.T, condition func(context.Context) error) time.Duration {
 	t.Helper()
 	begin := time.Now()
-	if err := lab.Wait(t.Context(), backIn, condition); err != nil {
+	if err := proc.Wait(t.Context(), backIn, condition); err != nil {
 		t.Fatalf("%v\nthe kubelet's last trouble: %v", err, o.kubelet.err())
 	}
 	return time.Since(begin)

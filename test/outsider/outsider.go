@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // patience bounds every conversation.
@@ -27,7 +27,7 @@ const patience = 5 * time.Second
 
 // Outsider is somebody with a place in a network.
 type Outsider struct {
-	From    *lab.Namespace
+	From    *netns.Namespace
 	Address string // of the gateways' public port; empty for its name
 	Domain  model.TunnelDomain
 	Roots   *x509.CertPool
@@ -54,7 +54,7 @@ func (o Outsider) PublicAddress() string {
 	if o.Address != "" {
 		return o.Address
 	}
-	return net.JoinHostPort(lab.PublicName, strconv.Itoa(lab.PublicPort))
+	return net.JoinHostPort(netns.PublicName, strconv.Itoa(netns.PublicPort))
 }
 
 func (o Outsider) config(name string) *tls.Config {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Patience bounds every wait for something that takes several processes.
@@ -73,7 +73,7 @@ func Summary(title string) string {
 // Eventually fails the test unless a condition holds in time.
 func Eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	if err := lab.Wait(t.Context(), Patience, condition); err != nil {
+	if err := proc.Wait(t.Context(), Patience, condition); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -81,7 +81,7 @@ func Eventually(t *testing.T, condition func(context.Context) error) {
 // Never fails the test if a condition holds at any time within a duration.
 func Never(t *testing.T, duration time.Duration, what string, condition func(context.Context) error) {
 	t.Helper()
-	if err := lab.Wait(t.Context(), duration, condition); err == nil {
+	if err := proc.Wait(t.Context(), duration, condition); err == nil {
 		t.Fatal(what)
 	}
 }

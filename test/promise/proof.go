@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
 // Proof is the frame of a proof whose tests build their own installations, as root.
@@ -63,7 +64,7 @@ func (p *Proof) possible() error {
 	if p.Missing != nil {
 		return p.Missing()
 	}
-	_, err := lab.FindParts()
+	_, err := workspace.FindParts()
 	return err
 }
 

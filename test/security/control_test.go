@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -27,7 +27,7 @@ const (
 type control struct {
 	*installation
 	greedy *world.Member
-	site   *lab.Site // of the tenant: behind the victim's address it would use up a quota that both share
+	site   *netns.Site // of the tenant: behind the victim's address it would use up a quota that both share
 	victim outsider.Outsider
 	is     model.Subject
 	leaves []leaf

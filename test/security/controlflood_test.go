@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -212,7 +212,7 @@ func (c *control) strangers(t *testing.T) {
 }
 
 // halfHandshake sends a ClientHello and leaves the connection open, for as long as the other side likes.
-func (c *control) halfHandshake(ctx context.Context, from *lab.Namespace) {
+func (c *control) halfHandshake(ctx context.Context, from *netns.Namespace) {
 	conn, err := from.DialContext(ctx, "tcp", c.victim.PublicAddress())
 	if err != nil {
 		return

@@ -13,6 +13,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/promise"
 	"github.com/fairlead/fairlead/test/world"
@@ -105,7 +107,7 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 				t.Errorf("it has %d tunnels", n)
 			}
 			must(t, in.victim.Works(t.Context()))
-			envoy, err := lab.FindProcess(in.EnvoyPath(), in.File("edge-tenant", "state"))
+			envoy, err := proc.FindProcess(in.EnvoyPath(), in.File("edge-tenant", "state"))
 			must(t, err)
 			must(t, syscall.Kill(envoy, syscall.SIGKILL)) // the other edge of the same tunnel id dials all of its tunnels again
 			eventually(t, in.tenant.Works)
@@ -166,7 +168,7 @@ func (in *installation) gatewayLog(t *testing.T) int64 {
 }
 
 // newSite is a machine room with an address of its own.
-func newSite(t *testing.T, in *installation, name string) *lab.Site {
+func newSite(t *testing.T, in *installation, name string) *netns.Site {
 	t.Helper()
 	site, err := in.AddSite(t.Context(), name)
 	must(t, err)
@@ -174,7 +176,7 @@ func newSite(t *testing.T, in *installation, name string) *lab.Site {
 }
 
 // extraLeaf is the identity of one more edge of the tenant, which does not run.
-func (in *installation) extraLeaf(t *testing.T, at *lab.Site) outsider.Stolen {
+func (in *installation) extraLeaf(t *testing.T, at *netns.Site) outsider.Stolen {
 	t.Helper()
 	edge := in.StartEdge(t, lab.EdgeSpec{Name: "edge-leaf", Site: at.Namespace}, in.tenant)
 	leaf := world.Steal(t, edge)
@@ -192,12 +194,12 @@ type target struct {
 // gatewayAt is the first gateway.
 func (in *installation) gatewayAt(t *testing.T) target {
 	t.Helper()
-	address := netip.AddrPortFrom(lab.PublicAddress(0), lab.PublicPort)
+	address := netip.AddrPortFrom(netns.PublicAddress(0), netns.PublicPort)
 	return target{tunnels: world.Domain.GatewayReplica("gateway-0"), control: world.Domain.Control(), address: address.String()}
 }
 
 // from is the same target, dialled from a namespace.
-func (g target) from(namespace *lab.Namespace) target {
+func (g target) from(namespace *netns.Namespace) target {
 	g.dial = func(ctx context.Context) (net.Conn, error) { return namespace.DialContext(ctx, "tcp", g.address) }
 	return g
 }

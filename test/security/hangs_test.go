@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -110,11 +111,11 @@ func freezeEnvoys(t *testing.T, in *installation, agents ...*lab.Agent) {
 	var waits errgroup.Group
 	for a, pid := range pids {
 		waits.Go(func() error {
-			if err := lab.Wait(t.Context(), unreadyTime, unready(a)); err != nil {
+			if err := proc.Wait(t.Context(), unreadyTime, unready(a)); err != nil {
 				return fmt.Errorf("%s is not unready: %w", a.Process().Name, err)
 			}
 			t.Logf("%s is unready after %.1f s", a.Process().Name, time.Since(began).Seconds())
-			err := lab.Wait(t.Context(), replaceTime, func(ctx context.Context) error {
+			err := proc.Wait(t.Context(), replaceTime, func(ctx context.Context) error {
 				if now, err := a.EnvoyPID(); err != nil || now == pid {
 					return fmt.Errorf("Envoy %d is there still: %w", pid, err)
 				}
@@ -133,14 +134,14 @@ func freezeEnvoys(t *testing.T, in *installation, agents ...*lab.Agent) {
 // freezeAgents freezes the agents of a gateway and of an edge and an xds-server: traffic needs none of them.
 func freezeAgents(t *testing.T, in *installation, edge *lab.Agent) {
 	t.Helper()
-	frozen := []*lab.Process{in.Gateways[0].Process(), edge.Process(), in.XDSServers[1].Process()}
+	frozen := []*proc.Process{in.Gateways[0].Process(), edge.Process(), in.XDSServers[1].Process()}
 	for _, p := range frozen {
 		must(t, p.Freeze())
 		t.Cleanup(func() { _ = p.Thaw() })
 	}
 	measured("longest_request_s", keepAsking(t, in, retryTime).Seconds())
 	// The agents that reported to the frozen xds-server have gone to the other one.
-	must(t, lab.Wait(t.Context(), replaceTime, in.Gateways[1].Ready))
+	must(t, proc.Wait(t.Context(), replaceTime, in.Gateways[1].Ready))
 	for _, p := range frozen {
 		must(t, p.Thaw())
 	}
@@ -160,7 +161,7 @@ func freezeBriefly(t *testing.T, in *installation, a *lab.Agent) {
 		t.Cleanup(thaw)
 		keepAsking(t, in, 3*time.Second)
 		thaw()
-		must(t, lab.Wait(t.Context(), retryTime, a.Ready))
+		must(t, proc.Wait(t.Context(), retryTime, a.Ready))
 		keepAsking(t, in, time.Second)
 	}
 	now, err := a.EnvoyPID()

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -94,7 +94,7 @@ func (in *installation) hellos(t *testing.T, public port) {
 }
 
 // slow sends a message byte by byte until the connection is closed, which must happen long before its end.
-func slow(t *testing.T, from *lab.Namespace, to port, message []byte) {
+func slow(t *testing.T, from *netns.Namespace, to port, message []byte) {
 	t.Helper()
 	conn, err := from.DialContext(t.Context(), "tcp", to.address.String())
 	must(t, err)

@@ -24,6 +24,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -42,7 +44,7 @@ func parserAttacks(t *testing.T, in *installation) {
 			t.Errorf("the Envoys were %v, are %v", before, after)
 		}
 		for _, m := range []*world.Member{in.victim, in.tenant} {
-			must(t, lab.Wait(t.Context(), patience, m.Works))
+			must(t, proc.Wait(t.Context(), patience, m.Works))
 		}
 	})
 }
@@ -161,7 +163,7 @@ func (in *installation) bomb(t *testing.T) {
 }
 
 // say writes bytes to an address and returns what comes back until the other side closes, which it must.
-func say(t *testing.T, from *lab.Namespace, to netip.AddrPort, data []byte) []byte {
+func say(t *testing.T, from *netns.Namespace, to netip.AddrPort, data []byte) []byte {
 	t.Helper()
 	conn, err := from.DialContext(t.Context(), "tcp", to.String())
 	if err != nil {
@@ -216,7 +218,7 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 }
 
 // openAfter writes bytes, and says whether TLS for the control channel works after them.
-func openAfter(t *testing.T, from *lab.Namespace, to netip.AddrPort, first []byte) (bool, error) {
+func openAfter(t *testing.T, from *netns.Namespace, to netip.AddrPort, first []byte) (bool, error) {
 	t.Helper()
 	raw, err := from.DialContext(t.Context(), "tcp", to.String())
 	must(t, err)

@@ -15,13 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // port is a TCP socket that listens, as the kernel says.
 type port struct {
 	place   string // management, workload or gateway
-	in      *lab.Namespace
+	in      *netns.Namespace
 	address netip.AddrPort
 	program string
 }
@@ -44,9 +44,9 @@ type row struct {
 
 // rows are all ports of an installation. docs/security.md says why.
 var rows = []row{
-	{"public", "gateway", "envoy", []uint16{lab.PublicPort}, false, tryPublic},
-	{"apiserver", "gateway", "envoy", []uint16{lab.APIServerPort}, false, tryAPIServer},
-	{"connect", "gateway", "envoy", []uint16{lab.ConnectPort}, false, tryConnect},
+	{"public", "gateway", "envoy", []uint16{netns.PublicPort}, false, tryPublic},
+	{"apiserver", "gateway", "envoy", []uint16{netns.APIServerPort}, false, tryAPIServer},
+	{"connect", "gateway", "envoy", []uint16{netns.ConnectPort}, false, tryConnect},
 	{"gateway health", "gateway", "gateway-agent", []uint16{8080}, true, tryHealth},
 	{"edge health", "workload", "edge-agent", []uint16{8101, 8102, 8103, 8104}, true, tryHealth},
 	{"control channel", "management", "xds-server", []uint16{18000}, false, tryInsideControl},
@@ -90,7 +90,7 @@ func portAttacks(t *testing.T, in *installation) {
 // listening asks the kernel, in each network, which programs listen where.
 func (in *installation) listening(t *testing.T) (all []port) {
 	t.Helper()
-	places := map[string][]*lab.Namespace{"management": {in.Network.Management}, "workload": {in.Network.Workload}, "gateway": in.Network.Gateways}
+	places := map[string][]*netns.Namespace{"management": {in.Network.Management}, "workload": {in.Network.Workload}, "gateway": in.Network.Gateways}
 	for place, namespaces := range places {
 		for _, n := range namespaces {
 			out, err := n.Command(t.Context(), "ss", "-Hltnp").Output()
@@ -142,10 +142,10 @@ func matching(p port) *row {
 // tryFromElsewhere connects to a port of a loopback address from each other network, and by the addresses of its own machine.
 func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 	t.Helper()
-	addresses := []netip.Addr{lab.InsideAddress(0), lab.PublicAddress(0), in.Management.Endpoint.Addr(), in.SNI.Endpoint.Addr()}
+	addresses := []netip.Addr{netns.InsideAddress(0), netns.PublicAddress(0), in.Management.Endpoint.Addr(), in.SNI.Endpoint.Addr()}
 	attack(t, fmt.Sprintf("a host in a network connects to the port %s (%d)", name, p.address.Port()), "it listens on a loopback address alone",
 		func(t *testing.T) {
-			for _, from := range append([]*lab.Namespace{in.Network.Management, in.Network.Workload}, in.Network.Gateways...) {
+			for _, from := range append([]*netns.Namespace{in.Network.Management, in.Network.Workload}, in.Network.Gateways...) {
 				for _, address := range addresses {
 					dialFails(t, from, netip.AddrPortFrom(address, p.address.Port()))
 				}
@@ -159,7 +159,7 @@ func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 }
 
 // dialFails fails the test if the address accepts a connection.
-func dialFails(t *testing.T, from *lab.Namespace, to netip.AddrPort) {
+func dialFails(t *testing.T, from *netns.Namespace, to netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

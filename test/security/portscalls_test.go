@@ -27,6 +27,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -237,7 +238,7 @@ func tryInsideControl(t *testing.T, in *installation, p port) {
 }
 
 // outsider is a caller with an identity at a place.
-func (in *installation) outsider(t *testing.T, from *lab.Namespace, address string, who identity) outsider.Outsider {
+func (in *installation) outsider(t *testing.T, from *netns.Namespace, address string, who identity) outsider.Outsider {
 	t.Helper()
 	return outsider.Outsider{From: from, Address: address, Domain: world.Domain, Roots: in.Roots(t), Certificate: who.certificate}
 }
@@ -256,7 +257,7 @@ func (c *counted) Read(p []byte) (int, error) {
 }
 
 // knock does TLS with a name, and says how far that gets: "closed" before TLS, "alert" if TLS is refused, or "open".
-func knock(t *testing.T, from *lab.Namespace, to, name string, certificate *tls.Certificate) string {
+func knock(t *testing.T, from *netns.Namespace, to, name string, certificate *tls.Certificate) string {
 	t.Helper()
 	raw, err := from.DialContext(t.Context(), "tcp", to)
 	must(t, err)

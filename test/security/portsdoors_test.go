@@ -18,7 +18,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -128,7 +128,7 @@ func (in *installation) notFromWorkload(t *testing.T, p port) {
 		func(t *testing.T) {
 			dialFails(t, in.Network.Workload, p.address)
 			for i := range in.Gateways {
-				dialFails(t, in.Network.Workload, netip.AddrPortFrom(lab.PublicAddress(i), p.address.Port()))
+				dialFails(t, in.Network.Workload, netip.AddrPortFrom(netns.PublicAddress(i), p.address.Port()))
 			}
 		},
 		func(t *testing.T) {

@@ -23,6 +23,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -85,9 +87,9 @@ func (r *room) provideAnew(t *testing.T) {
 }
 
 // client is a certificate for a client, with its key.
-func (r *room) client(t *testing.T, ca *lab.Authority, end time.Time, groups ...string) (cert, key []byte) {
+func (r *room) client(t *testing.T, ca *pki.Authority, end time.Time, groups ...string) (cert, key []byte) {
 	t.Helper()
-	pair, err := ca.Issue(lab.LeafSpec{CommonName: "kubernetes-admin", Organizations: groups, Usage: x509.ExtKeyUsageClientAuth, NotAfter: end})
+	pair, err := ca.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: groups, Usage: x509.ExtKeyUsageClientAuth, NotAfter: end})
 	must(t, err)
 	return pair.CertPEM, pair.KeyPEM
 }
@@ -214,7 +216,7 @@ func (r *room) limited(t *testing.T) []string {
 	must(t, r.world.Management.Client.Create(t.Context(), account))
 	request := &authenticationv1.TokenRequest{}
 	must(t, r.world.Management.Client.SubResource("token").Create(t.Context(), account, request))
-	kubeconfig, err := lab.Kubeconfig("management", r.world.Management.URL(), r.world.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: request.Status.Token})
+	kubeconfig, err := kube.Kubeconfig("management", r.world.Management.URL(), r.world.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: request.Status.Token})
 	must(t, err)
 	file := r.world.File("looks-" + r.name)
 	must(t, os.WriteFile(file, kubeconfig, 0o600))

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -44,7 +44,7 @@ func (s *sight) synced(ctx context.Context) error {
 func (r *room) proveConfig(t *testing.T) {
 	s := r.world
 	that(t, "config sync says of every gateway and edge that it has what it was sent", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), cureTime, s.synced))
+		must(t, proc.Wait(t.Context(), cureTime, s.synced))
 		rows, _, err := s.sync(t.Context())
 		must(t, err)
 		for _, want := range []string{"gateway cds", "gateway lds", "edge cds", "edge lds"} {
@@ -62,7 +62,7 @@ func (r *room) proveConfig(t *testing.T) {
 		}
 	})
 	that(t, "config why follows a hostname from the objects to every gateway", func(t *testing.T) {
-		must(t, lab.Wait(t.Context(), cureTime, func(ctx context.Context) error {
+		must(t, proc.Wait(t.Context(), cureTime, func(ctx context.Context) error {
 			out, code, err := s.run(ctx, "config", "why", world.HostnameIn(r.Namespace, r.Name), s.inspection())
 			if err == nil && (code != 0 || !strings.Contains(string(out), "every gateway leads this name to "+r.Namespace+"/"+r.Name)) {
 				err = fmt.Errorf("exit code %d\n%s", code, out)
@@ -73,7 +73,7 @@ func (r *room) proveConfig(t *testing.T) {
 	that(t, "config sync says which Envoy gets no changes", func(t *testing.T) {
 		g := s.Gateways[0]
 		g.Hold() // its Envoy goes on
-		must(t, lab.Wait(t.Context(), nameTime, func(ctx context.Context) error {
+		must(t, proc.Wait(t.Context(), nameTime, func(ctx context.Context) error {
 			rows, code, err := s.sync(ctx)
 			if err == nil && (code != 1 || len(rows) == 0 || rows[0].Node != "gateway-0" || rows[0].Status != "STALE") {
 				err = fmt.Errorf("exit code %d, %+v", code, rows)
@@ -81,6 +81,6 @@ func (r *room) proveConfig(t *testing.T) {
 			return err
 		}))
 		g.Resume()
-		must(t, lab.Wait(t.Context(), cureTime, s.synced))
+		must(t, proc.Wait(t.Context(), cureTime, s.synced))
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/clock"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -37,8 +39,8 @@ var edgeFaults = []fault{
 		Do: "put `--proxy` of edge-agent right",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.edge.Process().Spec
-			r.restartEdge(t, func(s *lab.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") })
-			return func(t *testing.T) { r.restartEdge(t, func(s *lab.Spec) { *s = usual }) }
+			r.restartEdge(t, func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") })
+			return func(t *testing.T) { r.restartEdge(t, func(s *proc.Spec) { *s = usual }) }
 		},
 	},
 	{
@@ -56,8 +58,8 @@ var edgeFaults = []fault{
 			clocks, err := builtClocks()
 			must(t, err)
 			usual := r.edge.Process().Spec
-			r.restartEdge(t, func(s *lab.Spec) { s.Program, s.Env = wrongProgram(s, clocks), clocks.Env(-72*time.Hour) })
-			return func(t *testing.T) { r.restartEdge(t, func(s *lab.Spec) { *s = usual }) }
+			r.restartEdge(t, func(s *proc.Spec) { s.Program, s.Env = wrongProgram(s, clocks), clocks.Env(-72*time.Hour) })
+			return func(t *testing.T) { r.restartEdge(t, func(s *proc.Spec) { *s = usual }) }
 		},
 	},
 	{
@@ -108,13 +110,13 @@ var edgeFaults = []fault{
 }
 
 // builtClocks builds the programs with wrong clocks once.
-var builtClocks = sync.OnceValues(func() (*lab.Clocks, error) { return lab.NewClocks(context.Background()) })
+var builtClocks = sync.OnceValues(func() (*clock.Clocks, error) { return clock.NewClocks(context.Background()) })
 
 // wrongProgram is the build of a program whose clock can be wrong.
-func wrongProgram(s *lab.Spec, clocks *lab.Clocks) string { return clocks.Program("edge-agent") }
+func wrongProgram(s *proc.Spec, clocks *clock.Clocks) string { return clocks.Program("edge-agent") }
 
 // restartEdge starts the edge again with something changed.
-func (r *room) restartEdge(t *testing.T, change func(*lab.Spec)) {
+func (r *room) restartEdge(t *testing.T, change func(*proc.Spec)) {
 	t.Helper()
 	world.StopEdge(t, r.edge)
 	r.edge.Change(change)

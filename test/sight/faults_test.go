@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // fault is one thing that breaks, and what has to be said of it. The table in docs/troubleshooting.md is of these.
@@ -61,7 +62,7 @@ func (r *room) prove(t *testing.T, f fault) {
 		cure := f.inject(t, r)
 		began := time.Now()
 		var last said
-		err := lab.Wait(t.Context(), cmp.Or(f.Within, nameTime), func(ctx context.Context) (err error) {
+		err := proc.Wait(t.Context(), cmp.Or(f.Within, nameTime), func(ctx context.Context) (err error) {
 			last, err = r.world.check(ctx, of.Namespace, of.Name, r.flags...)
 			if err == nil && !f.expected(last) {
 				err = fmt.Errorf("check says %s", last)
@@ -78,7 +79,7 @@ func (r *room) prove(t *testing.T, f fault) {
 		}
 		began = time.Now()
 		cure(t)
-		if err := lab.Wait(t.Context(), cureTime, well); err != nil {
+		if err := proc.Wait(t.Context(), cureTime, well); err != nil {
 			r.tell(t, of)
 			t.Fatalf("after the cure: %v", err)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // hangTime is how long check may take to name a frozen process.
@@ -48,7 +49,7 @@ var hangFaults = []fault{
 }
 
 // freeze freezes a process, and returns what lets it go on.
-func freeze(t *testing.T, s *lab.Service) func(*testing.T) {
+func freeze(t *testing.T, s *proc.Service) func(*testing.T) {
 	t.Helper()
 	p := s.Process()
 	must(t, p.Freeze())

@@ -15,6 +15,8 @@ import (
 
 	"github.com/fairlead/fairlead/internal/browser"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // chromium is the browser of all tests here.
@@ -48,7 +50,7 @@ func (r *room) provePage(t *testing.T) {
 		}
 		row := fmt.Sprintf(`[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("a").textContent === %q)`, r.Name)
 		var tab *browser.Tab
-		must(t, lab.Wait(t.Context(), nameTime, func(context.Context) error {
+		must(t, proc.Wait(t.Context(), nameTime, func(context.Context) error {
 			for _, one := range tabs {
 				if shown := browser.Eval[string](t, one, row+`?.querySelector("td.c-rtt").textContent ?? ""`); roundTrip.MatchString(shown) {
 					tab = one
@@ -71,7 +73,7 @@ func (r *room) provePage(t *testing.T) {
 		}
 		// Without the Secret, and so by the Tunnel's status.
 		tab.Until(t, nameTime, `document.querySelector(".hop[data-id=port]")`)
-		for id, want := range map[string]string{"name": lab.GatewayName + " is ", "port": " takes connections"} {
+		for id, want := range map[string]string{"name": netns.GatewayName + " is ", "port": " takes connections"} {
 			tab.Until(t, nameTime, fmt.Sprintf(`document.querySelector(".hop.ok[data-id=%s]")?.innerText.includes(%q)`, id, want))
 		}
 		for _, problem := range tab.Problems() {

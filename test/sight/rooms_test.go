@@ -14,6 +14,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -97,7 +99,7 @@ var objectFaults = []fault{
 		ID: "wrong-ca", Title: "the kubeconfig has another CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it", Short: true,
 		Do: "delete the Secret: its provider writes it anew",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
-			other, err := lab.NewAuthority("kubernetes")
+			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
 			r.edit(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = other.CertPEM })
 			return r.provideAnew
@@ -117,7 +119,7 @@ var objectFaults = []fault{
 		ID: "client-certificate-foreign", Title: "the kubeconfig's client certificate is of another CA", Hop: check.HopAuthentication, Cause: "is of another CA", Cure: "delete it", Short: true,
 		Do: "delete the Secret: its provider writes it anew",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
-			other, err := lab.NewAuthority("kubernetes")
+			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, other, time.Time{}, "system:masters")
@@ -133,7 +135,7 @@ var objectFaults = []fault{
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Time{}, "kubeadm:cluster-admins")
 			})
 			return func(t *testing.T) {
-				admin, err := lab.Kubeconfig(r.name, r.api.URL(), r.api.CA.CertPEM, clientcmdapi.AuthInfo{ClientCertificateData: r.api.Admin.CertPEM, ClientKeyData: r.api.Admin.KeyPEM})
+				admin, err := kube.Kubeconfig(r.name, r.api.URL(), r.api.CA.CertPEM, clientcmdapi.AuthInfo{ClientCertificateData: r.api.Admin.CertPEM, ClientKeyData: r.api.Admin.KeyPEM})
 				must(t, err)
 				_, err = r.kubectl(t, admin, "create", "clusterrolebinding", "kubeadm:cluster-admins", "--clusterrole=cluster-admin", "--group=kubeadm:cluster-admins")
 				must(t, err)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -21,9 +23,9 @@ var gatewayFaults = []fault{
 		ID: "dns-gone", Title: "the name of the gateways is gone from DNS", Hop: check.HopName, Cause: "is gone from DNS", Cure: "lead to the gateways again", Short: true,
 		Do: "make the record again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
-			usual := r.world.Network.Management.Addresses(lab.GatewayName)
-			must(t, r.world.Network.Management.SetHost(lab.GatewayName))
-			return func(t *testing.T) { must(t, r.world.Network.Management.SetHost(lab.GatewayName, usual...)) }
+			usual := r.world.Network.Management.Addresses(netns.GatewayName)
+			must(t, r.world.Network.Management.SetHost(netns.GatewayName))
+			return func(t *testing.T) { must(t, r.world.Network.Management.SetHost(netns.GatewayName, usual...)) }
 		},
 	},
 	{
@@ -73,8 +75,8 @@ var gatewayFaults = []fault{
 			// A number that our agents let through, as they do all numbers, and Envoy does not.
 			faulty, err := r.world.BuildFaulty(t.Context(), "xds-server", "pkg/envoy/cluster.go", "durationpb.New(tunnelConnectTimeout)", "durationpb.New(0*tunnelConnectTimeout)")
 			must(t, err)
-			r.world.xdsServers(t, func(s *lab.Spec) { s.Program = faulty })
-			return func(t *testing.T) { r.world.xdsServers(t, func(s *lab.Spec) { s.Program = usual }) }
+			r.world.xdsServers(t, func(s *proc.Spec) { s.Program = faulty })
+			return func(t *testing.T) { r.world.xdsServers(t, func(s *proc.Spec) { s.Program = usual }) }
 		},
 	},
 	{
@@ -83,13 +85,13 @@ var gatewayFaults = []fault{
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			g := r.world.Gateways[1]
 			usual := g.Process().Spec
-			restart := func(change func(*lab.Spec)) {
+			restart := func(change func(*proc.Spec)) {
 				world.StopEdge(t, g)
 				g.Change(change)
 				g.Resume()
 			}
-			restart(func(s *lab.Spec) { s.Args = append(slices.Clone(s.Args), "--workers="+tooMany) })
-			return func(*testing.T) { restart(func(s *lab.Spec) { *s = usual }) }
+			restart(func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--workers="+tooMany) })
+			return func(*testing.T) { restart(func(s *proc.Spec) { *s = usual }) }
 		},
 	},
 	{
@@ -156,11 +158,11 @@ var controllerFaults = []fault{
 		Do: "bring the Service `fairlead-webhook` and the controller behind it back",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Controller.Process().Spec
-			r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) {
+			r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) {
 				s.Args = append(slices.DeleteFunc(slices.Clone(s.Args), func(a string) bool { return strings.HasPrefix(a, "--webhook-listen=") }), "--webhook-listen=0")
 			})
 			return func(t *testing.T) {
-				r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) { *s = usual })
+				r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) { *s = usual })
 			}
 		},
 	},
@@ -207,7 +209,7 @@ func (s *sight) stopGateways(t *testing.T, all ...*lab.Agent) func(*testing.T) {
 const tooMany = "12"
 
 // xdsServers starts all xds-servers again with something changed, one after the other.
-func (s *sight) xdsServers(t *testing.T, change func(*lab.Spec)) {
+func (s *sight) xdsServers(t *testing.T, change func(*proc.Spec)) {
 	t.Helper()
 	for _, x := range s.XDSServers {
 		s.Restart(t, x, s.XDSServerReady, change)
@@ -233,7 +235,7 @@ func (s *sight) withoutPatch(t *testing.T) *rbacv1.ClusterRole {
 func (r *room) sleeps(t *testing.T) func(*testing.T) {
 	t.Helper()
 	usual := r.world.Controller.Process().Spec
-	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) {
+	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) {
 		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime=30s")
 	})
 	c := r.bare(t, "sleeper", "")
@@ -243,7 +245,7 @@ func (r *room) sleeps(t *testing.T) func(*testing.T) {
 	must(t, err)
 	eventually(t, r.world.Says("edge-sleeper", "new certificate"))
 	world.StopEdge(t, edge)
-	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *lab.Spec) { *s = usual })
+	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) { *s = usual })
 	t.Cleanup(func() { world.StopEdge(t, edge) })
 	return func(*testing.T) { edge.Resume() }
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // TestFaults injects faults, and has check find them: those of one room beside those of the others, then those of what all share one after the
@@ -19,7 +19,7 @@ func TestFaults(t *testing.T) {
 	s := newSight(t, names...)
 	for _, r := range s.rooms {
 		that(t, "check finds nothing in "+r.name+" while nothing is broken", func(t *testing.T) {
-			if err := lab.Wait(t.Context(), cureTime, r.green); err != nil {
+			if err := proc.Wait(t.Context(), cureTime, r.green); err != nil {
 				r.tell(t, r.Cluster)
 				t.Fatal(err)
 			}

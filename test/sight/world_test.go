@@ -18,6 +18,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -45,8 +47,8 @@ type sight struct {
 type room struct {
 	*lab.Cluster
 	world *sight
-	site  *lab.Site
-	api   *lab.SiteAPIServer
+	site  *netns.Site
+	api   *kube.SiteAPIServer
 	edge  *lab.Agent
 	name  string
 	fresh int      // how many edges it has had

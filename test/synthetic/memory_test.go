@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
@@ -44,7 +44,7 @@ func TestMemory(t *testing.T) {
 // memory is what of the gateway's Envoy is resident, in bytes.
 func (w *world) memory(t *testing.T) float64 {
 	t.Helper()
-	rss, err := lab.RSS(w.envoy.PID())
+	rss, err := proc.RSS(w.envoy.PID())
 	if err != nil {
 		t.Fatal(err)
 	}

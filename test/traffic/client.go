@@ -18,12 +18,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // Path is one way of a client to a workload cluster: through one of the gateways, by SNI or CONNECT.
 type Path struct {
-	From       *lab.Namespace
+	From       *netns.Namespace
 	Gateway    int
 	Connect    bool
 	Hostname   string // the tunnel hostname
@@ -43,11 +43,11 @@ func (p Path) String() string {
 
 // Dial opens a connection of its own, with TLS to the apiserver. It tries once.
 func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
-	port := lab.APIServerPort
+	port := netns.APIServerPort
 	if p.Connect {
-		port = lab.ConnectPort
+		port = netns.ConnectPort
 	}
-	raw, err := p.From.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.InsideAddress(p.Gateway), uint16(port)).String())
+	raw, err := p.From.DialContext(ctx, "tcp", netip.AddrPortFrom(netns.InsideAddress(p.Gateway), uint16(port)).String())
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 
 // connect asks a gateway's connect listener for a tunnel.
 func connect(conn net.Conn, hostname string) error {
-	authority := net.JoinHostPort(hostname, strconv.Itoa(lab.APIServerPort))
+	authority := net.JoinHostPort(hostname, strconv.Itoa(netns.APIServerPort))
 	if _, err := fmt.Fprintf(conn, "CONNECT %[1]s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", authority); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // Retry says how clients make a request that fails again.
@@ -103,11 +103,11 @@ func (r *Retrying) attempt(ctx context.Context, s *Session, p Path) (*Session, e
 }
 
 // anyGateway is the number of a gateway that the common name leads to.
-func anyGateway(from *lab.Namespace) int {
-	addresses := from.Addresses(lab.GatewayName)
+func anyGateway(from *netns.Namespace) int {
+	addresses := from.Addresses(netns.GatewayName)
 	picked := addresses[rand.IntN(len(addresses))]
 	for i := 0; ; i++ {
-		if lab.InsideAddress(i) == picked {
+		if netns.InsideAddress(i) == picked {
 			return i
 		}
 	}

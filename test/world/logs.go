@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -47,7 +47,7 @@ func (w *World) NoLogHolds(t *testing.T, but []string, texts ...string) {
 }
 
 // Restart starts a service again with something changed, and waits until it is ready.
-func (w *World) Restart(t *testing.T, s *lab.Service, ready func(context.Context) error, change func(*lab.Spec)) {
+func (w *World) Restart(t *testing.T, s *proc.Service, ready func(context.Context) error, change func(*proc.Spec)) {
 	t.Helper()
 	s.Hold()
 	s.Change(change)

@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/promise"
 )
 
@@ -25,7 +27,7 @@ const tick = 50 * time.Millisecond
 // StandIn plays a workload apiserver to clients that only want to know whether it is reached, by whom, and whether a
 // stream goes on. Its Cluster and its certificate are like those of a real one.
 type StandIn struct {
-	*lab.APIServer
+	*kube.APIServer
 	certificate tls.Certificate
 
 	Roots  *x509.CertPool
@@ -39,17 +41,17 @@ type StandIn struct {
 const Version = "v1.99.0-standin"
 
 // NewStandIn makes one at an address of a namespace, with further names in its certificate, and starts it.
-func NewStandIn(t *testing.T, name string, in *lab.Namespace, address netip.AddrPort, authority *lab.Authority, names ...string) *StandIn {
+func NewStandIn(t *testing.T, name string, in *netns.Namespace, address netip.AddrPort, authority *pki.Authority, names ...string) *StandIn {
 	t.Helper()
-	pair, err := authority.Issue(lab.LeafSpec{
+	pair, err := authority.Issue(pki.LeafSpec{
 		CommonName: "kube-apiserver", Names: append([]string{"kubernetes", address.Addr().String()}, names...), Usage: x509.ExtKeyUsageServerAuth,
 	})
 	promise.Must(t, err)
 	certificate, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
 	promise.Must(t, err)
-	admin, err := authority.Issue(lab.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
+	admin, err := authority.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
 	promise.Must(t, err)
-	s := &StandIn{APIServer: &lab.APIServer{Name: name, CA: authority, Namespace: in, Endpoint: address, Admin: admin}, Roots: x509.NewCertPool(), t: t}
+	s := &StandIn{APIServer: &kube.APIServer{Name: name, CA: authority, Namespace: in, Endpoint: address, Admin: admin}, Roots: x509.NewCertPool(), t: t}
 	s.Roots.AppendCertsFromPEM(authority.CertPEM)
 	s.certificate = certificate
 	s.Start()

@@ -11,7 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 // TunnelsOf is the condition that status counts tunnels of an edge to exactly some gateways.
@@ -91,7 +91,7 @@ func (m *Member) Gated(status metav1.ConditionStatus, text string) func(context.
 }
 
 // SeenFrom is the condition that a request arrives from a site.
-func (m *Member) SeenFrom(ctx context.Context, site *lab.Site) error {
+func (m *Member) SeenFrom(ctx context.Context, site *netns.Site) error {
 	who, err := m.Path(0, false).Get(ctx, "/whoami")
 	if err == nil && !strings.HasSuffix(who, " "+site.Address.String()) {
 		err = fmt.Errorf("carried by %s", who)

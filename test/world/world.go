@@ -17,6 +17,9 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/promise"
 	"github.com/fairlead/fairlead/test/traffic"
@@ -33,14 +36,14 @@ type World struct {
 	*lab.Lab
 	// Before is called before anything is started; nil: nothing is.
 	Before    func(t *testing.T)
-	authority *lab.Authority // of all stand-ins
+	authority *pki.Authority // of all stand-ins
 	ports     atomic.Int32   // that stand-ins have taken
 }
 
 // New makes one of a lab that runs, with Domain as its tunnel domain.
 func New(t *testing.T, l *lab.Lab) *World {
 	t.Helper()
-	authority, err := lab.NewAuthority("stand-ins")
+	authority, err := pki.NewAuthority("stand-ins")
 	promise.Must(t, err)
 	return &World{Lab: l, authority: authority}
 }
@@ -71,7 +74,7 @@ func (w *World) MemberAt(t *testing.T, name string, s *StandIn, spec map[string]
 }
 
 // StandIn starts a stand-in for the apiserver of a Cluster.
-func (w *World) StandIn(t *testing.T, cluster string, in *lab.Namespace, address netip.Addr) *StandIn {
+func (w *World) StandIn(t *testing.T, cluster string, in *netns.Namespace, address netip.Addr) *StandIn {
 	t.Helper()
 	port := 9000 + w.ports.Add(1)
 	return NewStandIn(t, fmt.Sprintf("%s:%d", cluster, port), in, netip.AddrPortFrom(address, uint16(port)), w.authority, Hostname(cluster))
@@ -144,8 +147,8 @@ func (w *World) Edge(t *testing.T, spec lab.EdgeSpec, members ...*Member) *lab.A
 	t.Helper()
 	edge := w.StartEdge(t, spec, members...)
 	for _, m := range members {
-		if err := lab.Wait(t.Context(), 2*promise.Patience, m.Works); err != nil {
-			t.Fatalf("waiting for the tunnel of %s: %v\n%s", m, err, lab.Tail(w.LogFile(spec.Name), 20))
+		if err := proc.Wait(t.Context(), 2*promise.Patience, m.Works); err != nil {
+			t.Fatalf("waiting for the tunnel of %s: %v\n%s", m, err, proc.Tail(w.LogFile(spec.Name), 20))
 		}
 	}
 	return edge
@@ -220,7 +223,7 @@ func (m *Member) CarriedBy(address netip.Addr) func(context.Context) error {
 
 // Says is the condition that a log has a line with all of the texts.
 func (w *World) Says(log string, texts ...string) func(context.Context) error {
-	return func(context.Context) error { return lab.HasLine(w.LogFile(log), texts...) }
+	return func(context.Context) error { return proc.HasLine(w.LogFile(log), texts...) }
 }
 
 // StopEdge ends an edge with its Envoy, as the loss of its machine would.
@@ -236,7 +239,7 @@ func StopEdge(t *testing.T, a *lab.Agent) {
 func Took(t *testing.T, limit time.Duration, condition func(context.Context) error) time.Duration {
 	t.Helper()
 	start := time.Now()
-	promise.Must(t, lab.Wait(t.Context(), limit, condition))
+	promise.Must(t, proc.Wait(t.Context(), limit, condition))
 	return time.Since(start)
 }
 

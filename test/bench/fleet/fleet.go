@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
@@ -75,7 +76,7 @@ func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, 
 		}
 	}
 	w.API = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil })
-	public, slots := net.JoinHostPort(lab.PublicAddress(0).String(), strconv.Itoa(lab.PublicPort)), make(chan struct{}, connecting)
+	public, slots := net.JoinHostPort(netns.PublicAddress(0).String(), strconv.Itoa(netns.PublicPort)), make(chan struct{}, connecting)
 	w.Fleet, err = synthetic.New(synthetic.Options{
 		Domain: Domain, Gateway: "gateway-0", Roots: w.Roots, API: w.API, Tunnels: tunnels,
 		Dial: func(ctx context.Context) (net.Conn, error) {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/test/bench/record"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // SizeEnv is how many workload clusters there are each way, instead of the usual number.
@@ -95,7 +95,7 @@ func (w *world) turn(ctx context.Context, way string, round int) (turn, error) {
 	defer process.Kill()
 	follower := &follower{path: w.LogFile(name)}
 	defer follower.close()
-	if err := lab.Wait(ctx, patience+time.Duration(w.size)*patienceEach, func(context.Context) error {
+	if err := proc.Wait(ctx, patience+time.Duration(w.size)*patienceEach, func(context.Context) error {
 		if err := follower.read(); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (w *world) turn(ctx context.Context, way string, round int) (turn, error) {
 		return turn{}, err
 	}
 	one := turn{allConnected: time.Since(begin)}
-	before, err := lab.CPU(process.PID())
+	before, err := proc.CPU(process.PID())
 	if err != nil {
 		return one, err
 	}
@@ -115,14 +115,14 @@ func (w *world) turn(ctx context.Context, way string, round int) (turn, error) {
 	if err := retry.Sleep(ctx, probing); err != nil {
 		return one, err
 	}
-	after, err := lab.CPU(process.PID())
+	after, err := proc.CPU(process.PID())
 	if err != nil {
 		return one, err
 	}
 	if err := follower.read(); err != nil {
 		return one, err
 	}
-	rss, err := lab.RSS(process.PID())
+	rss, err := proc.RSS(process.PID())
 	one.take(follower, from, rss, after-before)
 	return one, err
 }

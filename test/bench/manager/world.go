@@ -18,6 +18,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/test/bench/fleet"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/pki"
 )
 
 const (
@@ -34,15 +37,15 @@ var directAddress = netip.MustParseAddrPort("10.111.2.10:9443")
 type world struct {
 	*fleet.World
 	size      int
-	authority *lab.Authority // of the workload clusters
+	authority *pki.Authority // of the workload clusters
 }
 
 func newWorld(ctx context.Context, size int) (*world, error) {
-	authority, err := lab.NewAuthority("kubernetes")
+	authority, err := pki.NewAuthority("kubernetes")
 	if err != nil {
 		return nil, err
 	}
-	pair, err := authority.Issue(lab.LeafSpec{
+	pair, err := authority.Issue(pki.LeafSpec{
 		CommonName: "kube-apiserver", Usage: x509.ExtKeyUsageServerAuth,
 		Names: []string{directAddress.Addr().String(), "*.fairlead." + string(fleet.Domain)},
 	})
@@ -102,13 +105,13 @@ func (w *world) createAll(ctx context.Context, way string) error {
 	for i := range w.size {
 		group.Go(func() error {
 			// Credentials of its own keep client-go from sharing connections between workload clusters.
-			admin, err := w.authority.Issue(lab.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
+			admin, err := w.authority.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
 			if err != nil {
 				return err
 			}
 			spec := lab.ClusterSpec{
 				Name: fmt.Sprintf("c%05d", i), Namespace: way, Labels: map[string]string{},
-				APIServer: &lab.APIServer{Name: way, CA: w.authority, Admin: admin, Endpoint: directAddress},
+				APIServer: &kube.APIServer{Name: way, CA: w.authority, Admin: admin, Endpoint: directAddress},
 			}
 			if way == "fairlead" {
 				spec.Labels, spec.Mode = nil, v1alpha1.KubeconfigModeSNI
@@ -132,7 +135,7 @@ func (w *world) waitKubeconfigs(ctx context.Context) error {
 		err := w.Management.Client.List(ctx, &all, client.InNamespace("fairlead"), client.HasLabels{"cluster.x-k8s.io/cluster-name"})
 		there := 0
 		for _, secret := range all.Items {
-			if bytes.Contains(secret.Data[kubeconfig.Key], []byte(lab.GatewayName)) {
+			if bytes.Contains(secret.Data[kubeconfig.Key], []byte(netns.GatewayName)) {
 				there++
 			}
 		}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // request is what the management cluster's apiserver counts by: verb, resource and subresource.
@@ -71,7 +71,7 @@ func (w *world) writes(ctx context.Context) (map[request]float64, error) {
 func (w *world) quiet(ctx context.Context, n int) error {
 	const perSecond = 15 // what is looked at again, and of edges when they were seen last: 7.5 in a second at most
 	last := math.Inf(1)
-	return lab.Wait(ctx, patience+time.Duration(n)*allPatience, func(ctx context.Context) error {
+	return proc.Wait(ctx, patience+time.Duration(n)*allPatience, func(ctx context.Context) error {
 		if err := retry.Sleep(ctx, time.Second); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // restarts kills each component, and measures until it does its work again. The changes are of the last workload clusters: where an edge has
@@ -151,7 +152,7 @@ func (w *world) cold(ctx context.Context, r *results) error {
 func (w *world) statistics(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
 	begin, err := w.restartGateway(ctx, func(g *lab.Agent) error {
-		g.Change(func(spec *lab.Spec) { spec.Args = append(slices.Clone(spec.Args), "--cluster-statistics") })
+		g.Change(func(spec *proc.Spec) { spec.Args = append(slices.Clone(spec.Args), "--cluster-statistics") })
 		return nil
 	})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // component is a process that is looked at.
@@ -22,7 +22,7 @@ type component struct {
 }
 
 func (w *world) components() []component {
-	of := func(p func() *lab.Process) func() (int, error) {
+	of := func(p func() *proc.Process) func() (int, error) {
 		return func() (int, error) { return p().PID(), nil }
 	}
 	return []component{
@@ -40,7 +40,7 @@ func (w *world) memory(r *results, when string) error {
 		if err != nil {
 			return err
 		}
-		rss, err := lab.RSS(pid)
+		rss, err := proc.RSS(pid)
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (w *world) memoryOf(name string) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		rss, err := lab.RSS(pid)
+		rss, err := proc.RSS(pid)
 		return float64(rss) / 1e6, err
 	}
 	return 0, fmt.Errorf("measuring %s: there is none", name)
@@ -73,7 +73,7 @@ func (w *world) spent() (map[string]time.Duration, error) {
 		if err != nil {
 			return nil, err
 		}
-		if all[c.name], err = lab.CPU(pid); err != nil {
+		if all[c.name], err = proc.CPU(pid); err != nil {
 			return nil, err
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/bench/fleet"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
@@ -86,7 +86,7 @@ func (w *world) createAll(ctx context.Context, n int) (map[string]string, error)
 
 // connect does TLS with a workload cluster by the SNI route, from the management network.
 func (w *world) connect(ctx context.Context, host string) (*tls.Conn, error) {
-	address := net.JoinHostPort(lab.InsideAddress(0).String(), strconv.Itoa(lab.APIServerPort))
+	address := net.JoinHostPort(netns.InsideAddress(0).String(), strconv.Itoa(netns.APIServerPort))
 	conn, err := w.Network.Management.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err

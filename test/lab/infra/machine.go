@@ -1,0 +1,69 @@
+package infra
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// machineImage is what the image of a machine has for a version of Kubernetes: the flags for its programs. Without a
+// version it is the pinned one. Containers get the program of their image's tag, whatever the machine's version is;
+// where there is but one program, that.
+func (c *Cloud) machineImage(ctx context.Context, version string) ([]string, error) {
+	next, err := c.workspace.NextVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	edgeAgent := c.workspace.Parts.OwnPath("edge-agent")
+	programs := map[string]string{
+		"edge-agent": edgeAgent, "fairlead-edge": edgeAgent, // by command and by image
+		"kube-apiserver:" + next: c.workspace.Parts.RealPath("kube-apiserver-next"),
+	}
+	for _, name := range []string{"kubeadm", "kubeadm-next", "kubectl", "etcd", "kube-apiserver", "kube-controller-manager", "envoy"} {
+		programs[name] = c.workspace.Parts.RealPath(name)
+	}
+	var flags []string
+	if version == next {
+		programs["kubeadm"] = programs["kubeadm-next"]
+		flags = []string{"--kubelet-version=" + next}
+	}
+	for name, program := range programs {
+		flags = append(flags, "--program="+name+"="+program)
+	}
+	return flags, nil
+}
+
+// Command is a command that root runs on the machine, with its files, its network and its processes.
+func (m *Machine) Command(ctx context.Context, program string, args ...string) (*exec.Cmd, error) {
+	first, err := m.firstProcess()
+	if err != nil {
+		return nil, fmt.Errorf("looking for the first process of machine %s: %w", m.Name, err)
+	}
+	all := append([]string{"--target=" + first, "--mount", "--pid", "--net", "--uts", "--wd=/", program}, args...)
+	return exec.CommandContext(ctx, "nsenter", all...), nil
+}
+
+// firstProcess is process 1 of the machine, as the lab sees it: the only child of the program that plays the machine.
+func (m *Machine) firstProcess() (string, error) {
+	threads, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(m.process.PID()), "task", "*", "children"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range threads {
+		children, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		if pids := strings.Fields(string(children)); len(pids) > 0 {
+			return pids[0], nil
+		}
+	}
+	return "", fmt.Errorf("process %d has no child", m.process.PID())
+}
+
+// File is where the lab finds a file of the machine.
+func (m *Machine) File(path string) string { return filepath.Join(m.Dir, "disk", path) }

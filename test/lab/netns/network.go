@@ -1,0 +1,351 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// Names and addresses. Each lab has its own namespaces, so all labs use the same ones.
+const (
+	// GatewayName is the gateways' name in the management network.
+	GatewayName = "gateway.mgmt.test"
+	// peerSuffix is what the names of gateways among themselves end with.
+	peerSuffix = ".gateway-peers.fairlead-system.svc"
+	// PublicName is the gateways' name in the workload network.
+	PublicName = "gateway.public.test"
+	// XdsServerName is the xds-servers' name in the management and the gateway networks.
+	XdsServerName = "xds.mgmt.test"
+
+	// PublicPort, APIServerPort and ConnectPort are those of the gateway's three listeners.
+	PublicPort    = 443
+	APIServerPort = 6443
+	ConnectPort   = 3128
+	XdsPort       = 18000
+
+	// gatewayInside is a gateway's leg in the management network, gatewayPublic that in the workload network.
+	gatewayInside = "mgmt0"
+	gatewayPublic = "work0"
+)
+
+var (
+	ManagementAddress = netip.MustParseAddr("10.111.1.10")
+	WorkloadAddress   = netip.MustParseAddr("10.111.2.10")
+	managementPrefix  = netip.MustParsePrefix("10.111.1.0/24")
+	WorkloadPrefix    = netip.MustParsePrefix("10.111.2.0/24")
+)
+
+// InsideAddress is the address of a gateway in the management network.
+func InsideAddress(gateway int) netip.Addr { return AddressAt(managementPrefix, 1+gateway) }
+
+// PublicAddress is the address of a gateway in the workload network.
+func PublicAddress(gateway int) netip.Addr { return AddressAt(WorkloadPrefix, 1+gateway) }
+
+// AddressAt is an address of a /24.
+func AddressAt(prefix netip.Prefix, host int) netip.Addr {
+	bytes := prefix.Addr().As4()
+	bytes[3] = byte(host)
+	return netip.AddrFrom4(bytes)
+}
+
+// Network is two networks that can't reach each other, and gateways with a leg in each that forward nothing. Each of
+// the two is a switch inside of its namespace.
+type Network struct {
+	Management, Workload *Namespace
+	Gateways             []*Namespace
+
+	name         string
+	PublicName   string // of the gateways in the workload network
+	firstGateway int    // number of the first one there
+	xdsServers   []netip.Addr
+	peers        []*DNS // of each gateway: the others are found by it
+	sites        int    // how many there have been
+
+	mu  sync.Mutex
+	all []*Namespace // in the order in which they were made
+}
+
+// NewNetwork makes the namespaces <name>-management, <name>-workload and <name>-gateway-<i>.
+func NewNetwork(ctx context.Context, name string, gateways int) (*Network, error) {
+	n := &Network{name: name, PublicName: PublicName}
+	if err := n.build(ctx, gateways); err != nil {
+		n.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Network) build(ctx context.Context, gateways int) (err error) {
+	if n.Management, err = n.addSwitch(ctx, "management", "mgmt", netip.PrefixFrom(ManagementAddress, managementPrefix.Bits())); err != nil {
+		return err
+	}
+	if n.Workload == nil { // it has none to share with another network
+		if n.Workload, err = n.addSwitch(ctx, "workload", "work", netip.PrefixFrom(WorkloadAddress, WorkloadPrefix.Bits())); err != nil {
+			return err
+		}
+	}
+	for i := range gateways {
+		gateway, err := n.add(ctx, "gateway-"+strconv.Itoa(i))
+		if err != nil {
+			return err
+		}
+		if err := n.connectGateway(ctx, i, gateway); err != nil {
+			return err
+		}
+		if err := n.NameGateway(i); err != nil {
+			return err
+		}
+	}
+	n.namePeers()
+	return nil
+}
+
+// add makes a namespace that is removed with the network.
+func (n *Network) add(ctx context.Context, role string) (*Namespace, error) {
+	namespace, err := newNamespace(ctx, n.name+"-"+role)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, namespace)
+	return namespace, nil
+}
+
+// addSwitch makes a namespace with a switch in it, on which the namespace itself has an address.
+func (n *Network) addSwitch(ctx context.Context, role, device string, address netip.Prefix) (*Namespace, error) {
+	namespace, err := n.add(ctx, role)
+	if err != nil {
+		return nil, err
+	}
+	if err := namespace.IP(ctx, "link", "add", device, "type", "bridge"); err != nil {
+		return nil, err
+	}
+	return namespace, namespace.AddAddress(ctx, device, address)
+}
+
+// connectGateway gives a gateway its two legs and a name server, and shuts its back door.
+func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace) error {
+	dns, err := gateway.serveDNS(ctx)
+	if err != nil {
+		return err
+	}
+	n.Gateways, n.peers = append(n.Gateways, gateway), append(n.peers, dns)
+	inside, public := InsideAddress(i), n.PublicAddress(i)
+	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management, "mgmt", "gw" + strconv.Itoa(i)}); err != nil {
+		return err
+	}
+	port := "gw" + strconv.Itoa(n.firstGateway+i)
+	if err := plug(ctx, cable{gateway, gatewayPublic, netip.PrefixFrom(public, WorkloadPrefix.Bits()), n.Workload, "work", port}); err != nil {
+		return err
+	}
+	return closeBackDoors(ctx, gateway)
+}
+
+// NameGateway lets clients and edges find a gateway by the names that all gateways have.
+func (n *Network) NameGateway(i int) error {
+	if err := n.Management.AddHost(GatewayName, InsideAddress(i)); err != nil {
+		return err
+	}
+	if err := n.Workload.SetHost(ReplicaName(i, n.PublicName), n.PublicAddress(i)); err != nil {
+		return err
+	}
+	return n.Workload.AddHost(n.PublicName, n.PublicAddress(i))
+}
+
+// ReplicaName is the name of one gateway in the workload network; {i} stands for any.
+func ReplicaName[N int | string](i N, publicName string) string {
+	return fmt.Sprintf("replica-%v.%s", i, publicName)
+}
+
+// namePeers lets gateways find each other by the names of their Pods. These come and go, so they are in DNS: Envoy
+// looks at a hosts file once a minute.
+func (n *Network) namePeers() {
+	for _, dns := range n.peers {
+		for i := range n.Gateways {
+			dns.Set(GatewayReplica(i)+peerSuffix, n.PublicAddress(i))
+		}
+	}
+}
+
+// PublicAddress is the address of one of this network's gateways in the workload network.
+func (n *Network) PublicAddress(gateway int) netip.Addr {
+	return PublicAddress(n.firstGateway + gateway)
+}
+
+func (n *Network) PublicAddresses() []netip.Addr {
+	var all []netip.Addr
+	for i := range n.Gateways {
+		all = append(all, n.PublicAddress(i))
+	}
+	return all
+}
+
+// cable joins a device of a namespace, and the address that it is to have, with a port of the switch in another one.
+type cable struct {
+	of      *Namespace
+	device  string
+	address netip.Prefix
+	at      *Namespace
+	bridge  string
+	port    string
+}
+
+func plug(ctx context.Context, c cable) error {
+	if err := ip(ctx, "link", "add", "name", c.device, "netns", c.of.Name, "type", "veth", "peer", "name", c.port, "netns", c.at.Name); err != nil {
+		return err
+	}
+	if err := c.at.IP(ctx, "link", "set", c.port, "master", c.bridge, "up"); err != nil {
+		return err
+	}
+	return c.of.AddAddress(ctx, c.device, c.address)
+}
+
+// AddAddress gives a device an address and switches it on.
+func (n *Namespace) AddAddress(ctx context.Context, device string, address netip.Prefix) error {
+	if err := n.IP(ctx, "address", "add", address.String(), "dev", device); err != nil {
+		return err
+	}
+	return n.IP(ctx, "link", "set", device, "up")
+}
+
+// closeBackDoors makes a gateway refuse packets for the address of its other leg. Linux accepts them by default on
+// any interface (the weak host model), so a machine that adds a route would reach the listeners of the other network.
+// The rules must stand before the table of local addresses, which is moved down for it.
+func closeBackDoors(ctx context.Context, gateway *Namespace) error {
+	rules := [][]string{
+		{"add", "preference", "10", "lookup", "local"},
+		{"add", "preference", "1", "iif", gatewayPublic, "to", managementPrefix.String(), "prohibit"},
+		{"add", "preference", "2", "iif", gatewayInside, "to", WorkloadPrefix.String(), "prohibit"},
+		{"delete", "preference", "0"},
+	}
+	for _, rule := range rules {
+		if err := gateway.IP(ctx, append([]string{"rule"}, rule...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddXDSServer gives the xds-servers' name one more address.
+func (n *Network) AddXDSServer(ctx context.Context, i int) (netip.Addr, error) {
+	address := AddressAt(managementPrefix, 10+i)
+	if i > 0 {
+		if err := n.Management.AddAddress(ctx, "mgmt", netip.PrefixFrom(address, managementPrefix.Bits())); err != nil {
+			return address, err
+		}
+	}
+	n.xdsServers = append(n.xdsServers, address)
+	for _, in := range append([]*Namespace{n.Management}, n.Gateways...) {
+		if err := in.SetHost(XdsServerName, n.xdsServers...); err != nil {
+			return address, err
+		}
+	}
+	return address, nil
+}
+
+// AddGatewayAlias makes a further name of the gateway resolve in the management network, as DNS would.
+func (n *Network) AddGatewayAlias(name string) error {
+	if err := n.Management.AddHost(name, InsideAddress(0)); err != nil {
+		return fmt.Errorf("adding an alias of the gateway: %w", err)
+	}
+	return nil
+}
+
+func (n *Network) Close(ctx context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, dns := range n.peers {
+		dns.close()
+	}
+	for _, namespace := range slices.Backward(n.all) {
+		RemoveNamespace(ctx, namespace.Name)
+	}
+}
+
+// AddGateway makes the network of one more gateway, which only other gateways find.
+func (n *Network) AddGateway(ctx context.Context, i int) error {
+	gateway, err := n.add(ctx, GatewayReplica(i))
+	if err != nil {
+		return err
+	}
+	if err := n.connectGateway(ctx, i, gateway); err != nil {
+		return err
+	}
+	if err := gateway.SetHost(XdsServerName, n.xdsServers...); err != nil {
+		return err
+	}
+	n.namePeers()
+	return nil
+}
+
+// RemoveGateway removes the network of the last gateway.
+func (n *Network) RemoveGateway(ctx context.Context) {
+	i := len(n.Gateways) - 1
+	last := n.Gateways[i]
+	n.peers[i].close()
+	n.Gateways, n.peers = n.Gateways[:i], n.peers[:i]
+	for _, dns := range n.peers {
+		dns.Set(GatewayReplica(i) + peerSuffix)
+	}
+	// The next gateway has the same addresses and another card, for which the others would look for up to 10 s. A Pod has
+	// new addresses.
+	for _, at := range append([]*Namespace{n.Management, n.Workload}, n.Gateways...) {
+		_ = at.IP(ctx, "neighbour", "flush", "to", InsideAddress(i).String())
+		_ = at.IP(ctx, "neighbour", "flush", "to", n.PublicAddress(i).String())
+	}
+	RemoveNamespace(ctx, last.Name)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = slices.DeleteFunc(n.all, func(other *Namespace) bool { return other == last })
+}
+
+// UnnameGateway takes a gateway out of the names that all gateways have.
+func (n *Network) UnnameGateway(i int) error {
+	var inside, public []netip.Addr
+	for j := range n.Gateways {
+		if j != i {
+			inside, public = append(inside, InsideAddress(j)), append(public, n.PublicAddress(j))
+		}
+	}
+	return errors.Join(n.Management.SetHost(GatewayName, inside...), n.Workload.SetHost(n.PublicName, public...))
+}
+
+// GatewayReplica is the name of one gateway: of its Pod, its log and its folder.
+func GatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
+
+// NewBeside makes the networks of a second installation. It shares the workload network of the first one, in which its
+// gateways have another name and other addresses.
+func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstGateway, gateways int) (*Network, error) {
+	second := &Network{name: name, Workload: n.Workload, PublicName: publicName, firstGateway: firstGateway}
+	if err := second.build(ctx, gateways); err != nil {
+		second.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return second, nil
+}
+
+// directDevice is the management network's leg in the workload network, directAddress its address there.
+const directDevice = "direct0"
+
+var directAddress = AddressAt(WorkloadPrefix, 9)
+
+// ConnectDirectly gives the management network a leg in the workload network, as a VPN would: what is to be moved to
+// tunnels is reached like that before.
+func (n *Network) ConnectDirectly(ctx context.Context) error {
+	return plug(ctx, cable{
+		n.Management, directDevice, netip.PrefixFrom(directAddress, WorkloadPrefix.Bits()), n.Workload, "work", "direct",
+	})
+}
+
+// CutDirect makes that leg lose every packet: nobody is told.
+func (n *Network) CutDirect(ctx context.Context) error {
+	return n.Management.IP(ctx, "link", "set", directDevice, "down")
+}
+
+// HostPort is a host and a port.
+func HostPort(name string, port int) string { return name + ":" + strconv.Itoa(port) }

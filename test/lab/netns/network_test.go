@@ -1,0 +1,144 @@
+package netns
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+)
+
+// needRoot skips a test that makes network namespaces, or fails it where all must run.
+func needRoot(t *testing.T) {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("E2E_REQUIRED") != "":
+		t.Fatal("this test must run as root")
+	default:
+		t.Skip("making network namespaces needs root")
+	}
+}
+
+func testNetwork(t *testing.T) *Network {
+	t.Helper()
+	needRoot(t)
+	name, err := NewLabName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := NewNetwork(t.Context(), name, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { network.Close(context.Background()) })
+	return network
+}
+
+// greet listens in a namespace and sends one word to everybody who connects.
+func greet(t *testing.T, namespace *Namespace, address string) {
+	t.Helper()
+	listener, err := namespace.Listen(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "hello")
+			_ = conn.Close()
+		}
+	}()
+}
+
+// dial is no error if the greeting came.
+func dial(t *testing.T, from *Namespace, address string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	conn, err := from.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	word, err := io.ReadAll(conn)
+	if err == nil && string(word) != "hello" {
+		err = fmt.Errorf("read %q", word)
+	}
+	return err
+}
+
+func TestTheGatewayIsTheOnlyThingBothNetworksReach(t *testing.T) {
+	n := testNetwork(t)
+	inside, public := net.JoinHostPort(InsideAddress(0).String(), "6443"), net.JoinHostPort(PublicAddress(0).String(), "443")
+	management, workload := net.JoinHostPort(ManagementAddress.String(), "6443"), net.JoinHostPort(WorkloadAddress.String(), "6443")
+	greet(t, n.Gateways[0], inside)
+	greet(t, n.Gateways[0], public)
+	greet(t, n.Management, management)
+	greet(t, n.Workload, workload)
+
+	for _, routed := range []bool{false, true} {
+		if routed { // whoever holds a machine there can add a route
+			if err := n.Workload.IP(t.Context(), "route", "add", managementPrefix.String(), "via", PublicAddress(0).String()); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Management.IP(t.Context(), "route", "add", WorkloadPrefix.String(), "via", InsideAddress(0).String()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tests := map[string]struct {
+			from    *Namespace
+			address string
+			reached bool
+		}{
+			"from the workload network the gateway's public leg":       {n.Workload, public, true},
+			"from the workload network the gateway by its name":        {n.Workload, net.JoinHostPort(PublicName, "443"), true},
+			"from the management network the gateway's management leg": {n.Management, inside, true},
+			"from the management network the gateway by its name":      {n.Management, net.JoinHostPort(GatewayName, "6443"), true},
+			"from the workload network the gateway's management leg":   {n.Workload, inside, false},
+			"from the management network the gateway's public leg":     {n.Management, public, false},
+			"from the workload network the management network":         {n.Workload, management, false},
+			"from the management network the workload network":         {n.Management, workload, false},
+			"from the gateway the workload network":                    {n.Gateways[0], workload, true},
+			"from the gateway the management network":                  {n.Gateways[0], management, true},
+		}
+		for name, tc := range tests {
+			t.Run(fmt.Sprintf("routes %v, %s", routed, name), func(t *testing.T) {
+				if err := dial(t, tc.from, tc.address); (err == nil) != tc.reached {
+					t.Errorf("reached: %v, want %v (%v)", err == nil, tc.reached, err)
+				}
+			})
+		}
+	}
+}
+
+func TestProgramsSeeTheHostsOfTheirNetwork(t *testing.T) {
+	n := testNetwork(t)
+	cmd := n.Management.Command(t.Context(), "sh", "-c", "read go; getent hosts late.test "+GatewayName)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Management.AddHost("late.test", netip.MustParseAddr("10.9.9.9")); err != nil { // while the program may run already
+		t.Fatal(err)
+	}
+	go func() { _, _ = io.WriteString(stdin, "go\n") }()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if want := "10.9.9.9        late.test\n10.111.1.1      gateway.mgmt.test\n"; string(out) != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	if out, err := n.Workload.Command(t.Context(), "getent", "hosts", GatewayName).Output(); err == nil {
+		t.Errorf("the workload network resolves the management network's name: %s", out)
+	}
+}

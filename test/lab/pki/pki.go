@@ -1,0 +1,143 @@
+// Package pki makes certificate authorities and certificates for the apiservers and webhooks of a lab. Names and times
+// go in, PEM comes out.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Authority is a certificate authority of a cluster, as kubeadm would make it: one for servers and clients.
+type Authority struct {
+	CertPEM, KeyPEM []byte
+	cert            *x509.Certificate
+	key             *ecdsa.PrivateKey
+}
+
+// KeyPair is a certificate and its key.
+type KeyPair struct{ CertPEM, KeyPEM []byte }
+
+// LeafSpec is what a certificate says.
+type LeafSpec struct {
+	CommonName    string
+	Organizations []string
+	Names         []string // DNS names and IP addresses of a server
+	Usage         x509.ExtKeyUsage
+	NotAfter      time.Time // a day from now where it is zero
+}
+
+// NewAuthority makes an authority that is valid for a day.
+func NewAuthority(commonName string) (*Authority, error) {
+	return NewAuthorityUntil(commonName, time.Time{})
+}
+
+// NewAuthorityUntil makes an authority that is valid until notAfter; zero: for a day.
+func NewAuthorityUntil(commonName string, notAfter time.Time) (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("making the key of %s: %w", commonName, err)
+	}
+	template := newTemplate(commonName)
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	if !notAfter.IsZero() {
+		template.NotAfter = notAfter
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("signing the certificate of %s: %w", commonName, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate of %s: %w", commonName, err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{CertPEM: encode("CERTIFICATE", der), KeyPEM: keyPEM, cert: cert, key: key}, nil
+}
+
+// Issue makes a key and a certificate for it.
+func (a *Authority) Issue(spec LeafSpec) (KeyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("making the key of %s: %w", spec.CommonName, err)
+	}
+	template := newTemplate(spec.CommonName)
+	template.Subject.Organization = spec.Organizations
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{spec.Usage}
+	if !spec.NotAfter.IsZero() {
+		template.NotAfter = spec.NotAfter
+	}
+	for _, name := range spec.Names {
+		if address := net.ParseIP(name); address != nil {
+			template.IPAddresses = append(template.IPAddresses, address)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("signing the certificate of %s: %w", spec.CommonName, err)
+	}
+	keyPEM, err := encodeKey(key)
+	return KeyPair{CertPEM: encode("CERTIFICATE", der), KeyPEM: keyPEM}, err
+}
+
+// Write puts the pair into <dir>/<name>.crt and <dir>/<name>.key.
+func (k KeyPair) Write(dir, name string) error {
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, name+".crt"), k.CertPEM, 0o644),
+		os.WriteFile(filepath.Join(dir, name+".key"), k.KeyPEM, 0o600),
+	)
+}
+
+// ServiceAccountKey makes the key with which an apiserver signs ServiceAccount tokens.
+func ServiceAccountKey() (KeyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("making the ServiceAccount key: %w", err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("encoding the ServiceAccount key: %w", err)
+	}
+	keyPEM, err := encodeKey(key)
+	return KeyPair{CertPEM: encode("PUBLIC KEY", public), KeyPEM: keyPEM}, err
+}
+
+func newTemplate(commonName string) *x509.Certificate {
+	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)) // never fails
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: commonName},
+		NotBefore:    now.Add(-time.Hour), // clocks may be late here
+		NotAfter:     now.Add(24 * time.Hour),
+	}
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a key: %w", err)
+	}
+	return encode("EC PRIVATE KEY", der), nil
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}

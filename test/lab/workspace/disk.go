@@ -1,0 +1,68 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead/fairlead/test/lab/netns"
+)
+
+// Disk is a small disk of its own. It should be used by nobody while it is changed.
+type Disk struct {
+	Path string
+}
+
+// filler is the file that takes all the room.
+const filler = "filler"
+
+// NewDisk mounts a disk of some KiB, which is removed with the lab.
+func (w *Workspace) NewDisk(ctx context.Context, name string, kib int) (*Disk, error) {
+	d := &Disk{Path: w.File(name)}
+	if err := os.MkdirAll(d.Path, 0o755); err != nil {
+		return nil, fmt.Errorf("making disk %s: %w", name, err)
+	}
+	if err := mount(ctx, "-t", "tmpfs", "-o", fmt.Sprintf("size=%dk", kib), "fairlead-lab", d.Path); err != nil {
+		return nil, err
+	}
+	w.OnClose(func(context.Context) { netns.Unmount(d.Path) })
+	return d, nil
+}
+
+// Fill leaves no room on the disk.
+func (d *Disk) Fill() error {
+	file, err := os.Create(filepath.Join(d.Path, filler))
+	if err != nil {
+		return fmt.Errorf("filling disk: %w", err)
+	}
+	_, err = io.Copy(file, endless{})
+	if err = errors.Join(err, file.Close()); !errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("filling disk: ended with %w", err)
+	}
+	return nil
+}
+
+// Free gives back the room that Fill took.
+func (d *Disk) Free() error { return os.Remove(filepath.Join(d.Path, filler)) }
+
+// ReadOnly lets nobody write any more, or everybody again.
+func (d *Disk) ReadOnly(ctx context.Context, readOnly bool) error {
+	return mount(ctx, "-o", "remount,"+map[bool]string{true: "ro", false: "rw"}[readOnly], d.Path)
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func mount(ctx context.Context, args ...string) error {
+	if out, err := exec.CommandContext(ctx, "mount", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("running mount %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package workspace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Parts are the folders of the programs that a lab runs.
+type Parts struct {
+	Root     string // of the repository
+	Real     string // the real parts, which make tools installs
+	Fairlead string // our own programs, which make build builds
+}
+
+// BinEnv names the folder of our own programs; by default it is bin.
+const BinEnv = "FAIRLEAD_BIN"
+
+// FindParts finds all programs, from wherever in the repository the process runs. The error names each that is missing,
+// and says how to make it.
+func FindParts() (Parts, error) {
+	root, err := FindRoot()
+	if err != nil {
+		return Parts{}, err
+	}
+	p := Parts{Root: root, Real: filepath.Join(root, "bin")}
+	if p.Fairlead, err = filepath.Abs(cmp.Or(os.Getenv(BinEnv), p.Real)); err != nil {
+		return Parts{}, fmt.Errorf("finding our own programs: %w", err)
+	}
+	errs := []error{
+		missing(p.Real, "make tools", "envoy", "etcd", "kube-apiserver", "kubectl", "capi-core", "capi-config", "fake-kubelet"),
+		missing(p.Fairlead, "make build", "controller", "xds-server", "gateway-agent", "edge-agent", "fairlead"),
+	}
+	return p, errors.Join(errs...)
+}
+
+// FindMachineParts looks for the programs that a lab with machines runs beside the others.
+func (p Parts) FindMachineParts() error {
+	return missing(p.Real, "make tools", "machine", "kubeadm", "kubeadm-next", "kube-apiserver-next", "kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
+		"capi-control-plane", "capi-control-plane-config", "clusterctl")
+}
+
+// missing says which programs a folder lacks, and what makes them.
+func missing(folder, command string, names ...string) error {
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			return fmt.Errorf("finding programs: %s is not there: run %s", filepath.Join(folder, name), command)
+		}
+	}
+	return nil
+}
+
+// FindRoot is the folder with go.mod at or above the working directory.
+func FindRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the repository: %w", err)
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("finding the repository: no go.mod at or above %s", start)
+		}
+	}
+}
+
+// RealPath is where a real part is.
+func (p Parts) RealPath(name string) string { return filepath.Join(p.Real, name) }
+
+// OwnPath is where a program of this repository is.
+func (p Parts) OwnPath(name string) string { return filepath.Join(p.Fairlead, name) }
+
+// KnownArguments are those of some arguments that a program of ours knows, whatever version it is of.
+func KnownArguments(ctx context.Context, program string, args []string) ([]string, error) {
+	help := []string{"--help"}
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		help = []string{args[0], "--help"}
+	}
+	out, err := exec.CommandContext(ctx, program, help...).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("asking %s for its flags: %w: %s", program, err, out)
+	}
+	flags := map[string]bool{}
+	for field := range strings.FieldsSeq(string(out)) {
+		flags[field] = true
+	}
+	return slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		flag, _, _ := strings.Cut(arg, "=")
+		return strings.HasPrefix(flag, "--") && !flags[flag]
+	}), nil
+}
+
+// NextVersion is the version of Kubernetes that machines can be upgraded to: that of the pinned one's next patch
+// release. Its programs are of the pinned one's sources, with another number; see tools/install.
+func (w *Workspace) NextVersion(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, w.Parts.RealPath("kubeadm-next"), "version", "--output=short").Output()
+	if err != nil {
+		return "", fmt.Errorf("asking kubeadm for the next version: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
