@@ -57,7 +57,7 @@ func TestRenderReadsWhatUsersHave(t *testing.T) {
 	if out, errs, code := renders(t, "", "-f", dir, "--edge", "prod/c2"); code != 0 || !strings.Contains(out, "10.0.0.1") {
 		t.Errorf("a folder: exit code %d, %s", code, errs)
 	}
-	if out, errs, code := renders(t, strings.Replace(asUsersHaveIt, "extraNames", "extraName", 1), "-f", "-"); code != 1 || out != "" || errs != "fairlead: standard input:15: spec.extraName: there is no such field\n" {
+	if out, errs, code := renders(t, strings.Replace(asUsersHaveIt, "extraNames", "extraName", 1), "-f", "-"); code != 1 || out != "" || errs != "fairlead: standard input:15:3: spec.extraName: there is no such field\n" {
 		t.Errorf("exit code %d, %q, %s", code, errs, out)
 	}
 	if _, errs, _ := renders(t, asUsersHaveIt, "-f", "-", "--edge", "prod/c9"); !strings.Contains(errs, `no workload cluster "prod/c9": it has prod/c1`) {

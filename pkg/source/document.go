@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	kjson "sigs.k8s.io/json"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -22,7 +23,7 @@ type Input struct {
 	Data []byte
 }
 
-// document is one YAML document of an input, with its lines.
+// document is one YAML document of an input. Its node has the line and the column of each field.
 type document struct {
 	name string
 	node *yaml.Node
@@ -77,7 +78,7 @@ func unfold(name string, node *yaml.Node) ([]document, error) {
 	if err := json.Unmarshal(d.json, &d.head); err != nil {
 		return nil, d.explain(err)
 	}
-	items := child(node, "items")
+	_, items := entry(node, "items")
 	if !strings.HasSuffix(d.head.Kind, "List") || items == nil {
 		return []document{d}, nil
 	}
@@ -103,31 +104,35 @@ func syntaxError(name string, err error) error {
 	return fmt.Errorf("%s:%s: no YAML: %s", name, found[1], found[2])
 }
 
-// decode reads a document; strictly: fields that are not known are errors.
+// decode reads a document. A field of the wrong kind is an error; strictly, so is each field that into does not have.
 func (d document) decode(into any, strictly bool) error {
-	decoder := json.NewDecoder(bytes.NewReader(d.json))
-	if strictly {
-		decoder.DisallowUnknownFields()
-	}
-	if err := decoder.Decode(into); err != nil {
+	if err := json.Unmarshal(d.json, into); err != nil {
 		return d.explain(err)
 	}
-	return nil
+	if !strictly {
+		return nil
+	}
+	unknown, err := kjson.UnmarshalStrict(d.json, into, kjson.DisallowUnknownFields)
+	if err != nil {
+		return d.explain(err)
+	}
+	var errs []error
+	for _, problem := range unknown {
+		var field kjson.FieldError
+		if !errors.As(problem, &field) {
+			errs = append(errs, d.fault("", problem))
+			continue
+		}
+		errs = append(errs, d.fault(field.FieldPath(), errors.New("there is no such field")))
+	}
+	return errors.Join(errs...)
 }
 
-// unknownField is what encoding/json says of one.
-var unknownField = regexp.MustCompile(`unknown field "([^"]*)"`)
-
-// explain says where an error of encoding/json is.
+// explain adds the position to an error of encoding/json.
 func (d document) explain(err error) error {
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
 		return d.fault(kind.Field, fmt.Errorf("is a %s, and has to be a %s", kind.Value, kindName(kind.Type.Kind())))
-	}
-	if found := unknownField.FindStringSubmatch(err.Error()); found != nil {
-		if path := pathOf(d.node, found[1]); path != "" {
-			return d.fault(path, errors.New("there is no such field"))
-		}
 	}
 	return d.fault("", err)
 }
@@ -145,100 +150,66 @@ func kindName(k reflect.Kind) string {
 	return "number"
 }
 
-// fault is an error that names the file, the line and the field.
+// fault is an error that names the file, the line, the column and the field.
 func (d document) fault(field string, err error) error {
-	line := lineOf(d.node, field)
 	if field == "" {
-		return fmt.Errorf("%s:%d: %w", d.name, line, err)
+		return fmt.Errorf("%s: %w", d.position(field), err)
 	}
-	return fmt.Errorf("%s:%d: %s: %w", d.name, line, field, err)
+	return fmt.Errorf("%s: %s: %w", d.position(field), field, err)
 }
 
-// problem is fault for what the model says, whose text has the field already; as is what this document calls the field.
+// problem is fault for an error of the model, whose text contains the field already; as is the name of the field in this
+// document.
 func (d document) problem(e *model.FieldError, as string) error {
-	return fmt.Errorf("%s:%d: %s: %q: %s: %s", d.name, lineOf(d.node, as), as, e.Value, e.Problem, e.Cure)
+	return fmt.Errorf("%s: %s: %q: %s: %s", d.position(as), as, e.Value, e.Problem, e.Cure)
 }
 
-// child is the value of a key; nil: there is none.
-func child(node *yaml.Node, key string) *yaml.Node {
-	if node.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(node.Content); i += 2 {
-			if node.Content[i].Value == key {
-				return node.Content[i+1]
-			}
+// position is file:line:column of a field such as spec.extraNames[1]: of its key, or of its item in a list. Where the
+// document lacks the field, it is the position of the deepest field on the path.
+func (d document) position(field string) string {
+	at, node := d.node, d.node
+	for _, step := range steps(field) {
+		key, value := entry(node, step)
+		if value == nil {
+			break
 		}
+		at, node = key, value
 	}
-	return nil
+	return fmt.Sprintf("%s:%d:%d", d.name, at.Line, at.Column)
 }
 
-// hasField says whether a path is there.
-func hasField(node *yaml.Node, path ...string) bool {
-	for _, key := range path {
-		if node = child(node, key); node == nil {
+// has returns whether the document has a field.
+func (d document) has(field string) bool {
+	node := d.node
+	for _, step := range steps(field) {
+		if _, node = entry(node, step); node == nil {
 			return false
 		}
 	}
 	return true
 }
 
-// step is one part of a path: a key, with an index or without.
-var step = regexp.MustCompile(`^([^\[\]]+)((?:\[\d+\])*)$`)
-
-// lineOf is the line of a field such as spec.extraNames[1], or of as much of it as there is.
-func lineOf(node *yaml.Node, path string) int {
-	line := node.Line
-	if path == "" {
-		return line
-	}
-	for part := range strings.SplitSeq(path, ".") {
-		found := step.FindStringSubmatch(part)
-		if found == nil {
-			return line
-		}
-		next := child(node, found[1])
-		if next == nil {
-			return line
-		}
-		node, line = next, keyLine(node, found[1])
-		for index := range strings.SplitSeq(strings.Trim(found[2], "[]"), "][") {
-			i, err := strconv.Atoi(index)
-			if err != nil || node.Kind != yaml.SequenceNode || i >= len(node.Content) {
-				break
-			}
-			node = node.Content[i]
-			line = node.Line
-		}
-	}
-	return line
+// steps are the keys and indexes of a path.
+func steps(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) })
 }
 
-func keyLine(node *yaml.Node, key string) int {
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		if node.Content[i].Value == key {
-			return node.Content[i].Line
-		}
+// entry is the key and the value of one step, or the item of a list for both; nil: there is none.
+func entry(node *yaml.Node, step string) (key, value *yaml.Node) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
 	}
-	return node.Line
-}
-
-// pathOf finds the first field of a name, from the top.
-func pathOf(node *yaml.Node, key string) string {
 	switch node.Kind {
 	case yaml.MappingNode:
-		if child(node, key) != nil {
-			return key
-		}
 		for i := 0; i+1 < len(node.Content); i += 2 {
-			if path := pathOf(node.Content[i+1], key); path != "" {
-				return node.Content[i].Value + "." + path
+			if node.Content[i].Value == step {
+				return node.Content[i], node.Content[i+1]
 			}
 		}
 	case yaml.SequenceNode:
-		for i, item := range node.Content {
-			if path := pathOf(item, key); path != "" {
-				return fmt.Sprintf("[%d].%s", i, path)
-			}
+		if i, err := strconv.Atoi(step); err == nil && i < len(node.Content) {
+			return node.Content[i], node.Content[i]
 		}
 	}
-	return ""
+	return nil, nil
 }

@@ -52,7 +52,7 @@ type origin struct {
 
 // Load reads a fleet as users have it: in the form of Parse, or as Kubernetes objects (Cluster and Tunnel; the ConfigMap
 // fairlead-settings and the StatefulSet of the gateways say what the installation is), in any number of documents. Other objects are
-// passed over. What objects leave open is assumed, and said. As with Parse all has to be good; each error names file, line and field.
+// passed over. What objects leave open is assumed, and said. As with Parse all has to be good; each error names file, line, column and field.
 func Load(inputs []Input) (Loaded, error) {
 	l := &loader{clusters: map[model.Key]*clusterv1.Cluster{}, tunnels: map[model.Key]*v1alpha1.Tunnel{}, docs: map[string]document{}}
 	for _, in := range inputs {
@@ -128,7 +128,7 @@ func addObject[T any](d document, key model.Key, all map[model.Key]*T, strictly 
 		return d.fault("metadata.name", errors.New("is empty: give the object a name"))
 	}
 	if other, twice := docs[name]; twice {
-		return d.fault("metadata.name", fmt.Errorf("the %s is in %s:%d already: remove one of them", name, other.name, other.node.Line))
+		return d.fault("metadata.name", fmt.Errorf("the %s is in %s already: remove one of them", name, other.position("")))
 	}
 	o := new(T)
 	docs[name], all[key] = d, o
@@ -151,7 +151,7 @@ func (l *loader) addFleet(d document) error {
 	switch {
 	case f.Domain == "" && l.fleet != nil: // more workload clusters
 	case l.fleet != nil && l.file.Domain != "":
-		return d.fault("domain", fmt.Errorf("the installation is in %s:%d already: leave it out here", l.fleet.name, lineOf(l.fleet.node, "domain")))
+		return d.fault("domain", fmt.Errorf("the installation is in %s already: leave it out here", l.fleet.position("domain")))
 	default:
 		l.file, l.fleet = f, &d
 	}
@@ -236,7 +236,7 @@ func (l *loader) inObjects(key model.Key, field string) string {
 func (l *loader) objectWith(key model.Key, field string) document {
 	tunnel, ok := l.docs["Tunnel "+key.String()]
 	cluster, has := l.docs["Cluster "+key.String()]
-	if !ok || has && (field == "metadata.name" || field == "spec.apiServer" && !hasField(tunnel.node, "spec", "apiServer", "address")) {
+	if !ok || has && (field == "metadata.name" || field == "spec.apiServer" && !tunnel.has("spec.apiServer.address")) {
 		return cluster
 	}
 	return tunnel
