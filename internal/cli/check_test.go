@@ -38,7 +38,7 @@ func TestCheckRefusesCommandLines(t *testing.T) {
 func checks(t *testing.T, p *person, into any, args ...string) (code int) {
 	t.Helper()
 	var stdout, stderr strings.Builder
-	code = run(t.Context(), append(append([]string{"check", "--kubeconfig=" + p.kubeconfig, "--context=good"}, args...), "--json"), &stdout, &stderr)
+	code = run(t.Context(), append(append([]string{"check", "--kubeconfig=" + p.kubeconfig, "--context=good"}, args...), "-o", "json"), &stdout, &stderr)
 	if err := json.Unmarshal([]byte(stdout.String()), into); err != nil || stderr.Len() > 0 {
 		t.Fatalf("exit code %d: %v: %q %q", code, err, stdout.String(), stderr.String())
 	}

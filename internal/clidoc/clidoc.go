@@ -25,6 +25,9 @@ func Check(t *testing.T, program func() *cobra.Command) {
 	t.Helper()
 	name := program().Name()
 	golden.CheckFile(t, filepath.Join(root, "docs", "reference", name+".md"), []byte(reference(program())))
+	for _, flag := range undocumented(program(), pages(t)) {
+		t.Errorf("no page of docs describes %s: describe it on the page of its audience, or remove it", flag)
+	}
 	for _, file := range documents(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -35,10 +35,10 @@ type checkFlags struct {
 	management.Flags
 	management.ServersFlags
 	output.Options
-	all, everywhere, json bool
-	parallel              int
-	timeout, stream       time.Duration
-	via                   string
+	all, everywhere bool
+	parallel        int
+	timeout, stream time.Duration
+	via             string
 }
 
 // Command is the command check.
@@ -78,7 +78,6 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 	f.ServersFlags.AddTo(cmd)
 	f.Options.AddTo(cmd)
 	flags := cmd.Flags()
-	flags.BoolVar(&f.json, "json", false, "the same as -o json")
 	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters; by default that of the context")
 	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have a tunnel or want one")
 	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: those of all namespaces")
@@ -91,9 +90,6 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 }
 
 func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
-	if f.json {
-		f.Form = output.FormJSON
-	}
 	if err := f.Validate(); err != nil {
 		return err
 	}
