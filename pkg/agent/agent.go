@@ -31,6 +31,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
@@ -75,7 +76,7 @@ type Agent struct {
 	log     *slog.Logger
 	members []*membership // those of the configuration
 	xds     *xdsproxy.Proxy
-	sds     *secretServer
+	sds     *identity.SecretServer
 	gateway *gateway.Gateway // nil for an edge
 	envoy   *status.Health
 	figures *figures
@@ -92,7 +93,7 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, log: log, sds: newSecretServer(), envoy: status.NewHealth(), figures: newFigures(), beats: heartbeat.New()}
+	a := &Agent{config: config, log: log, sds: identity.NewSecretServer(), envoy: status.NewHealth(), figures: newFigures(), beats: heartbeat.New()}
 	if config.Gateway != nil {
 		a.envoy.SetWaiting("no other gateway was asked about yet")
 	}
@@ -223,7 +224,7 @@ func (a *Agent) watchConfiguration(ctx context.Context) {
 // serve answers Envoy until ctx ends, and closes the listener.
 func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(xdsproxy.MaxRequest))
-	a.sds.register(ctx, server)
+	a.sds.Register(ctx, server)
 	a.xds.Register(server)
 	if a.gateway != nil {
 		a.gateway.Register(server)

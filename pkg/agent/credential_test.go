@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"errors"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -39,18 +38,16 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			credential, readErr := tc.then, error(nil)
-			i := testIdentities(t, c.edgeWith(func() (edge.Credential, error) { return credential, readErr }))
-			i.rememberCA()
+			role := c.edgeWith(func() (edge.Credential, error) { return credential, readErr })
+			i := testIdentities(t, role)
 			if err := i.store.Save(tc.signer.fresh(edgeSubject), tc.bundle); err != nil {
 				t.Fatal(err)
 			}
+			i.ForgetForeign() // with the credential of then, which it records
 			credential, readErr = tc.now, tc.readErr
 			for range 2 { // the second start decides as the first one
-				var err error
-				if i.store, err = certs.OpenStore(filepath.Dir(i.enrolledCA)); err != nil {
-					t.Fatal(err)
-				}
-				i.forgetForeign()
+				i = identitiesIn(t, i.dir, role)
+				i.ForgetForeign()
 				if _, err := i.store.Identity(); (err == nil) != tc.keep {
 					t.Errorf("the store says %v; is it kept: want %v", err, tc.keep)
 				}
@@ -64,12 +61,12 @@ func TestAnIdentityOfBeforeTheRecordIsKept(t *testing.T) {
 	ca := newControl(t).ca.CertPEM()
 	i := testIdentities(t, c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil }))
 	c.save(i.store, c.fresh(edgeSubject))
-	i.forgetForeign()
+	i.ForgetForeign()
 	if _, err := i.store.Identity(); err != nil {
 		t.Error(err)
 	}
 	ca = newControl(t).ca.CertPEM()
-	i.forgetForeign()
+	i.ForgetForeign()
 	if _, err := i.store.Identity(); !errors.Is(err, certs.ErrNoIdentity) {
 		t.Errorf("a CA that is changed after that: got %v", err)
 	}
@@ -79,13 +76,13 @@ func TestEnrollingRecordsTheCA(t *testing.T) {
 	c := newControl(t)
 	c.serve()
 	i := testIdentities(t, c.edgeRole(c.token))
-	if _, _, err := i.renew(t.Context()); err != nil {
+	if _, _, err := i.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ca := newControl(t).ca.CertPEM()
-	i.role = c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil })
+	i = identitiesIn(t, i.dir, c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil }))
 	c.save(i.store, c.fresh(edgeSubject))
-	if i.forgetForeign(); bytes.Equal(i.store.Bundle(), c.ca.CertPEM()) {
+	if i.ForgetForeign(); bytes.Equal(i.store.Bundle(), c.ca.CertPEM()) {
 		t.Error("an identity of another installation is kept")
 	}
 }

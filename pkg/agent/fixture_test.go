@@ -41,17 +41,19 @@ type control struct {
 	edges   *recorder
 	peers   []model.Gateway // of the installation, beside the one here
 
-	mu       sync.Mutex
-	clusters map[string]model.WorkloadCluster // by Tunnel.spec.id
-	tokens   map[string]string                // id by token
-	gone     map[string]time.Time             // ids of tunnels on record as ended
-	server   *xds.Server                      // the newest
-	hub      *report.Hub                      // likewise
-	life     time.Duration                    // of leaves
-	starts   bool                             // the server, and so knows no tunnels yet
-	err      error                            // of the signer
-	shown    int                              // how often a token was shown
-	issued   int
+	mu          sync.Mutex
+	clusters    map[string]model.WorkloadCluster // by Tunnel.spec.id
+	tokens      map[string]string                // id by token
+	gone        map[string]time.Time             // ids of tunnels on record as ended
+	server      *xds.Server                      // the newest
+	hub         *report.Hub                      // likewise
+	life        time.Duration                    // of leaves
+	starts      bool                             // the server, and so knows no tunnels yet
+	err         error                            // of the signer
+	shown       int                              // how often a token was shown
+	requests    int                              // leaves asked for with a good credential or key
+	issued      int
+	connections int // how many were made
 }
 
 func newControl(t *testing.T) *control {
@@ -207,8 +209,18 @@ func (c *control) fresh(s model.Subject) certs.Identity {
 	return c.identity(s, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
 }
 
-// Identity implements certs.Source.
-func (c *control) Identity() (certs.Identity, error) { return c.fresh(model.ControlSubject()), nil }
+// Identity implements certs.Source. Each connection asks for it.
+func (c *control) Identity() (certs.Identity, error) {
+	c.set(func() { c.connections++ })
+	return c.fresh(model.ControlSubject()), nil
+}
+
+// connected is how many connections were made.
+func (c *control) connected() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connections
+}
 
 func (c *control) set(change func()) {
 	c.mu.Lock()

@@ -185,7 +185,7 @@ func (a *Agent) leave(j *joined, forGood bool) {
 		if subject, err := j.member.current(); err == nil {
 			a.xds.Forget(subject.Node)
 		}
-		if err := a.sds.drop(j.member); err != nil {
+		if err := a.sds.Drop(j.member); err != nil {
 			a.log.Error("secrets not taken from Envoy", "error", err)
 		}
 	}

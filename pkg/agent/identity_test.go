@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
@@ -78,12 +79,12 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 			if tc.end != 0 {
 				c.save(i.store, c.identity(edgeSubject, time.Now().Add(tc.begin), time.Now().Add(tc.end)))
 			}
-			identity, bundle, err := i.renew(t.Context())
+			got, bundle, err := i.Renew(t.Context())
 			switch {
 			case tc.wantErr == "" && (err != nil || string(bundle) != string(c.ca.CertPEM())):
 				t.Errorf("got the error %v", err)
 			case tc.wantErr == "":
-				if subject, err := parseSubject(domain, identity); err != nil || subject.ID != edgeSubject.ID {
+				if subject, err := identity.ParseSubject(domain, got); err != nil || subject.ID != edgeSubject.ID {
 					t.Errorf("got %+v, %v", subject, err)
 				}
 			case err == nil || !strings.Contains(err.Error(), tc.wantErr) || errors.Is(err, certs.ErrRefused) != tc.refused:
@@ -115,7 +116,7 @@ func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
 			c := newControl(t)
 			i := testIdentities(t, tc.in(c))
 			c.save(i.store, c.fresh(tc.subject))
-			i.forgetForeign()
+			i.ForgetForeign()
 			if _, err := i.store.Identity(); (err == nil) != tc.keep {
 				t.Errorf("the store says %v; is it kept: want %v", err, tc.keep)
 			}
@@ -125,7 +126,7 @@ func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
 
 func TestAnEdgeWithoutATokenSaysSo(t *testing.T) {
 	c := newControl(t)
-	_, _, err := testIdentities(t, c.edgeRole("")).renew(context.Background())
+	_, _, err := testIdentities(t, c.edgeRole("")).Renew(context.Background())
 	if err == nil || !strings.Contains(err.Error(), "no bootstrap token") {
 		t.Errorf("got %v", err)
 	}
@@ -139,7 +140,7 @@ func TestATokenOfAnotherTunnelIsRefusedAndNotUsedUp(t *testing.T) {
 	e := c.edgeWith(func() (edge.Credential, error) { return credential, nil })
 	i := testIdentities(t, e)
 	for range 3 {
-		_, _, err := i.renew(t.Context())
+		_, _, err := i.Renew(t.Context())
 		if !errors.Is(err, certs.ErrRefused) || !strings.Contains(err.Error(), wanted) || !strings.Contains(err.Error(), edgeSubject.ID) {
 			t.Errorf("got %v", err)
 		}
@@ -148,7 +149,7 @@ func TestATokenOfAnotherTunnelIsRefusedAndNotUsedUp(t *testing.T) {
 		t.Errorf("the token was shown %d times", tokens)
 	}
 	credential.Token = c.tunnel("c2", wanted, freePort(t))
-	if _, _, err := i.renew(t.Context()); err != nil {
+	if _, _, err := i.Renew(t.Context()); err != nil {
 		t.Errorf("with the right token: %v", err)
 	}
 }
@@ -167,14 +168,26 @@ func gatewayOf(c *control) role {
 	}}}
 }
 
-func testIdentities(t *testing.T, role role) *identities {
+// renewer is a Renewer with the folder that it works in.
+type renewer struct {
+	*identity.Renewer
+	store *certs.Store
+	dir   string
+}
+
+// testIdentities returns a Renewer in a folder of its own.
+func testIdentities(t *testing.T, role role) renewer {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "state")
+	return identitiesIn(t, filepath.Join(t.TempDir(), "state"), role)
+}
+
+func identitiesIn(t *testing.T, dir string, role role) renewer {
+	t.Helper()
 	store, err := certs.OpenStore(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newIdentities(role, store, dir, slog.New(slog.DiscardHandler))
+	return renewer{identity.NewRenewer(role, store, dir, slog.New(slog.DiscardHandler)), store, dir}
 }
 
 func (c *control) save(store *certs.Store, identity certs.Identity) {

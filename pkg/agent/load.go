@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -183,11 +184,11 @@ func (a *Agent) joinedFolderOf(e edge.Config) string {
 	wanted := edge.BootstrapFile{ID: credential.ID, TunnelDomain: string(e.Domain), CA: string(credential.CA)}
 	for _, entry := range entries {
 		dir := filepath.Join(a.joinedRoot(), entry.Name())
-		leaf, err := readLeaf(dir)
+		leaf, err := identity.ReadLeaf(dir)
 		if err != nil || !slices.Contains(leaf.DNSNames, e.Domain.TunnelID(credential.ID)) {
 			continue
 		}
-		if file, _, err := readJoined(dir + edge.JoinedSuffix); err == nil && file.Same(wanted) || trusts(dir, credential.CA) {
+		if file, _, err := readJoined(dir + edge.JoinedSuffix); err == nil && file.Same(wanted) || identity.Trusts(dir, credential.CA) {
 			return dir
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -68,7 +69,7 @@ func (a *Agent) newMember(dir string, log *slog.Logger) (*membership, error) {
 }
 
 func (m *membership) setRole(r role) {
-	m.role, m.identities = r, newIdentities(r, m.store, m.dir, m.log)
+	m.role, m.identities = r, identity.NewRenewer(r, m.store, m.dir, m.log)
 }
 
 func (a *Agent) newEdge(e edge.Config, dir string, log *slog.Logger) (*membership, error) {
@@ -120,7 +121,7 @@ func (a *Agent) folderOf(e edge.Config) string {
 	}
 	for _, f := range folders {
 		dir := filepath.Join(root, f.Name())
-		if leaf, err := readLeaf(dir); err == nil && slices.Contains(leaf.DNSNames, e.Domain.TunnelID(id)) {
+		if leaf, err := identity.ReadLeaf(dir); err == nil && slices.Contains(leaf.DNSNames, e.Domain.TunnelID(id)) {
 			return dir
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -36,10 +37,10 @@ type membership struct {
 	role
 	dir        string // its folder
 	store      *certs.Store
-	identities *identities
+	identities *identity.Renewer
 	xds        *xdsproxy.Proxy
 	admin      envoyadmin.Client // of the Envoy that all memberships share
-	sds        *secretServer
+	sds        *identity.SecretServer
 	status     *status.Status
 	figures    *figures
 	log        *slog.Logger
@@ -57,7 +58,7 @@ type membership struct {
 // recover is called before Envoy can ask. It drops an identity that is of no use, and returns the upstream of which the xDS proxy may
 // have resources.
 func (m *membership) recover() []xdsproxy.Upstream {
-	m.identities.forgetForeign()
+	m.identities.ForgetForeign()
 	subject, err := m.current()
 	if err != nil {
 		return nil
@@ -67,12 +68,12 @@ func (m *membership) recover() []xdsproxy.Upstream {
 
 // current is whose identity the store has.
 func (m *membership) current() (model.Subject, error) {
-	identity, err := m.store.Identity()
+	current, err := m.store.Identity()
 	if err != nil {
 		return model.Subject{}, err
 	}
 	domain, _ := m.Control()
-	return parseSubject(domain, identity)
+	return identity.ParseSubject(domain, current)
 }
 
 // run keeps the membership going until ctx ends.
@@ -130,10 +131,10 @@ func (m *membership) reject(err error) {
 	m.log.Error("the xds-server serves this identity no more, enrolling anew if the credential allows it", "node", subject.Node, "error", err)
 	m.status.SetTrouble(status.AboutCertificate, err.Error())
 	m.xds.Forget(subject.Node)
-	if err := m.sds.drop(m); err != nil {
+	if err := m.sds.Drop(m); err != nil {
 		m.log.Error("secrets not taken from Envoy", "error", err)
 	}
-	m.identities.reject()
+	m.identities.Reject()
 	select {
 	case <-m.subjects: // of the identity that is over
 	default:
@@ -142,7 +143,7 @@ func (m *membership) reject(err error) {
 
 // renew is Rotation.Renew, and keeps its trouble on record.
 func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) {
-	identity, bundle, err := m.identities.renew(ctx)
+	identity, bundle, err := m.identities.Renew(ctx)
 	switch {
 	case err == nil:
 		m.status.ClearTrouble(status.AboutCertificate)
@@ -171,7 +172,7 @@ func (m *membership) apply() error {
 	if err != nil {
 		return err
 	}
-	if err := m.sds.set(m, subject, identity, m.store.Bundle()); err != nil {
+	if err := m.sds.Set(m, subject, identity, m.store.Bundle()); err != nil {
 		return err
 	}
 	m.status.SetIdentity(subject, identity)

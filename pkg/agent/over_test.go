@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
@@ -30,14 +31,13 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	identity := c.fresh(edgeSubject)
-	c.save(store, identity)
+	c.save(store, c.fresh(edgeSubject))
 	st := status.New(status.Process)
 	edge := c.edgeIn(t.TempDir(), st, func() (edge.Credential, error) { return edge.Credential{Token: c.token, CA: c.ca.CertPEM()}, nil })
 	m := &membership{
 		figures: newFigures(),
-		role:    edge, store: store, xds: r, sds: newSecretServer(), status: st, log: log,
-		subjects: make(chan model.Subject, 1), identities: newIdentities(edge, store, t.TempDir(), log),
+		role:    edge, store: store, xds: r, sds: identity.NewSecretServer(), status: st, log: log,
+		subjects: make(chan model.Subject, 1), identities: identity.NewRenewer(edge, store, t.TempDir(), log),
 	}
 	if err := m.apply(); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
+	"github.com/fairlead/fairlead/pkg/certs"
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
@@ -12,39 +14,45 @@ func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
 	c := newControl(t)
 	c.serve()
 	i := testIdentities(t, c.edgeRole("fl1.over"))
+	now := time.Now()
+	i.Now = func() time.Time { return now }
 	c.save(i.store, c.fresh(edgeSubject))
-	i.reject()
+	i.Reject()
 	denied := func(err error) { c.set(func() { c.err = err }) }
+	renews := func(wantConnections int) (certs.Identity, error) {
+		t.Helper()
+		before := c.connected()
+		got, _, err := i.Renew(t.Context())
+		if n := c.connected() - before; n != wantConnections {
+			t.Fatalf("it made %d connections, want %d", n, wantConnections)
+		}
+		return got, err
+	}
+	const byToken, byKey = 1, 1
 
 	denied(enrolserver.ErrDenied) // it is revoked
-	if _, _, err := i.renew(t.Context()); err == nil {
+	if _, err := renews(byToken); err == nil {
 		t.Fatal("it has got an identity")
 	}
-	if b := i.rejected; b == nil || b.asked != 0 || time.Until(b.next) > reclaims.Min {
-		t.Fatalf("it was asked for at once, or never will be: %+v", b)
-	}
-	i.rejected.next = time.Now()
-	if _, _, err := i.renew(t.Context()); err == nil {
+	now = now.Add(2 * time.Minute) // the first wait at most
+	if _, err := renews(byKey + byToken); err == nil {
 		t.Fatal("it has got an identity that is revoked")
 	}
-	if b := i.rejected; b == nil || b.asked != 1 || !b.next.After(time.Now()) {
-		t.Fatalf("it is not asked for again later: %+v", b)
-	}
-
 	denied(nil)
-	if _, _, err := i.renew(t.Context()); err == nil {
-		t.Fatal("it was asked for before its time")
+	if _, err := renews(byToken); err == nil {
+		t.Fatal("it has got an identity before its time")
 	}
-	i.rejected.next = time.Now()
-	identity, _, err := i.renew(t.Context())
+	now = now.Add(20 * time.Minute) // the longest wait
+	got, err := renews(byKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if subject, err := parseSubject(domain, identity); err != nil || subject != edgeSubject {
+	if subject, err := identity.ParseSubject(domain, got); err != nil || subject != edgeSubject {
 		t.Errorf("it is %+v, %v", subject, err)
 	}
-	if i.rejected != nil {
-		t.Error("it is asked for still")
+	now = now.Add(time.Hour)
+	if _, err := renews(byToken); err == nil { // it is asked for no more
+		t.Error("it has got another identity")
 	}
 }
 
@@ -54,7 +62,7 @@ func TestWhatIsNotAskedForAgain(t *testing.T) {
 		good  bool          // the token
 		other bool          // the credential is another tunnel's
 	}{
-		"what has ended too long ago":     {since: reclaimTime + time.Minute},
+		"what has ended too long ago":     {since: 90*24*time.Hour + time.Minute},
 		"what another one came in for":    {since: -time.Hour, good: true},
 		"what the credential is not for":  {since: -time.Hour, other: true},
 		"what was never there to be over": {},
@@ -74,15 +82,21 @@ func TestWhatIsNotAskedForAgain(t *testing.T) {
 				end := time.Now().Add(-tc.since)
 				c.save(i.store, c.identity(edgeSubject, end.Add(-2*time.Hour), end))
 			}
-			i.reject()
-			if i.rejected != nil && !tc.good {
-				i.rejected.next = time.Now()
+			i.Reject()
+			later := 20 * time.Minute
+			if tc.good {
+				later = 0 // before the rejected identity is asked for
 			}
-			if _, _, err := i.renew(t.Context()); (err == nil) != tc.good {
-				t.Errorf("got %v", err)
+			for range 2 {
+				now := time.Now().Add(later)
+				i.Now = func() time.Time { return now }
+				if _, _, err := i.Renew(t.Context()); (err == nil) != tc.good {
+					t.Errorf("got %v", err)
+				}
+				later = time.Hour
 			}
-			if i.rejected != nil {
-				t.Error("it is asked for still")
+			if byToken, _ := c.counts(); byToken != 2 || c.connected() != 2 {
+				t.Errorf("there were %d connections, %d of them by token; want 2 by token", c.connected(), byToken)
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 )
@@ -24,7 +25,7 @@ func (c *control) edge() edge.Config {
 // loaded is an agent that has read a state folder, and runs nothing.
 func loaded(t *testing.T, stateDir string, edges ...edge.Config) *Agent {
 	t.Helper()
-	a := &Agent{config: Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge}, log: slog.New(slog.DiscardHandler), sds: newSecretServer(), figures: newFigures()}
+	a := &Agent{config: Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge}, log: slog.New(slog.DiscardHandler), sds: identity.NewSecretServer(), figures: newFigures()}
 	if err := errors.Join(a.makeSubfolders(), a.load()); err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 )
 
 // role is what the memberships of an edge and of a gateway do differently.
 type role interface {
-	credentialRole
+	identity.Role
 	// node is whom to be at the xds-server.
 	Node(subject model.Subject) *corev3.Node
 	// check returns what refuses resources of a subject before Envoy gets them.

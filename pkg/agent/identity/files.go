@@ -1,4 +1,4 @@
-package agent
+package identity
 
 import (
 	"crypto/x509"
@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// readLeaf reads the certificate that a folder has an identity for.
-func readLeaf(dir string) (*x509.Certificate, error) {
+// ReadLeaf reads the certificate of the identity in a folder.
+func ReadLeaf(dir string) (*x509.Certificate, error) {
 	data, err := os.ReadFile(filepath.Join(dir, certs.LeafFile))
 	if err != nil {
 		return nil, err
@@ -24,8 +24,9 @@ func readLeaf(dir string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// trusts says whether an identity is of the installation that has a CA: a tunnel that moves has one id in two.
-func trusts(dir string, ca []byte) bool {
+// Trusts returns whether the identity in a folder is of the installation with a CA: a tunnel that moves between
+// installations keeps its id.
+func Trusts(dir string, ca []byte) bool {
 	return slices.ContainsFunc([]string{certs.TrustFile, enrolledCAFile}, func(name string) bool {
 		bundle, err := os.ReadFile(filepath.Join(dir, name))
 		return err == nil && certs.Bundle(bundle).Overlaps(ca)

@@ -1,4 +1,8 @@
-package agent
+// Package identity gets and keeps the identity of one enrolment of an agent: its key, its certificate and the CAs that
+// it trusts. A role with a credential and a state folder go in; the next identity comes out, by the key of the current
+// one or, as a last resort, by the credential. It also serves identities to Envoy by SDS. It does not know what an
+// identity is used for, nor how the xds-server decides.
+package identity
 
 import (
 	"bytes"
@@ -8,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/certs"
@@ -19,25 +24,27 @@ import (
 // enrolledCAFile holds the CA of the credential that the identity belongs to.
 const enrolledCAFile = "enrolled-ca.pem"
 
-// credentialRole is what identities need to know of an edge or a gateway.
-type credentialRole interface {
-	// enrol tries once to get a first identity, and the trust bundle (PEM) to go with it. It reads its credential anew at
-	// each call, because somebody may have replaced it. An error that wraps certs.ErrRefused is the server's last word.
+// Role is what differs between the enrolment of an edge and that of a gateway.
+type Role interface {
+	// Enrol tries once to get a first identity and its trust bundle (PEM). It reads the credential at each call, because
+	// the file may have been replaced. An error that wraps certs.ErrRefused is final for this credential.
 	Enrol(ctx context.Context) (certs.Identity, []byte, error)
-	// cure is what a person can do when enrolment is refused.
+	// Cure is what an operator can do when enrolment is refused.
 	Cure() string
-	// expected is what the credential is for now: the id of a tunnel, empty if it does not say, and the CA (PEM) of the
-	// control channel. It is read anew at each call.
+	// Expected returns the id of the tunnel that the credential is for, empty if it has none, and the CA (PEM) of the
+	// control channel. It reads the credential at each call.
 	Expected() (id string, ca []byte, err error)
-	// control is the domain whose names the control channel has, and the way there.
+	// Control returns the domain whose names the control channel has, and the way there.
 	Control() (model.TunnelDomain, *dial.Way)
-	// owns returns an error for a subject that is not of this role.
+	// Owns returns an error for a subject that is not of this role.
 	Owns(subject model.Subject) error
 }
 
-// identities decides how the next identity is got: by the key of the current one, or by the role's credential.
-type identities struct {
-	role  credentialRole
+// Renewer decides how the next identity is obtained: by the key of the current one, or by the credential of the role.
+type Renewer struct {
+	Now func() time.Time // the clock; time.Now by default
+
+	role  Role
 	store *certs.Store
 	log   *slog.Logger
 
@@ -46,20 +53,22 @@ type identities struct {
 	rejected *rejected // nil: none
 }
 
-// newIdentities returns those of the role whose identity is in a folder.
-func newIdentities(role credentialRole, store *certs.Store, dir string, log *slog.Logger) *identities {
-	return &identities{role: role, store: store, log: log, enrolledCA: filepath.Join(dir, enrolledCAFile)}
+// NewRenewer returns a Renewer for the role whose identity is in a folder.
+//
+// Its methods must not be called at the same time.
+func NewRenewer(role Role, store *certs.Store, dir string, log *slog.Logger) *Renewer {
+	return &Renewer{role: role, store: store, log: log, Now: time.Now, enrolledCA: filepath.Join(dir, enrolledCAFile)}
 }
 
-// forgetForeign drops an identity that is not for this role, domain and credential: the folder served another purpose
-// before, or the machine was given another Cluster's credential.
-func (i *identities) forgetForeign() {
+// ForgetForeign removes an identity of another role, domain or credential from the store: the folder served another
+// purpose before, or the machine received the credential of another Cluster.
+func (i *Renewer) ForgetForeign() {
 	current, err := i.store.Identity()
 	if err != nil {
 		return
 	}
 	domain, _ := i.role.Control()
-	subject, err := parseSubject(domain, current)
+	subject, err := ParseSubject(domain, current)
 	if err == nil {
 		err = i.role.Owns(subject)
 	}
@@ -76,7 +85,7 @@ func (i *identities) forgetForeign() {
 
 // checkCredential returns an error if the identity in the store is another tunnel's or another installation's than the
 // credential. Where the credential can't be read, or does not say, the identity stays: it does without.
-func (i *identities) checkCredential(subject model.Subject) error {
+func (i *Renewer) checkCredential(subject model.Subject) error {
 	id, ca, err := i.role.Expected()
 	if err != nil {
 		return nil //nolint:nilerr // enrolling says it, once that is needed
@@ -98,9 +107,9 @@ func (i *identities) checkCredential(subject model.Subject) error {
 	return errors.New("it is of another CA than the credential")
 }
 
-// rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when the
-// leaf has expired.
-func (i *identities) rememberCA() {
+// rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when
+// the leaf has expired.
+func (i *Renewer) rememberCA() {
 	_, ca, err := i.role.Expected()
 	if err != nil {
 		return
@@ -114,7 +123,7 @@ func (i *identities) rememberCA() {
 }
 
 // enrol gets an identity by the credential. It uses none of that up for an identity that could not be kept.
-func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) {
+func (i *Renewer) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err := i.store.Probe(); err != nil {
 		return certs.Identity{}, nil, err
 	}
@@ -129,11 +138,11 @@ func (i *identities) enrol(ctx context.Context) (certs.Identity, []byte, error) 
 	return identity, bundle, err
 }
 
-// renew is one attempt at a new identity. An expired leaf is tried too, because the server renews by key for some time
+// Renew is one attempt at a new identity. An expired leaf is tried too, because the server renews by key for some time
 // after the end. To enrol anew is the last resort: it makes this machine another node, which cuts the tunnels that it
 // has, and it takes a credential that may be used up by now, or is then for the others. No error that may pass is a
 // reason, a refusal neither: only that this leaf will never be renewed.
-func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) {
+func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
 	current, err := i.store.Identity()
 	if err != nil {
 		if identity, bundle, err := i.reclaim(ctx); err == nil {
@@ -142,7 +151,7 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 		return i.enrol(ctx)
 	}
 	domain, way := i.role.Control()
-	if subject, err := parseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
+	if subject, err := ParseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
 		i.log.Warn("the credential is not that of the certificate any more, enrolling anew", "node", subject.Node)
 		return i.enrol(ctx)
 	}
@@ -153,12 +162,13 @@ func (i *identities) renew(ctx context.Context) (certs.Identity, []byte, error) 
 	}
 	identity, bundle, err = i.enrol(ctx)
 	if err != nil {
-		return certs.Identity{}, nil, fmt.Errorf("%w (before that: %v)", err, renewErr) //nolint:errorlint // the last way decides how soon to try again
+		//nolint:errorlint // the last way decides how soon to try again
+		return certs.Identity{}, nil, fmt.Errorf("%w (before that: %v)", err, renewErr)
 	}
 	return identity, bundle, nil
 }
 
-// parseSubject is the subject of an identity of an installation.
-func parseSubject(domain model.TunnelDomain, identity certs.Identity) (model.Subject, error) {
+// ParseSubject returns the subject of an identity of an installation.
+func ParseSubject(domain model.TunnelDomain, identity certs.Identity) (model.Subject, error) {
 	return domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
 }

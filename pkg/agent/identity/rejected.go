@@ -1,4 +1,4 @@
-package agent
+package identity
 
 import (
 	"context"
@@ -10,11 +10,12 @@ import (
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 )
 
-// reclaims are the waits between attempts to use a rejected identity again. A revocation can be taken back. The edge is not told, and
-// its token may be used up by then.
+// reclaims are the waits between attempts to use a rejected identity again. A revocation can be taken back. The edge is
+// not told, and its token may be used up by then.
 var reclaims = retry.Backoff{Min: 2 * time.Minute, Max: 20 * time.Minute}
 
-// reclaimTime is how long after the end of its leaf an identity is asked for: the server renews none that ended longer ago.
+// reclaimTime is how long after the end of its leaf an identity is asked for: the server renews none that ended longer
+// ago.
 const reclaimTime = 90 * 24 * time.Hour
 
 var errNotReclaimed = errors.New("there is no identity to be asked for again, or not yet")
@@ -27,22 +28,23 @@ type rejected struct {
 	asked    int
 }
 
-// reject takes the identity out of the store. It must not be called while renew runs.
-func (i *identities) reject() {
+// Reject removes the identity from the store: the xds-server no longer serves it. Renew asks for it again later,
+// because a revocation can be taken back. It must not be called while Renew runs.
+func (i *Renewer) Reject() {
 	if identity, err := i.store.Identity(); err == nil {
-		i.rejected = &rejected{identity: identity, trust: i.store.Bundle(), next: time.Now().Add(reclaims.Wait(0))}
+		i.rejected = &rejected{identity: identity, trust: i.store.Bundle(), next: i.Now().Add(reclaims.Wait(0))}
 	}
 	i.store.Forget()
 }
 
 // reclaim asks for the identity that was rejected last, if it is time to.
-func (i *identities) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
-	b, now := i.rejected, time.Now()
+func (i *Renewer) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
+	b, now := i.rejected, i.Now()
 	if b == nil || now.Before(b.next) {
 		return certs.Identity{}, nil, errNotReclaimed
 	}
 	domain, way := i.role.Control()
-	subject, err := parseSubject(domain, b.identity)
+	subject, err := ParseSubject(domain, b.identity)
 	if err == nil {
 		err = i.checkCredential(subject)
 	}

@@ -1,4 +1,4 @@
-package agent
+package identity
 
 import (
 	"context"
@@ -18,25 +18,27 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// secretServer serves the identities and trust bundles of all memberships to the Envoy beside it. Whoever can open its socket
-// gets the keys: the socket and its folder are closed to other users.
-type secretServer struct {
+// SecretServer serves the identities and trust bundles of all memberships to the Envoy beside it, by SDS. Every process
+// that can open its socket gets the keys, so the socket and its folder are closed to other users. It is safe for
+// concurrent use.
+type SecretServer struct {
 	cache *cachev3.LinearCache
 
 	mu    sync.Mutex
 	names map[any][]string // what each membership has in the cache
 }
 
-func newSecretServer() *secretServer {
-	return &secretServer{
+// NewSecretServer returns a server without secrets.
+func NewSecretServer() *SecretServer {
+	return &SecretServer{
 		// The prefix makes the versions of this agent differ from those that Envoy got from the last one.
 		cache: cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithVersionPrefix(uuid.NewString()+"-")),
 		names: map[any][]string{},
 	}
 }
 
-// set replaces both secrets of a membership in one step. m tells memberships apart. Envoy uses them for new connections; open ones go on.
-func (s *secretServer) set(m any, subject model.Subject, identity certs.Identity, bundle []byte) error {
+// Set replaces both secrets of the membership m in one step. Envoy uses them for new connections; open ones go on.
+func (s *SecretServer) Set(m any, subject model.Subject, identity certs.Identity, bundle []byte) error {
 	key, err := identity.KeyPEM()
 	if err != nil {
 		return err
@@ -57,8 +59,8 @@ func (s *secretServer) set(m any, subject model.Subject, identity certs.Identity
 	}, gone)
 }
 
-// drop takes the secrets of a membership away.
-func (s *secretServer) drop(m any) error {
+// Drop removes the secrets of the membership m.
+func (s *SecretServer) Drop(m any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gone := slices.Clone(s.names[m])
@@ -66,7 +68,7 @@ func (s *secretServer) drop(m any) error {
 	return s.cache.UpdateResources(nil, gone)
 }
 
-// register adds SDS to the gRPC server on whose socket Envoy asks.
-func (s *secretServer) register(ctx context.Context, server *grpc.Server) {
+// Register adds SDS to the gRPC server on whose socket Envoy asks.
+func (s *SecretServer) Register(ctx context.Context, server *grpc.Server) {
 	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
 }
