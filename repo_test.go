@@ -95,8 +95,9 @@ var arrows = map[string][]string{
 	"pkg/source":              {"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/decision", "pkg/enrol", "pkg/model"},
 	"pkg/tunnels":             {"internal/disk", "internal/retry", "pkg/model"},
 	"pkg/watchdog":            nil,
-	"pkg/xds":                 {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/model", "pkg/xds/csds"},
+	"pkg/xds":                 {"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces", "pkg/certs", "pkg/envoy", "pkg/model", "pkg/xds/csds", "pkg/xds/progress"},
 	"pkg/xds/csds":            {"pkg/diagnose/collect/v1", "pkg/model"},
+	"pkg/xds/progress":        {"internal/traces", "pkg/model", "pkg/xds/csds"},
 	"pkg/xdsproxy":            {"internal/disk", "internal/retry"},
 }
 

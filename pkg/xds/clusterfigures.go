@@ -51,12 +51,12 @@ func (s *Server) refusedSince() map[model.Key]time.Time {
 	defer s.mu.RUnlock()
 	for st := range s.hosts {
 		for i := range st.progress {
-			st.progress[i].answered.Rejected(func(name string, since time.Time) { note(s.holders[name], since) })
+			st.progress[i].Answers.Rejected(func(name string, since time.Time) { note(s.holders[name], since) })
 		}
 	}
 	for e := range s.edges {
 		for i := range e.progress {
-			e.progress[i].answered.Rejected(func(_ string, since time.Time) {
+			e.progress[i].Answers.Rejected(func(_ string, since time.Time) {
 				if t := s.tunnels[e.subject.ID]; t != nil {
 					note(t.cluster.Key, since)
 				}

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 // order is that in which types are sent: listeners refer to Envoy clusters.
@@ -46,7 +47,7 @@ type edge struct {
 	nonce   uint64
 	kinds   [len(order)]kind
 
-	progress [len(order)]progress // for the figures
+	progress [len(order)]progress.Progress
 }
 
 // edgeStream serves the stream of an edge to its end.
@@ -143,7 +144,7 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	if err != nil {
 		return err
 	}
-	e.server.figures.answer(model.RoleEdge, &e.progress[i], r)
+	e.server.figures.Answer(model.RoleEdge, &e.progress[i], r)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.kinds[i].apply(said)
@@ -182,7 +183,7 @@ func (e *edge) update() {
 	e.updates++
 	for i := range e.kinds {
 		if k := &e.kinds[i]; k.asked && !e.over {
-			e.progress[i].change()
+			e.progress[i].Change()
 			k.stale = true
 		}
 	}
@@ -226,7 +227,7 @@ func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
 		}
 		if response = e.commit(j, response, now); response != nil {
 			p := &e.progress[j.kind]
-			e.server.figures.send(model.RoleEdge, p, response, p.next.Swap(0))
+			e.server.figures.Send(model.RoleEdge, p, response, p.TakeChange())
 			return response
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 // remembered is how many changes a feed remembers. A stream that is further behind is compared with everything there is.
@@ -165,7 +166,7 @@ func (f *feed) size() int {
 }
 
 // published returns the resources whose names wanted accepts, in name order, compared with what one stream has.
-func (f *feed) published(by *reader, wanted func(string) bool, marks *marks) []csds.Resource {
+func (f *feed) published(by *reader, wanted func(string) bool, marks *progress.Marks) []csds.Resource {
 	f.mu.Lock()
 	numbers := make(map[string]uint64, len(f.changed))
 	for i, name := range f.changed {
@@ -184,7 +185,7 @@ func (f *feed) published(by *reader, wanted func(string) bool, marks *marks) []c
 	for i := range all {
 		all[i].Body = bodies[all[i].Name].GetResource()
 		if number := numbers[all[i].Name]; number != 0 {
-			all[i].At = marks.when(number)
+			all[i].At = marks.When(number)
 		}
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 // Status returns the client status discovery service of this server's nodes.
@@ -34,11 +35,11 @@ func (s *Server) nodes() []csds.Node {
 // publishedOf returns the published resources of one type whose names wanted accepts, in name order.
 type publishedOf func(typeURL string, wanted func(name string) bool) []csds.Resource
 
-func node(subject model.Subject, progress *[2]progress, published publishedOf) csds.Node {
+func node(subject model.Subject, progress *[2]progress.Progress, published publishedOf) csds.Node {
 	n := csds.Node{Subject: subject, Types: make([]csds.Type, len(order))}
 	for i, typeURL := range order {
 		ofType := func(wanted func(string) bool) []csds.Resource { return published(typeURL, wanted) }
-		n.Types[i] = csds.Type{URL: typeURL, Answers: &progress[i].answered, Published: ofType}
+		n.Types[i] = csds.Type{URL: typeURL, Answers: &progress[i].Answers, Published: ofType}
 	}
 	return n
 }
@@ -46,7 +47,7 @@ func node(subject model.Subject, progress *[2]progress, published publishedOf) c
 func (st *stream) publishedOf(typeURL string, wanted func(string) bool) []csds.Resource {
 	s := st.server
 	if typeURL == s.gateways.typeURL {
-		return s.gateways.published(st.reader, wanted, &s.figures.marks)
+		return s.gateways.published(st.reader, wanted, &s.figures.Marks)
 	}
 	if cache := st.caches[typeURL]; cache != nil { // a stream in the server's table has its caches
 		return describe(typeURL, cache.GetResources(), wanted)

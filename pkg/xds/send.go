@@ -3,6 +3,8 @@ package xds
 import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 // send hands changes to the streams of all gateways. The caller holds s.publishing.
@@ -19,8 +21,8 @@ func (s *Server) send(changes changes) {
 			set[name] = r
 		}
 	}
-	s.figures.marks.begin()
-	defer func() { s.figures.marks.end(s.gateways.number()) }()
+	s.figures.Marks.Begin()
+	defer func() { s.figures.Marks.End(s.gateways.number()) }()
 	if err := s.gateways.update(set, gone); err != nil {
 		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
 	}
@@ -28,7 +30,7 @@ func (s *Server) send(changes changes) {
 
 // leftOut logs resources that are not published.
 func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
-	s.figures.leftOut.WithLabelValues(typeName(typeURL)).Add(float64(len(errs)))
+	s.figures.leftOut.WithLabelValues(progress.TypeName(typeURL)).Add(float64(len(errs)))
 	for _, err := range errs {
 		s.log.With(where...).Error("resource not published", "type_url", typeURL, "error", err)
 	}

@@ -137,7 +137,7 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	ctx, end := s.figures.spans.change(key)
+	ctx, end := s.figures.Trace(key)
 	defer end()
 	changes := changes{}
 	_, build := traces.Begin(ctx, "build")

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 const (
@@ -51,9 +52,9 @@ type stream struct {
 	caches  map[string]*cachev3.LinearCache // by type URL; they are there with the first request, which says bind
 	reader  *reader                         // of the Envoy clusters that all gateways share
 
-	progress [2]progress // by order
-	last     uint64      // the number of the last change of those Envoy clusters that was sent
-	told     bool        // something was
+	progress [2]progress.Progress // by order
+	last     uint64               // the number of the last change of those Envoy clusters that was sent
+	told     bool                 // something was
 }
 
 // resources are those of one Envoy, by type URL and name.
@@ -185,7 +186,7 @@ func (st *stream) set(all resources) {
 	for _, typeURL := range order {
 		r, there := all[typeURL]
 		if cache := st.caches[typeURL]; there && cache != nil {
-			st.progress[slices.Index(order[:], typeURL)].change()
+			st.progress[slices.Index(order[:], typeURL)].Change()
 			cache.SetResources(r)
 		}
 	}

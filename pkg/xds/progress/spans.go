@@ -1,4 +1,4 @@
-package xds
+package progress
 
 import (
 	"context"
@@ -13,11 +13,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxCauses is how many changes are remembered for the spans of Envoys that answer: the last few seconds of a busy server.
+// maxCauses is how many changes are kept for the spans of answers: the last few seconds of a busy server.
 const maxCauses = 512
 
-// spans join what Envoys answer to the change that they answer about. A stream knows when that was seen, and nothing more: so there is nothing to
-// keep for each while nobody traces.
+// spans join the answers of Envoys to the change that they are about. A stream has only the time at which that was
+// seen, so it keeps nothing while no traces are recorded.
 type spans struct {
 	mu  sync.Mutex
 	all []*cause // the newest at the end
@@ -49,7 +49,8 @@ func (s *spans) change(key model.Key) (context.Context, func()) {
 	}
 }
 
-// answered makes the span of an Envoy that was sent something at a time, because of a change that was seen at another, and has answered now.
+// answered makes the span of an answer that comes now, to what was sent at one time because of a change seen at
+// another.
 func (s *spans) answered(changed, sent int64, role model.Role, kind, answer string) {
 	s.mu.Lock()
 	var of trace.SpanContext
@@ -63,8 +64,9 @@ func (s *spans) answered(changed, sent int64, role model.Role, kind, answer stri
 		return
 	}
 	_, span := traces.BeginAt(trace.ContextWithSpanContext(context.Background(), of), "apply", time.Unix(0, sent),
-		attribute.String("fairlead.role", string(role)), attribute.String("fairlead.type", kind), attribute.String("fairlead.answer", answer))
-	if answer == nack {
+		attribute.String("fairlead.role", string(role)), attribute.String("fairlead.type", kind),
+		attribute.String("fairlead.answer", answer))
+	if answer == NACK {
 		span.SetStatus(codes.Error, "the Envoy refuses it")
 	}
 	span.End()
