@@ -22,8 +22,8 @@ fails:
 	@false | true
 	@echo not reached
 twice:
-	@sleep 1.1
-	@sleep 1.1
+	@sleep 1.6
+	@sleep 1.6
 `
 
 func TestMakeTellsTheSecondsOfEachPart(t *testing.T) {

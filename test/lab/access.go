@@ -97,7 +97,8 @@ func (c *Cluster) ReachWith(ctx context.Context, kubeconfig []byte) error {
 	if err != nil {
 		return err
 	}
-	defer utilnet.CloseIdleConnectionsFor(httpClient.Transport) // the client's own method doesn't see through client-go's layers
+	// The client's own method does not see through client-go's layers.
+	defer utilnet.CloseIdleConnectionsFor(httpClient.Transport)
 	clients, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return err
@@ -154,7 +155,8 @@ func (c *Cluster) RemoteConnectionProbe(ctx context.Context) error {
 	case condition == nil:
 		return errors.New("cluster has no condition RemoteConnectionProbe yet")
 	case condition.Status != metav1.ConditionTrue:
-		return fmt.Errorf("condition RemoteConnectionProbe is %s: %s: %s", condition.Status, condition.Reason, condition.Message)
+		return fmt.Errorf("condition RemoteConnectionProbe is %s: %s: %s", condition.Status, condition.Reason,
+			condition.Message)
 	}
 	return nil
 }

@@ -49,18 +49,22 @@ func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
 		return nil, fmt.Errorf("making the state folder of %s: %w", spec.name, err)
 	}
 	args := append([]string{
-		"run", "--state-dir=" + spec.dir, "--envoy=" + cmp.Or(spec.envoy, l.EnvoyPath()), "--health-listen=" + spec.health, l.logLevel(),
+		"run", "--state-dir=" + spec.dir, "--envoy=" + cmp.Or(spec.envoy, l.EnvoyPath()), "--health-listen=" + spec.health,
+		l.logLevel(),
 	}, spec.args...)
-	args, err := l.known(context.Background(), spec.name, spec.program, append(args, l.metricsFlag(metricsBeside(spec.health))...))
+	args, err := l.known(context.Background(), spec.name, spec.program,
+		append(args, l.metricsFlag(metricsBeside(spec.health))...))
 	if err != nil {
 		return nil, err
 	}
 	command := slices.Concat(spec.wrapper, []string{spec.program}, args)
-	service, err := l.supervise(proc.Spec{Name: spec.name, Namespace: spec.namespace, Program: command[0], Args: command[1:], Env: spec.env})
+	service, err := l.supervise(proc.Spec{Name: spec.name, Namespace: spec.namespace, Program: command[0],
+		Args: command[1:], Env: spec.env})
 	if err != nil {
 		return nil, err
 	}
-	return &Agent{Service: service, StateDir: spec.dir, Ready: ready(spec.namespace, spec.health), Health: spec.health, envoy: l.EnvoyPath()}, nil
+	return &Agent{Service: service, StateDir: spec.dir, Ready: ready(spec.namespace, spec.health), Health: spec.health,
+		envoy: l.EnvoyPath()}, nil
 }
 
 // EnvoyPID is the process id of the agent's Envoy.

@@ -39,7 +39,8 @@ type Cluster struct {
 // CreateCluster creates a Cluster and what its providers would create: their own objects, the CA and the kubeconfig
 // Secret. The infrastructure is not provisioned yet: see SetProvisioned.
 func (l *Lab) CreateCluster(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
-	c := &Cluster{NamespacedName: types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name}, APIServer: spec.APIServer, Created: time.Now(), mode: spec.Mode, lab: l}
+	c := &Cluster{NamespacedName: types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name},
+		APIServer: spec.APIServer, Created: time.Now(), mode: spec.Mode, lab: l}
 	if spec.Labels == nil {
 		spec.Labels = map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}
 	}
@@ -48,9 +49,11 @@ func (l *Lab) CreateCluster(ctx context.Context, spec ClusterSpec) (*Cluster, er
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: spec.Namespace}}
 	controlPlane := c.provider("controlplane.cluster.x-k8s.io", "LabControlPlane")
-	objects := []client.Object{namespace, c.provider("infrastructure.cluster.x-k8s.io", "LabCluster"), controlPlane, c.object(spec.Labels)}
+	objects := []client.Object{namespace, c.provider("infrastructure.cluster.x-k8s.io", "LabCluster"), controlPlane,
+		c.object(spec.Labels)}
 	for _, object := range objects {
-		if err := l.Management.Client.Create(ctx, object); err != nil && (object != namespace || !apierrors.IsAlreadyExists(err)) {
+		if err := l.Management.Client.Create(ctx, object); err != nil &&
+			(object != namespace || !apierrors.IsAlreadyExists(err)) {
 			return nil, fmt.Errorf("creating the Cluster %s: %w", c, err)
 		}
 	}
@@ -87,9 +90,12 @@ func (c *Cluster) object(labels map[string]string) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name, Labels: labels},
 		Spec: clusterv1.ClusterSpec{
-			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: c.APIServer.Endpoint.Addr().String(), Port: int32(c.APIServer.Endpoint.Port())},
-			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "LabCluster", Name: c.Name},
-			ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "LabControlPlane", Name: c.Name},
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: c.APIServer.Endpoint.Addr().String(),
+				Port: int32(c.APIServer.Endpoint.Port())},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io",
+				Kind: "LabCluster", Name: c.Name},
+			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io",
+				Kind: "LabControlPlane", Name: c.Name},
 		},
 	}
 }
@@ -121,9 +127,10 @@ func (c *Cluster) ProviderSecret() (*corev1.Secret, error) {
 
 func (c *Cluster) secret(purpose string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-" + purpose, Labels: map[string]string{clusterv1.ClusterNameLabel: c.Name}},
-		Type:       clusterv1.ClusterSecretType,
-		Data:       data,
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-" + purpose,
+			Labels: map[string]string{clusterv1.ClusterNameLabel: c.Name}},
+		Type: clusterv1.ClusterSecretType,
+		Data: data,
 	}
 }
 
@@ -134,7 +141,8 @@ func (c *Cluster) SetProvisioned(ctx context.Context) error {
 		c.provider("controlplane.cluster.x-k8s.io", "LabControlPlane"): {
 			"initialization": map[string]any{"controlPlaneInitialized": true}, "externalManagedControlPlane": true,
 			"conditions": []any{map[string]any{
-				"type": "Available", "status": "True", "reason": "Available", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+				"type": "Available", "status": "True", "reason": "Available",
+				"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 			}},
 		},
 	}
@@ -172,7 +180,8 @@ func (c *Cluster) PatchTunnel(ctx context.Context, spec map[string]any) error {
 	tunnel.SetNamespace(c.Namespace)
 	tunnel.SetName(c.Name)
 	configuration := client.ApplyConfigurationFromUnstructured(tunnel)
-	if err := c.lab.Management.Client.Apply(ctx, configuration, client.FieldOwner("user"), client.ForceOwnership); err != nil {
+	if err := c.lab.Management.Client.Apply(ctx, configuration, client.FieldOwner("user"),
+		client.ForceOwnership); err != nil {
 		return fmt.Errorf("applying the Tunnel %s: %w", c, err)
 	}
 	return nil
@@ -181,7 +190,8 @@ func (c *Cluster) PatchTunnel(ctx context.Context, spec map[string]any) error {
 // Secret reads a Secret of the Cluster: its name is the Cluster's and a suffix.
 func (c *Cluster) Secret(ctx context.Context, suffix string) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
-	return secret, c.lab.Management.Client.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.Name + suffix}, secret)
+	return secret, c.lab.Management.Client.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.Name + suffix},
+		secret)
 }
 
 // Bootstrap waits for the bootstrap Secret, and returns the file for the edge.
@@ -197,7 +207,8 @@ func (c *Cluster) Bootstrap(ctx context.Context) ([]byte, error) {
 // Patch changes the Cluster as kubectl patch does.
 func (c *Cluster) Patch(ctx context.Context, change map[string]any) error {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name}}
-	if err := c.lab.Management.Client.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, jsonOf(change))); err != nil {
+	if err := c.lab.Management.Client.Patch(ctx, cluster,
+		client.RawPatch(types.MergePatchType, jsonOf(change))); err != nil {
 		return fmt.Errorf("patching the Cluster %s: %w", c, err)
 	}
 	return nil

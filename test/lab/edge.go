@@ -66,7 +66,8 @@ func (l *Lab) edgeSpec(spec EdgeSpec) (agentSpec, error) {
 		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", spec.Name, err)
 	}
 	run := agentSpec{
-		name: spec.Name, program: l.Parts.OwnPath("edge-agent"), namespace: l.Network.Workload, dir: filepath.Join(dir, "state"),
+		name: spec.Name, program: l.Parts.OwnPath("edge-agent"), namespace: l.Network.Workload,
+		dir:    filepath.Join(dir, "state"),
 		health: l.nextHealthAddress(), env: spec.Env, envoy: spec.Envoy,
 	}
 	if spec.Program != "" {
@@ -118,8 +119,8 @@ func (l *Lab) writeOwnHosts(spec EdgeSpec) (string, error) {
 	return file, nil
 }
 
-// envoyContainer does what the containers of a Pod do: the init container writes Envoy's bootstrap, then Envoy's own container
-// runs it, each time that it starts.
+// envoyContainer does what the containers of a Pod do: the init container writes Envoy's bootstrap, then Envoy's own
+// container runs it, each time that it starts.
 const envoyContainer = `set -eu
 state=$1 agent=$2 envoy=$3
 shift 3
@@ -130,7 +131,8 @@ exec "$envoy" "$@"`
 func (l *Lab) startEnvoyContainer(name string, spec agentSpec) (*proc.Service, error) {
 	return l.supervise(proc.Spec{
 		Name: name + "-envoy", Namespace: spec.namespace, Program: "sh",
-		Args: append([]string{"-c", envoyContainer, "sh", spec.dir, spec.program, l.EnvoyPath()}, envoyproc.ExternalArguments()...),
+		Args: append([]string{"-c", envoyContainer, "sh", spec.dir, spec.program, l.EnvoyPath()},
+			envoyproc.ExternalArguments()...),
 	})
 }
 

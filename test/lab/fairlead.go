@@ -105,16 +105,19 @@ func (l *Lab) installFairlead(ctx context.Context) error {
 		{"RoleBinding", "ClusterRoleBinding", "ValidatingAdmissionPolicyBinding"},
 	}
 	for _, kinds := range order {
-		selected := slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) })
+		selected := slices.DeleteFunc(slices.Clone(objects),
+			func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) })
 		if err := l.Management.CreateAll(ctx, selected); err != nil {
 			return fmt.Errorf("installing Fairlead: %w", err)
 		}
 	}
-	crds := slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() != "CustomResourceDefinition" })
+	crds := slices.DeleteFunc(objects,
+		func(o *unstructured.Unstructured) bool { return o.GetKind() != "CustomResourceDefinition" })
 	return l.Management.WaitEstablished(ctx, crds)
 }
 
-// pointWebhooks points webhook configurations at an address, as there are no Services. Who serves there fills in the CA.
+// pointWebhooks points webhook configurations at an address, because there are no Services. The controller fills in the
+// CA.
 func pointWebhooks(objects []*unstructured.Unstructured, address string) error {
 	for _, configuration := range objects {
 		if configuration.GetKind() != "MutatingWebhookConfiguration" {
@@ -140,15 +143,19 @@ func pointWebhooks(objects []*unstructured.Unstructured, address string) error {
 func (l *Lab) startController(ctx context.Context, i int) (err error) {
 	name, health, metrics, webhooks := "controller", controllerHealth, "127.0.0.1:8082", webhookListen
 	if i > 0 {
-		name, health, metrics, webhooks = "controller-"+strconv.Itoa(i), netns.HostPort("127.0.0.1", controllersHealth+i), "0", "0"
+		name, health, metrics, webhooks = "controller-"+strconv.Itoa(i), netns.HostPort("127.0.0.1",
+			controllersHealth+i), "0", "0"
 	}
 	l.Controllers[i], err = l.startManaged(ctx, managed{
 		name: name, program: "controller", account: controllerAccount, health: health,
 		args: append([]string{
-			"--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s", "--metrics-listen=" + metrics,
-			"--public-address=" + netns.HostPort(l.Network.PublicName, netns.PublicPort), "--apiserver-address=" + netns.HostPort(netns.GatewayName, netns.APIServerPort),
-			"--connect-address=" + netns.HostPort(netns.GatewayName, netns.ConnectPort), "--tunnel-dns=auto", "--xds-server-user=" + user(xdsServerAccount),
-			"--xds-server=" + netns.HostPort(netns.XdsServerName, netns.XdsPort), "--webhook-listen=" + webhooks,
+			"--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace, "--leader-elect", "--leader-elect-lease=2s",
+			"--metrics-listen=" + metrics,
+			"--public-address=" + netns.HostPort(l.Network.PublicName, netns.PublicPort),
+			"--apiserver-address=" + netns.HostPort(netns.GatewayName, netns.APIServerPort),
+			"--connect-address=" + netns.HostPort(netns.GatewayName, netns.ConnectPort), "--tunnel-dns=auto",
+			"--xds-server-user=" + user(xdsServerAccount),
+			"--xds-server=" + netns.HostPort(netns.XDSServerName, netns.XDSPort), "--webhook-listen=" + webhooks,
 		}, l.options.ControllerFlags...),
 	})
 	return err
@@ -157,8 +164,10 @@ func (l *Lab) startController(ctx context.Context, i int) (err error) {
 func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (err error) {
 	name := xdsServer(i)
 	args := []string{
-		"--listen=" + netip.AddrPortFrom(address, netns.XdsPort).String(), "--tunnel-domain=" + l.Domain, "--namespace=" + InstallationNamespace,
-		"--public-address=" + netns.HostPort(l.Network.PublicName, netns.PublicPort), "--control-address=" + netns.HostPort(netns.XdsServerName, netns.XdsPort),
+		"--listen=" + netip.AddrPortFrom(address, netns.XDSPort).String(), "--tunnel-domain=" + l.Domain,
+		"--namespace=" + InstallationNamespace,
+		"--public-address=" + netns.HostPort(l.Network.PublicName, netns.PublicPort),
+		"--control-address=" + netns.HostPort(netns.XDSServerName, netns.XDSPort),
 		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.File(name),
 		"--gateway-statefulset=" + gatewaySet, "--gateway-workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		"--inspect-listen=" + InspectAddress(i),
@@ -171,9 +180,11 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 		args = append(args, "--page-listen="+PageAddress(i))
 	}
 	if l.options.ReplicaAddresses {
-		args = append(args, "--replica-address="+netns.HostPort(netns.ReplicaName("{i}", l.Network.PublicName), netns.PublicPort))
+		args = append(args, "--replica-address="+netns.HostPort(netns.ReplicaName("{i}", l.Network.PublicName),
+			netns.PublicPort))
 	}
-	l.XDSServers[i], err = l.startManaged(ctx, managed{name: name, program: "xds-server", account: xdsServerAccount, health: xdsServerHealth(i), args: args})
+	l.XDSServers[i], err = l.startManaged(ctx, managed{name: name, program: "xds-server", account: xdsServerAccount,
+		health: xdsServerHealth(i), args: args})
 	return err
 }
 
@@ -203,7 +214,9 @@ func (l *Lab) startManaged(ctx context.Context, m managed) (*proc.Service, error
 		return nil, err
 	}
 	program := l.Parts.OwnPath(m.program)
-	args, err := l.known(ctx, m.name, program, append([]string{"--kubeconfig=" + l.File(m.name, "kubeconfig"), "--health-listen=" + m.health, l.logLevel()}, m.args...))
+	args, err := l.known(ctx, m.name, program,
+		append([]string{"--kubeconfig=" + l.File(m.name, "kubeconfig"), "--health-listen=" + m.health, l.logLevel()},
+			m.args...))
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +227,8 @@ func (l *Lab) startManaged(ctx context.Context, m managed) (*proc.Service, error
 	return service, service.WaitReady(ctx, proc.StartTimeout, ready(l.Network.Management, m.health))
 }
 
-// AccountKubeconfig is a kubeconfig of the management cluster with the permissions of a ServiceAccount of the installation.
+// AccountKubeconfig is a kubeconfig of the management cluster with the permissions of a ServiceAccount of the
+// installation.
 func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, error) {
 	token, err := accountToken(ctx, l.Management, account, authenticationv1.TokenRequestSpec{})
 	if err != nil {
@@ -224,9 +238,11 @@ func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, er
 }
 
 // accountToken asks for a token of a ServiceAccount of the installation.
-func accountToken(ctx context.Context, a *kube.APIServer, account string, spec authenticationv1.TokenRequestSpec) (string, error) {
+func accountToken(ctx context.Context, a *kube.APIServer, account string,
+	spec authenticationv1.TokenRequestSpec) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: spec}
-	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: InstallationNamespace, Name: account}}
+	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: InstallationNamespace,
+		Name: account}}
 	if err := a.Client.SubResource("token").Create(ctx, serviceAccount, request); err != nil {
 		return "", fmt.Errorf("asking for a token of %s: %w", account, err)
 	}

@@ -34,7 +34,8 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", name, err)
 	}
-	secret, err := l.waitSecret(ctx, types.NamespacedName{Namespace: InstallationNamespace, Name: v1alpha1.GatewaySecretName}, v1alpha1.BootstrapTokenKey)
+	secret, err := l.waitSecret(ctx, types.NamespacedName{Namespace: InstallationNamespace,
+		Name: v1alpha1.GatewaySecretName}, v1alpha1.BootstrapTokenKey)
 	if err != nil {
 		return agentSpec{}, err
 	}
@@ -52,9 +53,11 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	}
 	const health = "127.0.0.1:8080"
 	return agentSpec{
-		name: name, program: l.Parts.OwnPath("gateway-agent"), namespace: l.Network.Gateways[i], dir: filepath.Join(dir, "state"), health: health,
+		name: name, program: l.Parts.OwnPath("gateway-agent"), namespace: l.Network.Gateways[i],
+		dir: filepath.Join(dir, "state"), health: health,
 		args: []string{
-			"--name=" + name, "--xds-server=" + netns.HostPort(netns.XdsServerName, netns.XdsPort), "--tunnel-domain=" + l.Domain,
+			"--name=" + name, "--xds-server=" + netns.HostPort(netns.XDSServerName, netns.XDSPort),
+			"--tunnel-domain=" + l.Domain,
 			"--ca-file=" + filepath.Join(dir, "ca.crt"), credential,
 			"--public-listen=" + netip.AddrPortFrom(l.Network.PublicAddress(i), netns.PublicPort).String(),
 			"--apiserver-listen=" + netip.AddrPortFrom(netns.InsideAddress(i), netns.APIServerPort).String(),

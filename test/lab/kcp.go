@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Cluster is a Cluster that somebody else has made, or will make.
+// Cluster returns a Cluster that the test or Cluster API creates.
 func (l *Lab) Cluster(key types.NamespacedName) *Cluster {
 	return &Cluster{NamespacedName: key, lab: l}
 }
@@ -63,7 +63,8 @@ func (c *Cluster) Inside(ctx context.Context) (client.Client, error) {
 	return client.New(rest.CopyConfig(config), client.Options{})
 }
 
-// Clusterctl runs clusterctl as an administrator of the management cluster would; see SecondKubeconfig for that of a second one.
+// Clusterctl runs clusterctl as an administrator of the management cluster would; see SecondKubeconfig for that of a
+// second one.
 func (l *Lab) Clusterctl(ctx context.Context, args ...string) (string, error) {
 	file, err := l.ManagementKubeconfig()
 	if err != nil {
@@ -74,7 +75,8 @@ func (l *Lab) Clusterctl(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("making a home for clusterctl: %w", err)
 	}
 	cmd := l.Network.Management.Command(ctx, l.Parts.RealPath("clusterctl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "HOME="+home, "XDG_CONFIG_HOME="+home, "CLUSTERCTL_DISABLE_VERSIONCHECK=true")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "HOME="+home, "XDG_CONFIG_HOME="+home,
+		"CLUSTERCTL_DISABLE_VERSIONCHECK=true")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -80,8 +80,11 @@ func (o Options) certificatesEnd() time.Time {
 type Lab struct {
 	Network    *netns.Network
 	Management *kube.APIServer
-	SNI        *kube.APIServer // a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines
-	Connect    *kube.APIServer // a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean lab and with machines
+	// SNI is a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines.
+	SNI *kube.APIServer
+	// Connect is a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean
+	// lab and with machines.
+	Connect *kube.APIServer
 
 	Controller  *proc.Service // the first of Controllers
 	Controllers []*proc.Service
@@ -99,10 +102,11 @@ type Lab struct {
 	webhooks  *pki.Authority // of Cluster API's managers
 
 	mu          sync.Mutex
-	services    []*proc.Service     // of ours
-	edges       []*Agent            // that RunEdge has started
-	healthPorts int                 // how many were given out
-	arguments   map[string][]string // of our programs, by the names of their processes: also those that a program doesn't know
+	services    []*proc.Service // of ours
+	edges       []*Agent        // that RunEdge has started
+	healthPorts int             // how many were given out
+	// arguments are those of our programs, by the names of their processes: also those that a program does not have.
+	arguments map[string][]string
 }
 
 // New finds the programs, removes what killed labs left behind, and makes the networks. The lab must be closed, also
@@ -120,7 +124,8 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 	if options.TunnelDomain == "" {
 		options.TunnelDomain = "tunnels.example.test"
 	}
-	options.Gateways, options.XDSServers, options.Controllers = max(options.Gateways, 1), max(options.XDSServers, 1), max(options.Controllers, 1)
+	options.Gateways, options.XDSServers, options.Controllers = max(options.Gateways, 1), max(options.XDSServers,
+		1), max(options.Controllers, 1)
 	l := &Lab{Workspace: workspace, Domain: options.TunnelDomain, options: options, arguments: map[string][]string{}}
 	if l.Network, err = l.network(ctx, workspace.Name, beside); err != nil {
 		l.Close(context.WithoutCancel(ctx))
@@ -160,7 +165,8 @@ func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
 		return err
 	}
 	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
-		Name: "management", Namespace: l.Network.Management, Address: netns.ManagementAddress, Port: 6443, Etcd: l.etcd, Prefix: "/management",
+		Name: "management", Namespace: l.Network.Management, Address: netns.ManagementAddress, Port: 6443, Etcd: l.etcd,
+		Prefix:   "/management",
 		NotAfter: l.options.certificatesEnd(),
 	})
 	if err != nil || !l.options.Machines && !l.options.Collector {
@@ -179,7 +185,8 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		l.SNI, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
-			Name: "workload-sni", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 6443, Etcd: etcd, Prefix: "/sni", Names: l.options.ServingNames,
+			Name: "workload-sni", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 6443, Etcd: etcd,
+			Prefix: "/sni", Names: l.options.ServingNames,
 			NotAfter: l.options.certificatesEnd(),
 		})
 		return err
@@ -189,7 +196,8 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 	}
 	group.Go(func() (err error) {
 		l.Connect, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
-			Name: "workload-connect", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 7443, Etcd: etcd, Prefix: "/connect",
+			Name: "workload-connect", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 7443, Etcd: etcd,
+			Prefix:   "/connect",
 			NotAfter: l.options.certificatesEnd(),
 		})
 		return err
@@ -247,6 +255,7 @@ func (l *Lab) clusterAPI() (*capi.Provider, error) {
 		l.webhooks = authority
 	}
 	return &capi.Provider{
-		Workspace: l.Workspace, Management: l.Management, Webhooks: l.webhooks, Machines: l.options.Machines, Lean: l.options.Lean,
+		Workspace: l.Workspace, Management: l.Management, Webhooks: l.webhooks, Machines: l.options.Machines,
+		Lean: l.options.Lean,
 	}, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// LoseManagement takes the management cluster away as the loss of its machines does: etcd and apiserver with their disks, Cluster API, and of
-// Fairlead everything but the edges.
+// LoseManagement takes the management cluster away as the loss of its machines does: etcd and apiserver with their
+// disks, Cluster API, and of Fairlead everything but the edges.
 func (l *Lab) LoseManagement() error {
 	var group sync.WaitGroup
 	for _, gateway := range l.Gateways {
@@ -38,8 +38,8 @@ func (l *Lab) LoseManagement() error {
 	return errors.Join(os.RemoveAll(l.etcdFolder()), os.RemoveAll(l.File(l.Management.Name)))
 }
 
-// NewManagement starts another management cluster, in which there is Cluster API and nothing else. Gateways keep the addresses of their Services,
-// as if names had been changed to lead to new ones.
+// NewManagement starts another management cluster, in which there is Cluster API and nothing else. Gateways keep the
+// addresses of their Services, as if names had been changed to lead to new ones.
 func (l *Lab) NewManagement(ctx context.Context) error {
 	if err := l.startManagementCluster(ctx); err != nil {
 		return fmt.Errorf("starting another management cluster: %w", err)
@@ -55,7 +55,8 @@ func (l *Lab) SaveEtcd(folder string) error {
 	return errors.Join(os.CopyFS(folder, os.DirFS(l.etcdFolder())), l.etcd.Thaw())
 }
 
-// RestoreEtcd starts the management cluster again after LoseManagement, with the disk that SaveEtcd has copied and another PKI.
+// RestoreEtcd starts the management cluster again after LoseManagement, with the disk that SaveEtcd has copied and
+// another PKI.
 func (l *Lab) RestoreEtcd(ctx context.Context, folder string) error {
 	if err := os.CopyFS(l.etcdFolder(), os.DirFS(folder)); err != nil {
 		return fmt.Errorf("restoring etcd: %w", err)
@@ -98,8 +99,8 @@ func (p *Pods) Len() int { return len(p.services) }
 // End ends one as a Pod is ended that is deleted.
 func (p *Pods) End(i int, patience time.Duration) error { return p.services[i].Terminate(patience) }
 
-// Start starts another in the place of one that has ended: with a new disk, and a token of the management cluster that there is now. It returns when
-// it is ready.
+// Start starts another in the place of one that has ended: with a new disk, and a token of the management cluster that
+// there is now. It returns when it is ready.
 func (p *Pods) Start(ctx context.Context, i int) error {
 	s := p.services[i]
 	dir := p.lab.File(s.Process().Name)

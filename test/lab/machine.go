@@ -19,7 +19,8 @@ PATH="$1:$2:$PATH" exec sh "$0/command"`
 // is closed.
 func (l *Lab) RunOnMachine(name string, command []byte) error {
 	dir := l.File(name)
-	if err := errors.Join(os.MkdirAll(dir+"/etc", 0o755), os.MkdirAll(dir+"/lib", 0o755), os.WriteFile(dir+"/command", command, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir+"/etc", 0o755), os.MkdirAll(dir+"/lib", 0o755),
+		os.WriteFile(dir+"/command", command, 0o600)); err != nil {
 		return fmt.Errorf("making machine %s: %w", name, err)
 	}
 	_, err := l.supervise(proc.Spec{

@@ -22,7 +22,8 @@ type Target struct {
 func (l *Lab) Targets(edges ...*Agent) []Target {
 	all := []Target{{Job: "controller", Name: "controller", Namespace: l.Network.Management, Address: controllerMetrics}}
 	for i := range l.XDSServers {
-		all = append(all, Target{Job: "xds-server", Name: xdsServer(i), Namespace: l.Network.Management, Address: xdsServerMetrics(i)})
+		all = append(all, Target{Job: "xds-server", Name: xdsServer(i), Namespace: l.Network.Management,
+			Address: xdsServerMetrics(i)})
 	}
 	for _, g := range l.Gateways {
 		all = append(all, g.target("gateway-agent"))
@@ -47,7 +48,7 @@ func (l *Lab) metricsFlag(address string) []string {
 
 func xdsServerMetrics(i int) string { return netns.HostPort("127.0.0.1", 9480+i) }
 
-// metricsBeside is the address for figures of whoever has this one for its health: agents share network namespaces.
+// metricsBeside returns the metrics address of the program with this health address: agents share network namespaces.
 func metricsBeside(health string) string {
 	address, port, err := net.SplitHostPort(health)
 	if err != nil {

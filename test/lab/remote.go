@@ -10,7 +10,8 @@ import (
 
 // StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and
 // waits until it is ready.
-func (l *Lab) StartSiteAPIServer(ctx context.Context, site *netns.Site, name string, names ...string) (*kube.SiteAPIServer, error) {
+func (l *Lab) StartSiteAPIServer(ctx context.Context, site *netns.Site, name string,
+	names ...string) (*kube.SiteAPIServer, error) {
 	return kube.StartSiteAPIServer(ctx, l.Workspace, site, l.options.certificatesEnd(), name, names...)
 }
 
@@ -36,7 +37,8 @@ func (l *Lab) LoseGateway(ctx context.Context, i int) (back func(context.Context
 	back = func(ctx context.Context) error {
 		return l.Network.Management.IP(ctx, "neighbour", "delete", address, "dev", "mgmt")
 	}
-	return back, l.Network.Management.IP(ctx, "neighbour", "replace", address, "lladdr", "02:00:00:00:00:fe", "dev", "mgmt", "nud", "permanent")
+	return back, l.Network.Management.IP(ctx, "neighbour", "replace", address, "lladdr", "02:00:00:00:00:fe", "dev",
+		"mgmt", "nud", "permanent")
 }
 
 // Restart starts a process again that has ended.

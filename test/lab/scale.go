@@ -58,8 +58,8 @@ func (l *Lab) createGatewaySet(ctx context.Context) error {
 	return l.countGateways(ctx, l.options.Gateways)
 }
 
-// AskForGateways says how many gateways there are to be, as kubectl scale does, and does nothing else: that the Pods come or go is
-// for AddGateway and RemoveGateway.
+// AskForGateways says how many gateways there are to be, as kubectl scale does, and does nothing else: that the Pods
+// come or go is for AddGateway and RemoveGateway.
 func (l *Lab) AskForGateways(ctx context.Context, replicas int) error {
 	return l.changeGatewaySet(ctx, func(set *appsv1.StatefulSet) error {
 		set.Spec.Replicas = ptr.To(int32(replicas))
@@ -87,8 +87,8 @@ func (l *Lab) changeGatewaySet(ctx context.Context, change func(*appsv1.Stateful
 	return nil
 }
 
-// AddGateway scales the gateways up by one, and returns when the new one calls itself ready: from then on clients and edges find
-// it by the names that all gateways have. Nobody else may use the lab's gateways meanwhile.
+// AddGateway scales the gateways up by one, and returns when the new one calls itself ready: from then on clients and
+// edges find it by the names that all gateways have. No other test may use the lab's gateways meanwhile.
 func (l *Lab) AddGateway(ctx context.Context) error {
 	i := len(l.Gateways)
 	if err := l.AskForGateways(ctx, i+1); err != nil {
@@ -107,8 +107,8 @@ func (l *Lab) AddGateway(ctx context.Context) error {
 	return l.Network.NameGateway(i)
 }
 
-// StartUninvitedGateway starts one more gateway that the StatefulSet does not ask for, with the same credential as the others, and doesn't
-// wait for it: RemoveGateway ends it.
+// StartUninvitedGateway starts one more gateway that the StatefulSet does not ask for, with the same credential as the
+// others, and doesn't wait for it: RemoveGateway ends it.
 func (l *Lab) StartUninvitedGateway(ctx context.Context) error {
 	i := len(l.Gateways)
 	if err := l.Network.AddGateway(ctx, i); err != nil {
@@ -123,8 +123,8 @@ func (l *Lab) StartUninvitedGateway(ctx context.Context) error {
 	return err
 }
 
-// RemoveGateway scales the gateways down by one, the last. As with a Pod, nobody new is led to it from then on, it is asked to end, and
-// has the patience to; then it is gone. Nobody else may use the lab's gateways meanwhile.
+// RemoveGateway scales the gateways down by one, the last. As with a Pod, no new client is led to it, it gets
+// SIGTERM and may take as long as patience; then it is gone. No other test may use the lab's gateways meanwhile.
 func (l *Lab) RemoveGateway(ctx context.Context, patience time.Duration) error {
 	last := len(l.Gateways) - 1
 	if err := l.AskForGateways(ctx, last); err != nil {
@@ -138,8 +138,8 @@ func (l *Lab) RemoveGateway(ctx context.Context, patience time.Duration) error {
 	return l.countGateways(ctx, last)
 }
 
-// ReplaceGateway ends a gateway and starts it again as another Pod of the same name, which is what a rollout does with one after the
-// other. It returns when the new one is ready and led to.
+// ReplaceGateway ends a gateway and starts it again as another Pod of the same name, which is what a rollout does with
+// one after the other. It returns when the new one is ready and led to.
 func (l *Lab) ReplaceGateway(ctx context.Context, i int, patience time.Duration) error {
 	if err := l.endGateway(ctx, i, patience); err != nil {
 		return err

@@ -18,8 +18,8 @@ const SecondPublicName = "gateway.second.test"
 // secondGateways is the number of the second installation's first gateway in the workload network.
 const secondGateways = 5
 
-// NewSecond is New for a second installation: it has a management network of its own, and gateways of its own on the same
-// workload network. The machines are the same. It must be closed before the first one.
+// NewSecond is New for a second installation: it has a management network of its own, and gateways of its own on the
+// same workload network. The machines are the same. It must be closed before the first one.
 func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 	second, err := build(ctx, options, l)
 	if err != nil {
@@ -60,7 +60,8 @@ func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error)
 		return second.Network.Management.DialContext(context.Background(), "tcp", second.Management.Endpoint.String())
 	})
 	kubeconfig, err := kube.Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
-		clientcmdapi.AuthInfo{ClientCertificateData: second.Management.Admin.CertPEM, ClientKeyData: second.Management.Admin.KeyPEM})
+		clientcmdapi.AuthInfo{ClientCertificateData: second.Management.Admin.CertPEM,
+			ClientKeyData: second.Management.Admin.KeyPEM})
 	file := l.File("second.kubeconfig")
 	return file, kube.WriteKubeconfig(file, kubeconfig, err)
 }

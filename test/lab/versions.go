@@ -8,10 +8,12 @@ import (
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
-// UsePrograms has everything of ours that is started from now on come from another folder, such as that of another version.
+// UsePrograms has everything of ours that is started from now on come from another folder, such as that of another
+// version.
 func (l *Lab) UsePrograms(folder string) { l.Parts.Fairlead = folder }
 
-// known notes the arguments of a process, and returns those that its program knows, which may be of a version that lacks some flags.
+// known notes the arguments of a process, and returns those that its program knows, which may be of a version that
+// lacks some flags.
 func (l *Lab) known(ctx context.Context, name, program string, args []string) ([]string, error) {
 	l.mu.Lock()
 	l.arguments[name] = args

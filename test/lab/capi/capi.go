@@ -107,7 +107,8 @@ func (p *Provider) startManager(ctx context.Context, m manager) (*proc.Process, 
 // runManager starts a manager as a process of some name, and waits until it is ready. Its webhooks are not installed.
 func (p *Provider) runManager(ctx context.Context, name string, m manager) (*proc.Process, error) {
 	dir := p.Workspace.File(name)
-	pair, err := p.Webhooks.Issue(pki.LeafSpec{CommonName: "capi-webhook", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := p.Webhooks.Issue(pki.LeafSpec{CommonName: "capi-webhook", Names: []string{"127.0.0.1"},
+		Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
 		return nil, err
 	}
@@ -119,9 +120,11 @@ func (p *Provider) runManager(ctx context.Context, name string, m manager) (*pro
 		return nil, err
 	}
 	process, err := proc.Start(proc.Spec{
-		Name: name, Namespace: p.Management.Namespace, Program: p.Workspace.Parts.RealPath(m.name), Log: p.Workspace.LogFile(name),
+		Name: name, Namespace: p.Management.Namespace, Program: p.Workspace.Parts.RealPath(m.name),
+		Log: p.Workspace.LogFile(name),
 		Args: append([]string{
-			"--webhook-port=" + strconv.Itoa(m.webhook), "--webhook-cert-dir=" + dir, "--health-addr=" + netns.HostPort("127.0.0.1", m.health),
+			"--webhook-port=" + strconv.Itoa(m.webhook), "--webhook-cert-dir=" + dir,
+			"--health-addr=" + netns.HostPort("127.0.0.1", m.health),
 			"--diagnostics-address=0", "--v=2", "--kubeconfig=" + filepath.Join(dir, "kubeconfig"),
 		}, m.flags...),
 	})
@@ -129,8 +132,10 @@ func (p *Provider) runManager(ctx context.Context, name string, m manager) (*pro
 		return nil, err
 	}
 	p.Workspace.OnClose(func(context.Context) { process.Kill() })
-	probe := &http.Client{Transport: &http.Transport{DialContext: p.Management.Namespace.DialContext, DisableKeepAlives: true}}
-	return process, process.WaitReady(ctx, proc.StartTimeout, proc.Answers200(probe, "http://"+netns.HostPort("127.0.0.1", m.health)+"/readyz"))
+	probe := &http.Client{Transport: &http.Transport{DialContext: p.Management.Namespace.DialContext,
+		DisableKeepAlives: true}}
+	return process, process.WaitReady(ctx, proc.StartTimeout,
+		proc.Answers200(probe, "http://"+netns.HostPort("127.0.0.1", m.health)+"/readyz"))
 }
 
 // StartManager starts Cluster API's core manager for the Clusters of one namespace of a lean lab, which has none of its
@@ -165,7 +170,7 @@ func (p *Provider) crds(m manager) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the versions of %s: %w", crd.GetName(), err)
 		}
-		if len(versions) > 1 && !p.Lean { // without a manager nobody converts, and the apiserver would ask for ever
+		if len(versions) > 1 && !p.Lean { // without a manager there is no conversion, and the apiserver would retry for ever
 			crd.Object["spec"].(map[string]any)["conversion"] = conversion
 		}
 	}
@@ -174,7 +179,8 @@ func (p *Provider) crds(m manager) ([]*unstructured.Unstructured, error) {
 
 // webhooks reads the webhook configurations and points them at the manager, which has no Service here.
 func (p *Provider) webhooks(m manager) ([]*unstructured.Unstructured, error) {
-	configurations, err := kube.ReadObjects(filepath.Join(p.Workspace.Parts.RealPath(m.config), "webhook", "manifests.yaml"))
+	configurations, err := kube.ReadObjects(filepath.Join(p.Workspace.Parts.RealPath(m.config), "webhook",
+		"manifests.yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -226,8 +232,10 @@ func kustomizeLabels(file string) (map[string]string, error) {
 // kubeadmManagers are those of Cluster API's kubeadm providers. They look at their objects again more often than by
 // default: a test has no ten minutes.
 var kubeadmManagers = []manager{
-	{name: "capi-bootstrap", config: "capi-bootstrap-config", webhook: 9445, health: 9441, flags: []string{"--sync-period=30s"}},
-	{name: "capi-control-plane", config: "capi-control-plane-config", webhook: 9446, health: 9442, flags: []string{"--sync-period=30s"}},
+	{name: "capi-bootstrap", config: "capi-bootstrap-config", webhook: 9445, health: 9441,
+		flags: []string{"--sync-period=30s"}},
+	{name: "capi-control-plane", config: "capi-control-plane-config", webhook: 9446, health: 9442,
+		flags: []string{"--sync-period=30s"}},
 }
 
 // managers are those that run, the core manager first.

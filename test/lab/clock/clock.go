@@ -54,7 +54,7 @@ func NewClocks(ctx context.Context) (*Clocks, error) {
 	for _, name := range []string{"controller", "xds-server", "gateway-agent", "edge-agent"} {
 		build = append(build, "./cmd/"+name)
 	}
-	cmd := exec.CommandContext(ctx, "nice", build...) // whoever waits for it has time
+	cmd := exec.CommandContext(ctx, "nice", build...) // the build may take minutes
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building programs with wrong clocks: %w\n%s", err, out)
@@ -63,7 +63,8 @@ func NewClocks(ctx context.Context) (*Clocks, error) {
 	if err := os.WriteFile(source, skewLibrary, 0o644); err != nil {
 		return nil, fmt.Errorf("writing the library of wrong clocks: %w", err)
 	}
-	if out, err := exec.CommandContext(ctx, "cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", c.library, source, "-ldl").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", c.library, source,
+		"-ldl").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the library of wrong clocks: %w\n%s", err, out)
 	}
 	return c, nil
@@ -86,14 +87,16 @@ func (c *Clocks) writeOverlay(ctx context.Context) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("changing %s: time.Now does not begin as it did", original)
 	}
-	changed, added, overlay := filepath.Join(c.programs, "time.go.txt"), filepath.Join(c.programs, "skew.go.txt"), filepath.Join(c.programs, "overlay.json")
+	changed, added, overlay := filepath.Join(c.programs, "time.go.txt"), filepath.Join(c.programs,
+		"skew.go.txt"), filepath.Join(c.programs, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {
 		original: changed, filepath.Join(filepath.Dir(original), "lab_skew.go"): added,
 	}})
 	if err != nil {
 		return "", fmt.Errorf("writing overlay: %w", err)
 	}
-	for file, content := range map[string][]byte{changed: []byte(head + "\nfunc Now() Time {\n" + skewed + body), added: skewSource, overlay: replace} {
+	for file, content := range map[string][]byte{changed: []byte(head + "\nfunc Now() Time {\n" + skewed + body),
+		added: skewSource, overlay: replace} {
 		if err := os.WriteFile(file, content, 0o644); err != nil {
 			return "", fmt.Errorf("writing overlay: %w", err)
 		}

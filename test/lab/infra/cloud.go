@@ -85,7 +85,8 @@ func (c *Cloud) Machines(cluster types.NamespacedName) []*Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []*Machine
-	for _, key := range slices.SortedFunc(maps.Keys(c.machines), func(a, b types.NamespacedName) int { return compare(a, b) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(c.machines),
+		func(a, b types.NamespacedName) int { return compare(a, b) }) {
 		if c.machines[key].Cluster == cluster {
 			all = append(all, c.machines[key])
 		}
@@ -99,7 +100,8 @@ func (c *Cloud) create(ctx context.Context, spec machineSpec) (*Machine, error) 
 	if err != nil {
 		return nil, fmt.Errorf("making machine %s: %w", spec.host, err)
 	}
-	m := &Machine{Site: site, Name: spec.host, Cluster: spec.cluster, Dir: c.workspace.File("machines", spec.host), serves: spec.controlPlane}
+	m := &Machine{Site: site, Name: spec.host, Cluster: spec.cluster, Dir: c.workspace.File("machines", spec.host),
+		serves: spec.controlPlane}
 	// As every machine has one: kubeadm takes its address from it. It leads nowhere.
 	if err := site.IP(ctx, "route", "add", "default", "via", netns.WorkloadAddress.String()); err != nil {
 		return nil, err
@@ -135,14 +137,16 @@ func (c *Cloud) install(ctx context.Context, m *Machine, spec machineSpec) error
 	if err := os.WriteFile(userData, spec.userData, 0o600); err != nil {
 		return fmt.Errorf("making machine %s: %w", m.Name, err)
 	}
-	args := []string{"run", "--dir=" + m.Dir, "--hostname=" + m.Name, "--address=" + m.Address.String(), "--user-data=" + userData, "--provider-id=" + providerID(spec.key)}
+	args := []string{"run", "--dir=" + m.Dir, "--hostname=" + m.Name, "--address=" + m.Address.String(),
+		"--user-data=" + userData, "--provider-id=" + providerID(spec.key)}
 	image, err := c.machineImage(ctx, spec.version)
 	if err != nil {
 		return err
 	}
 	m.process, err = proc.Start(proc.Spec{
-		Name: "machine-" + m.Name, Namespace: m.Namespace, Program: c.workspace.Parts.RealPath("machine"), Args: append(args, image...),
-		Log: c.workspace.LogFile("machine-" + m.Name),
+		Name: "machine-" + m.Name, Namespace: m.Namespace, Program: c.workspace.Parts.RealPath("machine"),
+		Args: append(args, image...),
+		Log:  c.workspace.LogFile("machine-" + m.Name),
 	})
 	return err
 }
@@ -166,7 +170,7 @@ func (c *Cloud) remove(ctx context.Context, key types.NamespacedName) {
 	_ = os.RemoveAll(m.Dir)
 }
 
-// Destroy ends a machine as the loss of its power does: nobody is told.
+// Destroy ends a machine as the loss of its power does, without an orderly shutdown.
 func (m *Machine) Destroy(ctx context.Context) {
 	_ = m.Unplug(ctx)
 	for _, pid := range netns.NamespacePIDs(ctx, m.Namespace.Name) {

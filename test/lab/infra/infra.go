@@ -97,7 +97,8 @@ func (i *infrastructure) reconcile(ctx context.Context) error {
 }
 
 // with runs a function on an object that belongs to a Cluster which is not paused.
-func (i *infrastructure) with(ctx context.Context, object *unstructured.Unstructured, one func(context.Context, *clusterv1.Cluster, *unstructured.Unstructured) error) error {
+func (i *infrastructure) with(ctx context.Context, object *unstructured.Unstructured,
+	one func(context.Context, *clusterv1.Cluster, *unstructured.Unstructured) error) error {
 	name := object.GetLabels()[clusterv1.ClusterNameLabel]
 	if name == "" {
 		return nil // Cluster API hasn't taken it over yet
@@ -115,14 +116,17 @@ func (i *infrastructure) with(ctx context.Context, object *unstructured.Unstruct
 
 // ownedBy says whether an object has an owner of one of the kinds.
 func ownedBy(object *unstructured.Unstructured, kinds ...string) bool {
-	return slices.ContainsFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return slices.Contains(kinds, o.Kind) })
+	return slices.ContainsFunc(object.GetOwnerReferences(),
+		func(o metav1.OwnerReference) bool { return slices.Contains(kinds, o.Kind) })
 }
 
-func (i *infrastructure) reconcileCluster(ctx context.Context, cluster *clusterv1.Cluster, object *unstructured.Unstructured) error {
+func (i *infrastructure) reconcileCluster(ctx context.Context, cluster *clusterv1.Cluster,
+	object *unstructured.Unstructured) error {
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil // the endpoint stays: addresses cost nothing here
 	}
-	if _, manual := object.GetAnnotations()[clusterv1.ManagedByAnnotation]; manual || cluster.Spec.ControlPlaneRef.Kind != "KubeadmControlPlane" {
+	if _, manual := object.GetAnnotations()[clusterv1.ManagedByAnnotation]; manual ||
+		cluster.Spec.ControlPlaneRef.Kind != "KubeadmControlPlane" {
 		return nil // the lab itself plays its provider: see CreateCluster
 	}
 	endpoint, err := i.cloud.Endpoint(ctx, client.ObjectKeyFromObject(cluster))
@@ -137,7 +141,8 @@ func (i *infrastructure) reconcileCluster(ctx context.Context, cluster *clusterv
 	}, map[string]any{"initialization": map[string]any{"provisioned": true}})
 }
 
-func (i *infrastructure) reconcileMachine(ctx context.Context, cluster *clusterv1.Cluster, object *unstructured.Unstructured) error {
+func (i *infrastructure) reconcileMachine(ctx context.Context, cluster *clusterv1.Cluster,
+	object *unstructured.Unstructured) error {
 	key := client.ObjectKeyFromObject(object)
 	if !object.GetDeletionTimestamp().IsZero() {
 		i.cloud.remove(ctx, key)
@@ -160,7 +165,8 @@ func (i *infrastructure) reconcileMachine(ctx context.Context, cluster *clusterv
 
 // machine finds the machine of a LabMachine, or makes it as soon as its bootstrap data is there. A machine that once
 // ran and is gone is not made again: nil.
-func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster, object *unstructured.Unstructured) (*Machine, error) {
+func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster,
+	object *unstructured.Unstructured) (*Machine, error) {
 	key := client.ObjectKeyFromObject(object)
 	if machine := i.cloud.machine(key); machine != nil {
 		return machine, nil
@@ -168,22 +174,25 @@ func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster
 	if id, _, _ := unstructured.NestedString(object.Object, "spec", "providerID"); id != "" {
 		return nil, nil
 	}
-	owner := slices.IndexFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Kind == "Machine" })
+	owner := slices.IndexFunc(object.GetOwnerReferences(),
+		func(o metav1.OwnerReference) bool { return o.Kind == "Machine" })
 	if owner < 0 {
 		return nil, nil
 	}
 	machine := &clusterv1.Machine{}
-	if err := i.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: object.GetOwnerReferences()[owner].Name}, machine); err != nil {
+	if err := i.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace,
+		Name: object.GetOwnerReferences()[owner].Name}, machine); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	if machine.Spec.Bootstrap.DataSecretName == nil {
 		return nil, nil
 	}
 	secret := &corev1.Secret{}
-	if err := i.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: *machine.Spec.Bootstrap.DataSecretName}, secret); err != nil {
+	if err := i.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace,
+		Name: *machine.Spec.Bootstrap.DataSecretName}, secret); err != nil {
 		return nil, fmt.Errorf("reading bootstrap data: %w", err)
 	}
-	// Before anything runs: whoever deletes the object from now on must wait for the machine's end.
+	// Before anything runs: a deletion of the object has to wait for the end of the machine.
 	err := i.write(ctx, object, func(o *unstructured.Unstructured) error {
 		controllerutil.AddFinalizer(o, labFinalizer)
 		return nil
@@ -194,12 +203,14 @@ func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster
 	_, controlPlane := machine.Labels[clusterv1.MachineControlPlaneLabel]
 	i.log.Info("starting machine", "machine", machine.Name)
 	return i.cloud.create(ctx, machineSpec{
-		key: key, cluster: client.ObjectKeyFromObject(cluster), host: machine.Name, userData: secret.Data["value"], version: machine.Spec.Version, controlPlane: controlPlane,
+		key: key, cluster: client.ObjectKeyFromObject(cluster), host: machine.Name, userData: secret.Data["value"],
+		version: machine.Spec.Version, controlPlane: controlPlane,
 	})
 }
 
 // write changes an object and its status, if they are to change.
-func (i *infrastructure) write(ctx context.Context, object *unstructured.Unstructured, change func(*unstructured.Unstructured) error, status map[string]any) error {
+func (i *infrastructure) write(ctx context.Context, object *unstructured.Unstructured,
+	change func(*unstructured.Unstructured) error, status map[string]any) error {
 	before := object.DeepCopy()
 	if err := change(object); err != nil {
 		return err

@@ -37,7 +37,8 @@ const (
 
 // kubeadmNames are the names that kubeadm puts into every serving certificate.
 var kubeadmNames = []string{
-	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", "10.96.0.1", "127.0.0.1",
+	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost",
+	"10.96.0.1", "127.0.0.1",
 }
 
 // APIServer is a real kube-apiserver.
@@ -80,7 +81,8 @@ func StartEtcd(ctx context.Context, w *workspace.Workspace, namespace *netns.Nam
 		return nil, err
 	}
 	w.OnClose(func(context.Context) { etcd.Kill() })
-	return etcd, etcd.WaitReady(ctx, proc.StartTimeout, proc.Answers200(&http.Client{Transport: &http.Transport{DialContext: namespace.DialContext}}, etcdURL+"/readyz"))
+	return etcd, etcd.WaitReady(ctx, proc.StartTimeout,
+		proc.Answers200(&http.Client{Transport: &http.Transport{DialContext: namespace.DialContext}}, etcdURL+"/readyz"))
 }
 
 // StartAPIServer starts a kube-apiserver with a PKI of its own, and waits until it is ready.
@@ -114,7 +116,8 @@ func apiServerFlags(dir string) []string {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	return []string{
 		"--etcd-servers=" + etcdURL,
-		"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"), "--client-ca-file=" + file("ca.crt"),
+		"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"),
+		"--client-ca-file=" + file("ca.crt"),
 		"--service-account-key-file=" + file("sa.crt"), "--service-account-signing-key-file=" + file("sa.key"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=" + serviceRange,
 		"--authorization-mode=Node,RBAC", "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
@@ -128,12 +131,14 @@ func (a *APIServer) writePKI(dir string, names []string, notAfter time.Time) (er
 		return err
 	}
 	all := append(append([]string{a.Endpoint.Addr().String()}, kubeadmNames...), names...)
-	serving, err := a.CA.Issue(pki.LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth, NotAfter: notAfter})
+	serving, err := a.CA.Issue(pki.LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth,
+		NotAfter: notAfter})
 	if err != nil {
 		return err
 	}
 	a.Admin, err = a.CA.Issue(pki.LeafSpec{
-		CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth, NotAfter: notAfter,
+		CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth,
+		NotAfter: notAfter,
 	})
 	if err != nil {
 		return err
@@ -153,7 +158,8 @@ func (a *APIServer) connect() error {
 		TLSClientConfig: rest.TLSClientConfig{CAData: a.CA.CertPEM, CertData: a.Admin.CertPEM, KeyData: a.Admin.KeyPEM},
 	}
 	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), corev1.AddToScheme(known), rbacv1.AddToScheme(known), clusterv1.AddToScheme(known),
+	if err := errors.Join(scheme.AddToScheme(known), corev1.AddToScheme(known), rbacv1.AddToScheme(known),
+		clusterv1.AddToScheme(known),
 		v1alpha1.AddToScheme(known)); err != nil {
 		return fmt.Errorf("making a client of %s: %w", a.Name, err)
 	}

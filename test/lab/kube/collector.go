@@ -22,11 +22,14 @@ func StartCollector(ctx context.Context, w *workspace.Workspace, management *API
 		return nil, err
 	}
 	process, err := proc.Start(proc.Spec{
-		Name: "kube-controller-manager", Namespace: management.Namespace, Program: w.Parts.RealPath("kube-controller-manager"),
-		Log: w.LogFile("kube-controller-manager"),
+		Name: "kube-controller-manager", Namespace: management.Namespace,
+		Program: w.Parts.RealPath("kube-controller-manager"),
+		Log:     w.LogFile("kube-controller-manager"),
 		Args: []string{
-			"--kubeconfig=" + file, "--authentication-kubeconfig=" + file, "--authorization-kubeconfig=" + file, "--leader-elect=false",
-			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller", "--bind-address=127.0.0.1",
+			"--kubeconfig=" + file, "--authentication-kubeconfig=" + file, "--authorization-kubeconfig=" + file,
+			"--leader-elect=false",
+			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller",
+			"--bind-address=127.0.0.1",
 			"--cert-dir=" + filepath.Join(w.Dir, "kube-controller-manager"),
 		},
 	})
@@ -34,6 +37,8 @@ func StartCollector(ctx context.Context, w *workspace.Workspace, management *API
 		return nil, fmt.Errorf("starting the garbage collector: %w", err)
 	}
 	w.OnClose(func(context.Context) { process.Kill() })
-	probe := &http.Client{Transport: &http.Transport{DialContext: management.Namespace.DialContext, TLSClientConfig: proc.Insecure()}}
-	return process, process.WaitReady(ctx, proc.StartTimeout, proc.Answers200(probe, "https://"+collectorHealth+"/healthz"))
+	probe := &http.Client{Transport: &http.Transport{DialContext: management.Namespace.DialContext,
+		TLSClientConfig: proc.Insecure()}}
+	return process, process.WaitReady(ctx, proc.StartTimeout,
+		proc.Answers200(probe, "https://"+collectorHealth+"/healthz"))
 }

@@ -26,7 +26,8 @@ func Kubeconfig(cluster, server string, caPEM []byte, user clientcmdapi.AuthInfo
 
 // AdminKubeconfig is the administrator's kubeconfig for an apiserver, with the server that it has in its own network.
 func (a *APIServer) AdminKubeconfig(entry string) ([]byte, error) {
-	return Kubeconfig(entry, a.URL(), a.CA.CertPEM, clientcmdapi.AuthInfo{ClientCertificateData: a.Admin.CertPEM, ClientKeyData: a.Admin.KeyPEM})
+	return Kubeconfig(entry, a.URL(), a.CA.CertPEM,
+		clientcmdapi.AuthInfo{ClientCertificateData: a.Admin.CertPEM, ClientKeyData: a.Admin.KeyPEM})
 }
 
 // WriteKubeconfig writes a kubeconfig that a process reads.

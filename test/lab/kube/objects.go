@@ -63,7 +63,7 @@ func (a *APIServer) CreateAll(ctx context.Context, objects []*unstructured.Unstr
 	return group.Wait()
 }
 
-// fieldOwner is who applies manifests, as kubectl would.
+// fieldOwner applies manifests, as kubectl would.
 const fieldOwner = client.FieldOwner("user")
 
 // Apply applies manifests as kubectl apply --server-side does.
@@ -73,7 +73,8 @@ func (a *APIServer) Apply(ctx context.Context, manifests []byte) error {
 		return err
 	}
 	for _, object := range objects {
-		if err := a.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
+		if err := a.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner,
+			client.ForceOwnership); err != nil {
 			return fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}

@@ -109,7 +109,7 @@ func (n *Namespace) Addresses(name string) []netip.Addr {
 }
 
 // writeHosts writes the file in place: it is mounted into processes, so a new one would not be seen. One write makes it
-// shorter or longer at once, so that nobody reads an empty one.
+// shorter or longer at once, so that no process reads an empty one.
 func (n *Namespace) writeHosts() error {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(n.hosts)) {
@@ -201,7 +201,8 @@ func (n *Namespace) resolve(address string) ([]string, error) {
 		found = append(found, net.JoinHostPort(one.String(), port))
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("resolving %s in %s: %w", host, n.Name, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true})
+		return nil, fmt.Errorf("resolving %s in %s: %w", host, n.Name,
+			&net.DNSError{Err: "no such host", Name: host, IsNotFound: true})
 	}
 	return found, nil
 }

@@ -18,14 +18,14 @@ const (
 	peerSuffix = ".gateway-peers.fairlead-system.svc"
 	// PublicName is the gateways' name in the workload network.
 	PublicName = "gateway.public.test"
-	// XdsServerName is the xds-servers' name in the management and the gateway networks.
-	XdsServerName = "xds.mgmt.test"
+	// XDSServerName is the xds-servers' name in the management and the gateway networks.
+	XDSServerName = "xds.mgmt.test"
 
 	// PublicPort, APIServerPort and ConnectPort are those of the gateway's three listeners.
 	PublicPort    = 443
 	APIServerPort = 6443
 	ConnectPort   = 3128
-	XdsPort       = 18000
+	XDSPort       = 18000
 
 	// gatewayInside is a gateway's leg in the management network, gatewayPublic that in the workload network.
 	gatewayInside = "mgmt0"
@@ -80,11 +80,13 @@ func NewNetwork(ctx context.Context, name string, gateways int) (*Network, error
 }
 
 func (n *Network) build(ctx context.Context, gateways int) (err error) {
-	if n.Management, err = n.addSwitch(ctx, "management", "mgmt", netip.PrefixFrom(ManagementAddress, managementPrefix.Bits())); err != nil {
+	if n.Management, err = n.addSwitch(ctx, "management", "mgmt",
+		netip.PrefixFrom(ManagementAddress, managementPrefix.Bits())); err != nil {
 		return err
 	}
 	if n.Workload == nil { // it has none to share with another network
-		if n.Workload, err = n.addSwitch(ctx, "workload", "work", netip.PrefixFrom(WorkloadAddress, WorkloadPrefix.Bits())); err != nil {
+		if n.Workload, err = n.addSwitch(ctx, "workload", "work",
+			netip.PrefixFrom(WorkloadAddress, WorkloadPrefix.Bits())); err != nil {
 			return err
 		}
 	}
@@ -136,11 +138,13 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 	}
 	n.Gateways, n.peers = append(n.Gateways, gateway), append(n.peers, dns)
 	inside, public := InsideAddress(i), n.PublicAddress(i)
-	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management, "mgmt", "gw" + strconv.Itoa(i)}); err != nil {
+	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management,
+		"mgmt", "gw" + strconv.Itoa(i)}); err != nil {
 		return err
 	}
 	port := "gw" + strconv.Itoa(n.firstGateway+i)
-	if err := plug(ctx, cable{gateway, gatewayPublic, netip.PrefixFrom(public, WorkloadPrefix.Bits()), n.Workload, "work", port}); err != nil {
+	if err := plug(ctx, cable{gateway, gatewayPublic, netip.PrefixFrom(public, WorkloadPrefix.Bits()), n.Workload,
+		"work", port}); err != nil {
 		return err
 	}
 	return closeBackDoors(ctx, gateway)
@@ -196,7 +200,8 @@ type cable struct {
 }
 
 func plug(ctx context.Context, c cable) error {
-	if err := ip(ctx, "link", "add", "name", c.device, "netns", c.of.Name, "type", "veth", "peer", "name", c.port, "netns", c.at.Name); err != nil {
+	if err := ip(ctx, "link", "add", "name", c.device, "netns", c.of.Name, "type", "veth", "peer", "name", c.port,
+		"netns", c.at.Name); err != nil {
 		return err
 	}
 	if err := c.at.IP(ctx, "link", "set", c.port, "master", c.bridge, "up"); err != nil {
@@ -241,7 +246,7 @@ func (n *Network) AddXDSServer(ctx context.Context, i int) (netip.Addr, error) {
 	}
 	n.xdsServers = append(n.xdsServers, address)
 	for _, in := range append([]*Namespace{n.Management}, n.Gateways...) {
-		if err := in.SetHost(XdsServerName, n.xdsServers...); err != nil {
+		if err := in.SetHost(XDSServerName, n.xdsServers...); err != nil {
 			return address, err
 		}
 	}
@@ -276,7 +281,7 @@ func (n *Network) AddGateway(ctx context.Context, i int) error {
 	if err := n.connectGateway(ctx, i, gateway); err != nil {
 		return err
 	}
-	if err := gateway.SetHost(XdsServerName, n.xdsServers...); err != nil {
+	if err := gateway.SetHost(XDSServerName, n.xdsServers...); err != nil {
 		return err
 	}
 	n.namePeers()
@@ -320,7 +325,8 @@ func GatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
 
 // NewBeside makes the networks of a second installation. It shares the workload network of the first one, in which its
 // gateways have another name and other addresses.
-func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstGateway, gateways int) (*Network, error) {
+func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstGateway, gateways int) (*Network,
+	error) {
 	second := &Network{name: name, Workload: n.Workload, PublicName: publicName, firstGateway: firstGateway}
 	if err := second.build(ctx, gateways); err != nil {
 		second.Close(context.WithoutCancel(ctx))
@@ -342,7 +348,7 @@ func (n *Network) ConnectDirectly(ctx context.Context) error {
 	})
 }
 
-// CutDirect makes that leg lose every packet: nobody is told.
+// CutDirect makes that leg lose every packet, without an error.
 func (n *Network) CutDirect(ctx context.Context) error {
 	return n.Management.IP(ctx, "link", "set", directDevice, "down")
 }

@@ -38,7 +38,7 @@ func testNetwork(t *testing.T) *Network {
 	return network
 }
 
-// greet listens in a namespace and sends one word to everybody who connects.
+// greet listens in a namespace and sends one word to each client.
 func greet(t *testing.T, namespace *Namespace, address string) {
 	t.Helper()
 	listener, err := namespace.Listen(t.Context(), address)
@@ -78,19 +78,23 @@ func dial(t *testing.T, from *Namespace, address string) error {
 
 func TestTheGatewayIsTheOnlyThingBothNetworksReach(t *testing.T) {
 	n := testNetwork(t)
-	inside, public := net.JoinHostPort(InsideAddress(0).String(), "6443"), net.JoinHostPort(PublicAddress(0).String(), "443")
-	management, workload := net.JoinHostPort(ManagementAddress.String(), "6443"), net.JoinHostPort(WorkloadAddress.String(), "6443")
+	inside, public := net.JoinHostPort(InsideAddress(0).String(), "6443"), net.JoinHostPort(PublicAddress(0).String(),
+		"443")
+	management, workload := net.JoinHostPort(ManagementAddress.String(),
+		"6443"), net.JoinHostPort(WorkloadAddress.String(), "6443")
 	greet(t, n.Gateways[0], inside)
 	greet(t, n.Gateways[0], public)
 	greet(t, n.Management, management)
 	greet(t, n.Workload, workload)
 
 	for _, routed := range []bool{false, true} {
-		if routed { // whoever holds a machine there can add a route
-			if err := n.Workload.IP(t.Context(), "route", "add", managementPrefix.String(), "via", PublicAddress(0).String()); err != nil {
+		if routed { // an attacker on a machine there can add a route
+			if err := n.Workload.IP(t.Context(), "route", "add", managementPrefix.String(), "via",
+				PublicAddress(0).String()); err != nil {
 				t.Fatal(err)
 			}
-			if err := n.Management.IP(t.Context(), "route", "add", WorkloadPrefix.String(), "via", InsideAddress(0).String()); err != nil {
+			if err := n.Management.IP(t.Context(), "route", "add", WorkloadPrefix.String(), "via",
+				InsideAddress(0).String()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -102,13 +106,14 @@ func TestTheGatewayIsTheOnlyThingBothNetworksReach(t *testing.T) {
 			"from the workload network the gateway's public leg":       {n.Workload, public, true},
 			"from the workload network the gateway by its name":        {n.Workload, net.JoinHostPort(PublicName, "443"), true},
 			"from the management network the gateway's management leg": {n.Management, inside, true},
-			"from the management network the gateway by its name":      {n.Management, net.JoinHostPort(GatewayName, "6443"), true},
-			"from the workload network the gateway's management leg":   {n.Workload, inside, false},
-			"from the management network the gateway's public leg":     {n.Management, public, false},
-			"from the workload network the management network":         {n.Workload, management, false},
-			"from the management network the workload network":         {n.Management, workload, false},
-			"from the gateway the workload network":                    {n.Gateways[0], workload, true},
-			"from the gateway the management network":                  {n.Gateways[0], management, true},
+			"from the management network the gateway by its name": {n.Management, net.JoinHostPort(GatewayName, "6443"),
+				true},
+			"from the workload network the gateway's management leg": {n.Workload, inside, false},
+			"from the management network the gateway's public leg":   {n.Management, public, false},
+			"from the workload network the management network":       {n.Workload, management, false},
+			"from the management network the workload network":       {n.Management, workload, false},
+			"from the gateway the workload network":                  {n.Gateways[0], workload, true},
+			"from the gateway the management network":                {n.Gateways[0], management, true},
 		}
 		for name, tc := range tests {
 			t.Run(fmt.Sprintf("routes %v, %s", routed, name), func(t *testing.T) {
@@ -127,7 +132,8 @@ func TestProgramsSeeTheHostsOfTheirNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Management.AddHost("late.test", netip.MustParseAddr("10.9.9.9")); err != nil { // while the program may run already
+	if err := n.Management.AddHost("late.test",
+		netip.MustParseAddr("10.9.9.9")); err != nil { // while the program may run already
 		t.Fatal(err)
 	}
 	go func() { _, _ = io.WriteString(stdin, "go\n") }()

@@ -47,15 +47,20 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 	if err != nil {
 		return nil, err
 	}
-	proxy, err := n.addSwitch(ctx, name+"-proxy", "inner", netip.PrefixFrom(AddressAt(secludedPrefix, 1), secludedPrefix.Bits()))
+	proxy, err := n.addSwitch(ctx, name+"-proxy", "inner",
+		netip.PrefixFrom(AddressAt(secludedPrefix, 1), secludedPrefix.Bits()))
 	if err != nil {
 		return nil, err
 	}
 	site := &Site{Namespace: inner, Address: AddressAt(secludedPrefix, 10), Proxy: proxy}
-	if err := proxy.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o644) }); err != nil {
+	if err := proxy.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"),
+			0o644)
+	}); err != nil {
 		return nil, fmt.Errorf("making the proxy of site %s: %w", name, err)
 	}
-	if err := plug(ctx, cable{inner, siteDevice, netip.PrefixFrom(site.Address, secludedPrefix.Bits()), proxy, "inner", "site"}); err != nil {
+	if err := plug(ctx, cable{inner, siteDevice, netip.PrefixFrom(site.Address, secludedPrefix.Bits()), proxy, "inner",
+		"site"}); err != nil {
 		return nil, err
 	}
 	// Packets for anywhere go to the proxy, as in many such networks: it is the proxy that drops them.
@@ -74,7 +79,8 @@ func ProxyAddress() netip.Addr { return AddressAt(secludedPrefix, 1) }
 // plugSite connects a namespace to the workload network.
 func (n *Network) plugSite(ctx context.Context, namespace *Namespace, address netip.Addr) error {
 	port := "site" + strconv.Itoa(int(address.As4()[3]))
-	return plug(ctx, cable{namespace, siteDevice, netip.PrefixFrom(address, WorkloadPrefix.Bits()), n.Workload, "work", port})
+	return plug(ctx, cable{namespace, siteDevice, netip.PrefixFrom(address, WorkloadPrefix.Bits()), n.Workload, "work",
+		port})
 }
 
 // nextSiteAddress is an address of the workload network for one more site.
@@ -85,7 +91,7 @@ func (n *Network) nextSiteAddress() netip.Addr {
 	return AddressAt(WorkloadPrefix, 20+n.sites)
 }
 
-// Unplug takes the site's cable away: packets get lost, nobody is told. Plug puts it back.
+// Unplug takes the site's cable away: packets are lost without an error. Plug puts it back.
 func (s *Site) Unplug(ctx context.Context) error {
 	return s.IP(ctx, "link", "set", siteDevice, "down")
 }
@@ -111,5 +117,6 @@ func (s *Site) AddAddress(ctx context.Context, address netip.Addr) error {
 
 // Lose makes an address swallow every packet of the site from now on, also of connections that are open.
 func (s *Site) Lose(ctx context.Context, address netip.Addr) error {
-	return s.IP(ctx, "neighbour", "replace", address.String(), "lladdr", "02:00:00:00:00:fe", "dev", siteDevice, "nud", "permanent")
+	return s.IP(ctx, "neighbour", "replace", address.String(), "lladdr", "02:00:00:00:00:fe", "dev", siteDevice, "nud",
+		"permanent")
 }

@@ -37,7 +37,8 @@ func testNamespace(t *testing.T) *netns.Namespace {
 
 func TestASupervisedProgramIsStartedAgain(t *testing.T) {
 	workload := testNamespace(t)
-	service, err := Supervise(Spec{Name: "sleeper", Namespace: workload, Program: "sleep", Args: []string{"300"}, Log: filepath.Join(t.TempDir(), "log")})
+	service, err := Supervise(Spec{Name: "sleeper", Namespace: workload, Program: "sleep", Args: []string{"300"},
+		Log: filepath.Join(t.TempDir(), "log")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,8 @@ func TestASupervisedProgramIsStartedAgain(t *testing.T) {
 func TestAFailedStartShowsTheLog(t *testing.T) {
 	workload := testNamespace(t)
 	process, err := Start(Spec{
-		Name: "loser", Namespace: workload, Program: "sh", Args: []string{"-c", "echo the reason >&2; exit 3"}, Log: filepath.Join(t.TempDir(), "log"),
+		Name: "loser", Namespace: workload, Program: "sh", Args: []string{"-c", "echo the reason >&2; exit 3"},
+		Log: filepath.Join(t.TempDir(), "log"),
 	})
 	if err != nil {
 		t.Fatal(err)

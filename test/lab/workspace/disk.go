@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// Disk is a small disk of its own. It should be used by nobody while it is changed.
+// Disk is a small disk. No process should use it while it is changed.
 type Disk struct {
 	Path string
 }
@@ -51,7 +51,7 @@ func (d *Disk) Fill() error {
 // Free gives back the room that Fill took.
 func (d *Disk) Free() error { return os.Remove(filepath.Join(d.Path, filler)) }
 
-// ReadOnly lets nobody write any more, or everybody again.
+// ReadOnly makes the disk read-only, or writable again.
 func (d *Disk) ReadOnly(ctx context.Context, readOnly bool) error {
 	return mount(ctx, "-o", "remount,"+map[bool]string{true: "ro", false: "rw"}[readOnly], d.Path)
 }

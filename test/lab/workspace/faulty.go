@@ -32,7 +32,8 @@ func (w *Workspace) BuildFaulty(ctx context.Context, program, file, text, mistak
 		os.WriteFile(changed, []byte(strings.Replace(string(data), text, mistake, 1)), 0o644)); err != nil {
 		return "", fmt.Errorf("writing overlay: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", filepath.Join(dir, program), "./cmd/"+program)
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", filepath.Join(dir, program),
+		"./cmd/"+program)
 	cmd.Dir = w.Parts.Root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s with a mistake: %w\n%s", program, err, out)

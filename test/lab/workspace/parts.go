@@ -34,7 +34,8 @@ func FindParts() (Parts, error) {
 		return Parts{}, fmt.Errorf("finding our own programs: %w", err)
 	}
 	errs := []error{
-		missing(p.Real, "make tools", "envoy", "etcd", "kube-apiserver", "kubectl", "capi-core", "capi-config", "fake-kubelet"),
+		missing(p.Real, "make tools", "envoy", "etcd", "kube-apiserver", "kubectl", "capi-core", "capi-config",
+			"fake-kubelet"),
 		missing(p.Fairlead, "make build", "controller", "xds-server", "gateway-agent", "edge-agent", "fairlead"),
 	}
 	return p, errors.Join(errs...)
@@ -42,7 +43,8 @@ func FindParts() (Parts, error) {
 
 // FindMachineParts looks for the programs that a lab with machines runs beside the others.
 func (p Parts) FindMachineParts() error {
-	return missing(p.Real, "make tools", "machine", "kubeadm", "kubeadm-next", "kube-apiserver-next", "kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
+	return missing(p.Real, "make tools", "machine", "kubeadm", "kubeadm-next", "kube-apiserver-next",
+		"kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
 		"capi-control-plane", "capi-control-plane-config", "clusterctl")
 }
 
