@@ -120,8 +120,8 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		"a bad extra name":     {replace("- api.example.com", "- api.example.com\n  - 192.0.2.1"), []string{"a.yaml:21:5: spec.extraNames[1]: \"192.0.2.1\": ", "it is an IP address"}},
 		"a field that is none": {replace("extraNames:", "extraName:"), []string{"a.yaml:19:3: spec.extraName: there is no such field"}},
 		"two fields that are none": {
-			replace("extraNames:", "extraName: []\n  apiServer: {adress: a.example.com}\n  extraNames:"),
-			[]string{"a.yaml:19:3: spec.extraName: there is no such field", "a.yaml:20:15: spec.apiServer.adress: there is no such field"},
+			replace("extraNames:", "extraName: []\n  apiServer: {host: a.example.com}\n  extraNames:"),
+			[]string{"a.yaml:19:3: spec.extraName: there is no such field", "a.yaml:20:15: spec.apiServer.host: there is no such field"},
 		},
 		"an alias": {
 			replace("  - api.example.com", "  - &name 192.0.2.1\n  - *name"), []string{"a.yaml:20:5: spec.extraNames[0]", "a.yaml:21:5: spec.extraNames[1]"},

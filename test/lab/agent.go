@@ -58,13 +58,17 @@ func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
 		return nil, err
 	}
 	command := slices.Concat(spec.wrapper, []string{spec.program}, args)
-	service, err := l.supervise(proc.Spec{Name: spec.name, Namespace: spec.namespace, Program: command[0],
-		Args: command[1:], Env: spec.env})
+	service, err := l.supervise(proc.Spec{
+		Name: spec.name, Namespace: spec.namespace, Program: command[0],
+		Args: command[1:], Env: spec.env,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &Agent{Service: service, StateDir: spec.dir, Ready: ready(spec.namespace, spec.health), Health: spec.health,
-		envoy: l.EnvoyPath()}, nil
+	return &Agent{
+		Service: service, StateDir: spec.dir, Ready: ready(spec.namespace, spec.health), Health: spec.health,
+		envoy: l.EnvoyPath(),
+	}, nil
 }
 
 // EnvoyPID is the process id of the agent's Envoy.

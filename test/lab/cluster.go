@@ -39,8 +39,10 @@ type Cluster struct {
 // CreateCluster creates a Cluster and what its providers would create: their own objects, the CA and the kubeconfig
 // Secret. The infrastructure is not provisioned yet: see SetProvisioned.
 func (l *Lab) CreateCluster(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
-	c := &Cluster{NamespacedName: types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name},
-		APIServer: spec.APIServer, Created: time.Now(), mode: spec.Mode, lab: l}
+	c := &Cluster{
+		NamespacedName: types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name},
+		APIServer:      spec.APIServer, Created: time.Now(), mode: spec.Mode, lab: l,
+	}
 	if spec.Labels == nil {
 		spec.Labels = map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}
 	}
@@ -49,8 +51,10 @@ func (l *Lab) CreateCluster(ctx context.Context, spec ClusterSpec) (*Cluster, er
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: spec.Namespace}}
 	controlPlane := c.provider("controlplane.cluster.x-k8s.io", "LabControlPlane")
-	objects := []client.Object{namespace, c.provider("infrastructure.cluster.x-k8s.io", "LabCluster"), controlPlane,
-		c.object(spec.Labels)}
+	objects := []client.Object{
+		namespace, c.provider("infrastructure.cluster.x-k8s.io", "LabCluster"), controlPlane,
+		c.object(spec.Labels),
+	}
 	for _, object := range objects {
 		if err := l.Management.Client.Create(ctx, object); err != nil &&
 			(object != namespace || !apierrors.IsAlreadyExists(err)) {
@@ -90,12 +94,18 @@ func (c *Cluster) object(labels map[string]string) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name, Labels: labels},
 		Spec: clusterv1.ClusterSpec{
-			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: c.APIServer.Endpoint.Addr().String(),
-				Port: int32(c.APIServer.Endpoint.Port())},
-			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io",
-				Kind: "LabCluster", Name: c.Name},
-			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io",
-				Kind: "LabControlPlane", Name: c.Name},
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{
+				Host: c.APIServer.Endpoint.Addr().String(),
+				Port: int32(c.APIServer.Endpoint.Port()),
+			},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: "infrastructure.cluster.x-k8s.io",
+				Kind:     "LabCluster", Name: c.Name,
+			},
+			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: "controlplane.cluster.x-k8s.io",
+				Kind:     "LabControlPlane", Name: c.Name,
+			},
 		},
 	}
 }
@@ -127,8 +137,10 @@ func (c *Cluster) ProviderSecret() (*corev1.Secret, error) {
 
 func (c *Cluster) secret(purpose string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-" + purpose,
-			Labels: map[string]string{clusterv1.ClusterNameLabel: c.Name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: c.Name + "-" + purpose,
+			Labels: map[string]string{clusterv1.ClusterNameLabel: c.Name},
+		},
 		Type: clusterv1.ClusterSecretType,
 		Data: data,
 	}

@@ -183,8 +183,10 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 		args = append(args, "--replica-address="+netns.HostPort(netns.ReplicaName("{i}", l.Network.PublicName),
 			netns.PublicPort))
 	}
-	l.XDSServers[i], err = l.startManaged(ctx, managed{name: name, program: "xds-server", account: xdsServerAccount,
-		health: xdsServerHealth(i), args: args})
+	l.XDSServers[i], err = l.startManaged(ctx, managed{
+		name: name, program: "xds-server", account: xdsServerAccount,
+		health: xdsServerHealth(i), args: args,
+	})
 	return err
 }
 
@@ -239,10 +241,13 @@ func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, er
 
 // accountToken asks for a token of a ServiceAccount of the installation.
 func accountToken(ctx context.Context, a *kube.APIServer, account string,
-	spec authenticationv1.TokenRequestSpec) (string, error) {
+	spec authenticationv1.TokenRequestSpec,
+) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: spec}
-	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: InstallationNamespace,
-		Name: account}}
+	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Namespace: InstallationNamespace,
+		Name:      account,
+	}}
 	if err := a.Client.SubResource("token").Create(ctx, serviceAccount, request); err != nil {
 		return "", fmt.Errorf("asking for a token of %s: %w", account, err)
 	}

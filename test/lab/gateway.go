@@ -34,8 +34,10 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return agentSpec{}, fmt.Errorf("making a folder for %s: %w", name, err)
 	}
-	secret, err := l.waitSecret(ctx, types.NamespacedName{Namespace: InstallationNamespace,
-		Name: v1alpha1.GatewaySecretName}, v1alpha1.BootstrapTokenKey)
+	secret, err := l.waitSecret(ctx, types.NamespacedName{
+		Namespace: InstallationNamespace,
+		Name:      v1alpha1.GatewaySecretName,
+	}, v1alpha1.BootstrapTokenKey)
 	if err != nil {
 		return agentSpec{}, err
 	}

@@ -31,8 +31,10 @@ const (
 // it and a Pod on it: commands in the Pod run on this machine.
 func (l *Lab) StartKubelet(ctx context.Context) error {
 	dir := l.File("kubelet")
-	pair, err := l.SNI.CA.Issue(pki.LeafSpec{CommonName: "system:node:" + node,
-		Names: []string{netns.WorkloadAddress.String()}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := l.SNI.CA.Issue(pki.LeafSpec{
+		CommonName: "system:node:" + node,
+		Names:      []string{netns.WorkloadAddress.String()}, Usage: x509.ExtKeyUsageServerAuth,
+	})
 	if err != nil {
 		return err
 	}

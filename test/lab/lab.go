@@ -164,7 +164,7 @@ func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
 	if l.etcd, err = kube.StartEtcd(ctx, l.Workspace, l.Network.Management); err != nil {
 		return err
 	}
-	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
 		Name: "management", Namespace: l.Network.Management, Address: netns.ManagementAddress, Port: 6443, Etcd: l.etcd,
 		Prefix:   "/management",
 		NotAfter: l.options.certificatesEnd(),
@@ -184,7 +184,7 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		l.SNI, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+		l.SNI, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
 			Name: "workload-sni", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 6443, Etcd: etcd,
 			Prefix: "/sni", Names: l.options.ServingNames,
 			NotAfter: l.options.certificatesEnd(),
@@ -195,7 +195,7 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 		return group.Wait()
 	}
 	group.Go(func() (err error) {
-		l.Connect, err = kube.StartAPIServer(ctx, l.Workspace, kube.ApiServerSpec{
+		l.Connect, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
 			Name: "workload-connect", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 7443, Etcd: etcd,
 			Prefix:   "/connect",
 			NotAfter: l.options.certificatesEnd(),

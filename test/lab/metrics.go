@@ -22,8 +22,10 @@ type Target struct {
 func (l *Lab) Targets(edges ...*Agent) []Target {
 	all := []Target{{Job: "controller", Name: "controller", Namespace: l.Network.Management, Address: controllerMetrics}}
 	for i := range l.XDSServers {
-		all = append(all, Target{Job: "xds-server", Name: xdsServer(i), Namespace: l.Network.Management,
-			Address: xdsServerMetrics(i)})
+		all = append(all, Target{
+			Job: "xds-server", Name: xdsServer(i), Namespace: l.Network.Management,
+			Address: xdsServerMetrics(i),
+		})
 	}
 	for _, g := range l.Gateways {
 		all = append(all, g.target("gateway-agent"))

@@ -11,7 +11,8 @@ import (
 // StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and
 // waits until it is ready.
 func (l *Lab) StartSiteAPIServer(ctx context.Context, site *netns.Site, name string,
-	names ...string) (*kube.SiteAPIServer, error) {
+	names ...string,
+) (*kube.SiteAPIServer, error) {
 	return kube.StartSiteAPIServer(ctx, l.Workspace, site, l.options.certificatesEnd(), name, names...)
 }
 

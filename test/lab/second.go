@@ -60,8 +60,10 @@ func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error)
 		return second.Network.Management.DialContext(context.Background(), "tcp", second.Management.Endpoint.String())
 	})
 	kubeconfig, err := kube.Kubeconfig("second", "https://"+address, second.Management.CA.CertPEM,
-		clientcmdapi.AuthInfo{ClientCertificateData: second.Management.Admin.CertPEM,
-			ClientKeyData: second.Management.Admin.KeyPEM})
+		clientcmdapi.AuthInfo{
+			ClientCertificateData: second.Management.Admin.CertPEM,
+			ClientKeyData:         second.Management.Admin.KeyPEM,
+		})
 	file := l.File("second.kubeconfig")
 	return file, kube.WriteKubeconfig(file, kubeconfig, err)
 }

@@ -19,8 +19,11 @@ import (
 // slow is when a node that has not answered is counted as waiting: a change takes well under a second.
 const slow = 30 * time.Second
 
-// ACK and NACK are the values of the label answer.
-const ACK, NACK = "ack", "nack"
+// The values of the label answer.
+const (
+	ACK  = "ack"
+	NACK = "nack"
+)
 
 // TypeName is the value of the label type for a type URL.
 func TypeName(typeURL string) string {

@@ -107,8 +107,10 @@ func (p *Provider) startManager(ctx context.Context, m manager) (*proc.Process, 
 // runManager starts a manager as a process of some name, and waits until it is ready. Its webhooks are not installed.
 func (p *Provider) runManager(ctx context.Context, name string, m manager) (*proc.Process, error) {
 	dir := p.Workspace.File(name)
-	pair, err := p.Webhooks.Issue(pki.LeafSpec{CommonName: "capi-webhook", Names: []string{"127.0.0.1"},
-		Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := p.Webhooks.Issue(pki.LeafSpec{
+		CommonName: "capi-webhook", Names: []string{"127.0.0.1"},
+		Usage: x509.ExtKeyUsageServerAuth,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +134,10 @@ func (p *Provider) runManager(ctx context.Context, name string, m manager) (*pro
 		return nil, err
 	}
 	p.Workspace.OnClose(func(context.Context) { process.Kill() })
-	probe := &http.Client{Transport: &http.Transport{DialContext: p.Management.Namespace.DialContext,
-		DisableKeepAlives: true}}
+	probe := &http.Client{Transport: &http.Transport{
+		DialContext:       p.Management.Namespace.DialContext,
+		DisableKeepAlives: true,
+	}}
 	return process, process.WaitReady(ctx, proc.StartTimeout,
 		proc.Answers200(probe, "http://"+netns.HostPort("127.0.0.1", m.health)+"/readyz"))
 }
@@ -232,10 +236,14 @@ func kustomizeLabels(file string) (map[string]string, error) {
 // kubeadmManagers are those of Cluster API's kubeadm providers. They look at their objects again more often than by
 // default: a test has no ten minutes.
 var kubeadmManagers = []manager{
-	{name: "capi-bootstrap", config: "capi-bootstrap-config", webhook: 9445, health: 9441,
-		flags: []string{"--sync-period=30s"}},
-	{name: "capi-control-plane", config: "capi-control-plane-config", webhook: 9446, health: 9442,
-		flags: []string{"--sync-period=30s"}},
+	{
+		name: "capi-bootstrap", config: "capi-bootstrap-config", webhook: 9445, health: 9441,
+		flags: []string{"--sync-period=30s"},
+	},
+	{
+		name: "capi-control-plane", config: "capi-control-plane-config", webhook: 9446, health: 9442,
+		flags: []string{"--sync-period=30s"},
+	},
 }
 
 // managers are those that run, the core manager first.

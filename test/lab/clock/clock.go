@@ -95,8 +95,10 @@ func (c *Clocks) writeOverlay(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("writing overlay: %w", err)
 	}
-	for file, content := range map[string][]byte{changed: []byte(head + "\nfunc Now() Time {\n" + skewed + body),
-		added: skewSource, overlay: replace} {
+	for file, content := range map[string][]byte{
+		changed: []byte(head + "\nfunc Now() Time {\n" + skewed + body),
+		added:   skewSource, overlay: replace,
+	} {
 		if err := os.WriteFile(file, content, 0o644); err != nil {
 			return "", fmt.Errorf("writing overlay: %w", err)
 		}

@@ -68,8 +68,10 @@ func (c *Cloud) newBalancer(ctx context.Context, address netip.Addr) (*balancer,
 		return nil, err
 	}
 	running, cancel := context.WithCancel(context.Background())
-	b := &balancer{in: in, address: address, listener: listener, cancel: cancel, healthy: map[netip.Addr]bool{},
-		failures: map[netip.Addr]int{}, conns: map[net.Conn]netip.Addr{}}
+	b := &balancer{
+		in: in, address: address, listener: listener, cancel: cancel, healthy: map[netip.Addr]bool{},
+		failures: map[netip.Addr]int{}, conns: map[net.Conn]netip.Addr{},
+	}
 	c.workspace.OnClose(func(context.Context) { b.close() })
 	go b.serve(running)
 	go b.watch(running)

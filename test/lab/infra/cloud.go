@@ -53,6 +53,7 @@ type machineSpec struct {
 	controlPlane bool
 }
 
+// NewCloud returns a cloud without machines on the workload network.
 func NewCloud(w *workspace.Workspace, network *netns.Network) *Cloud {
 	return &Cloud{
 		workspace: w, network: network, names: map[string][]netip.Addr{},
@@ -100,8 +101,10 @@ func (c *Cloud) create(ctx context.Context, spec machineSpec) (*Machine, error) 
 	if err != nil {
 		return nil, fmt.Errorf("making machine %s: %w", spec.host, err)
 	}
-	m := &Machine{Site: site, Name: spec.host, Cluster: spec.cluster, Dir: c.workspace.File("machines", spec.host),
-		serves: spec.controlPlane}
+	m := &Machine{
+		Site: site, Name: spec.host, Cluster: spec.cluster, Dir: c.workspace.File("machines", spec.host),
+		serves: spec.controlPlane,
+	}
 	// As every machine has one: kubeadm takes its address from it. It leads nowhere.
 	if err := site.IP(ctx, "route", "add", "default", "via", netns.WorkloadAddress.String()); err != nil {
 		return nil, err
@@ -137,8 +140,10 @@ func (c *Cloud) install(ctx context.Context, m *Machine, spec machineSpec) error
 	if err := os.WriteFile(userData, spec.userData, 0o600); err != nil {
 		return fmt.Errorf("making machine %s: %w", m.Name, err)
 	}
-	args := []string{"run", "--dir=" + m.Dir, "--hostname=" + m.Name, "--address=" + m.Address.String(),
-		"--user-data=" + userData, "--provider-id=" + providerID(spec.key)}
+	args := []string{
+		"run", "--dir=" + m.Dir, "--hostname=" + m.Name, "--address=" + m.Address.String(),
+		"--user-data=" + userData, "--provider-id=" + providerID(spec.key),
+	}
 	image, err := c.machineImage(ctx, spec.version)
 	if err != nil {
 		return err

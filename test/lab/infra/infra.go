@@ -98,7 +98,8 @@ func (i *infrastructure) reconcile(ctx context.Context) error {
 
 // with runs a function on an object that belongs to a Cluster which is not paused.
 func (i *infrastructure) with(ctx context.Context, object *unstructured.Unstructured,
-	one func(context.Context, *clusterv1.Cluster, *unstructured.Unstructured) error) error {
+	one func(context.Context, *clusterv1.Cluster, *unstructured.Unstructured) error,
+) error {
 	name := object.GetLabels()[clusterv1.ClusterNameLabel]
 	if name == "" {
 		return nil // Cluster API hasn't taken it over yet
@@ -121,7 +122,8 @@ func ownedBy(object *unstructured.Unstructured, kinds ...string) bool {
 }
 
 func (i *infrastructure) reconcileCluster(ctx context.Context, cluster *clusterv1.Cluster,
-	object *unstructured.Unstructured) error {
+	object *unstructured.Unstructured,
+) error {
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil // the endpoint stays: addresses cost nothing here
 	}
@@ -142,7 +144,8 @@ func (i *infrastructure) reconcileCluster(ctx context.Context, cluster *clusterv
 }
 
 func (i *infrastructure) reconcileMachine(ctx context.Context, cluster *clusterv1.Cluster,
-	object *unstructured.Unstructured) error {
+	object *unstructured.Unstructured,
+) error {
 	key := client.ObjectKeyFromObject(object)
 	if !object.GetDeletionTimestamp().IsZero() {
 		i.cloud.remove(ctx, key)
@@ -166,7 +169,8 @@ func (i *infrastructure) reconcileMachine(ctx context.Context, cluster *clusterv
 // machine finds the machine of a LabMachine, or makes it as soon as its bootstrap data is there. A machine that once
 // ran and is gone is not made again: nil.
 func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster,
-	object *unstructured.Unstructured) (*Machine, error) {
+	object *unstructured.Unstructured,
+) (*Machine, error) {
 	key := client.ObjectKeyFromObject(object)
 	if machine := i.cloud.machine(key); machine != nil {
 		return machine, nil
@@ -180,16 +184,20 @@ func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster
 		return nil, nil
 	}
 	machine := &clusterv1.Machine{}
-	if err := i.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace,
-		Name: object.GetOwnerReferences()[owner].Name}, machine); err != nil {
+	if err := i.client.Get(ctx, types.NamespacedName{
+		Namespace: key.Namespace,
+		Name:      object.GetOwnerReferences()[owner].Name,
+	}, machine); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	if machine.Spec.Bootstrap.DataSecretName == nil {
 		return nil, nil
 	}
 	secret := &corev1.Secret{}
-	if err := i.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace,
-		Name: *machine.Spec.Bootstrap.DataSecretName}, secret); err != nil {
+	if err := i.client.Get(ctx, types.NamespacedName{
+		Namespace: key.Namespace,
+		Name:      *machine.Spec.Bootstrap.DataSecretName,
+	}, secret); err != nil {
 		return nil, fmt.Errorf("reading bootstrap data: %w", err)
 	}
 	// Before anything runs: a deletion of the object has to wait for the end of the machine.
@@ -210,7 +218,8 @@ func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster
 
 // write changes an object and its status, if they are to change.
 func (i *infrastructure) write(ctx context.Context, object *unstructured.Unstructured,
-	change func(*unstructured.Unstructured) error, status map[string]any) error {
+	change func(*unstructured.Unstructured) error, status map[string]any,
+) error {
 	before := object.DeepCopy()
 	if err := change(object); err != nil {
 		return err

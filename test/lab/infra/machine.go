@@ -23,8 +23,10 @@ func (c *Cloud) machineImage(ctx context.Context, version string) ([]string, err
 		"edge-agent": edgeAgent, "fairlead-edge": edgeAgent, // by command and by image
 		"kube-apiserver:" + next: c.workspace.Parts.RealPath("kube-apiserver-next"),
 	}
-	for _, name := range []string{"kubeadm", "kubeadm-next", "kubectl", "etcd", "kube-apiserver",
-		"kube-controller-manager", "envoy"} {
+	for _, name := range []string{
+		"kubeadm", "kubeadm-next", "kubectl", "etcd", "kube-apiserver",
+		"kube-controller-manager", "envoy",
+	} {
 		programs[name] = c.workspace.Parts.RealPath(name)
 	}
 	var flags []string

@@ -53,7 +53,8 @@ type APIServer struct {
 	Admin     pki.KeyPair   // the administrator's credentials
 }
 
-type ApiServerSpec struct {
+// APIServerSpec is an apiserver to start.
+type APIServerSpec struct {
 	Name      string
 	Namespace *netns.Namespace
 	Address   netip.Addr
@@ -86,7 +87,7 @@ func StartEtcd(ctx context.Context, w *workspace.Workspace, namespace *netns.Nam
 }
 
 // StartAPIServer starts a kube-apiserver with a PKI of its own, and waits until it is ready.
-func StartAPIServer(ctx context.Context, w *workspace.Workspace, spec ApiServerSpec) (*APIServer, error) {
+func StartAPIServer(ctx context.Context, w *workspace.Workspace, spec APIServerSpec) (*APIServer, error) {
 	a := &APIServer{Name: spec.Name, Namespace: spec.Namespace, Endpoint: netip.AddrPortFrom(spec.Address, spec.Port)}
 	dir := w.File(spec.Name)
 	if err := a.writePKI(dir, spec.Names, spec.NotAfter); err != nil {
@@ -131,8 +132,10 @@ func (a *APIServer) writePKI(dir string, names []string, notAfter time.Time) (er
 		return err
 	}
 	all := append(append([]string{a.Endpoint.Addr().String()}, kubeadmNames...), names...)
-	serving, err := a.CA.Issue(pki.LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth,
-		NotAfter: notAfter})
+	serving, err := a.CA.Issue(pki.LeafSpec{
+		CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth,
+		NotAfter: notAfter,
+	})
 	if err != nil {
 		return err
 	}

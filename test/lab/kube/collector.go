@@ -37,8 +37,10 @@ func StartCollector(ctx context.Context, w *workspace.Workspace, management *API
 		return nil, fmt.Errorf("starting the garbage collector: %w", err)
 	}
 	w.OnClose(func(context.Context) { process.Kill() })
-	probe := &http.Client{Transport: &http.Transport{DialContext: management.Namespace.DialContext,
-		TLSClientConfig: proc.Insecure()}}
+	probe := &http.Client{Transport: &http.Transport{
+		DialContext:     management.Namespace.DialContext,
+		TLSClientConfig: proc.Insecure(),
+	}}
 	return process, process.WaitReady(ctx, proc.StartTimeout,
 		proc.Answers200(probe, "https://"+collectorHealth+"/healthz"))
 }

@@ -38,6 +38,7 @@ func ReadObjects(path string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
+// ParseObjects reads all objects of YAML documents.
 func ParseObjects(data []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	decoder := yamlutil.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)

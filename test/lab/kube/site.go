@@ -24,13 +24,16 @@ type SiteAPIServer struct {
 // StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and
 // waits until it is ready.
 func StartSiteAPIServer(ctx context.Context, w *workspace.Workspace, site *netns.Site, notAfter time.Time,
-	name string, names ...string) (*SiteAPIServer, error) {
+	name string, names ...string,
+) (*SiteAPIServer, error) {
 	etcd, err := StartEtcd(ctx, w, site.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	a, err := StartAPIServer(ctx, w, ApiServerSpec{Name: name, Namespace: site.Namespace, Address: site.Address,
-		Port: 6443, Etcd: etcd, Prefix: "/" + name, Names: names, NotAfter: notAfter})
+	a, err := StartAPIServer(ctx, w, APIServerSpec{
+		Name: name, Namespace: site.Namespace, Address: site.Address,
+		Port: 6443, Etcd: etcd, Prefix: "/" + name, Names: names, NotAfter: notAfter,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -40,8 +43,10 @@ func StartSiteAPIServer(ctx context.Context, w *workspace.Workspace, site *netns
 // Reissue writes another serving certificate, which an apiserver reads when it starts.
 func (a *SiteAPIServer) Reissue(notAfter time.Time) error {
 	all := append(append([]string{a.Endpoint.Addr().String()}, kubeadmNames...), a.names...)
-	serving, err := a.CA.Issue(pki.LeafSpec{CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth,
-		NotAfter: notAfter})
+	serving, err := a.CA.Issue(pki.LeafSpec{
+		CommonName: "kube-apiserver", Names: all, Usage: x509.ExtKeyUsageServerAuth,
+		NotAfter: notAfter,
+	})
 	if err != nil {
 		return err
 	}

@@ -101,16 +101,20 @@ func (d *DNS) answer(query []byte) ([]byte, error) {
 	addresses := d.names[strings.ToLower(question.Name.String())]
 	d.mu.Unlock()
 	response := dnsmessage.Message{
-		Header: dnsmessage.Header{ID: header.ID, Response: true, RecursionDesired: header.RecursionDesired,
-			RecursionAvailable: true, Authoritative: true},
+		Header: dnsmessage.Header{
+			ID: header.ID, Response: true, RecursionDesired: header.RecursionDesired,
+			RecursionAvailable: true, Authoritative: true,
+		},
 		Questions: []dnsmessage.Question{question},
 	}
 	if len(addresses) == 0 {
 		response.RCode = dnsmessage.RCodeNameError
 	}
 	for _, address := range addresses {
-		resource := dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: question.Name, Class: dnsmessage.ClassINET,
-			TTL: dnsTTL}}
+		resource := dnsmessage.Resource{Header: dnsmessage.ResourceHeader{
+			Name: question.Name, Class: dnsmessage.ClassINET,
+			TTL: dnsTTL,
+		}}
 		switch {
 		case question.Type == dnsmessage.TypeA && address.Is4():
 			resource.Body = &dnsmessage.AResource{A: address.As4()}

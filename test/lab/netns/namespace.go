@@ -70,6 +70,7 @@ func RemoveNamespace(ctx context.Context, name string) {
 	_ = os.RemoveAll(filepath.Join(etcDir, name))
 }
 
+// NamespacePIDs returns the processes in a namespace; nil: none, or there is no such namespace.
 func NamespacePIDs(ctx context.Context, name string) []int {
 	out, err := exec.CommandContext(ctx, "ip", "netns", "pids", name).Output()
 	if err != nil {
@@ -213,6 +214,7 @@ func (n *Namespace) Command(ctx context.Context, program string, args ...string)
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
 }
 
+// IP runs iproute2 inside of the namespace.
 func (n *Namespace) IP(ctx context.Context, args ...string) error {
 	return ip(ctx, append([]string{"-netns", n.Name}, args...)...)
 }

@@ -25,7 +25,8 @@ const (
 	PublicPort    = 443
 	APIServerPort = 6443
 	ConnectPort   = 3128
-	XDSPort       = 18000
+	// XDSPort is that of the xds-servers.
+	XDSPort = 18000
 
 	// gatewayInside is a gateway's leg in the management network, gatewayPublic that in the workload network.
 	gatewayInside = "mgmt0"
@@ -33,10 +34,13 @@ const (
 )
 
 var (
+	// ManagementAddress is that of the management network's own machine, in managementPrefix.
 	ManagementAddress = netip.MustParseAddr("10.111.1.10")
-	WorkloadAddress   = netip.MustParseAddr("10.111.2.10")
 	managementPrefix  = netip.MustParsePrefix("10.111.1.0/24")
-	WorkloadPrefix    = netip.MustParsePrefix("10.111.2.0/24")
+	// WorkloadAddress is that of the workload network's own machine.
+	WorkloadAddress = netip.MustParseAddr("10.111.2.10")
+	// WorkloadPrefix has the addresses of the workload network.
+	WorkloadPrefix = netip.MustParsePrefix("10.111.2.0/24")
 )
 
 // InsideAddress is the address of a gateway in the management network.
@@ -138,13 +142,17 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 	}
 	n.Gateways, n.peers = append(n.Gateways, gateway), append(n.peers, dns)
 	inside, public := InsideAddress(i), n.PublicAddress(i)
-	if err := plug(ctx, cable{gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management,
-		"mgmt", "gw" + strconv.Itoa(i)}); err != nil {
+	if err := plug(ctx, cable{
+		gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management,
+		"mgmt", "gw" + strconv.Itoa(i),
+	}); err != nil {
 		return err
 	}
 	port := "gw" + strconv.Itoa(n.firstGateway+i)
-	if err := plug(ctx, cable{gateway, gatewayPublic, netip.PrefixFrom(public, WorkloadPrefix.Bits()), n.Workload,
-		"work", port}); err != nil {
+	if err := plug(ctx, cable{
+		gateway, gatewayPublic, netip.PrefixFrom(public, WorkloadPrefix.Bits()), n.Workload,
+		"work", port,
+	}); err != nil {
 		return err
 	}
 	return closeBackDoors(ctx, gateway)
@@ -181,6 +189,7 @@ func (n *Network) PublicAddress(gateway int) netip.Addr {
 	return PublicAddress(n.firstGateway + gateway)
 }
 
+// PublicAddresses are those of this network's gateways in the workload network.
 func (n *Network) PublicAddresses() []netip.Addr {
 	var all []netip.Addr
 	for i := range n.Gateways {
@@ -261,6 +270,7 @@ func (n *Network) AddGatewayAlias(name string) error {
 	return nil
 }
 
+// Close removes all namespaces of the network.
 func (n *Network) Close(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -326,7 +336,8 @@ func GatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
 // NewBeside makes the networks of a second installation. It shares the workload network of the first one, in which its
 // gateways have another name and other addresses.
 func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstGateway, gateways int) (*Network,
-	error) {
+	error,
+) {
 	second := &Network{name: name, Workload: n.Workload, PublicName: publicName, firstGateway: firstGateway}
 	if err := second.build(ctx, gateways); err != nil {
 		second.Close(context.WithoutCancel(ctx))

@@ -106,8 +106,10 @@ func TestTheGatewayIsTheOnlyThingBothNetworksReach(t *testing.T) {
 			"from the workload network the gateway's public leg":       {n.Workload, public, true},
 			"from the workload network the gateway by its name":        {n.Workload, net.JoinHostPort(PublicName, "443"), true},
 			"from the management network the gateway's management leg": {n.Management, inside, true},
-			"from the management network the gateway by its name": {n.Management, net.JoinHostPort(GatewayName, "6443"),
-				true},
+			"from the management network the gateway by its name": {
+				n.Management, net.JoinHostPort(GatewayName, "6443"),
+				true,
+			},
 			"from the workload network the gateway's management leg": {n.Workload, inside, false},
 			"from the management network the gateway's public leg":   {n.Management, public, false},
 			"from the workload network the management network":       {n.Workload, management, false},

@@ -59,8 +59,10 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 	}); err != nil {
 		return nil, fmt.Errorf("making the proxy of site %s: %w", name, err)
 	}
-	if err := plug(ctx, cable{inner, siteDevice, netip.PrefixFrom(site.Address, secludedPrefix.Bits()), proxy, "inner",
-		"site"}); err != nil {
+	if err := plug(ctx, cable{
+		inner, siteDevice, netip.PrefixFrom(site.Address, secludedPrefix.Bits()), proxy, "inner",
+		"site",
+	}); err != nil {
 		return nil, err
 	}
 	// Packets for anywhere go to the proxy, as in many such networks: it is the proxy that drops them.
@@ -79,8 +81,10 @@ func ProxyAddress() netip.Addr { return AddressAt(secludedPrefix, 1) }
 // plugSite connects a namespace to the workload network.
 func (n *Network) plugSite(ctx context.Context, namespace *Namespace, address netip.Addr) error {
 	port := "site" + strconv.Itoa(int(address.As4()[3]))
-	return plug(ctx, cable{namespace, siteDevice, netip.PrefixFrom(address, WorkloadPrefix.Bits()), n.Workload, "work",
-		port})
+	return plug(ctx, cable{
+		namespace, siteDevice, netip.PrefixFrom(address, WorkloadPrefix.Bits()), n.Workload, "work",
+		port,
+	})
 }
 
 // nextSiteAddress is an address of the workload network for one more site.

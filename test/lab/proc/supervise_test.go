@@ -37,8 +37,10 @@ func testNamespace(t *testing.T) *netns.Namespace {
 
 func TestASupervisedProgramIsStartedAgain(t *testing.T) {
 	workload := testNamespace(t)
-	service, err := Supervise(Spec{Name: "sleeper", Namespace: workload, Program: "sleep", Args: []string{"300"},
-		Log: filepath.Join(t.TempDir(), "log")})
+	service, err := Supervise(Spec{
+		Name: "sleeper", Namespace: workload, Program: "sleep", Args: []string{"300"},
+		Log: filepath.Join(t.TempDir(), "log"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
