@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // contractLabel says which version of a type speaks Cluster API's contract; its kustomizations add it to every type.
@@ -61,7 +61,7 @@ func installTypes(ctx context.Context, admin client.Client) error {
 			return fmt.Errorf("installing type %s: %w", crd.GetName(), err)
 		}
 	}
-	return lab.Wait(ctx, time.Minute, func(ctx context.Context) error { return established(ctx, admin, crds) })
+	return proc.Wait(ctx, time.Minute, func(ctx context.Context) error { return established(ctx, admin, crds) })
 }
 
 func infrastructureType(kind string) *unstructured.Unstructured {

@@ -27,7 +27,8 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/pki"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // extensionUser is who the runtime extension is in a management cluster: it has the permissions of its manifest, and no more.
@@ -71,16 +72,16 @@ func run(m *testing.M) int {
 
 // build starts all of the world.
 func build(ctx context.Context, config *rest.Config) error {
-	authority, err := lab.NewAuthority("webhooks")
+	authority, err := pki.NewAuthority("webhooks")
 	if err != nil {
 		return err
 	}
 	world.caPEM = authority.CertPEM
-	pair, err := authority.Issue(lab.LeafSpec{CommonName: "webhooks", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := authority.Issue(pki.LeafSpec{CommonName: "webhooks", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
 	if err != nil {
 		return err
 	}
-	caller, err := authority.Issue(lab.LeafSpec{CommonName: "capi-controller-manager", Usage: x509.ExtKeyUsageClientAuth})
+	caller, err := authority.Issue(pki.LeafSpec{CommonName: "capi-controller-manager", Usage: x509.ExtKeyUsageClientAuth})
 	if err != nil {
 		return err
 	}
@@ -168,7 +169,7 @@ func start(ctx context.Context, health, program string, args ...string) error {
 	}
 	world.processes = append(world.processes, cmd)
 	world.running.Go(func() { _ = cmd.Wait() })
-	return lab.Wait(ctx, 3*time.Minute, func(ctx context.Context) error {
+	return proc.Wait(ctx, 3*time.Minute, func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+health+"/readyz", http.NoBody)
 		if err != nil {
 			return err
