@@ -40,7 +40,7 @@ var arrows = map[string][]string{
 	},
 	"internal/cli/config": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/decision",
-		"pkg/diagnose/collect", "pkg/model",
+		"pkg/diagnose/collect", "pkg/model", "pkg/rollout",
 	},
 	"internal/cli/edge": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect",
@@ -116,7 +116,8 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/informers", "pkg/controller/boot", "pkg/controller/ca", "pkg/controller/config",
 		"pkg/controller/copies", "pkg/controller/kubeconfigs", "pkg/controller/metrics", "pkg/controller/objects",
 		"pkg/controller/reconciler", "pkg/controller/records", "pkg/controller/signer", "pkg/controller/status",
-		"pkg/controller/tunnel", "pkg/controller/webhook", "pkg/kubeconfig", "pkg/model",
+		"pkg/controller/tunnel", "pkg/controller/waves", "pkg/controller/webhook", "pkg/kubeconfig", "pkg/model",
+		"pkg/report/view", "pkg/rollout",
 	},
 	"pkg/controller/boot": {
 		"api/v1alpha1", "internal/redact", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
@@ -127,7 +128,7 @@ var arrows = map[string][]string{
 		"pkg/controller/reconciler", "pkg/controller/records", "pkg/enrol", "pkg/model",
 	},
 	"pkg/controller/condition": {"api/v1alpha1", "pkg/controller/objects"},
-	"pkg/controller/config":    {"pkg/kubeconfig", "pkg/model"},
+	"pkg/controller/config":    {"pkg/kubeconfig", "pkg/model", "pkg/rollout"},
 	"pkg/controller/controllertest": {
 		"api/v1alpha1", "internal/kubetest", "internal/traces", "internal/tracetest", "pkg/certs", "pkg/controller/config",
 		"pkg/controller/objects", "pkg/controller/reconciler", "pkg/enrol", "pkg/kubeconfig", "pkg/model", "pkg/report/v1",
@@ -167,6 +168,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
 		"pkg/controller/reconciler", "pkg/controller/records", "pkg/decision", "pkg/enrol", "pkg/kubeconfig", "pkg/model",
 	},
+	"pkg/controller/waves": {"api/v1alpha1", "internal/metrics", "internal/retry", "pkg/report/view", "pkg/rollout"},
 	"pkg/controller/webhook": {
 		"api/v1alpha1", "internal/traces", "pkg/certs", "pkg/controller/config", "pkg/controller/objects",
 		"pkg/controller/reconciler", "pkg/kubeconfig",
@@ -207,16 +209,17 @@ var arrows = map[string][]string{
 	},
 	"pkg/report/v1":   nil,
 	"pkg/report/view": {"internal/retry", "pkg/report", "pkg/report/v1"},
+	"pkg/rollout":     {"pkg/model"},
 	"pkg/sockets":     nil,
 	"pkg/source": {
 		"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/decision", "pkg/enrol",
-		"pkg/model",
+		"pkg/model", "pkg/rollout",
 	},
 	"pkg/tunnels":  {"internal/disk", "internal/retry", "pkg/model", "pkg/sockets"},
 	"pkg/watchdog": nil,
 	"pkg/xds": {
 		"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces",
-		"pkg/certs", "pkg/envoy", "pkg/model", "pkg/xds/csds", "pkg/xds/progress",
+		"pkg/certs", "pkg/envoy", "pkg/model", "pkg/report/v1", "pkg/rollout", "pkg/xds/csds", "pkg/xds/progress",
 	},
 	"pkg/xds/csds":     {"pkg/diagnose/collect/v1", "pkg/model"},
 	"pkg/xds/progress": {"internal/traces", "pkg/model", "pkg/xds/csds"},

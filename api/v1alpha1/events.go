@@ -16,6 +16,13 @@ const (
 	// EventCAProblem: the CA that the user supplied is invalid. The event is about the Secret or ConfigMap that
 	// contains it; the message names the key.
 	EventCAProblem = "CAProblem"
+	// EventRolloutStarted: a change of what all gateways and edges run reaches the first of them, or then all. This and the next two are
+	// events of the ConfigMap fairlead-rollout.
+	EventRolloutStarted = "RolloutStarted"
+	// EventRolloutStopped: a change was taken back; the message names the node and the cause.
+	EventRolloutStopped = "RolloutStopped"
+	// EventRolloutEnded: all nodes run one profile again, the new one or the one of before.
+	EventRolloutEnded = "RolloutEnded"
 	// EventBootReportUnmatched: a boot report with the token of a Cluster is about a machine that is none of its
 	// Machines. The event is about the Cluster.
 	EventBootReportUnmatched = "BootReportUnmatched"

@@ -88,6 +88,8 @@ const (
 	CASecretName = "fairlead-ca"
 	// InstallationConfigMapName is the ConfigMap with the public data of an installation.
 	InstallationConfigMapName = "fairlead-installation"
+	// RolloutConfigMapName is the ConfigMap with the record of rollouts: which profile all nodes run, and which comes next.
+	RolloutConfigMapName = "fairlead-rollout"
 	// TrustBundleKey of that ConfigMap contains the PEM certificates of the CAs to trust.
 	TrustBundleKey = "ca.crt"
 	// GatewayTokenHashKey of that ConfigMap contains the hash of the gateway token, as enrol.HashToken computes it.

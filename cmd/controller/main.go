@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
 func main() { command.Main(run) }
@@ -38,7 +39,7 @@ type flags struct {
 	config                             controller.Config
 	tunnels                            bool
 	domain, public, apiServer, connect string
-	xdsServer                          string
+	xdsServer, rollout                 string
 	clock                              controller.Clock
 	dns, kubeconfig                    string
 	leaderElect                        bool
@@ -76,6 +77,8 @@ func rootCommand() *cobra.Command {
 	set.Int32Var(&f.config.TokenUses, "token-uses", 32, "how many edges may enrol with one bootstrap token; it is replaced after half of them")
 	set.DurationVar(&f.config.BootReportAfter, "boot-report-after", 10*time.Minute, "how long a machine whose infrastructure is there may take to its first boot report, on Clusters all of whose machines report")
 	set.IntVar(&f.config.StatusWrites, "status-writes", 150, "how many times a second at most the state of tunnels is written to Tunnels and Clusters, over all of them; what got worse comes first")
+	set.StringVar(&f.rollout, "rollout", "waves", "how a change of what all gateways and edges run reaches them, a setting of the xds-servers or a new version: waves (1 % of them first, then the rest; it is taken back if they refuse it, report trouble or lose tunnels) or immediate (all at once)")
+	set.DurationVar(&f.config.RolloutSoak, "rollout-soak", rollout.DefaultSoak, "for how long each of the two waves is watched")
 	set.StringVar(&f.xdsServer, "xds-server", "", "host:port of the xds-servers, a DNS name with the addresses of all of them, to be asked which tunnels are up; without it that is never known")
 	set.StringVar(&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server", "Kubernetes user of the xds-server, whose requests for certificates are answered")
 	set.BoolVar(&f.leaderElect, "leader-elect", false, "let one of several replicas lead; needed when there is more than one")
@@ -132,6 +135,10 @@ func (f *flags) complete() (err error) {
 	if f.webhookListen != "0" {
 		f.config.WebhookListen = f.webhookListen
 	}
+	if f.rollout != "waves" && f.rollout != "immediate" {
+		return fmt.Errorf("--rollout: %q is neither waves nor immediate", f.rollout)
+	}
+	f.config.RolloutImmediate = f.rollout == "immediate"
 	f.config.Domain, f.config.DNS, f.config.NoTunnels = model.TunnelDomain(f.domain), controller.TunnelDNS(f.dns), !f.tunnels
 	for _, network := range f.dialNetworks {
 		prefix, err := netip.ParsePrefix(network)

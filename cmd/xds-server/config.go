@@ -23,8 +23,7 @@ type config struct {
 	perCluster           bool // one series per workload cluster
 	namespace            string
 	gatewayUser          string
-	gatewaySet           string               // the StatefulSet of the gateways; empty: inst lists the gateways
-	replicaAddress       model.ReplicaAddress // of the gateways of a StatefulSet
+	gatewaySet           string // the StatefulSet of the gateways; empty: inst lists the gateways
 	stateDir             string
 	rest                 *rest.Config
 	page                 pageConfig
@@ -83,7 +82,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	set.StringVar(&f.control, "control-address", "", "host:port at which gateways reach the xds-servers (required)")
 	set.StringVar(&f.gatewaySet, "gateway-statefulset", "", "StatefulSet of the gateways in --namespace; it is followed when it is scaled (this or --gateway)")
 	set.StringArrayVar(&f.gateways, "gateway", nil, "where gateways are no StatefulSet: one of them, gateway-<number>, with =host:port of its public listener for the others if there are several (repeat)")
-	set.StringVar((*string)(&f.replicaAddress), "replica-address", "", "host:port at which edges reach one gateway and no other, with {i} for its number (default: all by --public-address)")
+	set.StringVar((*string)(&f.inst.ReplicaAddress), "replica-address", "", "host:port at which edges reach one gateway and no other, with {i} for its number (default: all by --public-address)")
 	set.IntVar(&f.inst.Workers, "gateway-workers", 1, "--workers of the gateways: each edge keeps two tunnels for each worker of each gateway")
 	set.IntVar(&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels each gateway lets edges open in a second (default: 1000)")
 	set.StringVar(&f.accessLog, "access-log", "off", "of which connections gateways and edges write a line of JSON when they have ended: off, failed or all; a change makes tunnels be dialled anew")
@@ -147,7 +146,7 @@ func (f *flags) completeGateways() error {
 			errs = append(errs, fmt.Errorf("--gateway: %w", err))
 			continue
 		}
-		if gateway.Public, err = f.replicaAddress.Of(gateway.Name); err != nil {
+		if gateway.Public, err = f.inst.ReplicaAddress.Of(gateway.Name); err != nil {
 			errs = append(errs, fmt.Errorf("--replica-address: %w", err))
 		}
 		f.inst.Gateways = append(f.inst.Gateways, gateway)
@@ -159,7 +158,7 @@ func (f *flags) completeGateways() error {
 }
 
 func (f *flags) checkReplicaAddress(example string) error {
-	if _, err := f.replicaAddress.Of(example); err != nil {
+	if _, err := f.inst.ReplicaAddress.Of(example); err != nil {
 		return fmt.Errorf("--replica-address: %w", err)
 	}
 	return nil

@@ -69,7 +69,7 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 	}
 	ads, beats := xds.NewServer(c.inst, log), heartbeat.New()
 	kube, err := source.NewKube(c.rest, source.KubeConfig{
-		Domain: c.inst.Domain, Namespace: c.namespace, GatewaySet: c.gatewaySet, ReplicaAddress: c.replicaAddress, Publisher: ads, Log: log, Beats: beats,
+		Domain: c.inst.Domain, Namespace: c.namespace, GatewaySet: c.gatewaySet, ReplicaAddress: c.inst.ReplicaAddress, Publisher: ads, Log: log, Beats: beats,
 	})
 	if err != nil {
 		return nil, err
@@ -117,6 +117,7 @@ func (s *server) run(ctx context.Context) error {
 	parts.Go(func() error { return s.beats.Run(ctx, s.probes(hub)) })
 	parts.Go(func() error { return metrics.Serve(ctx, metricsListener, registry) })
 	parts.Go(func() error { return s.serveInspection(ctx, inspection, hub) })
+	parts.Go(func() error { return s.announce(ctx, hub) })
 	parts.Go(func() error { s.servePage(ctx, statusPage); return nil })
 	return parts.Wait()
 }

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +18,10 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
 // shows runs a command that exits with the code want, and returns its output.
@@ -95,7 +99,7 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	someone := viewer(t, p)
 
 	out, errs := someone.shows(t, 1, "config", "sync")
-	for _, want := range []string{"gateway-0 gateway - cds SYNCED ", "gateway-1 gateway - - STALE - - its agent is not connected"} {
+	for _, want := range []string{"gateway-0 gateway - cds SYNCED ", "gateway-1 gateway - - STALE - - - its agent is not connected"} {
 		if !strings.Contains(strings.Join(lines(out), "\n"), want) {
 			t.Errorf("%q is not in\n%s%s", want, out, errs)
 		}
@@ -132,6 +136,7 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 		t.Errorf("got %s", errs)
 	}
 	whyThroughForwardedPorts(t, p, someone, wc)
+	rolloutThroughForwardedPorts(t, p, someone)
 
 	// A user without a role is told which role is missing.
 	nobody := *someone
@@ -141,6 +146,72 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	}
 	if _, errs := p.shows(t, 1, "config", "sync", "--installation="+cluster.Namespace); !strings.Contains(errs, "--installation") {
 		t.Errorf("got %s", errs)
+	}
+}
+
+// rolloutThroughForwardedPorts: gateway-0 has accepted what it is served, gateway-1 refuses some of it.
+func rolloutThroughForwardedPorts(t *testing.T, p, someone *person) {
+	t.Helper()
+	type got struct {
+		Nodes   []struct{ Node, Profile string }
+		Rollout *struct {
+			Phase, Current, Next, Reason string
+			AtNext, Nodes                int
+			First                        []string
+		}
+	}
+	look := func(code int, arguments ...string) (all got) {
+		t.Helper()
+		out, errs := someone.shows(t, code, append([]string{"config", "sync", "-o", "json"}, arguments...)...)
+		if err := json.Unmarshal([]byte(out), &all); err != nil {
+			t.Fatalf("%v: %s%s", err, out, errs)
+		}
+		return all
+	}
+	before := look(0, "gateway-0")
+	if before.Rollout != nil || len(before.Nodes[0].Profile) != 8 {
+		t.Fatalf("without a record it is %+v", before)
+	}
+	at := model.Endpoint{Host: "10.0.0.9", Port: 443}
+	served := rollout.SettingsOf(model.Installation{Public: at, Control: model.Endpoint{Host: at.Host, Port: 18000}}, envoy.Current.String()).Profile()
+	if served.ID() != before.Nodes[0].Profile {
+		t.Fatalf("gateway-0 is served %s, want %s", before.Nodes[0].Profile, served.ID())
+	}
+	other := rollout.Settings{Version: "0.1"}.Profile()
+	record := rollout.Record{Current: other, Next: served, Phase: rollout.PhaseFirst, Since: time.Now().Add(-5 * time.Minute), Nodes: []rollout.Member{
+		{Node: rollout.Node{Name: "gateway-0"}},
+	}}
+	text, err := record.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: collect.DefaultNamespace, Name: v1alpha1.RolloutConfigMapName}, Data: map[string]string{rollout.RecordKey: text},
+	}
+	if err := p.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Delete(context.Background(), object) })
+	r := look(0, "gateway-0").Rollout
+	if r == nil || r.Phase != "first" || r.Next != served.ID() || r.Current != other.ID() || r.AtNext != 1 || r.Nodes != 2 || !slices.Equal(r.First, []string{"gateway-0"}) {
+		t.Errorf("it is %+v", r)
+	}
+	if out, _ := someone.shows(t, 0, "config", "sync", "gateway-0"); !strings.Contains(out, "rollout of profile "+served.ID()+": first wave for 5m") {
+		t.Errorf("got\n%s", out)
+	}
+	record.Phase, record.Nodes, record.Reason = rollout.PhaseStopped, nil, "gateway gateway-0: takes no clients"
+	if text, err = record.Text(); err != nil {
+		t.Fatal(err)
+	}
+	object.Data[rollout.RecordKey] = text
+	if err := p.Update(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	if r := look(1, "gateway-0").Rollout; r.Phase != "stopped" || r.Reason != record.Reason {
+		t.Errorf("it is %+v", r)
+	}
+	if out, _ := someone.shows(t, 1, "config", "sync", "gateway-0"); !strings.Contains(out, "stopped") || !strings.Contains(out, record.Reason) {
+		t.Errorf("got\n%s", out)
 	}
 }
 

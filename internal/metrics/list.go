@@ -86,6 +86,7 @@ var controller = []Metric{
 	{Name: "fairlead_controller_status_queue", Kind: Gauge, Labels: []string{"urgency"}, Of: leader, Help: "Tunnels whose status waits to be written, by urgency: worse, flipped, minor, seen."},
 	{Name: "fairlead_controller_status_writes_total", Kind: Counter, Of: leader, Help: "Writes of the live state of Tunnels; --status-writes bounds their rate."},
 	{Name: "fairlead_controller_signatures_total", Kind: Counter, Labels: []string{"role", "result"}, Of: leader, Help: "CertificateSigningRequests that were answered: signed, denied, or error (retried)."},
+	{Name: "fairlead_controller_rollout_phase", Kind: Gauge, Labels: []string{"phase"}, Of: leader, Help: "1 for the phase in which the rollout of a change of what all nodes run is: none, first, rest, stopped."},
 	{Name: "fairlead_controller_ca_phase", Kind: Gauge, Labels: []string{"phase"}, Of: leader, Help: "1 for the current phase of the rotation of the CA: steady, introduce, move, retire."},
 	{Name: "fairlead_controller_ca_expiry_timestamp_seconds", Kind: Gauge, Labels: []string{"ca"}, Of: leader, Help: "Expiry (Unix time) of a CA: the one that signs for edges, and the first of the others in a rotation."},
 	{Name: "fairlead_controller_ca_problem", Kind: Gauge, Of: leader, Help: "1 while the Secret of the CA cannot be used; fairlead ca status gives the reason, and nothing changes until then."},

@@ -114,5 +114,5 @@ func setupLive(p reconciler.Deps, mgr ctrl.Manager, ended *records.EndedTunnels,
 	if err := mgr.Add(reconciler.Leading{Run: view.Run}); err != nil {
 		return fmt.Errorf("adding view of xds-servers: %w", err)
 	}
-	return errors.Join(setup(view), boot.Setup(p, mgr, view))
+	return errors.Join(setup(view), boot.Setup(p, mgr, view), setupRollout(p, mgr, view))
 }

@@ -1,6 +1,10 @@
 package envoy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -18,7 +22,7 @@ func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node strin
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
-		listeners = append(listeners, tunnelListener(inst, g.Name, edge, wc, dial))
+		listeners = append(listeners, tunnelListener(inst, g, edge, wc, dial))
 	}
 	return listeners
 }
@@ -38,9 +42,13 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
-func tunnelListener(inst model.Installation, gateway string, edge model.Subject, wc model.WorkloadCluster, dial EdgeDial) *listenerv3.Listener {
+func tunnelListener(inst model.Installation, to model.Gateway, edge model.Subject, wc model.WorkloadCluster, dial EdgeDial) *listenerv3.Listener {
+	gateway := to.Name
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
 	manager.AccessLog = accessLog(inst.AccessLog, "tunnel", dial.Version)
+	if dial.Version.has(redialledAtNewAddress) {
+		manager.StatPrefix = tunnelStats(dial.gateways(inst, to))
+	}
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
 	manager.Http2ProtocolOptions = edgeHTTP2()
 	manager.HttpFilters = bandwidthLimit(wc.Limits, manager.HttpFilters)
@@ -62,6 +70,17 @@ func tunnelListener(inst model.Installation, gateway string, edge model.Subject,
 			Filters:         []*listenerv3.Filter{managerFilter(manager)},
 		}},
 	}
+}
+
+// tunnelStats is the prefix of statistics of tunnels to some addresses. Envoy keeps open tunnels when only the addresses of their
+// Envoy cluster change, so a wrong address would show when the last one has broken. A filter chain that changes with them has
+// Envoy dial all tunnels of the listener anew.
+func tunnelStats(at []model.Endpoint) string {
+	sum := sha256.New()
+	for _, e := range at {
+		fmt.Fprintln(sum, e)
+	}
+	return "tunnel_" + hex.EncodeToString(sum.Sum(nil)[:4])
 }
 
 // edgeGateway dials one gateway, at every address at the same time: all of its reverse tunnels to each address, so

@@ -22,7 +22,10 @@ var (
 
 // Versions that introduced an element of resources. Elements that Oldest supports need no version. The Envoy clusters
 // of gateways have no versions: all gateways share them, so they are rendered for Oldest.
-var connectionLogged = Version{0, 1} // access logs: the number of the connection
+var (
+	connectionLogged      = Version{0, 1} // access logs: the number of the connection
+	redialledAtNewAddress = Version{0, 1} // edges: tunnels are dialled anew when the address of a gateway changes
+)
 
 const versionField = "version"
 
@@ -42,19 +45,35 @@ func (v Version) has(since Version) bool { return v.Compare(since) >= 0 }
 // versionOf returns the version that an agent sends, clamped to the versions that this build renders for: a missing,
 // malformed or older version is Oldest, a newer one is Current.
 func versionOf(fields map[string]*structpb.Value) Version {
-	v := Oldest
-	if match := versionPattern.FindStringSubmatch(fields[versionField].GetStringValue()); match != nil {
+	v, _ := RenderedFor(fields[versionField].GetStringValue())
+	return v
+}
+
+// RenderedFor is the version nearest to a text that this build renders for, and false where that is another one. A text that
+// is no version stands for Oldest.
+func RenderedFor(text string) (v Version, exact bool) {
+	said := Oldest
+	match := versionPattern.FindStringSubmatch(text)
+	if match != nil {
 		major, errMajor := strconv.ParseUint(match[1], 10, 16)
 		minor, errMinor := strconv.ParseUint(match[2], 10, 16)
 		if errMajor == nil && errMinor == nil {
-			v = Version{uint16(major), uint16(minor)}
+			said = Version{uint16(major), uint16(minor)}
+		} else {
+			match = nil
 		}
 	}
-	switch {
-	case v.Compare(Oldest) < 0:
-		return Oldest
-	case v.Compare(Current) > 0:
-		return Current
+	v = said
+	if v.Compare(Oldest) < 0 {
+		v = Oldest
+	}
+	return v.AtMost(Current), match != nil && v.AtMost(Current) == said
+}
+
+// AtMost is the older one of two versions.
+func (v Version) AtMost(other Version) Version {
+	if v.Compare(other) > 0 {
+		return other
 	}
 	return v
 }

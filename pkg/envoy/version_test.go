@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/pkg/model"
@@ -48,13 +49,37 @@ func TestRenderedVersion(t *testing.T) {
 
 // TestVersionsThatNoAgentLacks finds versions that need not be distinguished any longer.
 func TestVersionsThatNoAgentLacks(t *testing.T) {
-	for name, since := range map[string]Version{"connectionLogged": connectionLogged} {
+	for name, since := range map[string]Version{"connectionLogged": connectionLogged, "redialledAtNewAddress": redialledAtNewAddress} {
 		if Oldest.has(since) || !Current.has(since) {
 			t.Errorf("%s came with %s, and versions %s to %s are rendered for", name, since, Oldest, Current)
 		}
 	}
 	if Current.Major != Oldest.Major || Current.Minor-Oldest.Minor > 2 {
 		t.Errorf("versions %s to %s are rendered for, and not two minor versions before the present one", Oldest, Current)
+	}
+}
+
+// TestANewAddressChangesTheListener, and one for other gateways does not: a listener that changes loses its tunnels.
+func TestANewAddressChangesTheListener(t *testing.T) {
+	at := func(host string) model.Endpoint { return model.Endpoint{Host: host, Port: 443} }
+	inst := model.Installation{Domain: "tunnels.example.com", Public: at("a"), Control: at("x"), Gateways: []model.Gateway{
+		{Name: "gateway-0"}, {Name: "gateway-1", Public: at("c")},
+	}}
+	other := inst
+	other.Public = at("b")
+	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", APIServer: at("y")}
+	for version, want := range map[Version]bool{Oldest: false, Current: true} {
+		before, after := EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: version}), EdgeListeners(other, wc, "edge-a", EdgeDial{Version: version})
+		if got := !proto.Equal(before[0], after[0]); got != want {
+			t.Errorf("for %s: the listener changes with the address: %t", version, got)
+		}
+		if !proto.Equal(before[1], after[1]) {
+			t.Errorf("for %s: the listener of a gateway with its own address changes", version)
+		}
+	}
+	own := EdgeDial{Version: Current, Gateways: []model.Endpoint{at("z")}}
+	if !proto.Equal(EdgeListeners(inst, wc, "edge-a", own)[0], EdgeListeners(other, wc, "edge-a", own)[0]) {
+		t.Error("the listener of an edge that dials an address of its own changes")
 	}
 }
 

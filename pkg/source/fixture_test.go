@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
@@ -43,7 +44,10 @@ func newTunnel(name, id string, owner types.UID) *v1alpha1.Tunnel {
 }
 
 // publisher holds what is published.
-type publisher struct{ updates chan update }
+type publisher struct {
+	updates  chan update
+	rollouts chan *rollout.Record
+}
 
 type update struct {
 	all      bool // clusters are all there are; else cluster is the one of key
@@ -77,6 +81,9 @@ func (p publisher) Ended(ids map[string]time.Time) { p.updates <- update{ended: 
 // SetGateways implements source.Publisher.
 func (p publisher) SetGateways(gateways []model.Gateway) { p.updates <- update{gateways: gateways} }
 
+// SetRollout implements source.Publisher.
+func (p publisher) SetRollout(record *rollout.Record) { p.rollouts <- record }
+
 // Publish implements source.Publisher.
 func (p publisher) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	p.updates <- update{key: key, cluster: cluster}
@@ -88,6 +95,7 @@ type bed struct {
 	*source.Kube
 	namespace string
 	updates   chan update
+	rollouts  chan *rollout.Record
 	served    map[string][]string // by name: the names that are served now
 	addresses map[string]string   // by name: the apiserver that its edges dial
 	limits    map[string]model.Limits
@@ -108,7 +116,7 @@ func newBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{
-		Client: admin, updates: make(chan update, 64), served: map[string][]string{}, addresses: map[string]string{},
+		Client: admin, updates: make(chan update, 64), rollouts: make(chan *rollout.Record, 64), served: map[string][]string{}, addresses: map[string]string{},
 		revoked: map[string][]string{}, limits: map[string]model.Limits{}, log: slog.New(slog.DiscardHandler),
 	}
 	b.namespace = kubetest.NewNamespace(t, b)
@@ -125,7 +133,7 @@ func newBed(t *testing.T) *bed {
 func (b *bed) run(t *testing.T) {
 	t.Helper()
 	config := b.config
-	config.Domain, config.Namespace, config.Publisher, config.Log = domain, b.namespace, publisher{b.updates}, b.log
+	config.Domain, config.Namespace, config.Publisher, config.Log = domain, b.namespace, publisher{b.updates, b.rollouts}, b.log
 	kube, err := source.NewKube(server.Config(t), config)
 	if err != nil {
 		t.Fatal(err)

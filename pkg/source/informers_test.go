@@ -34,7 +34,7 @@ func TestAnInformerThatHangsIsReported(t *testing.T) {
 				})
 			})
 			kube, err := source.NewKube(config, source.KubeConfig{
-				Domain: domain, Namespace: b.namespace, Publisher: publisher{b.updates}, Log: b.log, Beats: beats,
+				Domain: domain, Namespace: b.namespace, Publisher: publisher{b.updates, b.rollouts}, Log: b.log, Beats: beats,
 			})
 			if err != nil {
 				t.Fatal(err)

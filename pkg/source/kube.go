@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
 // Publisher takes what comes out of this package.
@@ -35,6 +36,8 @@ type Publisher interface {
 	// SetGateways is called before Replace if they are known by then, and whenever they may have changed, with all of them: at
 	// least one, in the order of their numbers. It is never called where no StatefulSet is followed.
 	SetGateways(gateways []model.Gateway)
+	// SetRollout is called before Replace, and whenever the record of rollouts may have changed; nil: there is none.
+	SetRollout(record *rollout.Record)
 }
 
 // KubeConfig is what a Kube stands on. All fields without another word are needed.
@@ -56,7 +59,7 @@ type Kube struct {
 	live    client.Reader // reads from the apiserver
 	// Zero, except in tests: see informers.Config.
 	compareEvery, compareLimit time.Duration
-	record                     cache.Cache // of ended tunnels
+	record, rollouts           cache.Cache // of ended tunnels, of rollouts
 	// gatewaySet is the StatefulSet of the gateways; nil: none is followed.
 	gatewaySet cache.Cache
 	queue      workqueue.TypedDelayingInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
@@ -94,14 +97,10 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to watch objects: %w", err)
 	}
-	record, err := cache.New(rest, cache.Options{
-		Scheme: scheme,
-
-		DefaultWatchErrorHandler: figures.watchFailed,
-		ByObject:                 map[client.Object]cache.ByObject{&corev1.ConfigMap{}: only(config.Namespace, v1alpha1.EndedTunnelsConfigMapName)},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("preparing to watch the record of ended tunnels: %w", err)
+	record, errRecord := configMapCache(rest, scheme, figures, config.Namespace, v1alpha1.EndedTunnelsConfigMapName)
+	rollouts, errRollouts := configMapCache(rest, scheme, figures, config.Namespace, v1alpha1.RolloutConfigMapName)
+	if err := errors.Join(errRecord, errRollouts); err != nil {
+		return nil, err
 	}
 	live, err := client.New(rest, client.Options{Scheme: scheme})
 	if err != nil {
@@ -111,7 +110,7 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		config.Now = time.Now
 	}
 	k := &Kube{
-		KubeConfig: config, objects: objects, live: live, record: record, queue: workqueue.NewTypedDelayingQueue[model.Key](),
+		KubeConfig: config, objects: objects, live: live, record: record, rollouts: rollouts, queue: workqueue.NewTypedDelayingQueue[model.Key](),
 		read: make(chan struct{}), figures: figures, living: living{}, records: newRecords(config.Domain),
 		logged: map[model.Key]string{}, problems: map[model.Key]error{},
 	}
@@ -126,6 +125,18 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		}
 	}
 	return k, nil
+}
+
+// configMapCache watches a single ConfigMap.
+func configMapCache(rest *rest.Config, scheme *runtime.Scheme, figures *figures, namespace, name string) (cache.Cache, error) {
+	c, err := cache.New(rest, cache.Options{
+		Scheme: scheme, DefaultWatchErrorHandler: figures.watchFailed,
+		ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: only(namespace, name)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("preparing to watch the ConfigMap %s: %w", name, err)
+	}
+	return c, nil
 }
 
 // only watches a single object: the xds-server may read no other. So each ConfigMap needs a cache of its own.
@@ -163,7 +174,7 @@ func (k *Kube) Run(ctx context.Context) error {
 
 // caches are all that watch something.
 func (k *Kube) caches() []cache.Cache {
-	all := []cache.Cache{k.objects, k.record}
+	all := []cache.Cache{k.objects, k.record, k.rollouts}
 	if k.gatewaySet != nil {
 		all = append(all, k.gatewaySet)
 	}
@@ -182,7 +193,7 @@ func (k *Kube) serve(ctx context.Context) error {
 	if err := k.publishEnded(ctx); err != nil {
 		return err
 	}
-	if err := k.publishGateways(ctx); err != nil {
+	if err := errors.Join(k.publishGateways(ctx), k.publishRollout(ctx)); err != nil {
 		return err
 	}
 	if err := k.awaitRecords(ctx); err != nil {
@@ -221,7 +232,7 @@ func (k *Kube) watch(ctx context.Context) error {
 	if _, err := k.objects.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false)); err != nil {
 		return fmt.Errorf("watching the ConfigMap %s: %w", v1alpha1.InstallationConfigMapName, err)
 	}
-	return errors.Join(k.watchEnded(ctx), k.watchGateways(ctx))
+	return errors.Join(k.watchEnded(ctx), k.watchGateways(ctx), k.watchRollout(ctx))
 }
 
 func (k *Kube) enqueue(object any) {
@@ -288,6 +299,8 @@ func (k *Kube) lookAt(ctx context.Context, key model.Key) error {
 		return k.publishEnded(ctx)
 	case gatewaysKey:
 		return k.publishGateways(ctx)
+	case rolloutKey:
+		return k.publishRollout(ctx)
 	}
 	if err := k.publish(ctx, key); err != nil {
 		return fmt.Errorf("workload cluster %s: %w", key, err)

@@ -29,6 +29,7 @@ type feed struct {
 
 	mu        sync.Mutex
 	resources map[string]*discoveryv3.Resource // never changed once they are here
+	variants  map[string]*discoveryv3.Resource // of resources, for readers of variants
 	last      uint64                           // number of the last change
 	changed   []string                         // names of the last changes, the newest at the end
 	watches   map[*reader]*watch
@@ -38,6 +39,8 @@ type feed struct {
 type reader struct {
 	known map[string]string // versions by name; nil: the stream has not asked yet
 	seen  uint64            // number of the last change that is in known
+	// variants has the stream get the variants of resources, where there are some.
+	variants bool
 }
 
 // watch is a request that waits for something to change.
@@ -119,7 +122,7 @@ const unseen = ^uint64(0)
 func (f *feed) answer(by *reader, w *watch, must bool) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: f.typeURL, SystemVersionInfo: strconv.FormatUint(f.last, 10)}
 	for _, name := range f.since(by) {
-		r, known := f.resources[name], by.known[name]
+		r, known := f.of(by, name), by.known[name]
 		switch _, has := by.known[name]; {
 		case r != nil && r.GetVersion() != known:
 			by.known[name] = r.GetVersion()
@@ -174,8 +177,8 @@ func (f *feed) published(by *reader, wanted func(string) bool, marks *progress.M
 	}
 	all := make([]csds.Resource, 0, 16)
 	bodies := map[string]*discoveryv3.Resource{} // which never change
-	for name, r := range f.resources {
-		if wanted(name) {
+	for name := range f.resources {
+		if r := f.of(by, name); wanted(name) {
 			all = append(all, csds.Resource{Name: name, Version: r.GetVersion(), Behind: by.known[name] != r.GetVersion()})
 			bodies[name] = r
 		}

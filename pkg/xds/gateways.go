@@ -51,11 +51,13 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	gateways = slices.Clone(gateways)
 	s.mu.Lock()
 	s.inst.Gateways = gateways
+	s.profiles = newProfiles(s.inst, s.target, s.profiles.record)
 	s.mu.Unlock()
 	s.log.Info("gateways changed", "gateways", len(gateways), "first", gateways[0].Name, "last", gateways[len(gateways)-1].Name)
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)
+	s.setVariants()
 	s.relisten()
 	s.mu.Lock()
 	for e := range s.edges {
@@ -77,7 +79,7 @@ func (s *Server) publish() {
 func (s *Server) setCommon(changes changes) {
 	static := set(envoy.StaticClusters())
 	// They all depend on the installation alone, and refer to nothing.
-	common, errs := check(envoy.GatewayClusters(s.inst), static, static)
+	common, errs := check(envoy.GatewayClusters(s.profiles.current.inst), static, static)
 	s.leftOut(resourcev3.ClusterType, errs)
 	for name := range s.common {
 		if common[name] == nil {

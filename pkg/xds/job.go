@@ -50,11 +50,11 @@ func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryR
 	s.limits.builds <- struct{}{}
 	defer func() { <-s.limits.builds }()
 	if j.made == nil {
-		inst, cluster, ok := s.servedTo(subject.ID)
+		rendering, cluster, ok := s.servedTo(subject)
 		if !ok {
 			return nil, nil, nil
 		}
-		j.made = s.edgeResources(inst, cluster, subject.Node, j.dial)
+		j.made = s.edgeResources(rendering, cluster, subject.Node, j.dial)
 	}
 	return difference(order[j.kind], j.made[order[j.kind]], j.known)
 }

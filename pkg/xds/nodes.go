@@ -22,10 +22,10 @@ func (s *Server) nodes() []csds.Node {
 	s.mu.RLock()
 	all := make([]csds.Node, 0, len(s.hosts)+len(s.edges))
 	for st := range s.hosts {
-		all = append(all, node(st.subject, &st.progress, st.publishedOf))
+		all = append(all, s.node(st.subject, &st.progress, st.publishedOf))
 	}
 	for e := range s.edges {
-		all = append(all, node(e.subject, &e.progress, e.publishedOf))
+		all = append(all, s.node(e.subject, &e.progress, e.publishedOf))
 	}
 	s.mu.RUnlock()
 	slices.SortFunc(all, func(a, b csds.Node) int { return strings.Compare(a.Subject.Node, b.Subject.Node) })
@@ -35,8 +35,9 @@ func (s *Server) nodes() []csds.Node {
 // publishedOf returns the published resources of one type whose names wanted accepts, in name order.
 type publishedOf func(typeURL string, wanted func(name string) bool) []csds.Resource
 
-func node(subject model.Subject, progress *[2]progress.Progress, published publishedOf) csds.Node {
-	n := csds.Node{Subject: subject, Types: make([]csds.Type, len(order))}
+// node describes one node. The caller holds s.mu.
+func (s *Server) node(subject model.Subject, progress *[2]progress.Progress, published publishedOf) csds.Node {
+	n := csds.Node{Subject: subject, Profile: s.profiles.of(subject).profile.ID(), Types: make([]csds.Type, len(order))}
 	for i, typeURL := range order {
 		ofType := func(wanted func(string) bool) []csds.Resource { return published(typeURL, wanted) }
 		n.Types[i] = csds.Type{URL: typeURL, Answers: &progress[i].Answers, Published: ofType}
@@ -59,11 +60,11 @@ func (e *edge) publishedOf(typeURL string, wanted func(string) bool) []csds.Reso
 	e.mu.Lock()
 	named, dial := e.named, e.dial
 	e.mu.Unlock()
-	inst, cluster, ok := e.server.servedTo(e.subject.ID)
+	rendering, cluster, ok := e.server.servedTo(e.subject)
 	if !ok || !named {
 		return nil
 	}
-	return describe(typeURL, e.server.edgeResources(inst, cluster, e.subject.Node, dial)[typeURL], wanted)
+	return describe(typeURL, e.server.edgeResources(rendering, cluster, e.subject.Node, dial)[typeURL], wanted)
 }
 
 // describe encodes the resources that wanted accepts, in name order. It leaves out a resource that cannot be encoded.

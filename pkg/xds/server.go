@@ -30,6 +30,7 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
 var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
@@ -43,6 +44,7 @@ type Server struct {
 	now       func() time.Time
 	gateways  *feed           // the Envoy clusters of all gateways
 	published chan struct{}   // closed when both workload clusters and gateways are known
+	target    rollout.Profile // what this server is configured for
 	open      context.Context // ends at shutdown, and with it every stream
 	close     context.CancelFunc
 	said      *limit.Rates // what was logged about whom
@@ -61,6 +63,7 @@ type Server struct {
 	mu       sync.RWMutex
 	inst     model.Installation // without gateways: they are not known yet
 	telling  telling
+	profiles profiles
 	clusters map[model.Key]model.WorkloadCluster // that are served
 	withheld withheld
 	holders  map[string]model.Key // by Envoy cluster of a tunnel: who published it last
@@ -83,7 +86,7 @@ type tunnel struct {
 func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	open, closeAll := context.WithCancel(context.Background())
 	s := &Server{
-		inst: inst, domain: inst.Domain, log: log, now: time.Now,
+		inst: inst, domain: inst.Domain, log: log, now: time.Now, target: targetOf(inst),
 		gateways:  newFeed(),
 		published: make(chan struct{}),
 		open:      open,
@@ -101,6 +104,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	}
 	s.figures = newFigures(s)
 	s.limits.waited, s.limits.refusedStreams = s.figures.paused.Inc, s.figures.overLimit.Inc
+	s.profiles = newProfiles(inst, s.target, nil)
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)

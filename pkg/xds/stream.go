@@ -143,10 +143,12 @@ func (s *Server) forget(st *stream) {
 }
 
 // edgeResources are all resources of one edge. It needs no lock.
-func (s *Server) edgeResources(inst model.Installation, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
+func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
 	if wc.Prepared {
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
 	}
+	inst := r.inst
+	dial.Version = dial.Version.AtMost(r.version)
 	static := set(envoy.StaticClusters())
 	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)
 	s.leftOutOfEdge(resourcev3.ClusterType, errs, wc.ID, node)
@@ -155,21 +157,23 @@ func (s *Server) edgeResources(inst model.Installation, wc model.WorkloadCluster
 	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
 }
 
-// servedTo returns what the resources of a tunnel's edges are built from, and false if the tunnel has ended. What it returns is never
+// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. What it returns is never
 // changed, so that building needs no lock.
-func (s *Server) servedTo(id string) (model.Installation, model.WorkloadCluster, bool) {
+func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	t := s.tunnels[id]
+	t := s.tunnels[edge.ID]
 	if t == nil {
-		return model.Installation{}, model.WorkloadCluster{}, false
+		return rendering{}, model.WorkloadCluster{}, false
 	}
-	return s.inst, t.cluster, true
+	return s.profiles.of(edge), t.cluster, true
 }
 
 // gatewayListeners are all listeners of one gateway. The caller holds s.publishing.
 func (s *Server) gatewayListeners(st *stream) resources {
-	listeners, errs := check(envoy.GatewayListeners(s.inst, st.subject.Node, st.bind, s.denials.filter), nil, s.taken)
+	r, bind := s.profiles.of(st.subject), st.bind
+	bind.Version = bind.Version.AtMost(r.version)
+	listeners, errs := check(envoy.GatewayListeners(r.inst, st.subject.Node, bind, s.denials.filter), nil, s.taken)
 	s.leftOut(resourcev3.ListenerType, errs, "node", st.subject.Node)
 	return resources{resourcev3.ListenerType: listeners}
 }
@@ -241,6 +245,7 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 	s.publishing.Lock() // so that no change comes between the listeners and the stream's place in the table
 	defer s.publishing.Unlock()
 	st.make(s.gatewayListeners(st))
+	st.reader.variants = s.profiles.differs(st.subject)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hosts[st] = true

@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
 // syncInterval is the time between two queries of --watch.
@@ -39,6 +40,7 @@ type syncRow struct {
 	Since   *time.Time `json:"since,omitempty"` // of resources that are not synced
 	Message string     `json:"message,omitempty"`
 	Server  string     `json:"server,omitempty"`
+	Profile string     `json:"profile,omitempty"` // that it is served, by its short name
 	Version string     `json:"version,omitempty"` // of the agent
 	Names   []string   `json:"names,omitempty"`   // of resources that are not synced
 }
@@ -56,7 +58,9 @@ STALE    something was sent that it has not answered, or its agent is not connec
 NACK     it refuses something, and goes on with what it had; the message is Envoy's own
 UNKNOWN  an xds-server did not answer, and the node may be with that
 
-The exit code is 1 when anything is not SYNCED.`),
+Above the table is how far a change of what all of them run is: see docs/rollouts.md.
+
+The exit code is 1 when anything is not SYNCED, or a rollout has stopped.`),
 		Example: "  fairlead config sync\n  fairlead config sync gateway-0\n  fairlead config sync --watch -o json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,13 +73,12 @@ The exit code is 1 when anything is not SYNCED.`),
 				return err
 			}
 			defer servers.Close()
-			var last []syncRow
-			err = f.Show(cmd, func(ctx context.Context) (output.View, error) {
-				rows, failed, err := readSync(ctx, servers, m, args)
-				last = rows
-				return syncView(rows, failed, time.Now()), err
+			var last syncSnapshot
+			err = f.Show(cmd, func(ctx context.Context) (_ output.View, err error) {
+				last, err = readSync(ctx, servers, m, f.Installation, args)
+				return syncView(last, time.Now()), err
 			}, output.Every(syncInterval))
-			if err == nil && slices.ContainsFunc(last, func(r syncRow) bool { return r.Status != string(collect.Synced) }) {
+			if err == nil && !last.applied() {
 				return output.Broken()
 			}
 			return err
@@ -86,14 +89,31 @@ The exit code is 1 when anything is not SYNCED.`),
 	return cmd
 }
 
-// readSync queries all servers. It returns the errors of servers that did not answer.
-func readSync(ctx context.Context, servers *collect.Servers, m *management.Client, only []string) (rows []syncRow, failed []error, err error) {
+// syncSnapshot is the state of all nodes at one moment.
+type syncSnapshot struct {
+	rows    []syncRow
+	rollout *rolloutState // nil: none is known
+	failed  []error       // of servers that did not answer, and of the record of rollouts
+}
+
+// applied reports whether all nodes run the configuration that is published for them.
+func (l syncSnapshot) applied() bool {
+	if l.rollout != nil && l.rollout.Phase == rollout.Phases[rollout.PhaseStopped] {
+		return false
+	}
+	return !slices.ContainsFunc(l.rows, func(r syncRow) bool { return r.Status != string(collect.Synced) })
+}
+
+// readSync queries all servers.
+func readSync(
+	ctx context.Context, servers *collect.Servers, m *management.Client, namespace string, only []string,
+) (syncSnapshot, error) {
 	fleet, err := servers.Fleet(ctx)
 	if err != nil {
-		return nil, nil, err
+		return syncSnapshot{}, err
 	}
 	nodes, _ := servers.Nodes(ctx, "") // servers that did not answer are in fleet
-	failed = append(failed, fleet.Silent()...)
+	failed := fleet.Silent()
 	clusters := map[string]string{}
 	var tunnels v1alpha1.TunnelList
 	if err := m.List(ctx, &tunnels); err == nil { // without this permission the names of Clusters are not shown
@@ -101,14 +121,18 @@ func readSync(ctx context.Context, servers *collect.Servers, m *management.Clien
 			clusters[tunnels.Items[i].HeldID()] = tunnels.Items[i].Namespace + "/" + tunnels.Items[i].Name
 		}
 	}
-	rows = syncRows(fleet, nodes, len(failed) > 0, clusters, time.Now())
+	rows := syncRows(fleet, nodes, len(failed) > 0, clusters, time.Now())
 	if len(only) == 1 {
 		rows = slices.DeleteFunc(rows, func(r syncRow) bool { return r.Node != only[0] && r.Cluster != only[0] })
 		if len(rows) == 0 {
-			return nil, nil, fmt.Errorf("no gateway, edge or Cluster %s is known to the xds-servers: `fairlead config sync` lists all", only[0])
+			return syncSnapshot{}, fmt.Errorf("no gateway, edge or Cluster %s is known to the xds-servers: `fairlead config sync` lists all", only[0])
 		}
 	}
-	return rows, failed, nil
+	record, err := readRollout(ctx, m, namespace)
+	if err != nil {
+		failed = append(failed, err)
+	}
+	return syncSnapshot{rows, stateOf(record, nodes), failed}, nil
 }
 
 // syncRows returns the rows of all nodes, nodes with problems first.
@@ -164,14 +188,14 @@ func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []s
 		if row == nil {
 			row = &syncRow{
 				Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Type: cmp.Or(typeNames[r.TypeURL], r.TypeURL), Status: string(collect.Synced),
-				Server: node.Server, Version: node.Version,
+				Server: node.Server, Version: node.Version, Profile: node.Profile,
 			}
 			byType[r.TypeURL] = row
 		}
 		row.add(r, now)
 	}
 	if len(byType) == 0 { // an edge whose Cluster does not exist yet
-		return []syncRow{{Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Status: string(collect.Synced), Server: node.Server, Version: node.Version, Message: "there is nothing for it yet"}}
+		return []syncRow{{Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Status: string(collect.Synced), Server: node.Server, Version: node.Version, Profile: node.Profile, Message: "there is nothing for it yet"}}
 	}
 	var rows []syncRow
 	for _, row := range byType {
@@ -207,8 +231,9 @@ func (row *syncRow) add(r *collect.Resource, now time.Time) {
 // syncStyles are the styles of states.
 var syncStyles = map[string]output.Style{string(collect.Synced): output.StyleGood, string(collect.Stale): output.StyleWarning, string(collect.Rejected): output.StyleBad, unknownSync: output.StyleFaint}
 
-func syncView(rows []syncRow, failed []error, now time.Time) output.View {
-	t := &output.Table{Columns: output.Columns("NODE", "ROLE", "CLUSTER", "TYPE", "STATUS", "RESOURCES", "SINCE~", "MESSAGE", "SERVER+", "VERSION+")}
+func syncView(snapshot syncSnapshot, now time.Time) output.View {
+	rows, failed := snapshot.rows, snapshot.failed
+	t := &output.Table{Columns: output.Columns("NODE", "ROLE", "CLUSTER", "TYPE", "STATUS", "RESOURCES", "PROFILE", "SINCE~", "MESSAGE", "SERVER+", "VERSION+")}
 	counts := map[string]int{}
 	for _, r := range rows {
 		counts[r.Status]++
@@ -221,9 +246,12 @@ func syncView(rows []syncRow, failed []error, now time.Time) output.View {
 			since = output.Age(*r.Since, now)
 		}
 		t.Add(r.Node+" "+r.Type, r, output.Plain(r.Node), output.Plain(r.Role), output.Plain(output.OrDash(r.Cluster)), output.Plain(output.OrDash(r.Type)), output.Styled(syncStyles[r.Status], r.Status), output.Plain(resources),
-			output.Plain(since), output.Plain(output.OrDash(cutLine(r.Message, 160))), output.Plain(output.OrDash(r.Server)), output.Plain(output.OrDash(short(r.Version))))
+			output.Plain(output.OrDash(r.Profile)), output.Plain(since), output.Plain(output.OrDash(cutLine(r.Message, 160))), output.Plain(output.OrDash(r.Server)), output.Plain(output.OrDash(short(r.Version))))
 	}
-	v := output.View{Data: map[string]any{"nodes": rows, "errors": texts(failed)}, Table: t, Empty: "no gateway and no edge is known to the xds-servers"}
+	v := output.View{Data: map[string]any{"nodes": rows, "rollout": snapshot.rollout, "errors": texts(failed)}, Table: t, Empty: "no gateway and no edge is known to the xds-servers"}
+	if snapshot.rollout != nil {
+		v.Summary = append(v.Summary, snapshot.rollout.line(now))
+	}
 	for _, err := range failed {
 		v.Summary = append(v.Summary, output.Line{output.Styled(output.StyleWarning, err.Error())})
 	}

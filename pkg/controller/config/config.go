@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
 // TunnelDNS says whether tunnel hostnames can be resolved where clients are.
@@ -58,6 +59,10 @@ type Config struct {
 	// StatusWrites is how many times a second at most live state is written to the status of Tunnels and Clusters, over
 	// all of them; zero: 150.
 	StatusWrites int
+	// RolloutImmediate applies a change of what all nodes run at once instead of in waves. RolloutSoak is for how long each
+	// phase of a rollout is watched; zero: rollout.DefaultSoak.
+	RolloutImmediate bool
+	RolloutSoak      time.Duration
 	// DialNetworks are the networks in which the controller may dial addresses that Tunnels name, such as https proxies;
 	// none: it dials none of them.
 	DialNetworks []netip.Prefix
@@ -92,6 +97,9 @@ func (c Config) Validate() error {
 	}
 	if c.WebhookCertDir != "" && c.WebhookListen == "" {
 		errs = append(errs, errors.New("there is a certificate for the webhook, but no address that it listens on"))
+	}
+	if c.RolloutSoak != 0 && c.RolloutSoak < rollout.MinSoak {
+		errs = append(errs, fmt.Errorf("a rollout cannot be watched for %s: %s is the least", c.RolloutSoak, rollout.MinSoak))
 	}
 	if c.StatusWrites < 0 {
 		errs = append(errs, fmt.Errorf("%d writes of status a second are less than none", c.StatusWrites))

@@ -91,6 +91,7 @@ type Node struct {
 	Role      model.Role
 	ID        string // Tunnel.spec.id of an edge
 	Server    string
+	Profile   string    // the short name of the profile that it is served; empty: its server knows none
 	Version   string    // of the agent; empty: not known
 	Connected time.Time // since when
 	Resources []Resource

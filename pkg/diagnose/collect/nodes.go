@@ -87,6 +87,7 @@ func nodeOf(config *statusv3.ClientConfig) (Node, error) {
 	metadata := config.GetNode().GetMetadata().GetFields()
 	node := Node{
 		Name: name, Role: model.Role(metadata[inspectv1.MetadataRole].GetStringValue()), ID: metadata[inspectv1.MetadataTunnelID].GetStringValue(),
+		Profile: metadata[inspectv1.MetadataProfile].GetStringValue(),
 		Version: metadata[inspectv1.MetadataVersion].GetStringValue(), Connected: parseTime(metadata[inspectv1.MetadataConnected].GetStringValue()),
 	}
 	for _, r := range config.GetGenericXdsConfigs() {

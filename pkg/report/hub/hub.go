@@ -53,7 +53,8 @@ type Hub struct {
 	ofTunnel map[string]int // how many of edges, by tunnel id
 	boots    *report.Boots
 	watchers map[*watcher]bool
-	looks    singleflight.Group // what agents are asked by several at the same time
+	profiles *reportv1.ProfileState // nil: its server has announced none
+	looks    singleflight.Group     // what agents are asked by several at the same time
 }
 
 // pair is an edge and its tunnel.
@@ -242,9 +243,9 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > report.MaxTunnels {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", report.MaxTunnels)
 	}
-	g.ready, g.hang = r.GetReady(), report.Text(r.GetHang(), report.MaxText)
-	if said := report.Text(r.GetIncomplete(), report.MaxText); said != g.incomplete {
-		g.incomplete = said
+	before := [...]any{g.ready, g.hang, g.incomplete}
+	g.ready, g.hang, g.incomplete = r.GetReady(), report.Text(r.GetHang(), report.MaxText), report.Text(r.GetIncomplete(), report.MaxText)
+	if before != [...]any{g.ready, g.hang, g.incomplete} {
 		h.changed(changeKey{kind: kindGateway, gateway: name})
 	}
 	for key := range g.apply(r) {

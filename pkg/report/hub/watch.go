@@ -24,6 +24,7 @@ const (
 	kindEdge
 	kindGateway
 	kindBoot
+	kindProfiles
 )
 
 // changeKey names one thing that a watcher is sent.
@@ -125,6 +126,9 @@ func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 		w.dirty[changeKey{kind: kindEdge, pair: key}] = true
 	}
 	h.boots.Each(func(id, host string) { w.dirty[changeKey{kind: kindBoot, pair: pair{host, id}}] = true })
+	if h.profiles != nil {
+		w.dirty[changeKey{kind: kindProfiles}] = true
+	}
 	h.watchers[w] = true
 	return w, h.ready.Add(h.settle), nil
 }
@@ -174,6 +178,11 @@ func (h *Hub) state(key changeKey) *reportv1.Change {
 			Node: key.pair.node, TunnelId: key.pair.id, Connected: e.connected, Since: timestamppb.New(e.since),
 			Report: e.report,
 		}}}
+	case kindProfiles:
+		if h.profiles == nil {
+			return nil
+		}
+		return &reportv1.Change{What: &reportv1.Change_Profiles{Profiles: h.profiles}}
 	case kindBoot:
 		b := h.boots.Get(key.pair.id, key.pair.node)
 		if b == nil {
@@ -189,6 +198,7 @@ func (h *Hub) state(key changeKey) *reportv1.Change {
 		}
 		return &reportv1.Change{What: &reportv1.Change_Gateway{Gateway: &reportv1.GatewayState{
 			Name: key.gateway, Connected: g.connected, Since: timestamppb.New(g.since), Incomplete: g.incomplete != "",
+			Ready: g.ready, Hang: g.hang,
 		}}}
 	}
 }

@@ -1615,6 +1615,7 @@ type Change struct {
 	//	*Change_Edge
 	//	*Change_Tunnels
 	//	*Change_Boot
+	//	*Change_Profiles
 	What          isChange_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1711,6 +1712,15 @@ func (x *Change) GetBoot() *MachineBoot {
 	return nil
 }
 
+func (x *Change) GetProfiles() *ProfileState {
+	if x != nil {
+		if x, ok := x.What.(*Change_Profiles); ok {
+			return x.Profiles
+		}
+	}
+	return nil
+}
+
 type isChange_What interface {
 	isChange_What()
 }
@@ -1739,6 +1749,10 @@ type Change_Boot struct {
 	Boot *MachineBoot `protobuf:"bytes,6,opt,name=boot,proto3,oneof"`
 }
 
+type Change_Profiles struct {
+	Profiles *ProfileState `protobuf:"bytes,7,opt,name=profiles,proto3,oneof"`
+}
+
 func (*Change_Began) isChange_What() {}
 
 func (*Change_Synced) isChange_What() {}
@@ -1751,6 +1765,162 @@ func (*Change_Tunnels) isChange_What() {}
 
 func (*Change_Boot) isChange_What() {}
 
+func (*Change_Profiles) isChange_What() {}
+
+// ProfileState is what this server is configured for, and what nodes run of it. It replaces the one before.
+type ProfileState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`      // the profile that this server is configured for, as JSON
+	Nodes         []*NodeProfile         `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`        // those of the first wave of a rollout that are with this server, and those that refuse something
+	Answered      uint32                 `protobuf:"varint,3,opt,name=answered,proto3" json:"answered,omitempty"` // nodes with this server that have answered all that they were sent
+	Total         uint32                 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`       // nodes with this server
+	Problem       string                 `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`    // why a recorded profile is not rendered as it is recorded; empty: all are
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileState) Reset() {
+	*x = ProfileState{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileState) ProtoMessage() {}
+
+func (x *ProfileState) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileState.ProtoReflect.Descriptor instead.
+func (*ProfileState) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ProfileState) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *ProfileState) GetNodes() []*NodeProfile {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *ProfileState) GetAnswered() uint32 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *ProfileState) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ProfileState) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// NodeProfile is what one node is served.
+type NodeProfile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	TunnelId      string                 `protobuf:"bytes,2,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"` // of an edge
+	Profile       string                 `protobuf:"bytes,3,opt,name=profile,proto3" json:"profile,omitempty"`                   // the short name of the profile
+	Applied       bool                   `protobuf:"varint,4,opt,name=applied,proto3" json:"applied,omitempty"`                  // its Envoy has accepted all of it
+	Refusal       string                 `protobuf:"bytes,5,opt,name=refusal,proto3" json:"refusal,omitempty"`                   // what its Envoy refuses and why; empty: nothing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeProfile) Reset() {
+	*x = NodeProfile{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeProfile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeProfile) ProtoMessage() {}
+
+func (x *NodeProfile) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeProfile.ProtoReflect.Descriptor instead.
+func (*NodeProfile) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *NodeProfile) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeProfile) GetTunnelId() string {
+	if x != nil {
+		return x.TunnelId
+	}
+	return ""
+}
+
+func (x *NodeProfile) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *NodeProfile) GetApplied() bool {
+	if x != nil {
+		return x.Applied
+	}
+	return false
+}
+
+func (x *NodeProfile) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
 // GatewayState says whether a gateway-agent reports to this server.
 type GatewayState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1758,13 +1928,15 @@ type GatewayState struct {
 	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
 	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`            // when that became so, by the server's clock
 	Incomplete    bool                   `protobuf:"varint,4,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // it may have tunnels that it does not report
+	Ready         bool                   `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`           // it takes clients
+	Hang          string                 `protobuf:"bytes,6,opt,name=hang,proto3" json:"hang,omitempty"`              // the parts of its Envoy that do not answer; empty: all do
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1948,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1961,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GatewayState) GetName() string {
@@ -1820,6 +1992,20 @@ func (x *GatewayState) GetIncomplete() bool {
 	return false
 }
 
+func (x *GatewayState) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *GatewayState) GetHang() string {
+	if x != nil {
+		return x.Hang
+	}
+	return ""
+}
+
 // EdgeState is an edge that reports, or has reported, to this server.
 type EdgeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1835,7 +2021,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +2033,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +2046,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -1919,7 +2105,7 @@ type TunnelCount struct {
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2117,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2130,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{27}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -1995,7 +2181,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2007,7 +2193,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2020,7 +2206,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{28}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -2174,22 +2360,37 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"machine_id\x18\x05 \x01(\tR\tmachineId\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\"\x0e\n" +
-	"\fWatchRequest\"\xc5\x02\n" +
+	"\fWatchRequest\"\x85\x03\n" +
 	"\x06Change\x122\n" +
 	"\x05began\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x05began\x12\x18\n" +
 	"\x06synced\x18\x01 \x01(\bH\x00R\x06synced\x12<\n" +
 	"\agateway\x18\x02 \x01(\v2 .fairlead.report.v1.GatewayStateH\x00R\agateway\x123\n" +
 	"\x04edge\x18\x03 \x01(\v2\x1d.fairlead.report.v1.EdgeStateH\x00R\x04edge\x12;\n" +
 	"\atunnels\x18\x04 \x01(\v2\x1f.fairlead.report.v1.TunnelCountH\x00R\atunnels\x125\n" +
-	"\x04boot\x18\x06 \x01(\v2\x1f.fairlead.report.v1.MachineBootH\x00R\x04bootB\x06\n" +
-	"\x04what\"\x92\x01\n" +
+	"\x04boot\x18\x06 \x01(\v2\x1f.fairlead.report.v1.MachineBootH\x00R\x04boot\x12>\n" +
+	"\bprofiles\x18\a \x01(\v2 .fairlead.report.v1.ProfileStateH\x00R\bprofilesB\x06\n" +
+	"\x04what\"\xa9\x01\n" +
+	"\fProfileState\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x125\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x1f.fairlead.report.v1.NodeProfileR\x05nodes\x12\x1a\n" +
+	"\banswered\x18\x03 \x01(\rR\banswered\x12\x14\n" +
+	"\x05total\x18\x04 \x01(\rR\x05total\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"\x8c\x01\n" +
+	"\vNodeProfile\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
+	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x18\n" +
+	"\aprofile\x18\x03 \x01(\tR\aprofile\x12\x18\n" +
+	"\aapplied\x18\x04 \x01(\bR\aapplied\x12\x18\n" +
+	"\arefusal\x18\x05 \x01(\tR\arefusal\"\xbc\x01\n" +
 	"\fGatewayState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\x04 \x01(\bR\n" +
-	"incomplete\"\xfc\x01\n" +
+	"incomplete\x12\x14\n" +
+	"\x05ready\x18\x05 \x01(\bR\x05ready\x12\x12\n" +
+	"\x04hang\x18\x06 \x01(\tR\x04hang\"\xfc\x01\n" +
 	"\tEdgeState\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x1c\n" +
@@ -2232,7 +2433,7 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
@@ -2260,16 +2461,18 @@ var file_pkg_report_v1_report_proto_goTypes = []any{
 	(*Machine)(nil),               // 23: fairlead.report.v1.Machine
 	(*WatchRequest)(nil),          // 24: fairlead.report.v1.WatchRequest
 	(*Change)(nil),                // 25: fairlead.report.v1.Change
-	(*GatewayState)(nil),          // 26: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 27: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 28: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 29: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*ProfileState)(nil),          // 26: fairlead.report.v1.ProfileState
+	(*NodeProfile)(nil),           // 27: fairlead.report.v1.NodeProfile
+	(*GatewayState)(nil),          // 28: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 29: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 30: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 31: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
 	9,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
-	30, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	32, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
 	4,  // 3: fairlead.report.v1.EdgeOrders.question:type_name -> fairlead.report.v1.Question
 	5,  // 4: fairlead.report.v1.Question.tunnels:type_name -> fairlead.report.v1.TunnelsQuestion
 	6,  // 5: fairlead.report.v1.Question.dump:type_name -> fairlead.report.v1.DumpQuestion
@@ -2285,7 +2488,7 @@ var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	9,  // 15: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
 	15, // 16: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
 	20, // 17: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
-	30, // 18: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	32, // 18: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
 	19, // 19: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
 	4,  // 20: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
 	20, // 21: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
@@ -2293,32 +2496,34 @@ var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	0,  // 23: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
 	22, // 24: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
 	0,  // 25: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	30, // 26: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	30, // 27: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	30, // 28: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	26, // 29: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	27, // 30: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	28, // 31: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	29, // 32: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	30, // 33: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	30, // 34: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 35: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	30, // 36: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
-	30, // 37: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	21, // 38: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 39: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	12, // 40: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	13, // 41: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
-	24, // 42: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 43: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	18, // 44: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	14, // 45: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
-	25, // 46: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	43, // [43:47] is the sub-list for method output_type
-	39, // [39:43] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	32, // 26: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	32, // 27: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	32, // 28: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	28, // 29: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	29, // 30: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	30, // 31: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	31, // 32: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	26, // 33: fairlead.report.v1.Change.profiles:type_name -> fairlead.report.v1.ProfileState
+	27, // 34: fairlead.report.v1.ProfileState.nodes:type_name -> fairlead.report.v1.NodeProfile
+	32, // 35: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	32, // 36: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 37: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	32, // 38: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
+	32, // 39: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	21, // 40: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 41: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	12, // 42: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	13, // 43: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
+	24, // 44: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 45: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	18, // 46: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	14, // 47: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
+	25, // 48: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	45, // [45:49] is the sub-list for method output_type
+	41, // [41:45] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -2333,6 +2538,7 @@ func file_pkg_report_v1_report_proto_init() {
 		(*Change_Edge)(nil),
 		(*Change_Tunnels)(nil),
 		(*Change_Boot)(nil),
+		(*Change_Profiles)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2340,7 +2546,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

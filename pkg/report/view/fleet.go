@@ -114,6 +114,8 @@ func (f *fleet) apply(address string, change *reportv1.Change, now time.Time) {
 		f.edge(s, what.Edge)
 	case *reportv1.Change_Boot:
 		f.boot(s, what.Boot, now)
+	case *reportv1.Change_Profiles:
+		s.profiles = what.Profiles
 	case *reportv1.Change_Synced:
 		f.sync(s, now)
 	}
@@ -131,7 +133,7 @@ func (f *fleet) count(s *server, c *reportv1.TunnelCount) {
 func (f *fleet) gateway(s *server, state *reportv1.GatewayState, now time.Time) {
 	g := s.gatewayRecord(state.GetName())
 	g.connected, g.since, g.generation = state.GetConnected(), s.local(state.GetSince()), s.generation
-	g.incomplete = state.GetIncomplete()
+	g.incomplete, g.ready, g.hang = state.GetIncomplete(), state.GetReady(), state.GetHang()
 	for _, id := range g.drop(s.generation) {
 		if f.merged[state.GetName()].source == g {
 			f.ids[id] = true

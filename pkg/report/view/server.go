@@ -22,6 +22,7 @@ type server struct {
 	offset     time.Duration
 
 	gateways map[string]*gatewayRecord
+	profiles *reportv1.ProfileState // nil: it announced none in this stream
 	edges    map[pair]*edgeRecord
 }
 
@@ -32,6 +33,8 @@ type gatewayRecord struct {
 	generation int
 	counts     map[string]map[string]received // by id and node
 	incomplete bool                           // it may have tunnels that it does not report
+	ready      bool                       // it takes clients
+	hang       string                     // the parts of its Envoy that do not answer
 }
 
 // count is what a gateway has of one edge.
@@ -60,7 +63,7 @@ func newServer() *server {
 
 // begin begins a stream, at a time by the server's clock and by ours.
 func (s *server) begin(theirs, ours time.Time) {
-	s.streaming, s.synced = true, false
+	s.streaming, s.synced, s.profiles = true, false, nil
 	s.generation++
 	s.offset = ours.Sub(theirs)
 }

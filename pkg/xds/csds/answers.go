@@ -3,6 +3,7 @@ package csds
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -170,6 +171,16 @@ func (a *Answers) Rejected(do func(name string, since time.Time)) {
 	for name, group := range a.refusals {
 		do(name, group.since)
 	}
+}
+
+// FirstRejection returns the first rejected resource by name, and the reason; empty: there is none.
+func (a *Answers) FirstRejection() (name, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(a.refusals)) {
+		return name, a.refusals[name].why
+	}
+	return "", ""
 }
 
 // Printable returns the printable characters of a text, at most so many bytes: a node chooses what it states.

@@ -36,6 +36,7 @@ var errStatusTooLarge = status.Errorf(codes.ResourceExhausted,
 // Node is a gateway or an edge with an open ADS stream.
 type Node struct {
 	Subject model.Subject
+	Profile string // that the node runs
 	// Types are the resource types of the node, in the order in which they are sent. The first has what the node states
 	// about itself.
 	Types []Type
@@ -140,7 +141,9 @@ func clientConfig(node *corev3.Node, configs []*statusv3.ClientConfig_GenericXds
 func (n Node) describe() *corev3.Node {
 	version, since := n.Types[0].Answers.agentVersion()
 	text := func(s string) *structpb.Value { return structpb.NewStringValue(s) }
-	fields := map[string]*structpb.Value{inspectv1.MetadataRole: text(string(n.Subject.Role))}
+	fields := map[string]*structpb.Value{
+		inspectv1.MetadataRole: text(string(n.Subject.Role)), inspectv1.MetadataProfile: text(n.Profile),
+	}
 	if n.Subject.ID != "" {
 		fields[inspectv1.MetadataTunnelID] = text(n.Subject.ID)
 	}

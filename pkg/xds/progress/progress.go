@@ -59,6 +59,9 @@ func (p *Progress) Change() { p.next.Store(time.Now().UnixNano()) }
 // TakeChange returns when the newest change was seen that is not sent yet, and removes it; 0: there is none.
 func (p *Progress) TakeChange() int64 { return p.next.Swap(0) }
 
+// Outstanding returns whether a response awaits its answer.
+func (p *Progress) Outstanding() bool { return p.sent.Load() != 0 }
+
 // Refuses returns whether the last answer of the node was a NACK.
 func (p *Progress) Refuses() bool { return p.refusing.Load() }
 

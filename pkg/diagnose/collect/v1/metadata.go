@@ -6,5 +6,6 @@ const (
 	MetadataRole      = "role"            // gateway or edge
 	MetadataTunnelID  = "tunnel_id"       // Tunnel.spec.id of an edge
 	MetadataVersion   = "version"         // of its agent, as it says itself
+	MetadataProfile   = "profile"         // the short name of the profile that it is served
 	MetadataConnected = "connected_since" // RFC 3339
 )

@@ -1,0 +1,221 @@
+// Package waves keeps the record of rollouts: it takes what the xds-servers announce, has pkg/rollout decide, and writes the
+// decision into the ConfigMap fairlead-rollout, which the xds-servers follow. In go a view of the fleet and that ConfigMap;
+// out come writes to it, events about it and a metric. It does not know what a profile means, and talks to no Envoy.
+package waves
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/internal/retry"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
+	"github.com/fairlead/fairlead/pkg/rollout"
+)
+
+const (
+	// interval is how often a decision is made: well below the time for which a rollout is watched.
+	interval = time.Second
+	// reread is how often the ConfigMap is read, which only this program and, to have a rollout tried again, an operator
+	// writes.
+	reread = 10 * time.Second
+	// callTime bounds one call of the apiserver.
+	callTime = 10 * time.Second
+	// owner is the field owner of the record.
+	owner = "fairlead-rollout"
+)
+
+// Config is what a Reconciler needs. All fields are required but Soak and Gone.
+type Config struct {
+	Namespace string // of the installation's own objects
+	Client    client.Client
+	Live      client.Reader // reads from the apiserver
+	Recorder  events.EventRecorder
+	Log       *slog.Logger
+	Fleet     func() reportview.FleetNow // what the xds-servers announce
+	Immediate bool                   // a change applies to all nodes at once
+	Soak      time.Duration          // for how long each phase is watched; zero: rollout.DefaultSoak
+	// Gone reports whether an edge is no edge any more: its tunnel has ended, or it is revoked.
+	Gone func(context.Context, rollout.Node) bool
+}
+
+// Reconciler keeps the record. Run may be called once.
+type Reconciler struct {
+	Config
+	figures metrics.Set
+	decider rollout.Decider
+
+	// Only Run uses these.
+	object *corev1.ConfigMap // as it was read or written last; nil: there is none, or it was not read
+	read   time.Time
+
+	mu     sync.Mutex
+	record *rollout.Record // nil: none is known
+}
+
+// New returns a Reconciler that has read nothing yet.
+func New(config Config) *Reconciler {
+	r := &Reconciler{Config: config, decider: rollout.Decider{Soak: config.Soak, Immediate: config.Immediate}}
+	r.figures.Look(r.look, "fairlead_controller_rollout_phase")
+	return r
+}
+
+// Metrics is what a Reconciler counts.
+func (r *Reconciler) Metrics() prometheus.Collector { return &r.figures }
+
+func (r *Reconciler) look(emit metrics.Emit) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record == nil {
+		return
+	}
+	for phase, name := range rollout.Phases {
+		emit("fairlead_controller_rollout_phase", metrics.Bool(phase == r.record.Phase), name)
+	}
+}
+
+// Run decides again and again until ctx ends, and returns nil then.
+func (r *Reconciler) Run(ctx context.Context) error {
+	defer r.note(nil) // another process leads
+	var reasons retry.Reasons
+	backoff := retry.Backoff{Min: interval, Max: 30 * time.Second}
+	for failures := 0; ; {
+		wait := interval
+		if err := r.Reconcile(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			failures++
+			wait, r.object, r.read = backoff.Wait(failures), nil, time.Time{}
+			if reasons.New(err) {
+				r.Log.Warn("rollout not reconciled, trying again", "error", err)
+			}
+		} else {
+			failures, reasons = 0, retry.Reasons{}
+		}
+		if retry.Sleep(ctx, wait) != nil {
+			return nil
+		}
+	}
+}
+
+// Reconcile decides once. It fails if the record cannot be read or written, or was changed since it was read.
+func (r *Reconciler) Reconcile(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	if now.Sub(r.read) >= reread {
+		if err := r.get(ctx); err != nil {
+			return err
+		}
+		r.read = now
+	}
+	var data, annotations map[string]string
+	if r.object != nil {
+		data, annotations = r.object.Data, r.object.Annotations
+	}
+	before, err := rollout.ParseRecord(data)
+	if err != nil {
+		return err // what cannot be read is not overwritten: an operator has to see it
+	}
+	r.note(before)
+	in := rollout.Input{Record: before, Observation: observe(r.Fleet()), Retry: annotations[rollout.RetryAnnotation]}
+	if r.Gone != nil {
+		in.Gone = func(n rollout.Node) bool { return r.Gone(ctx, n) }
+	}
+	after := r.decider.Decide(in, now)
+	if after == nil || before != nil && after.Equal(*before) {
+		return nil
+	}
+	if err := r.write(ctx, after); err != nil {
+		return err
+	}
+	r.note(after)
+	r.announce(before, after)
+	return nil
+}
+
+func (r *Reconciler) note(record *rollout.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.record = record
+}
+
+// get reads the ConfigMap.
+func (r *Reconciler) get(ctx context.Context) error {
+	var object corev1.ConfigMap
+	err := r.Live.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.RolloutConfigMapName}, &object)
+	switch {
+	case apierrors.IsNotFound(err):
+		r.object = nil
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading record of rollouts: %w", err)
+	}
+	r.object = &object
+	return nil
+}
+
+// write writes the record, unless the ConfigMap was changed since it was read.
+func (r *Reconciler) write(ctx context.Context, record *rollout.Record) error {
+	text, err := record.Text()
+	if err != nil {
+		return fmt.Errorf("writing record of rollouts: %w", err)
+	}
+	if r.object == nil {
+		object := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: v1alpha1.RolloutConfigMapName},
+			Data:       map[string]string{rollout.RecordKey: text},
+		}
+		if err := r.Client.Create(ctx, object, client.FieldOwner(owner)); err != nil {
+			return fmt.Errorf("creating record of rollouts: %w", err)
+		}
+		r.object = object
+		return nil
+	}
+	object := r.object.DeepCopy() // with its resourceVersion
+	object.Data = map[string]string{rollout.RecordKey: text}
+	if err := r.Client.Update(ctx, object, client.FieldOwner(owner)); err != nil {
+		return fmt.Errorf("updating record of rollouts: %w", err)
+	}
+	r.object = object
+	return nil
+}
+
+// announce logs a decision, and makes an event of it.
+func (r *Reconciler) announce(before, after *rollout.Record) {
+	if before == nil {
+		r.Log.Info("rollout recorded", "current", after.Current.ID())
+		return
+	}
+	kind, reason, message := describe(before, after)
+	r.Log.Info("rollout changed", "phase", rollout.Phases[after.Phase], "current", after.Current.ID(), "next", after.Next.ID(),
+		"nodes", len(after.Nodes), "reason", after.Reason)
+	object := r.object.DeepCopy()
+	object.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
+	r.Recorder.Eventf(object, nil, kind, reason, "Reconcile", "%s", message)
+}
+
+// describe is a decision as an event.
+func describe(before, after *rollout.Record) (kind, reason, message string) {
+	switch after.Phase {
+	case rollout.PhaseFirst:
+		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, fmt.Sprintf("profile %s reaches its first %d nodes", after.Next.ID(), len(after.Nodes))
+	case rollout.PhaseRest:
+		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, fmt.Sprintf("profile %s reaches all nodes", after.Next.ID())
+	case rollout.PhaseStopped:
+		return corev1.EventTypeWarning, v1alpha1.EventRolloutStopped,
+			fmt.Sprintf("profile %s was taken back, all nodes run %s: %s", after.Next.ID(), after.Current.ID(), after.Reason)
+	}
+	if before.Current == after.Current {
+		return corev1.EventTypeNormal, v1alpha1.EventRolloutEnded, fmt.Sprintf("all nodes run profile %s as before: %s", after.Current.ID(), after.Reason)
+	}
+	return corev1.EventTypeNormal, v1alpha1.EventRolloutEnded, fmt.Sprintf("profile %s is that of all nodes: %s", after.Current.ID(), after.Reason)
+}

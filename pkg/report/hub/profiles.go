@@ -1,0 +1,19 @@
+package hub
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+)
+
+// SetProfiles replaces what the hub's server announces of profiles to those that watch. What is equal is not sent again. It must
+// not be changed afterwards.
+func (h *Hub) SetProfiles(state *reportv1.ProfileState) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if proto.Equal(h.profiles, state) {
+		return
+	}
+	h.profiles = state
+	h.changed(changeKey{kind: kindProfiles})
+}

@@ -1,0 +1,80 @@
+package rollout
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"time"
+)
+
+// share is the part of the edges, and of the gateways, in a first wave: one of so many.
+const share = 100
+
+// choose returns the first wave: one edge of each of some tunnels, and, where there are several gateways, some of those. It
+// takes nodes without trouble alone, so that a fault of one comes from the change. Tunnels with several edges come first: a
+// change that breaks one edge then leaves its workload cluster another. The order is random in effect, and another at another
+// time, so that a retry meets other nodes.
+func choose(o Observation, now time.Time) []Member {
+	ready := o.ready()
+	edges := o.eligible(ready)
+	byTunnel := map[string][]Node{}
+	for _, n := range slices.SortedFunc(maps.Keys(edges), func(a, b Node) int { return cmp.Compare(draw(a, now), draw(b, now)) }) {
+		byTunnel[n.ID] = append(byTunnel[n.ID], n)
+	}
+	several := func(id string) int { return min(len(byTunnel[id]), 2) }
+	firsts := make([]Node, 0, len(byTunnel))
+	for _, nodes := range byTunnel {
+		firsts = append(firsts, nodes[0])
+	}
+	slices.SortFunc(firsts, func(a, b Node) int {
+		return cmp.Or(-cmp.Compare(several(a.ID), several(b.ID)), cmp.Compare(draw(a, now), draw(b, now)))
+	})
+	var members []Member
+	if names := slices.Sorted(maps.Keys(ready)); len(o.Gateways) > 1 && len(names) > 0 {
+		slices.SortFunc(names, func(a, b string) int {
+			return cmp.Compare(draw(Node{Name: a}, now), draw(Node{Name: b}, now))
+		})
+		for _, name := range names[:min(len(names), max(1, len(o.Gateways)/share))] {
+			members = append(members, Member{Node: Node{Name: name}})
+		}
+	}
+	for _, n := range firsts[:min(len(firsts), max(1, len(edges)/share))] {
+		members = append(members, Member{Node: n, Tunnels: maps.Clone(edges[n].Tunnels)})
+	}
+	slices.SortFunc(members, func(a, b Member) int { return a.Compare(b.Node) })
+	return members
+}
+
+// eligible are the edges that are connected without trouble and have tunnels to all ready gateways; if none has, to any.
+func (o Observation) eligible(ready map[string]bool) map[Node]Edge {
+	all, some := map[Node]Edge{}, map[Node]Edge{}
+	for n, e := range o.Edges {
+		if !e.Connected || e.Trouble != "" || o.Nodes[n].Refusal != "" {
+			continue
+		}
+		has := 0
+		for name := range ready {
+			if e.Tunnels[name] > 0 {
+				has++
+			}
+		}
+		if has > 0 {
+			some[n] = e
+		}
+		if has > 0 && has == len(ready) {
+			all[n] = e
+		}
+	}
+	if len(all) == 0 {
+		return some
+	}
+	return all
+}
+
+// draw is a node's lot at a time.
+func draw(n Node, now time.Time) string {
+	sum := sha256.Sum256([]byte(now.UTC().Format(time.RFC3339Nano) + "\x00" + n.ID + "\x00" + n.Name))
+	return hex.EncodeToString(sum[:8])
+}

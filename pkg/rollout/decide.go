@@ -1,0 +1,246 @@
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// DefaultSoak is how long a change is watched in each phase: twice the time in which Envoy's pings find a dead tunnel,
+	// an edge dials anew with the longest backoff, and an Envoy that crashes has been started again.
+	DefaultSoak = 2 * time.Minute
+	// MinSoak is the shortest time that still has room for a tunnel to be dialled again.
+	MinSoak = 4 * time.Second
+	// lossPart of the soak is how long a node must be without what it had before that counts: a change may make it dial
+	// its tunnels anew, which takes seconds.
+	lossPart = 4
+	// firstPart and restPart are the proportions of edges with faults that stop a rollout, one of so many, and never less
+	// than one edge. One tenant can so stop a rollout of a small first wave, and not one of a fleet of thousands.
+	firstPart, restPart = 20, 100
+	// maxReason bounds the text of a reason, which quotes a node.
+	maxReason = 400
+)
+
+// Decider decides about one installation. It remembers since when nodes have had faults, which a new leader finds out anew:
+// faults that it has not seen begin do not count, and the soak begins again. It is not safe for concurrent use.
+type Decider struct {
+	Soak      time.Duration // zero: DefaultSoak
+	Immediate bool          // a change applies to all nodes at once
+
+	watched Record    // the rollout and the phase that the rest is about
+	since   time.Time // when that began for this decider
+	faulty  map[Node]time.Time
+	before  map[Node]Edge // what the edges were before all nodes got the profile
+	excused map[Node]bool // nodes with a fault of before
+}
+
+// Input is what a decision is made from.
+type Input struct {
+	Record *Record // nil: there is none
+	Observation
+	Retry string          // the value of RetryAnnotation
+	Gone  func(Node) bool // whether an edge's tunnel has ended or the edge is revoked; nil: none
+}
+
+// Decide returns the next record; nil: there is none yet. It returns in.Record itself if nothing changes.
+func (d *Decider) Decide(in Input, now time.Time) *Record {
+	now = now.UTC().Truncate(time.Second)
+	r := in.Record
+	target, agreed := in.target()
+	switch {
+	case r == nil && agreed: // a new installation
+		return &Record{Current: target, Since: now, Retried: in.Retry}
+	case r == nil:
+		return nil
+	case !agreed:
+	case d.Immediate && (r.Phase != PhaseNone || target != r.Current):
+		return &Record{Current: target, Since: now, Reason: "applied at once", Retried: in.Retry}
+	case target == r.Current && r.Phase != PhaseNone:
+		return &Record{Current: target, Since: now, Reason: "the xds-servers are configured as before again", Retried: in.Retry}
+	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.Retry != r.Retried):
+		return d.begin(*r, target, in, now)
+	}
+	switch r.Phase {
+	case PhaseFirst, PhaseRest:
+		return d.watch(r, in, agreed, now)
+	}
+	return r
+}
+
+// begin begins a rollout with its first wave; without a node for one all get the profile.
+func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
+	next := &Record{Current: r.Current, Next: target, Phase: PhaseFirst, Since: now, Retried: in.Retry, Nodes: choose(in.Observation, now)}
+	if len(next.Nodes) == 0 {
+		next.Phase = PhaseRest
+	}
+	d.look(next, in, now)
+	return next
+}
+
+// watch stops a rollout, has it go on, or leaves it as it is.
+func (d *Decider) watch(r *Record, in Input, agreed bool, now time.Time) *Record {
+	d.look(r, in, now)
+	found := d.judge(r, in, now)
+	if reason := found.reason(r, in); reason != "" {
+		stopped := *r
+		stopped.Phase, stopped.Since, stopped.Reason, stopped.Nodes = PhaseStopped, now, reason, nil
+		return &stopped
+	}
+	if !agreed || now.Sub(d.since) < d.soak() || found.pending > 0 {
+		return r
+	}
+	if r.Phase == PhaseFirst && found.seen == 0 {
+		return d.begin(*r, r.Next, in, now) // all nodes of the first wave have gone for good
+	}
+	if r.Phase == PhaseFirst {
+		rest := *r
+		rest.Phase, rest.Since, rest.Nodes = PhaseRest, now, nil
+		d.look(&rest, in, now)
+		return &rest
+	}
+	if in.Answered+bound(len(in.Edges), restPart) <= in.Total {
+		return r
+	}
+	return &Record{Current: r.Next, Since: now, Reason: "all nodes run it", Retried: r.Retried}
+}
+
+func (d *Decider) soak() time.Duration {
+	if d.Soak == 0 {
+		return DefaultSoak
+	}
+	return d.Soak
+}
+
+// look begins to watch a phase, once for each.
+func (d *Decider) look(r *Record, in Input, now time.Time) {
+	if d.watched.Next == r.Next && d.watched.Phase == r.Phase && d.watched.Since.Equal(r.Since) {
+		return
+	}
+	if r.Phase == PhaseRest && !in.Known {
+		d.watched = Record{} // what the nodes are now is not known
+		d.since = now
+		return
+	}
+	d.watched, d.since, d.faulty, d.excused = *r, now, map[Node]time.Time{}, map[Node]bool{}
+	d.before = nil
+	if r.Phase != PhaseRest {
+		return
+	}
+	d.before = maps.Clone(in.Edges)
+	for n, e := range in.Edges {
+		if s := in.Nodes[n]; !e.Connected || e.Trouble != "" || s.Refusal != "" && s.Profile != r.Next.ID() {
+			d.excused[n] = true
+		}
+	}
+}
+
+// findings are what the nodes of a rollout show.
+type findings struct {
+	edges, gateways []string // those with a fault, and its cause
+	tunnels         map[string]bool
+	seen, pending   int
+}
+
+// reason is why a rollout has to stop; empty: it has not.
+func (f findings) reason(r *Record, in Input) string {
+	total, part := len(in.Edges), restPart
+	if r.Phase == PhaseFirst {
+		total, part = edgesOf(r.Nodes), firstPart
+	}
+	reason := ""
+	switch {
+	case len(f.gateways) > 0:
+		reason = f.gateways[0]
+	case len(f.tunnels) >= bound(total, part):
+		reason = f.edges[0]
+	default:
+		return ""
+	}
+	if more := len(f.gateways) + len(f.edges) - 1; more > 0 {
+		reason += fmt.Sprintf(" (and %d more)", more)
+	}
+	return reason
+}
+
+// bound is how many edges with faults stop a rollout.
+func bound(total, part int) int { return max(1, total/part) }
+
+func edgesOf(members []Member) (n int) {
+	for _, m := range members {
+		if m.ID != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// judge looks at the nodes of a rollout.
+func (d *Decider) judge(r *Record, in Input, now time.Time) findings {
+	f, c := findings{tunnels: map[string]bool{}}, newComparison(r, in)
+	for _, m := range d.subjects(r, in) {
+		if in.Gone != nil && m.ID != "" && absent(in.Edges[m.Node]) && in.Gone(m.Node) {
+			continue
+		}
+		f.seen++
+		if d.excused[m.Node] {
+			continue
+		}
+		cause, atOnce, pending := c.fault(m)
+		if cause == "" {
+			delete(d.faulty, m.Node)
+			if pending {
+				f.pending++
+			}
+			continue
+		}
+		if d.faulty[m.Node].IsZero() {
+			d.faulty[m.Node] = now
+		}
+		if !atOnce && now.Sub(d.faulty[m.Node]) < d.soak()/lossPart {
+			f.pending++
+			continue
+		}
+		text := cut(m.String() + ": " + cause)
+		if m.ID == "" {
+			f.gateways = append(f.gateways, text)
+			continue
+		}
+		f.edges, f.tunnels[m.ID] = append(f.edges, text), true
+	}
+	return f
+}
+
+// absent reports whether an edge is away, so that it has to be found out whether it comes back.
+func absent(e Edge) bool { return !e.Connected || len(e.Tunnels) == 0 }
+
+// subjects are the nodes of which faults count: the first wave, and then all nodes.
+func (d *Decider) subjects(r *Record, in Input) []Member {
+	if r.Phase == PhaseFirst {
+		return r.Nodes
+	}
+	all := make([]Member, 0, len(in.Gateways)+len(d.before))
+	for name := range in.Gateways {
+		all = append(all, Member{Node: Node{Name: name}})
+	}
+	for n, e := range d.before {
+		all = append(all, Member{Node: n, Tunnels: e.Tunnels})
+	}
+	for n := range in.Nodes { // edges that came since, and refuse something
+		if _, had := d.before[n]; !had && n.ID != "" {
+			all = append(all, Member{Node: n})
+		}
+	}
+	slices.SortFunc(all, func(a, b Member) int { return a.Compare(b.Node) })
+	return all
+}
+
+// cut is a reason of a bounded length.
+func cut(text string) string {
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}
