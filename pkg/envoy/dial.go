@@ -19,6 +19,8 @@ type EdgeDial struct {
 	APIServers []model.Endpoint
 	// Near says that the round trip to the gateways is shorter than NearBelow, so that there is no slow uplink in between.
 	Near bool
+	// First is the installation as it began, of which the addresses of gateways count; nil: as it is. No edge says it.
+	First *model.Installation
 	// Version is what the edge's resources are rendered for.
 	Version Version
 }
@@ -84,6 +86,19 @@ func (d EdgeDial) gateways(inst model.Installation, g model.Gateway) []model.End
 		return []model.Endpoint{inst.GatewayPublic(g)}
 	}
 	return unique(d.Gateways)
+}
+
+// first are the addresses of a gateway with which the installation began.
+func (d EdgeDial) first(inst model.Installation, g model.Gateway) []model.Endpoint {
+	if d.First == nil {
+		return d.gateways(inst, g)
+	}
+	for _, began := range d.First.Gateways {
+		if began.Name == g.Name {
+			g = began
+		}
+	}
+	return d.gateways(*d.First, g)
 }
 
 // apiservers are those of a workload cluster, those that are preferred first, without repetition.

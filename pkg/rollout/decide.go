@@ -52,14 +52,14 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 	target, agreed := in.target()
 	switch {
 	case r == nil && agreed: // a new installation
-		return &Record{Current: target, Since: now, Retried: in.Retry}
+		return &Record{First: target, Current: target, Since: now, Retried: in.Retry}
 	case r == nil:
 		return nil
 	case !agreed:
 	case d.Immediate && (r.Phase != PhaseNone || target != r.Current):
-		return &Record{Current: target, Since: now, Reason: "applied at once", Retried: in.Retry}
+		return &Record{First: r.First, Current: target, Since: now, Reason: "applied at once", Retried: in.Retry}
 	case target == r.Current && r.Phase != PhaseNone:
-		return &Record{Current: target, Since: now, Reason: "the xds-servers are configured as before again", Retried: in.Retry}
+		return &Record{First: r.First, Current: target, Since: now, Reason: "the xds-servers are configured as before again", Retried: in.Retry}
 	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.Retry != r.Retried):
 		return d.begin(*r, target, in, now)
 	}
@@ -72,7 +72,7 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 
 // begin begins a rollout with its first wave; without a node for one all get the profile.
 func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
-	next := &Record{Current: r.Current, Next: target, Phase: PhaseFirst, Since: now, Retried: in.Retry, Nodes: choose(in.Observation, now)}
+	next := &Record{First: r.First, Current: r.Current, Next: target, Phase: PhaseFirst, Since: now, Retried: in.Retry, Nodes: choose(in.Observation, now)}
 	if len(next.Nodes) == 0 {
 		next.Phase = PhaseRest
 	}
@@ -104,7 +104,7 @@ func (d *Decider) watch(r *Record, in Input, agreed bool, now time.Time) *Record
 	if in.Answered+bound(len(in.Edges), restPart) <= in.Total {
 		return r
 	}
-	return &Record{Current: r.Next, Since: now, Reason: "all nodes run it", Retried: r.Retried}
+	return &Record{First: r.First, Current: r.Next, Since: now, Reason: "all nodes run it", Retried: r.Retried}
 }
 
 func (d *Decider) soak() time.Duration {

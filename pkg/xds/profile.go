@@ -24,6 +24,7 @@ type rendering struct {
 	profile rollout.Profile
 	inst    model.Installation
 	version envoy.Version // the newest that is rendered for
+	first   *model.Installation
 }
 
 // profiles are what the record of rollouts gives to nodes. They are never changed.
@@ -46,6 +47,9 @@ func newProfiles(inst model.Installation, target rollout.Profile, record *rollou
 	p := profiles{record: record, current: own, next: own, members: map[rollout.Node]bool{}}
 	if record == nil {
 		return p
+	}
+	if first, problem := render(record.First, inst, own); problem == "" {
+		own.first = &first.inst
 	}
 	p.current, p.problem = render(record.Current, inst, own)
 	p.next = p.current
@@ -78,7 +82,7 @@ func render(profile rollout.Profile, inst model.Installation, otherwise renderin
 	if !exact {
 		problem = "profile " + profile.ID() + " is for version " + printable(settings.Version, maxAgent) + ": rendered for " + version.String()
 	}
-	return rendering{profile, inst, version}, problem
+	return rendering{profile, inst, version, otherwise.first}, problem
 }
 
 // of is what a node is served.

@@ -129,6 +129,28 @@ func TestAStoppedRolloutIsTakenBack(t *testing.T) {
 	}
 }
 
+// TestANewAddressIsDialled: Envoy keeps tunnels that are open unless their listener changes too.
+func TestANewAddressIsDialled(t *testing.T) {
+	w := newWave(t)
+	w.record.First = profileOf(inst)
+	w.to(rollout.PhaseNone)
+	w.in.quiet(t, "an edge at the address with which the installation began")
+	old := w.claim(t, ptr(w.identity(t, w.inEdge, time.Now().Add(time.Hour))), nodeOf(w.inEdge))
+	versioned := nodeOf(w.inEdge)
+	versioned.Metadata = envoy.EdgeDial{Version: envoy.Current}.Metadata()
+	current := w.claim(t, ptr(w.identity(t, w.inEdge, time.Now().Add(time.Hour))), versioned)
+	if a, b := old.fetch(t, lds), current.fetch(t, lds); !reflect.DeepEqual(a, b) {
+		t.Errorf("an edge whose agent is updated has other listeners: %v, %v", a, b)
+	}
+	old.fetch(t, cds)
+	current.fetch(t, cds)
+	w.to(rollout.PhaseFirst)
+	old.gets(t, "an edge of the oldest version", changed.Public.Host)
+	old.quiet(t, "it")
+	got := both(t, current)
+	expect(t, "changed listeners of the edge of the wave", got[lds].names, edgeListeners)
+}
+
 // TestWithoutARecordATargetIsServed: a new installation has none yet.
 func TestWithoutARecordATargetIsServed(t *testing.T) {
 	w := newWave(t)
