@@ -28,8 +28,8 @@ func (p parts) setupRollout(mgr ctrl.Manager, view *report.View) error {
 	return mgr.Add(leading{r.Run})
 }
 
-// goneEdge reports whether an edge is no edge any more: no Tunnel has its id, or the Tunnel revokes the edge. While that is not
-// known it is false.
+// goneEdge reports whether an edge is no edge any more: no Tunnel has its id, or the Tunnel revokes the edge. While
+// that is not known it is false.
 func (p parts) goneEdge(ctx context.Context, n rollout.Node) bool {
 	var tunnels v1alpha1.TunnelList
 	if err := p.client.List(ctx, &tunnels, client.MatchingFields{tunnelIDIndex: n.ID}); err != nil {

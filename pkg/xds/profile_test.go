@@ -31,7 +31,8 @@ func profileOf(inst model.Installation) rollout.Profile {
 	return rollout.SettingsOf(inst, envoy.Current.String()).Profile()
 }
 
-// wave is a bed with two edges and two gateways that have everything, of which edge-a and gateway-0 are in a first wave.
+// wave is a bed with two edges and two gateways that have everything, of which edge-a and gateway-0 are in a first
+// wave.
 type wave struct {
 	*bed
 	record       rollout.Record
@@ -172,8 +173,8 @@ func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
 	}
 }
 
-// TestWhatAllGatewaysShareIsTheSameByEveryProfile states the rule on which the one feed of all gateways rests: profiles may
-// change what an Envoy cluster of GatewayClusters is, but neither the names nor anything about a tunnel.
+// TestWhatAllGatewaysShareIsTheSameByEveryProfile states the rule on which the one feed of all gateways rests: profiles
+// may change what an Envoy cluster of GatewayClusters is, but neither the names nor anything about a tunnel.
 func TestWhatAllGatewaysShareIsTheSameByEveryProfile(t *testing.T) {
 	other := changed
 	other.Workers, other.AccessLog, other.ReplicaAddress = 5, model.AccessLogAll, "gw-{i}.example.com:443"
