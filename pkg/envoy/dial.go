@@ -21,6 +21,9 @@ type EdgeDial struct {
 	// Near is true if the round trip to the gateways is shorter than NearBelow, so that there is no slow uplink in
 	// between.
 	Near bool
+	// First is the installation as it began, whose gateway addresses count; nil: the present one. It is never taken from
+	// an edge.
+	First *model.Installation
 	// Version is the version for which the edge's resources are rendered.
 	Version Version
 }
@@ -87,6 +90,19 @@ func (d EdgeDial) gateways(inst model.Installation, g model.Gateway) []model.End
 		return []model.Endpoint{inst.GatewayPublic(g)}
 	}
 	return unique(d.Gateways)
+}
+
+// first returns the addresses of a gateway with which the installation began.
+func (d EdgeDial) first(inst model.Installation, g model.Gateway) []model.Endpoint {
+	if d.First == nil {
+		return d.gateways(inst, g)
+	}
+	for _, began := range d.First.Gateways {
+		if began.Name == g.Name {
+			g = began
+		}
+	}
+	return d.gateways(*d.First, g)
 }
 
 // apiservers returns the apiservers of a workload cluster, preferred ones first, without duplicates.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -46,8 +47,8 @@ func tunnelListener(inst model.Installation, to model.Gateway, edge model.Subjec
 	gateway := to.Name
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
 	manager.AccessLog = accessLog(inst.AccessLog, "tunnel", dial.Version)
-	if dial.Version.has(redialledAtNewAddress) {
-		manager.StatPrefix = tunnelStats(dial.gateways(inst, to))
+	if at := dial.gateways(inst, to); dial.Version.has(redialledAtNewAddress) && !slices.Equal(at, dial.first(inst, to)) {
+		manager.StatPrefix = tunnelStats(at)
 	}
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
 	manager.Http2ProtocolOptions = edgeHTTP2()
@@ -74,7 +75,8 @@ func tunnelListener(inst model.Installation, to model.Gateway, edge model.Subjec
 
 // tunnelStats is the prefix of statistics of tunnels to some addresses. Envoy keeps open tunnels when only the addresses of their
 // Envoy cluster change, so a wrong address would show when the last one has broken. A filter chain that changes with them has
-// Envoy dial all tunnels of the listener anew.
+// Envoy dial all tunnels of the listener anew. It is the usual one at the address with which the installation began: agents of
+// versions before have that.
 func tunnelStats(at []model.Endpoint) string {
 	sum := sha256.New()
 	for _, e := range at {

@@ -69,7 +69,8 @@ func TestANewAddressChangesTheListener(t *testing.T) {
 	other.Public = at("b")
 	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", APIServer: at("y")}
 	for version, want := range map[Version]bool{Oldest: false, Current: true} {
-		before, after := EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: version}), EdgeListeners(other, wc, "edge-a", EdgeDial{Version: version})
+		dial := EdgeDial{Version: version, First: &inst}
+		before, after := EdgeListeners(inst, wc, "edge-a", dial), EdgeListeners(other, wc, "edge-a", dial)
 		if got := !proto.Equal(before[0], after[0]); got != want {
 			t.Errorf("for %s: the listener changes with the address: %t", version, got)
 		}
@@ -77,7 +78,11 @@ func TestANewAddressChangesTheListener(t *testing.T) {
 			t.Errorf("for %s: the listener of a gateway with its own address changes", version)
 		}
 	}
-	own := EdgeDial{Version: Current, Gateways: []model.Endpoint{at("z")}}
+	old := EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: Oldest, First: &inst})
+	if !proto.Equal(old[0], EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: Current, First: &inst})[0]) {
+		t.Error("an edge loses its tunnels when its agent is updated")
+	}
+	own := EdgeDial{Version: Current, First: &inst, Gateways: []model.Endpoint{at("z")}}
 	if !proto.Equal(EdgeListeners(inst, wc, "edge-a", own)[0], EdgeListeners(other, wc, "edge-a", own)[0]) {
 		t.Error("the listener of an edge that dials an address of its own changes")
 	}

@@ -12,15 +12,16 @@ import (
 // share is the part of the edges, and of the gateways, in a first wave: one of so many.
 const share = 100
 
-// choose returns the first wave: one edge of each of some tunnels, and, where there are several gateways, some of those. It
-// takes nodes without trouble alone, so that a fault of one comes from the change. Tunnels with several edges come first: a
-// change that breaks one edge then leaves its workload cluster another. The order is random in effect, and another at another
-// time, so that a retry meets other nodes.
+// choose returns the first wave: one edge of each of some tunnels, and, where there are several gateways, some of
+// those. It takes nodes without trouble alone, so that a fault of one comes from the change. Tunnels with several edges
+// come first: a change that breaks one edge then leaves its workload cluster another. The order is random in effect,
+// and another at another time, so that a retry meets other nodes.
 func choose(o Observation, now time.Time) []Member {
 	ready := o.ready()
 	edges := o.eligible(ready)
 	byTunnel := map[string][]Node{}
-	for _, n := range slices.SortedFunc(maps.Keys(edges), func(a, b Node) int { return cmp.Compare(draw(a, now), draw(b, now)) }) {
+	byLot := func(a, b Node) int { return cmp.Compare(draw(a, now), draw(b, now)) }
+	for _, n := range slices.SortedFunc(maps.Keys(edges), byLot) {
 		byTunnel[n.ID] = append(byTunnel[n.ID], n)
 	}
 	several := func(id string) int { return min(len(byTunnel[id]), 2) }
@@ -29,7 +30,7 @@ func choose(o Observation, now time.Time) []Member {
 		firsts = append(firsts, nodes[0])
 	}
 	slices.SortFunc(firsts, func(a, b Node) int {
-		return cmp.Or(-cmp.Compare(several(a.ID), several(b.ID)), cmp.Compare(draw(a, now), draw(b, now)))
+		return cmp.Or(-cmp.Compare(several(a.ID), several(b.ID)), byLot(a, b))
 	})
 	var members []Member
 	if names := slices.Sorted(maps.Keys(ready)); len(o.Gateways) > 1 && len(names) > 0 {
@@ -47,7 +48,8 @@ func choose(o Observation, now time.Time) []Member {
 	return members
 }
 
-// eligible are the edges that are connected without trouble and have tunnels to all ready gateways; if none has, to any.
+// eligible are the edges that are connected without trouble and have tunnels to all ready gateways; if none has, to
+// any.
 func (o Observation) eligible(ready map[string]bool) map[Node]Edge {
 	all, some := map[Node]Edge{}, map[Node]Edge{}
 	for n, e := range o.Edges {

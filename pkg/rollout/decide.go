@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// DefaultSoak is how long a change is watched in each phase: twice the time in which Envoy's pings find a dead tunnel,
-	// an edge dials anew with the longest backoff, and an Envoy that crashes has been started again.
+	// DefaultSoak is how long a change is watched in each phase: twice the time in which Envoy's pings find a dead
+	// tunnel, an edge dials anew with the longest backoff, and an Envoy that crashes has been started again.
 	DefaultSoak = 2 * time.Minute
 	// MinSoak is the shortest time that still has room for a tunnel to be dialled again.
 	MinSoak = 4 * time.Second
 	// lossPart of the soak is how long a node must be without what it had before that counts: a change may make it dial
 	// its tunnels anew, which takes seconds.
 	lossPart = 4
-	// firstPart and restPart are the proportions of edges with faults that stop a rollout, one of so many, and never less
-	// than one edge. One tenant can so stop a rollout of a small first wave, and not one of a fleet of thousands.
+	// firstPart and restPart are the proportions of edges with faults that stop a rollout, one of so many, and never
+	// less than one edge. One tenant can so stop a rollout of a small first wave, and not one of a fleet of thousands.
 	firstPart, restPart = 20, 100
 	// maxReason bounds the text of a reason, which quotes a node.
 	maxReason = 400
 )
 
-// Decider decides about one installation. It remembers since when nodes have had faults, which a new leader finds out anew:
-// faults that it has not seen begin do not count, and the soak begins again. It is not safe for concurrent use.
+// Decider decides about one installation. It remembers since when nodes have had faults, which a new leader finds out
+// anew: faults that it has not seen begin do not count, and the soak begins again. It is not safe for concurrent use.
 type Decider struct {
 	Soak      time.Duration // zero: DefaultSoak
 	Immediate bool          // a change applies to all nodes at once
@@ -52,14 +52,16 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 	target, agreed := in.target()
 	switch {
 	case r == nil && agreed: // a new installation
-		return &Record{Current: target, Since: now, Retried: in.Retry}
+		return &Record{First: target, Current: target, Since: now, Retried: in.Retry}
 	case r == nil:
 		return nil
 	case !agreed:
 	case d.Immediate && (r.Phase != PhaseNone || target != r.Current):
-		return &Record{Current: target, Since: now, Reason: "applied at once", Retried: in.Retry}
+		return &Record{First: r.First, Current: target, Since: now, Reason: "applied at once", Retried: in.Retry}
 	case target == r.Current && r.Phase != PhaseNone:
-		return &Record{Current: target, Since: now, Reason: "the xds-servers are configured as before again", Retried: in.Retry}
+		return &Record{
+			First: r.First, Current: target, Since: now, Reason: "the xds-servers are configured as before again", Retried: in.Retry,
+		}
 	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.Retry != r.Retried):
 		return d.begin(*r, target, in, now)
 	}
@@ -72,7 +74,10 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 
 // begin begins a rollout with its first wave; without a node for one all get the profile.
 func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
-	next := &Record{Current: r.Current, Next: target, Phase: PhaseFirst, Since: now, Retried: in.Retry, Nodes: choose(in.Observation, now)}
+	next := &Record{
+		First: r.First, Current: r.Current, Next: target, Phase: PhaseFirst, Since: now, Retried: in.Retry,
+		Nodes: choose(in.Observation, now),
+	}
 	if len(next.Nodes) == 0 {
 		next.Phase = PhaseRest
 	}
@@ -104,7 +109,7 @@ func (d *Decider) watch(r *Record, in Input, agreed bool, now time.Time) *Record
 	if in.Answered+bound(len(in.Edges), restPart) <= in.Total {
 		return r
 	}
-	return &Record{Current: r.Next, Since: now, Reason: "all nodes run it", Retried: r.Retried}
+	return &Record{First: r.First, Current: r.Next, Since: now, Reason: "all nodes run it", Retried: r.Retried}
 }
 
 func (d *Decider) soak() time.Duration {

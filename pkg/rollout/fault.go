@@ -25,8 +25,8 @@ func newComparison(r *Record, in Input) comparison {
 	return c
 }
 
-// fault is what is wrong with a node. One that counts at once is said by the node itself of the next profile. A node that is
-// pending has to show first that nothing is.
+// fault is what is wrong with a node. One that counts at once is said by the node itself of the next profile. A node
+// that is pending has to show first that nothing is.
 func (c comparison) fault(m Member) (cause string, atOnce, pending bool) {
 	state, announced := c.in.Nodes[m.Node]
 	served := announced && state.Profile == c.next
@@ -51,8 +51,8 @@ func (c comparison) fault(m Member) (cause string, atOnce, pending bool) {
 	return cause, false, pending
 }
 
-// gatewayFault is what is wrong with a gateway. One whose agent is away may be replaced just now: that is no fault, and no
-// success.
+// gatewayFault is what is wrong with a gateway. One whose agent is away may be replaced just now: that is no fault, and
+// no success.
 func gatewayFault(g Gateway) (cause string, pending bool) {
 	switch {
 	case !g.Connected:
@@ -82,8 +82,8 @@ func (c comparison) edgeFault(m Member) string {
 	return ""
 }
 
-// needs is how many tunnels an edge must have by the next profile that had some before: fewer only if gateways have fewer
-// workers by that profile.
+// needs is how many tunnels an edge must have by the next profile that had some before: fewer only if gateways have
+// fewer workers by that profile.
 func (c comparison) needs(had int) int {
 	if had == 0 {
 		return 0

@@ -10,8 +10,8 @@ type Observation struct {
 	Edges    map[Node]Edge
 	// Nodes are what the nodes of the first wave, and those that refuse something, run.
 	Nodes map[Node]State
-	// Answered are the connected nodes that have answered to the profile that the record gives them, be it to refuse it;
-	// Total are all connected nodes.
+	// Answered are the connected nodes that have answered to the profile that the record gives them, be it to refuse
+	// it; Total are all connected nodes.
 	Answered, Total int
 }
 

@@ -1,7 +1,7 @@
-// Package rollout decides which gateways and edges run a change of what the whole installation shares: first 1 % of them,
-// then the rest, and none if the first ones refuse it, report trouble or lose tunnels. In go the record of what was decided
-// before, what the xds-servers announce, and a time; out comes the next record. The package reads no object, sends nothing,
-// and does not know what a profile means to Envoy.
+// Package rollout decides which gateways and edges run a change of what the whole installation shares: first 1 % of
+// them, then the rest, and none if the first ones refuse it, report trouble or lose tunnels. In go the record of what
+// was decided before, what the xds-servers announce, and a time; out comes the next record. The package reads no
+// object, sends nothing, and does not know what a profile means to Envoy.
 package rollout
 
 import (
@@ -18,13 +18,13 @@ import (
 // maxProfile bounds the text of a profile: ten short fields.
 const maxProfile = 4 << 10
 
-// Profile is everything that shapes what all Envoys of an installation run, as compact JSON with sorted keys: equal profiles
-// are equal texts. The decision compares and copies it and reads nothing in it, so that a controller carries profiles of
-// newer xds-servers. Empty: none.
+// Profile is everything that shapes what all Envoys of an installation run, as compact JSON with sorted keys: equal
+// profiles are equal texts. The decision compares and copies it and reads nothing in it, so that a controller carries
+// profiles of newer xds-servers. Empty: none.
 type Profile string
 
-// Settings are what an xds-server of this build reads in a profile. Each field of model.Installation but Domain and Gateways
-// is here, which a test requires: a setting that is not would reach all Envoys at once.
+// Settings are what an xds-server of this build reads in a profile. Each field of model.Installation but Domain and
+// Gateways is here, which a test requires: a setting that is not would reach all Envoys at once.
 type Settings struct {
 	Version        string               `json:"version"` // the newest that is rendered for
 	Public         string               `json:"public"`  // host:port

@@ -33,6 +33,8 @@ var Phases = map[Phase]string{PhaseNone: "none", PhaseFirst: "first", PhaseRest:
 
 // Record is what the controller has decided. Only it writes records.
 type Record struct {
+	// First is the profile with which the installation began: what a profile changes of it is seen from there.
+	First   Profile   `json:"first,omitempty"`
 	Current Profile   `json:"current"`
 	Next    Profile   `json:"next,omitempty"`
 	Phase   Phase     `json:"phase,omitempty"`

@@ -15,8 +15,8 @@ var inst = model.Installation{
 	Workers:  3, Handshakes: 7, AccessLog: model.AccessLogAll, ReplicaAddress: "gw-{i}.example.com:443",
 }
 
-// TestEverySettingOfAnInstallationIsInItsProfile sets one field after the other: one that is in no profile would reach all
-// Envoys at once.
+// TestEverySettingOfAnInstallationIsInItsProfile sets one field after the other: one that is in no profile would reach
+// all Envoys at once.
 func TestEverySettingOfAnInstallationIsInItsProfile(t *testing.T) {
 	none := SettingsOf(model.Installation{}, "0.1").Profile()
 	for i := range reflect.TypeFor[model.Installation]().NumField() {

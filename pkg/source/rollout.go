@@ -33,7 +33,8 @@ func (k *Kube) watchRollout(ctx context.Context) error {
 	return nil
 }
 
-// publishRollout hands the record of rollouts over. While the record cannot be read the one that was published last stays.
+// publishRollout hands the record of rollouts over. While the record cannot be read the one that was published last
+// stays.
 func (k *Kube) publishRollout(ctx context.Context) error {
 	var found corev1.ConfigMap
 	at := client.ObjectKey{Namespace: k.Namespace, Name: v1alpha1.RolloutConfigMapName}
@@ -42,7 +43,8 @@ func (k *Kube) publishRollout(ctx context.Context) error {
 	}
 	record, err := rollout.ParseRecord(found.Data)
 	if err != nil {
-		k.Log.Error("rollout not followed, nodes keep what they are served", "configmap", v1alpha1.RolloutConfigMapName, "error", err)
+		k.Log.Error("rollout not followed, nodes keep what they are served",
+			"configmap", v1alpha1.RolloutConfigMapName, "error", err)
 		return nil
 	}
 	k.Publisher.SetRollout(record)

@@ -26,6 +26,7 @@ type rendering struct {
 	profile rollout.Profile
 	inst    model.Installation
 	version envoy.Version // the newest that is rendered for
+	first   *model.Installation
 }
 
 // profiles are what the record of rollouts gives to nodes. They are never changed.
@@ -41,13 +42,16 @@ func targetOf(inst model.Installation) rollout.Profile {
 	return rollout.SettingsOf(inst, envoy.Current.String()).Profile()
 }
 
-// newProfiles reads a record. What this build cannot render is rendered for the nearest version; without a profile that can
-// be read, nodes keep to the current one, and if that is the one, to the target.
+// newProfiles reads a record. What this build cannot render is rendered for the nearest version; without a profile that
+// can be read, nodes keep to the current one, and if that is the one, to the target.
 func newProfiles(inst model.Installation, target rollout.Profile, record *rollout.Record) profiles {
 	own := rendering{profile: target, inst: inst, version: envoy.Current}
 	p := profiles{record: record, current: own, next: own, members: map[rollout.Node]bool{}}
 	if record == nil {
 		return p
+	}
+	if first, problem := render(record.First, inst, own); problem == "" {
+		own.first = &first.inst
 	}
 	p.current, p.problem = render(record.Current, inst, own)
 	p.next = p.current
@@ -64,7 +68,8 @@ func newProfiles(inst model.Installation, target rollout.Profile, record *rollou
 	return p
 }
 
-// render reads a profile. Where it cannot it returns another rendering; problem is why what it returns is not the profile.
+// render reads a profile. Where it cannot it returns another rendering; problem is why what it returns is not the
+// profile.
 func render(profile rollout.Profile, inst model.Installation, otherwise rendering) (r rendering, problem string) {
 	settings, err := profile.Settings()
 	if err == nil {
@@ -78,9 +83,10 @@ func render(profile rollout.Profile, inst model.Installation, otherwise renderin
 	}
 	version, exact := envoy.RenderedFor(settings.Version)
 	if !exact {
-		problem = "profile " + profile.ID() + " is for version " + csds.Printable(settings.Version, maxQuoted) + ": rendered for " + version.String()
+		problem = "profile " + profile.ID() + " is for version " + csds.Printable(settings.Version, maxQuoted) +
+			": rendered for " + version.String()
 	}
-	return rendering{profile, inst, version}, problem
+	return rendering{profile, inst, version, otherwise.first}, problem
 }
 
 // of is what a node is served.
@@ -104,8 +110,8 @@ func (s *Server) profileOf(node model.Subject) string {
 	return s.profiles.of(node).profile.ID()
 }
 
-// SetRollout replaces the record of rollouts; nil: there is none, and all nodes get what this server is configured for. Gateways
-// are sent what changes for them at once, edges as after a change of the gateways.
+// SetRollout replaces the record of rollouts; nil: there is none, and all nodes get what this server is configured for.
+// Gateways are sent what changes for them at once, edges as after a change of the gateways.
 func (s *Server) SetRollout(record *rollout.Record) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -131,8 +137,8 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	s.tell()
 }
 
-// setVariants gives the gateways of the next profile their form of the Envoy clusters that all gateways have. Their names are
-// the same by every profile, and the Envoy clusters of tunnels depend on none. The caller holds s.publishing.
+// setVariants gives the gateways of the next profile their form of the Envoy clusters that all gateways have. Their
+// names are the same by every profile, and the Envoy clusters of tunnels depend on none. The caller holds s.publishing.
 func (s *Server) setVariants() {
 	p, static := &s.profiles, set(envoy.StaticClusters())
 	variants := map[string]types.Resource{}
@@ -198,8 +204,8 @@ func (f *feed) of(by *reader, name string) *discoveryv3.Resource {
 	return r
 }
 
-// Profiles is what this server tells the controller of profiles: its target, what the nodes of a first wave run, and which
-// nodes refuse something.
+// Profiles is what this server tells the controller of profiles: its target, what the nodes of a first wave run, and
+// which nodes refuse something.
 func (s *Server) Profiles() *reportv1.ProfileState {
 	state := &reportv1.ProfileState{Target: string(s.target)}
 	s.mu.RLock()
@@ -237,7 +243,8 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 		add(e.subject, &e.progress, !waiting[e] && e.settled())
 	}
 	slices.SortFunc(state.GetNodes(), func(a, b *reportv1.NodeProfile) int {
-		return rollout.Node{Name: a.GetNode(), ID: a.GetTunnelId()}.Compare(rollout.Node{Name: b.GetNode(), ID: b.GetTunnelId()})
+		first := rollout.Node{Name: a.GetNode(), ID: a.GetTunnelId()}
+		return first.Compare(rollout.Node{Name: b.GetNode(), ID: b.GetTunnelId()})
 	})
 	return state
 }

@@ -31,7 +31,8 @@ func profileOf(inst model.Installation) rollout.Profile {
 	return rollout.SettingsOf(inst, envoy.Current.String()).Profile()
 }
 
-// wave is a bed with two edges and two gateways that have everything, of which edge-a and gateway-0 are in a first wave.
+// wave is a bed with two edges and two gateways that have everything, of which edge-a and gateway-0 are in a first
+// wave.
 type wave struct {
 	*bed
 	record       rollout.Record
@@ -129,6 +130,28 @@ func TestAStoppedRolloutIsTakenBack(t *testing.T) {
 	}
 }
 
+// TestANewAddressIsDialled: Envoy keeps tunnels that are open unless their listener changes too.
+func TestANewAddressIsDialled(t *testing.T) {
+	w := newWave(t)
+	w.record.First = profileOf(inst)
+	w.to(rollout.PhaseNone)
+	w.in.quiet(t, "an edge at the address with which the installation began")
+	old := w.claim(t, ptr(w.identity(t, w.inEdge, time.Now().Add(time.Hour))), nodeOf(w.inEdge))
+	versioned := nodeOf(w.inEdge)
+	versioned.Metadata = envoy.EdgeDial{Version: envoy.Current}.Metadata()
+	current := w.claim(t, ptr(w.identity(t, w.inEdge, time.Now().Add(time.Hour))), versioned)
+	if a, b := old.fetch(t, lds), current.fetch(t, lds); !reflect.DeepEqual(a, b) {
+		t.Errorf("an edge whose agent is updated has other listeners: %v, %v", a, b)
+	}
+	old.fetch(t, cds)
+	current.fetch(t, cds)
+	w.to(rollout.PhaseFirst)
+	old.gets(t, "an edge of the oldest version", changed.Public.Host)
+	old.quiet(t, "it")
+	got := both(t, current)
+	expect(t, "changed listeners of the edge of the wave", got[lds].names, edgeListeners)
+}
+
 // TestWithoutARecordATargetIsServed: a new installation has none yet.
 func TestWithoutARecordATargetIsServed(t *testing.T) {
 	w := newWave(t)
@@ -150,8 +173,8 @@ func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
 	}
 }
 
-// TestWhatAllGatewaysShareIsTheSameByEveryProfile states the rule on which the one feed of all gateways rests: profiles may
-// change what an Envoy cluster of GatewayClusters is, but neither the names nor anything about a tunnel.
+// TestWhatAllGatewaysShareIsTheSameByEveryProfile states the rule on which the one feed of all gateways rests: profiles
+// may change what an Envoy cluster of GatewayClusters is, but neither the names nor anything about a tunnel.
 func TestWhatAllGatewaysShareIsTheSameByEveryProfile(t *testing.T) {
 	other := changed
 	other.Workers, other.AccessLog, other.ReplicaAddress = 5, model.AccessLogAll, "gw-{i}.example.com:443"

@@ -148,7 +148,7 @@ func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node strin
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
 	}
 	inst := r.inst
-	dial.Version = dial.Version.AtMost(r.version)
+	dial.Version, dial.First = dial.Version.AtMost(r.version), r.first
 	static := set(envoy.StaticClusters())
 	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)
 	s.leftOutOfEdge(resourcev3.ClusterType, errs, wc.ID, node)

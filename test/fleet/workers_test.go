@@ -34,7 +34,7 @@ const (
 func TestWorkers(t *testing.T) {
 	for _, workers := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
-			w := &threads{World: newWorld(t, lab.Options{Lean: true, GatewayWorkers: workers}), workers: workers}
+			w := &threads{World: newWorld(t, lab.Options{Lean: true, GatewayWorkers: workers, ControllerFlags: []string{"--rollout=immediate"}}), workers: workers}
 			w.member = w.Member(t, "oslo", nil)
 			w.Edge(t, lab.EdgeSpec{Name: "edge-oslo"}, w.member)
 			that(t, fmt.Sprintf("an edge keeps two tunnels to each of %d workers", workers), func(t *testing.T) {

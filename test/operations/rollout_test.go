@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// soak is --rollout-soak here: a quarter of it is more than an edge needs to dial all tunnels anew on a busy machine.
+	// soak is --rollout-soak here: a quarter of it is more than an edge needs to dial all tunnels anew on a busy
+	// machine.
 	soak = 16 * time.Second
 	// nowhere is an address of no machine.
 	nowhere = "192.0.2.77:443"

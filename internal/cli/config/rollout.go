@@ -45,7 +45,8 @@ func stateOf(record *rollout.Record, nodes []collect.Node) *rolloutState {
 		return nil
 	}
 	s := &rolloutState{
-		Phase: rollout.Phases[record.Phase], Current: record.Current.ID(), Next: record.Next.ID(), Since: pointer(record.Since), Reason: record.Reason,
+		Phase: rollout.Phases[record.Phase], Current: record.Current.ID(), Next: record.Next.ID(),
+		Since: pointer(record.Since), Reason: record.Reason,
 	}
 	for _, m := range record.Nodes {
 		s.First = append(s.First, m.Name)
@@ -74,13 +75,16 @@ func (s *rolloutState) line(now time.Time) output.Line {
 		since = " for " + output.Age(*s.Since, now)
 	}
 	at := strconv.Itoa(s.AtNext) + " of " + strconv.Itoa(s.Nodes) + " nodes"
+	title := "rollout of profile " + s.Next
 	switch s.Phase {
 	case rollout.Phases[rollout.PhaseFirst]:
-		return output.Line{output.Styled(output.StyleWarning, "rollout of profile "+s.Next+": first wave"+since), output.Plain(", " + at + ", others run " + s.Current)}
+		title += ": first wave" + since
+		return output.Line{output.Styled(output.StyleWarning, title), output.Plain(", " + at + ", others run " + s.Current)}
 	case rollout.Phases[rollout.PhaseRest]:
-		return output.Line{output.Styled(output.StyleWarning, "rollout of profile "+s.Next+": all nodes"+since), output.Plain(", " + at)}
+		return output.Line{output.Styled(output.StyleWarning, title+": all nodes"+since), output.Plain(", " + at)}
 	case rollout.Phases[rollout.PhaseStopped]:
-		return output.Line{output.Styled(output.StyleBad, "rollout of profile "+s.Next+" stopped"+since), output.Plain(", all nodes get " + s.Current + ": " + cutLine(cmp.Or(s.Reason, "-"), 300))}
+		why := cutLine(cmp.Or(s.Reason, "-"), 300)
+		return output.Line{output.Styled(output.StyleBad, title+" stopped"+since), output.Plain(", all nodes get " + s.Current + ": " + why)}
 	}
 	return output.Line{output.Plain("profile " + s.Current)}
 }

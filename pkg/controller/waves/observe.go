@@ -8,7 +8,8 @@ import (
 // observe is what the xds-servers announce, as decisions are made from it.
 func observe(now reportview.FleetNow) rollout.Observation {
 	o := rollout.Observation{
-		Known: now.Known, Gateways: map[string]rollout.Gateway{}, Edges: map[rollout.Node]rollout.Edge{}, Nodes: map[rollout.Node]rollout.State{},
+		Known: now.Known, Gateways: map[string]rollout.Gateway{},
+		Edges: map[rollout.Node]rollout.Edge{}, Nodes: map[rollout.Node]rollout.State{},
 	}
 	for name, g := range now.Gateways {
 		o.Gateways[name] = rollout.Gateway{Connected: g.Connected, Ready: g.Ready, Hang: g.Hang}

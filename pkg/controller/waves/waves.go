@@ -1,6 +1,7 @@
-// Package waves keeps the record of rollouts: it takes what the xds-servers announce, has pkg/rollout decide, and writes the
-// decision into the ConfigMap fairlead-rollout, which the xds-servers follow. In go a view of the fleet and that ConfigMap;
-// out come writes to it, events about it and a metric. It does not know what a profile means, and talks to no Envoy.
+// Package waves keeps the record of rollouts: it takes what the xds-servers announce, has pkg/rollout decide, and
+// writes the decision into the ConfigMap fairlead-rollout, which the xds-servers follow. In go a view of the fleet and
+// that ConfigMap; out come writes to it, events about it and a metric. It does not know what a profile means, and talks
+// to no Envoy.
 package waves
 
 import (
@@ -27,8 +28,8 @@ import (
 const (
 	// interval is how often a decision is made: well below the time for which a rollout is watched.
 	interval = time.Second
-	// reread is how often the ConfigMap is read, which only this program and, to have a rollout tried again, an operator
-	// writes.
+	// reread is how often the ConfigMap is read, which only this program and, to have a rollout tried again, an
+	// operator writes.
 	reread = 10 * time.Second
 	// callTime bounds one call of the apiserver.
 	callTime = 10 * time.Second
@@ -196,8 +197,8 @@ func (r *Reconciler) announce(before, after *rollout.Record) {
 		return
 	}
 	kind, reason, message := describe(before, after)
-	r.Log.Info("rollout changed", "phase", rollout.Phases[after.Phase], "current", after.Current.ID(), "next", after.Next.ID(),
-		"nodes", len(after.Nodes), "reason", after.Reason)
+	r.Log.Info("rollout changed", "phase", rollout.Phases[after.Phase], "current", after.Current.ID(),
+		"next", after.Next.ID(), "nodes", len(after.Nodes), "reason", after.Reason)
 	object := r.object.DeepCopy()
 	object.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
 	r.Recorder.Eventf(object, nil, kind, reason, "Reconcile", "%s", message)
@@ -205,17 +206,20 @@ func (r *Reconciler) announce(before, after *rollout.Record) {
 
 // describe is a decision as an event.
 func describe(before, after *rollout.Record) (kind, reason, message string) {
+	current, next := after.Current.ID(), after.Next.ID()
 	switch after.Phase {
 	case rollout.PhaseFirst:
-		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, fmt.Sprintf("profile %s reaches its first %d nodes", after.Next.ID(), len(after.Nodes))
+		message = fmt.Sprintf("profile %s reaches its first %d nodes", next, len(after.Nodes))
+		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, message
 	case rollout.PhaseRest:
-		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, fmt.Sprintf("profile %s reaches all nodes", after.Next.ID())
+		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, fmt.Sprintf("profile %s reaches all nodes", next)
 	case rollout.PhaseStopped:
-		return corev1.EventTypeWarning, v1alpha1.EventRolloutStopped,
-			fmt.Sprintf("profile %s was taken back, all nodes run %s: %s", after.Next.ID(), after.Current.ID(), after.Reason)
+		message = fmt.Sprintf("profile %s was taken back, all nodes run %s: %s", next, current, after.Reason)
+		return corev1.EventTypeWarning, v1alpha1.EventRolloutStopped, message
 	}
+	message = fmt.Sprintf("profile %s is that of all nodes: %s", current, after.Reason)
 	if before.Current == after.Current {
-		return corev1.EventTypeNormal, v1alpha1.EventRolloutEnded, fmt.Sprintf("all nodes run profile %s as before: %s", after.Current.ID(), after.Reason)
+		message = fmt.Sprintf("all nodes run profile %s as before: %s", current, after.Reason)
 	}
-	return corev1.EventTypeNormal, v1alpha1.EventRolloutEnded, fmt.Sprintf("profile %s is that of all nodes: %s", after.Current.ID(), after.Reason)
+	return corev1.EventTypeNormal, v1alpha1.EventRolloutEnded, message
 }

@@ -6,8 +6,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// SetProfiles replaces what the hub's server announces of profiles to those that watch. What is equal is not sent again. It must
-// not be changed afterwards.
+// SetProfiles replaces what the hub's server announces of profiles to those that watch. What is equal is not sent
+// again. It must not be changed afterwards.
 func (h *Hub) SetProfiles(state *reportv1.ProfileState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,12 +16,13 @@ type GatewayNow struct {
 
 // FleetNow is what all xds-servers together know, of all tunnels.
 type FleetNow struct {
-	// Known is false while some xds-server that there is has not told all: then nothing may be concluded from what is absent.
+	// Known is false while some xds-server that there is has not told all: then nothing may be concluded from what is
+	// absent.
 	Known    bool
 	Gateways map[string]GatewayNow // that report, or did a moment ago
 	Edges    map[EdgeRef]Edge
-	// Profiles are what the xds-servers that there are announce of profiles; nil: one announces nothing. They are shared and
-	// must not be changed.
+	// Profiles are what the xds-servers that there are announce of profiles; nil: one announces nothing. They are
+	// shared and must not be changed.
 	Profiles []*reportv1.ProfileState
 }
 
