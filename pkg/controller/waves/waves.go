@@ -45,8 +45,8 @@ type Config struct {
 	Recorder  events.EventRecorder
 	Log       *slog.Logger
 	Fleet     func() reportview.FleetNow // what the xds-servers announce
-	Immediate bool                   // a change applies to all nodes at once
-	Soak      time.Duration          // for how long each phase is watched; zero: rollout.DefaultSoak
+	Immediate bool                       // a change applies to all nodes at once
+	Soak      time.Duration              // for how long each phase is watched; zero: rollout.DefaultSoak
 	// Gone reports whether an edge is no edge any more: its tunnel has ended, or it is revoked.
 	Gone func(context.Context, rollout.Node) bool
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/controller/waves"
-	reportview "github.com/fairlead/fairlead/pkg/report/view"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	reportview "github.com/fairlead/fairlead/pkg/report/view"
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 

@@ -33,8 +33,8 @@ type gatewayRecord struct {
 	generation int
 	counts     map[string]map[string]received // by id and node
 	incomplete bool                           // it may have tunnels that it does not report
-	ready      bool                       // it takes clients
-	hang       string                     // the parts of its Envoy that do not answer
+	ready      bool                           // it takes clients
+	hang       string                         // the parts of its Envoy that do not answer
 }
 
 // count is what a gateway has of one edge.
