@@ -62,6 +62,7 @@ type Reconciler struct {
 	read   time.Time
 
 	mu     sync.Mutex
+	leads  bool            // this process holds the lease
 	record *rollout.Record // nil: none is known
 }
 
@@ -78,17 +79,22 @@ func (r *Reconciler) Metrics() prometheus.Collector { return &r.figures }
 func (r *Reconciler) look(emit metrics.Emit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.record == nil {
+	if !r.leads {
 		return
 	}
+	current := rollout.PhaseNone
+	if r.record != nil {
+		current = r.record.Phase
+	}
 	for phase, name := range rollout.Phases {
-		emit("fairlead_controller_rollout_phase", metrics.Bool(phase == r.record.Phase), name)
+		emit("fairlead_controller_rollout_phase", metrics.Bool(phase == current), name)
 	}
 }
 
 // Run decides again and again until ctx ends, and returns nil then.
 func (r *Reconciler) Run(ctx context.Context) error {
-	defer r.note(nil) // another process leads
+	r.setLeads(true)
+	defer r.setLeads(false)
 	var reasons retry.Reasons
 	backoff := retry.Backoff{Min: interval, Max: 30 * time.Second}
 	for failures := 0; ; {
@@ -141,6 +147,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, now time.Time) error {
 	r.note(after)
 	r.announce(before, after)
 	return nil
+}
+
+// setLeads records whether this process leads. Without the lease it knows no record.
+func (r *Reconciler) setLeads(leads bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leads, r.record = leads, nil
 }
 
 func (r *Reconciler) note(record *rollout.Record) {
