@@ -224,7 +224,8 @@ func unpacked(t *testing.T, r collect.Resource) *clusterv3.Cluster {
 	return cluster
 }
 
-// TestInspectionShowsWhatAnEnvoyRejects uses an address that is in use, which our checks cannot detect and Envoy rejects.
+// TestInspectionShowsWhatAnEnvoyRejects uses an address that is in use, which our checks cannot detect and Envoy
+// rejects.
 func TestInspectionShowsWhatAnEnvoyRejects(t *testing.T) {
 	c := newWorld(t)
 	c.serve()

@@ -117,8 +117,8 @@ func (d dealer) deal() (worker int) {
 	return worker
 }
 
-// TestAWorkerWithoutATunnelIsRepairedByClosingTunnelsOnce simulates Envoy and an edge that loses two tunnels at a time, also for a
-// table that starts after many changes.
+// TestAWorkerWithoutATunnelIsRepairedByClosingTunnelsOnce simulates Envoy and an edge that loses two tunnels at a time,
+// also for a table that starts after many changes.
 func TestAWorkerWithoutATunnelIsRepairedByClosingTunnelsOnce(t *testing.T) {
 	for _, workers := range []int{3, 4, 8} {
 		envoy, known := make(dealer, workers), turns{}

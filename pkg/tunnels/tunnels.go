@@ -50,8 +50,8 @@ type Tunnel struct {
 // Config configures a Table.
 type Config struct {
 	Domain model.TunnelDomain
-	// Log is the path of the file that Envoy appends its lifecycle events to. Envoy continues to write while no agent runs, so
-	// that the next agent has every tunnel. Two files beside it belong to the table and must be kept as long.
+	// Log is the path of the file that Envoy appends its lifecycle events to. Envoy continues to write while no agent
+	// runs, so that the next agent has every tunnel. Two files beside it belong to the table and must be kept as long.
 	Log string
 	// Reopen has Envoy reopen that file, after the table renamed it because it had become large.
 	Reopen func(ctx context.Context) error

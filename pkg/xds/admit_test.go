@@ -228,7 +228,7 @@ func mentions(r *discoveryv3.DeltaDiscoveryResponse, word string) bool {
 	})
 }
 
-// containsText looks at the encoding, in which texts are as they are, those of nested messages too.
+// containsText searches the encoding, which contains texts unchanged, also texts of nested messages.
 func containsText(resource *anypb.Any, word string) bool {
 	return bytes.Contains(resource.GetValue(), []byte(word))
 }

@@ -40,8 +40,8 @@ func BenchmarkRevoke(b *testing.B) {
 	}
 }
 
-// BenchmarkStatus is client status of 10,000 workload clusters over gRPC: of one gateway with all that it was sent, of one resource of it by
-// name, and without contents as `fairlead config sync` asks.
+// BenchmarkStatus is client status of 10,000 workload clusters over gRPC: of one gateway with all that it was sent, of
+// one resource of it by name, and without contents as `fairlead config sync` asks.
 func BenchmarkStatus(b *testing.B) {
 	var all []model.WorkloadCluster
 	for i := range 10_000 {
@@ -81,7 +81,7 @@ func BenchmarkStatus(b *testing.B) {
 	})
 }
 
-// statusOver is client status as somebody at the other end of a connection has it.
+// statusOver is client status as the peer of a connection gets it.
 func statusOver(b *testing.B, bed *bed) statusv3.ClientStatusDiscoveryServiceClient {
 	b.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

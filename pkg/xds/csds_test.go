@@ -189,7 +189,8 @@ func resourceNames(c *statusv3.ClientConfig) (all []string) {
 	return all
 }
 
-// A person who looks at thousands of Envoy clusters gets them at once, and one who asks for all that they say is told how to ask for less, if it is too much.
+// TestStatusOfManyIsQuickAndBounded reads the status of thousands of Envoy clusters at once. A request for too much
+// gets an error that suggests a smaller one.
 func TestStatusOfManyIsQuickAndBounded(t *testing.T) {
 	t.Parallel()
 	const many = 4_000 // as many as the client here takes in one message

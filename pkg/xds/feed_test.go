@@ -76,7 +76,8 @@ func cluster(name string, version int) types.Resource {
 	return &clusterv3.Cluster{Name: name, AltStatName: fmt.Sprint(version)}
 }
 
-// TestFeed has streams come, answer or wait, and go while resources change at random: whoever has taken every answer has what there is.
+// TestFeed has streams come, answer or wait, and go while resources change at random: a stream with every answer has
+// all resources.
 func TestFeed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	f := newFeed()
@@ -142,7 +143,8 @@ func TestAStreamThatIsFarBehind(t *testing.T) {
 	}
 }
 
-// TestAChangeCostsTheSameAmongMany counts what a change and its ACK allocate: an answer and what is in it, however much else there is.
+// TestAChangeCostsTheSameAmongMany counts what a change and its ACK allocate: an answer and what is in it, however much
+// else there is.
 func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 	cost := func(size int) float64 {
 		f := newFeed()

@@ -37,9 +37,9 @@ func versions(t testing.TB, all map[string]types.Resource) map[string]string {
 	return out
 }
 
-// FuzzSubscriptions makes three requests on the stream of an edge, between which the resources change. An Envoy that does what it is told
-// has all resources in their versions after each answer, whatever it says that it has and wants, and what is remembered of it is no more
-// than that.
+// FuzzSubscriptions makes three requests on the stream of an edge, between which the resources change. An Envoy that
+// does what it is told has all resources in their versions after each answer, whatever it says that it has and wants,
+// and what is remembered of it is no more than that.
 func FuzzSubscriptions(f *testing.F) {
 	generations := make([]map[string]types.Resource, 3)
 	for i := range generations {

@@ -62,7 +62,7 @@ func TestGatewaysComeAndGo(t *testing.T) {
 		}
 	}
 
-	b.SetGateways(nil) // nobody would have a way in any more
+	b.SetGateways(nil) // no client could connect
 	expect(t, "Envoy clusters of a gateway after that", names(firstOf(t, b.envoy(t, gateway))), sorted("c1.prod.tunnels.example.com"))
 }
 

@@ -24,8 +24,8 @@ const (
 // times, once a second, within the timeout of its caller.
 var tlsAlert = []byte{21, 3, 3, 0, 2, 2, 112}
 
-// rejectUnreachable serves the socket for unreachable clusters. If the agent cannot listen on it, it logs that and continues:
-// Envoy itself then rejects clients, later.
+// rejectUnreachable serves the socket for unreachable clusters. If the agent cannot listen on it, it logs that and
+// continues: Envoy itself then rejects clients, later.
 func (g *Gateway) rejectUnreachable(ctx context.Context) error {
 	socket, err := g.deps.Listen(filepath.Join(g.deps.RuntimeDir, envoy.DarkSocket))
 	if err != nil {
@@ -35,9 +35,9 @@ func (g *Gateway) rejectUnreachable(ctx context.Context) error {
 	return serveUnreachable(ctx, socket)
 }
 
-// serveUnreachable rejects clients of workload clusters that have no tunnel until ctx ends. Envoy sends a CONNECT for each.
-// The request of its TCP proxy, for clients that came by SNI, has no request id; that of its HTTP connection manager,
-// for clients that came by CONNECT, has one.
+// serveUnreachable rejects clients of workload clusters that have no tunnel until ctx ends. Envoy sends a CONNECT for
+// each. The request of its TCP proxy, for clients that came by SNI, has no request id; that of its HTTP connection
+// manager, for clients that came by CONNECT, has one.
 func serveUnreachable(ctx context.Context, socket net.Listener) error {
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 	callers := make(chan struct{}, rejectCallers)
