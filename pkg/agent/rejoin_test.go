@@ -74,7 +74,7 @@ func TestLeavingATunnelThatTheCommandLineTookOverKeepsItsKey(t *testing.T) {
 	if err := edge.Leave(root, name); err != nil {
 		t.Fatal(err)
 	}
-	if err := running.joinedInterval(t.Context()); err != nil {
+	if err := running.updateJoined(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	check("left", loaded(t, root, target.edge()))

@@ -43,13 +43,13 @@ type Publisher interface {
 // KubeConfig configures a Kube. All fields are required unless their comment states otherwise.
 type KubeConfig struct {
 	Domain         model.TunnelDomain
-	Namespace      string               // in which Fairlead is installed
+	Namespace      string               // of the installation
 	GatewaySet     string               // the StatefulSet of the gateways there; empty: they are no Pods of one
 	ReplicaAddress model.ReplicaAddress // of each of them; zero: none has one of its own
 	Publisher      Publisher
 	Now            func() time.Time // nil: time.Now
 	Log            *slog.Logger
-	Beats          *heartbeat.Monitor // learns of publishing that does not end and of informers that are stuck; nil: nothing does
+	Beats          *heartbeat.Monitor // detects publishing that does not end and stuck informers; nil: they are not detected
 }
 
 // Kube watches the objects of a management cluster.
@@ -62,7 +62,7 @@ type Kube struct {
 	record, rollouts           cache.Cache // of ended tunnels, of rollouts
 	// gatewaySet is the StatefulSet of the gateways; nil: none is followed.
 	gatewaySet cache.Cache
-	queue      workqueue.TypedDelayingInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
+	queue      workqueue.TypedDelayingInterface[model.Key] // keys to process, each at most once
 	read       chan struct{}                               // closed when all objects have been read once
 	figures    *figures
 

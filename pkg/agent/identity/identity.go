@@ -86,7 +86,7 @@ func (i *Renewer) RemoveForeign() {
 func (i *Renewer) checkCredential(subject model.Subject) error {
 	id, ca, err := i.role.Expected()
 	if err != nil {
-		return nil //nolint:nilerr // enrolling says it, once that is needed
+		return nil //nolint:nilerr // enrolling reports it when the credential is needed
 	}
 	if id != "" && id != subject.ID {
 		return fmt.Errorf("it is of the tunnel %s, the credential of %s", subject.ID, id)
