@@ -44,8 +44,8 @@ type Publisher interface {
 type KubeConfig struct {
 	Domain         model.TunnelDomain
 	Namespace      string               // of the installation
-	GatewaySet     string               // the StatefulSet of the gateways there; empty: they are no Pods of one
-	ReplicaAddress model.ReplicaAddress // of each of them; zero: none has one of its own
+	GatewaySet     string               // name of the StatefulSet of the gateways; empty: none
+	ReplicaAddress model.ReplicaAddress // of each gateway; zero: they have no addresses of their own
 	Publisher      Publisher
 	Now            func() time.Time // nil: time.Now
 	Log            *slog.Logger

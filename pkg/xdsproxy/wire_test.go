@@ -94,7 +94,7 @@ func TestARejectionGoesToItsUpstreamWithTheReasonOfEnvoy(t *testing.T) {
 	bed.file(t, "b.clusters.cache", old)
 	e.quiet(t)
 
-	// What is refused stays so over a new stream, and the server hears of it again.
+	// A rejection outlives the stream, and the server gets it again.
 	b.grpc.Stop()
 	b.start(t)
 	expect(t, "versions after a refusal", b.next(t, cds).GetInitialResourceVersions(), map[string]string{"b1": old})
@@ -139,7 +139,7 @@ func TestBadResourcesDoNotKeepEnvoyFromGoodOnes(t *testing.T) {
 	bed.is(t, "a", "tells of all that was refused", func(st xdsproxy.State) bool {
 		return st.Refused == "envoy can't have c17; envoy can't have c18; envoy can't have c80"
 	})
-	// The others change on.
+	// The others continue to change.
 	s.set(t, cluster("c17", 2))
 	delete(e.bad, "c17")
 	e.until(t, cds, append(good, "c17")...)

@@ -59,7 +59,7 @@ type Options struct {
 	Collector bool
 	// Programs is the folder of our own programs; by default the value of BinEnv.
 	Programs string
-	// Certificates is the lifetime of the apiservers' certificates; a day by default. `fairlead status` warns of a day.
+	// Certificates is the lifetime of the apiservers' certificates; a day by default, for which `fairlead status` warns.
 	Certificates time.Duration
 	// Prepare is called when the management cluster has all types and permissions, before any program of Fairlead
 	// starts; it may be nil.
